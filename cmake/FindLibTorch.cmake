@@ -1,0 +1,117 @@
+# Finds LibTorch without LibTorch's own TorchConfig.cmake: that one insists on a complete CUDA toolkit when the
+# libraries were built for CUDA, even to build programs that never touch a GPU.
+#
+# Looks, in this order, at Torch_DIR, CMAKE_PREFIX_PATH (a site's LibTorch wins) and the project's own .deps/venv.
+# Defines the target fsdp::torch_cpu (libtorch_cpu + libc10 + headers) and, where the installation holds
+# libtorch_cuda, CUDA and NCCL headers, fsdp::torch_cuda.
+include(FindPackageHandleStandardArgs)
+
+set(_torch_hints "")
+if(Torch_DIR)
+  list(APPEND _torch_hints "${Torch_DIR}/../../.." "${Torch_DIR}")
+endif()
+foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
+  list(APPEND _torch_hints "${_prefix}" "${_prefix}/libtorch" "${_prefix}/torch")
+endforeach()
+foreach(_prefix $ENV{CMAKE_PREFIX_PATH} $ENV{Torch_DIR})
+  list(APPEND _torch_hints "${_prefix}" "${_prefix}/../../..")
+endforeach()
+file(GLOB _torch_wheels "${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch")
+list(APPEND _torch_hints ${_torch_wheels})
+
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h HINTS ${_torch_hints} PATH_SUFFIXES include NO_DEFAULT_PATH)
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h)
+if(LibTorch_INCLUDE_DIR)
+  get_filename_component(LibTorch_ROOT "${LibTorch_INCLUDE_DIR}" DIRECTORY)
+endif()
+find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${LibTorch_ROOT} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+find_library(LibTorch_CPU_LIBRARY torch_cpu)
+find_library(LibTorch_C10_LIBRARY c10 HINTS ${LibTorch_ROOT} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10_LIBRARY c10)
+find_library(LibTorch_CUDA_LIBRARY torch_cuda HINTS ${LibTorch_ROOT} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda HINTS ${LibTorch_ROOT} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+
+if(EXISTS "${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h")
+  file(STRINGS "${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h" _version_lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
+elseif(EXISTS "${LibTorch_INCLUDE_DIR}/torch/version.h")
+  file(STRINGS "${LibTorch_INCLUDE_DIR}/torch/version.h" _version_lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
+endif()
+string(REGEX REPLACE "[^0-9;]" "" _version_parts "${_version_lines}")
+string(REPLACE ";" "." LibTorch_VERSION "${_version_parts}")
+
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
+  VERSION_VAR LibTorch_VERSION
+  REASON_FAILURE_MESSAGE "run scripts/setup, or set Torch_DIR or CMAKE_PREFIX_PATH to a LibTorch installation")
+
+if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
+  get_filename_component(LibTorch_LIBRARY_DIR "${LibTorch_CPU_LIBRARY}" DIRECTORY)
+  get_filename_component(_site_packages "${LibTorch_ROOT}" DIRECTORY)
+  # The wheel keeps CUDA's runtime beside torch; the linker must see it although we never name it.
+  file(GLOB LibTorch_CARRIER_DIRS "${_site_packages}/nvidia/*/lib")
+  add_library(fsdp::torch_cpu INTERFACE IMPORTED)
+  target_include_directories(fsdp::torch_cpu SYSTEM INTERFACE "${LibTorch_INCLUDE_DIR}"
+    "${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
+  target_link_libraries(fsdp::torch_cpu INTERFACE "${LibTorch_CPU_LIBRARY}" "${LibTorch_C10_LIBRARY}")
+  target_link_options(fsdp::torch_cpu INTERFACE "-Wl,-rpath-link,${LibTorch_LIBRARY_DIR}")
+  foreach(_dir IN LISTS LibTorch_CARRIER_DIRS)
+    target_link_options(fsdp::torch_cpu INTERFACE "-Wl,-rpath-link,${_dir}")
+  endforeach()
+  # The wheel ships fmt headers of its own that shadow the system's: header-only, so no library can mismatch.
+  target_compile_definitions(fsdp::torch_cpu INTERFACE FMT_HEADER_ONLY)
+endif()
+
+# --- CUDA: headers and libraries to compile against; neither nvcc nor a toolkit is needed ------------------------------
+# Wheels come first: what LibTorch itself was built with lies beside it. LibTorch_CUDA_MISSING says what was not found.
+set(LibTorch_HAS_CUDA OFF)
+set(LibTorch_CUDA_MISSING "")
+if(LibTorch_FOUND AND NOT (LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY))
+  set(LibTorch_CUDA_MISSING "libtorch_cuda (this LibTorch is for the CPU)")
+elseif(LibTorch_FOUND)
+  set(_cuda_roots ${CUDAToolkit_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda)
+  file(GLOB _cuda_wheels "${_site_packages}/nvidia/cu[0-9]*" "${_site_packages}/nvidia/cuda_runtime")
+  find_path(CudaRuntime_INCLUDE_DIR cuda_runtime_api.h HINTS ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES include)
+  # The library that goes with those headers, before any other.
+  get_filename_component(_cuda_root "${CudaRuntime_INCLUDE_DIR}" DIRECTORY)
+  find_library(CudaRuntime_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR
+    HINTS "${_cuda_root}" ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES lib lib64)
+  # Since CUDA 13 the runtime's own headers include crt/, which another wheel carries (nvidia-cuda-crt). A toolkit has
+  # it, and so has triton, which comes with every CUDA LibTorch wheel.
+  find_path(CudaCrt_INCLUDE_DIR crt/host_defines.h
+    HINTS "${CudaRuntime_INCLUDE_DIR}" ${_cuda_wheels} "${_site_packages}/nvidia/cuda_nvcc" ${_cuda_roots}
+      "${_site_packages}/triton/backends/nvidia" PATH_SUFFIXES include)
+  set(_nccl_roots "${_site_packages}/nvidia/nccl" ${NCCL_ROOT} $ENV{NCCL_ROOT} $ENV{NCCL_HOME})
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${_nccl_roots} ${_cuda_roots} PATH_SUFFIXES include)
+  get_filename_component(_nccl_root "${NCCL_INCLUDE_DIR}" DIRECTORY)
+  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS "${_nccl_root}" ${_nccl_roots} ${_cuda_roots}
+    PATH_SUFFIXES lib lib64)
+
+  foreach(_piece "CudaRuntime_INCLUDE_DIR:cuda_runtime_api.h" "CudaRuntime_LIBRARY:libcudart"
+      "CudaCrt_INCLUDE_DIR:crt/host_defines.h" "NCCL_INCLUDE_DIR:nccl.h" "NCCL_LIBRARY:libnccl")
+    string(REPLACE ":" ";" _piece "${_piece}")
+    list(GET _piece 0 _variable)
+    list(GET _piece 1 _file)
+    if(NOT ${_variable})
+      list(APPEND LibTorch_CUDA_MISSING "${_file} (set ${_variable})")
+    endif()
+  endforeach()
+  list(JOIN LibTorch_CUDA_MISSING ", " LibTorch_CUDA_MISSING)
+
+  if(NOT LibTorch_CUDA_MISSING)
+    set(LibTorch_HAS_CUDA ON)
+    # Where those libraries were found, for run time.
+    set(LibTorch_CUDA_RPATH "")
+    foreach(_library "${LibTorch_CUDA_LIBRARY}" "${NCCL_LIBRARY}" "${CudaRuntime_LIBRARY}")
+      get_filename_component(_dir "${_library}" DIRECTORY)
+      list(APPEND LibTorch_CUDA_RPATH "${_dir}")
+    endforeach()
+    list(REMOVE_DUPLICATES LibTorch_CUDA_RPATH)
+    if(NOT TARGET fsdp::torch_cuda)
+      add_library(fsdp::torch_cuda INTERFACE IMPORTED)
+      target_include_directories(fsdp::torch_cuda SYSTEM INTERFACE "${NCCL_INCLUDE_DIR}" "${CudaRuntime_INCLUDE_DIR}"
+        "${CudaCrt_INCLUDE_DIR}")
+      target_link_libraries(fsdp::torch_cuda INTERFACE fsdp::torch_cpu "${LibTorch_CUDA_LIBRARY}"
+        "${LibTorch_C10_CUDA_LIBRARY}" "${CudaRuntime_LIBRARY}" "${NCCL_LIBRARY}")
+    endif()
+  endif()
+endif()

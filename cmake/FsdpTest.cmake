@@ -1,0 +1,41 @@
+# fsdp_unit_test(FOLDER LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as unit.FOLDER.
+# fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [SERIAL]): any command as a
+#   ctest test; exit code 77 means skipped, the reason is in its output.
+find_package(doctest REQUIRED)
+find_program(FSDP_PYTHON NAMES python3 HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
+find_program(FSDP_PYTHON NAMES python3 REQUIRED)
+find_program(FSDP_MPIEXEC NAMES mpiexec HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
+find_program(FSDP_MPIEXEC NAMES mpiexec REQUIRED)
+
+add_library(fsdp_doctest_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/doctest_main.cpp")
+target_link_libraries(fsdp_doctest_main PUBLIC fsdp_options doctest::doctest)
+target_compile_definitions(fsdp_doctest_main PUBLIC
+  FSDP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/data" FSDP_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/fixtures")
+
+function(fsdp_add_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;PROCESSORS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_BINARY_DIR}")
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 1)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}"
+    SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endfunction()
+
+function(fsdp_unit_test folder)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/unit/${folder}/*_test.cpp")
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(unit_${folder} ${sources})
+  target_link_libraries(unit_${folder} PRIVATE fsdp_doctest_main ${ARG_LINKS})
+  set_target_properties(unit_${folder} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  fsdp_add_test(unit.${folder} COMMAND unit_${folder} LABELS unit TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,159 @@
+#include "lib/base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
+  throw IoError(path.string() + ": cannot " + what + ": " + std::strerror(error));
+}
+
+int open_or_fail(const std::filesystem::path& path, int flags, const char* what) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  if (fd < 0) fail(what, path, errno);
+  return fd;
+}
+
+std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
+  return path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+}
+
+}  // namespace
+
+File File::open_read(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) throw MissingInput(path.string() + ": cannot open: " + std::strerror(ENOENT));
+  if (fd < 0) fail("open", path, errno);
+  return {fd, path};
+}
+File File::create(const std::filesystem::path& path) {
+  return {open_or_fail(path, O_RDWR | O_CREAT | O_TRUNC, "create"), path};
+}
+File File::open_append(const std::filesystem::path& path) {
+  return {open_or_fail(path, O_WRONLY | O_CREAT | O_APPEND, "open for appending"), path};
+}
+
+File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+File& File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::uint64_t File::size_bytes() const {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) fail("stat", path_, errno);
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void File::read_at(std::uint64_t offset_bytes, std::span<std::byte> out) const {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const auto n = ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset_bytes + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("read", path_, errno);
+    if (n == 0) {
+      throw FormatError(path_.string(), offset_bytes + done,
+                        "the file ends here, " + std::to_string(out.size() - done) + " more bytes were expected");
+    }
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+void File::write(std::span<const std::byte> data) {
+  std::size_t done = 0;
+  while (done < data.size()) {
+    const auto n = ::write(fd_, data.data() + done, data.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write", path_, errno);
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+void File::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+void File::write_at(std::uint64_t offset_bytes, std::span<const std::byte> data) {
+  std::size_t done = 0;
+  while (done < data.size()) {
+    const auto n = ::pwrite(fd_, data.data() + done, data.size() - done, static_cast<off_t>(offset_bytes + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write", path_, errno);
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+void File::truncate(std::uint64_t size_bytes) {
+  if (::ftruncate(fd_, static_cast<off_t>(size_bytes)) != 0) fail("truncate", path_, errno);
+}
+
+void File::sync() {
+  if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) fail("sync", path_, errno);
+}
+
+void File::close() {
+  const int fd = std::exchange(fd_, -1);
+  if (fd >= 0 && ::close(fd) != 0) fail("close", path_, errno);
+}
+
+std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit_bytes) {
+  const File file = File::open_read(path);
+  const auto size = file.size_bytes();
+  if (size > limit_bytes) {
+    throw FormatError(path.string() + ": is " + std::to_string(size) + " bytes, more than the " +
+                      std::to_string(limit_bytes) + " expected of such a file");
+  }
+  std::string text(size, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size())));
+  return text;
+}
+
+void replace_file(const std::filesystem::path& path, std::string_view text) {
+  const auto temporary = temporary_sibling(path);
+  try {
+    File file = File::create(temporary);
+    file.write(text);
+    file.sync();
+    file.close();
+    std::filesystem::rename(temporary, path);
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw IoError(path.string() + ": cannot replace: " + error.code().message());
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+}
+
+void replace_symlink(const std::filesystem::path& target, const std::filesystem::path& link) {
+  const auto temporary = temporary_sibling(link);
+  std::error_code error;
+  std::filesystem::remove(temporary, error);
+  std::filesystem::create_symlink(target, temporary, error);
+  if (!error) std::filesystem::rename(temporary, link, error);
+  if (error) throw IoError(link.string() + ": cannot link to " + target.string() + ": " + error.message());
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("open", directory, errno);
+  const int result = ::fsync(fd);
+  const int error = errno;
+  ::close(fd);
+  if (result != 0 && error != EINVAL && error != EROFS) fail("sync", directory, error);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,64 @@
+#pragma once
+// Files: RAII over descriptors, whole reads and writes that never come up short, and atomic replacement.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+/// Owns a file descriptor.
+class File {
+ public:
+  /// \throws IoError naming path and reason
+  static File open_read(const std::filesystem::path& path);
+  /// Creates or truncates.
+  static File create(const std::filesystem::path& path);
+  /// Opens for appending, creating when absent.
+  static File open_append(const std::filesystem::path& path);
+
+  File() = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File();
+
+  bool is_open() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size_bytes() const;
+
+  /// Fills `out` from `offset_bytes`. \throws FormatError when the file ends before that.
+  void read_at(std::uint64_t offset_bytes, std::span<std::byte> out) const;
+  /// Writes all of `data` at the current position. \throws IoError (disk full, quota, ...)
+  void write(std::span<const std::byte> data);
+  void write(std::string_view text);
+  void write_at(std::uint64_t offset_bytes, std::span<const std::byte> data);
+  void truncate(std::uint64_t size_bytes);
+  /// fsync(2). \throws IoError
+  void sync();
+  /// Closes and reports delayed write errors. \throws IoError
+  void close();
+
+ private:
+  File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  int fd_ = -1;
+  std::filesystem::path path_;
+};
+
+/// Reads a whole file of at most `limit_bytes`.
+std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit_bytes = 1ull << 30);
+
+/// Writes `text` to a temporary sibling, syncs it and renames it over `path`: readers see the old or the new file.
+void replace_file(const std::filesystem::path& path, std::string_view text);
+
+/// Makes `link` a symlink to `target` (taken as it is, so it may be relative), replacing an old link by rename.
+void replace_symlink(const std::filesystem::path& target, const std::filesystem::path& link);
+
+/// fsync of a directory, so that names created or renamed in it survive a power cut.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace fsdp
