@@ -1,0 +1,130 @@
+#pragma once
+// PyTorch's distributed checkpoint (DCP): a directory of `__<rank>_<n>.distcp` data files, each a concatenation of
+// torch.save archives, and `.metadata`, a pickle that says where every block of every tensor lies.
+// Layout source: torch 2.11 torch/distributed/checkpoint/{filesystem,metadata}.py.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "lib/formats/dtype.hpp"
+#include "lib/formats/shard_record.hpp"
+
+namespace fsdp {
+
+/// Where a flattened key lies in the nested dict it came from; integers are list positions. Torch's `planner_data`.
+using DcpPath = std::vector<std::variant<std::string, std::int64_t>>;
+
+/// Where one tensor block or one value was written; what ranks send to the rank that writes `.metadata`.
+struct DcpItem {
+  std::string key;
+  DcpPath path;
+  bool is_tensor = false;
+  DType dtype = DType::f32;  ///< tensors only, like the three shapes
+  Shape global_shape, offsets, sizes;
+  std::string file;  ///< relative to the checkpoint's directory
+  std::uint64_t offset_bytes = 0, length_bytes = 0;
+};
+
+/// Writes DIRECTORY/__<rank>_0.distcp, from a single thread. Nothing of a tensor's data is copied or kept.
+class DcpShardWriter {
+ public:
+  /// The directory must exist. \throws IoError
+  DcpShardWriter(const std::filesystem::path& directory, int rank);
+  ~DcpShardWriter();
+  DcpShardWriter(const DcpShardWriter&) = delete;
+  DcpShardWriter& operator=(const DcpShardWriter&) = delete;
+
+  /// A python value: torch.load gives it back as None, bool, int, float, str, list or dict.
+  void add_value(const std::string& key, DcpPath path, const nlohmann::json& value);
+  /// A block of the tensor `record.name`; `record.data` is read during the call only.
+  /// \throws UsageError when the block lies outside its tensor or `data` has the wrong length
+  void add_tensor(const ShardRecord& record, DcpPath path);
+  /// Syncs and closes the file; must be called once, after the last item. \throws IoError on a full disk
+  std::vector<DcpItem> finish();
+
+  std::uint64_t bytes_written() const;  ///< length of the data file
+  std::uint32_t file_crc32() const;     ///< CRC-32 (zlib) of the whole data file
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Item lists as bytes, to travel between ranks of one build of this library. Not a file format.
+std::string serialize_dcp_items(std::span<const DcpItem> items);
+/// \throws FormatError when `bytes` is not what serialize_dcp_items wrote
+std::vector<DcpItem> deserialize_dcp_items(std::string_view bytes);
+
+/// Writes DIRECTORY/.metadata from the items of all ranks: synced, then renamed into place.
+/// Blocks of one tensor must tile it: equal dtype and shape, no holes, no overlap; empty blocks may repeat.
+/// \throws UsageError naming the key where they do not; IoError
+void write_dcp_metadata(const std::filesystem::path& directory, std::span<const DcpItem> items);
+
+/// What `.metadata` says about one tensor.
+struct DcpTensor {
+  struct Chunk {
+    Shape offsets, sizes;
+    std::string file;  ///< relative path, checked to stay inside the directory
+    std::uint64_t offset_bytes = 0, length_bytes = 0;
+  };
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<Chunk> chunks;  ///< in the writer's order, which need not be that of the offsets
+};
+
+/// What `.metadata` says about one python value.
+struct DcpValue {
+  std::string file;
+  std::uint64_t offset_bytes = 0, length_bytes = 0;
+};
+
+/// Everything `.metadata` says.
+struct DcpMetadata {
+  std::map<std::string, DcpTensor> tensors;
+  std::map<std::string, DcpValue> values;
+  std::optional<std::map<std::string, DcpPath>> paths;  ///< absent in checkpoints of torch 1.13
+};
+
+/// Reads and validates DIRECTORY/.metadata as torch 1.13 to 2.11 write it.
+/// \throws FormatError for anything else, with the reason; IoError
+DcpMetadata read_dcp_metadata(const std::filesystem::path& directory);
+
+/// Reads a checkpoint in place. Const member functions may be called from several threads.
+class DcpReader {
+ public:
+  /// Reads `.metadata` only. \throws FormatError, IoError
+  explicit DcpReader(const std::filesystem::path& directory);
+
+  const std::map<std::string, DcpTensor>& tensors() const { return metadata_.tensors; }
+  std::vector<std::string> value_keys() const;
+  /// Null when the checkpoint has no paths (torch 1.13) or none for this key.
+  const DcpPath* path(const std::string& key) const;
+
+  /// The value of a non-tensor key; tuples and sets become arrays, integer dict keys become strings.
+  /// \throws FormatError when the file is damaged or holds something JSON cannot say; UsageError on an unknown key
+  nlohmann::json value(const std::string& key) const;
+  /// The torch.save archive of a non-tensor key as it lies in the file, unchecked. \throws FormatError, UsageError
+  std::string value_archive(const std::string& key) const;
+
+  /// Copies the block [offsets, offsets + sizes) of tensor `key` into `out`: row-major, contiguous, exactly its bytes.
+  /// Reads each overlapping chunk once, in full, and checks its CRC-32; at most one chunk is in memory at a time.
+  /// When it throws, `out` holds anything.
+  /// \throws FormatError on damaged chunks or when the chunks leave part of the block uncovered; UsageError on an
+  /// unknown key, a block outside the tensor or an `out` of the wrong length
+  void read_block(const std::string& key, const Shape& offsets, const Shape& sizes, std::span<std::byte> out) const;
+
+ private:
+  std::filesystem::path directory_;
+  DcpMetadata metadata_;
+};
+
+}  // namespace fsdp

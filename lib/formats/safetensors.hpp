@@ -1,0 +1,75 @@
+#pragma once
+// safetensors files and the sharded model directories of Hugging Face.
+// Format: github.com/huggingface/safetensors, README "Format".
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/file.hpp"
+#include "lib/formats/dtype.hpp"
+#include "lib/formats/shard_record.hpp"
+
+namespace fsdp {
+
+struct SafetensorsEntry {
+  DType dtype = DType::f32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  ///< bytes in the file (not in its data section)
+};
+
+/// One file. Const member functions may be called from several threads.
+class SafetensorsReader {
+ public:
+  /// Reads and validates the header: sizes match, ranges tile the data section, all inside the file.
+  /// \throws FormatError, IoError
+  explicit SafetensorsReader(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  const std::map<std::string, SafetensorsEntry>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  /// Copies rows [first_row, first_row + num_rows) of dim 0 into `out`, which has exactly their bytes. A scalar has
+  /// one row. \throws UsageError on an unknown name, rows outside the tensor or a wrong `out`
+  void read_rows(const std::string& name, std::int64_t first_row, std::int64_t num_rows,
+                 std::span<std::byte> out) const;
+
+ private:
+  File file_;
+  std::map<std::string, SafetensorsEntry> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// Writes whole tensors (offsets are zero, sizes the global shape) to `path` by way of a temporary file and a rename.
+/// Order and padding as the reference writer's: by type, largest first, then by name; header padded to 8 bytes.
+/// \throws UsageError on a partial, repeated or complex tensor; IoError
+void write_safetensors(const std::filesystem::path& path, std::span<const ShardRecord> tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+/// A model in one or several safetensors files.
+class SafetensorsModel {
+ public:
+  /// \param directory_or_file  a .safetensors file, an index .json, or a directory with model.safetensors.index.json
+  ///   or model.safetensors. \throws FormatError, IoError
+  explicit SafetensorsModel(const std::filesystem::path& directory_or_file);
+
+  /// All tensors of all files.
+  const std::map<std::string, SafetensorsEntry>& tensors() const { return tensors_; }
+  /// As SafetensorsReader::read_rows.
+  void read_rows(const std::string& name, std::int64_t first_row, std::int64_t num_rows,
+                 std::span<std::byte> out) const;
+
+ private:
+  void open_index(const std::filesystem::path& index);
+  void add_file(const std::filesystem::path& path);
+
+  std::vector<SafetensorsReader> files_;
+  std::map<std::string, SafetensorsEntry> tensors_;
+  std::map<std::string, std::size_t> file_of_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,193 @@
+// Pickled tensors. Source: torch 2.11 torch/_utils.py (_rebuild_*), torch/serialization.py (persistent ids).
+#include <array>
+
+#include "lib/base/error.hpp"
+#include "lib/formats/torch_blob.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::size_t max_dims = 64;  // as in torch
+
+struct StorageClass {
+  std::string_view name;
+  DType dtype;
+};
+constexpr std::array<StorageClass, 12> storage_classes{{{"DoubleStorage", DType::f64},
+                                                        {"FloatStorage", DType::f32},
+                                                        {"HalfStorage", DType::f16},
+                                                        {"BFloat16Storage", DType::bf16},
+                                                        {"LongStorage", DType::i64},
+                                                        {"IntStorage", DType::i32},
+                                                        {"ShortStorage", DType::i16},
+                                                        {"CharStorage", DType::i8},
+                                                        {"ByteStorage", DType::u8},
+                                                        {"BoolStorage", DType::boolean},
+                                                        {"ComplexFloatStorage", DType::c64},
+                                                        {"ComplexDoubleStorage", DType::c128}}};
+
+/// A function that rebuilds a tensor and its arguments.
+struct Rebuild {
+  const PickleGlobal* function;
+  const PickleTuple* args;
+};
+
+class TensorParser {
+ public:
+  TensorParser(const PickleValue& value, const std::string& file) : value_(value), file_(file) {}
+
+  std::optional<TensorView> parse() const {
+    const auto rebuild = unwrap();
+    if (!rebuild) return std::nullopt;
+    const auto& [function, args] = *rebuild;
+    const bool typed = function->name == "_rebuild_tensor_v3";
+    const std::size_t num_args = typed ? 7 : 6;
+    if (args->items.size() < num_args || args->items.size() > num_args + 1)
+      fail("has an unexpected number of arguments");
+    if (args->items.size() > num_args) check_metadata(*args->items[num_args]);
+
+    TensorView view;
+    parse_storage(*args->items[0], typed ? args->items[6] : nullptr, view);
+    view.storage_offset = static_cast<std::uint64_t>(count(*args->items[1]));
+    view.sizes = counts(*args->items[2]);
+    view.strides = counts(*args->items[3]);
+    check_extent(view);
+    return view;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FormatError(file_, value_.offset_bytes, "a pickled tensor " + what);
+  }
+
+  /// Looks through nn.Parameter and tensors with python attributes. Nothing when the value is no tensor.
+  std::optional<Rebuild> unwrap() const {
+    const PickleValue* value = &value_;
+    for (int layer = 0; layer < 4; ++layer) {
+      const auto* object = value->object();
+      if (object == nullptr || object->is_new) return std::nullopt;
+      const auto* function = object->callable->global();
+      const auto* args = object->args->tuple();
+      if (function->is("torch._tensor", "_rebuild_from_type_v2")) {
+        if (args->items.size() != 4 || !args->items[1]->is_global("torch", "Tensor")) fail("is of a subclass");
+        const auto* inner = args->items[0]->global();
+        if (inner == nullptr || args->items[2]->tuple() == nullptr) fail("has unexpected arguments");
+        return checked({inner, args->items[2]->tuple()});
+      }
+      if (!function->is("torch._utils", "_rebuild_parameter") &&
+          !function->is("torch._utils", "_rebuild_parameter_with_state")) {
+        return function->module == "torch._utils" ? std::optional(checked({function, args})) : std::nullopt;
+      }
+      if (args->items.empty()) fail("has no data");
+      value = args->items[0];
+    }
+    fail("is wrapped too often");
+  }
+
+  Rebuild checked(Rebuild rebuild) const {
+    if (!rebuild.function->is("torch._utils", "_rebuild_tensor_v2") &&
+        !rebuild.function->is("torch._utils", "_rebuild_tensor_v3")) {
+      fail("is rebuilt by " + std::string(rebuild.function->module) + "." + std::string(rebuild.function->name) +
+           ", which is not supported: only dense tensors are");
+    }
+    return rebuild;
+  }
+
+  void check_metadata(const PickleValue& metadata) const {
+    if (metadata.is_none()) return;
+    if (metadata.dict() == nullptr) fail("has unexpected metadata");
+    for (const auto& [key, item] : metadata.dict()->items) {
+      const auto* set = item->boolean();
+      if (set == nullptr || *set) {
+        fail("carries a lazy conjugation or negation (" + std::string(key->string() ? key->string()->text : "?") +
+             "), which is not supported: save tensor.resolve_conj().resolve_neg() instead");
+      }
+    }
+  }
+
+  void parse_storage(const PickleValue& value, PickleRef dtype, TensorView& view) const {
+    const auto* id = value.persistent() != nullptr ? value.persistent()->id->tuple() : nullptr;
+    if (id == nullptr || id->items.size() < 5 || id->items.size() > 6) fail("has no storage");
+    const auto* tag = id->items[0]->string();
+    const auto* kind = id->items[1]->global();
+    const auto* key = id->items[2]->string();
+    if (tag == nullptr || tag->text != "storage" || kind == nullptr || key == nullptr) fail("has no storage");
+    view.storage_key = key->text;
+    view.dtype = dtype != nullptr ? dtype_of(*dtype) : dtype_of_storage(*kind);
+    const std::uint64_t unit = kind->is("torch.storage", "UntypedStorage") ? 1 : dtype_size_bytes(view.dtype);
+    if (__builtin_mul_overflow(static_cast<std::uint64_t>(count(*id->items[4])), unit, &view.storage_bytes)) {
+      fail("has an impossible storage size");
+    }
+  }
+  DType dtype_of(const PickleValue& value) const {
+    const auto* global = value.global();
+    if (global == nullptr || global->module != "torch") fail("has no element type");
+    try {
+      return dtype_from_torch(global->name);
+    } catch (const FormatError& error) {
+      fail(std::string("has an ") + error.what());
+    }
+  }
+  DType dtype_of_storage(const PickleGlobal& kind) const {
+    for (const auto& known : storage_classes) {
+      if (kind.is("torch", known.name)) return known.dtype;
+    }
+    fail("has a storage of the unsupported class " + std::string(kind.module) + "." + std::string(kind.name));
+  }
+
+  std::int64_t count(const PickleValue& value) const {
+    const auto* integer = value.integer();
+    if (integer == nullptr || *integer < 0) fail("has an offset, size or stride that is not a count");
+    return *integer;
+  }
+  Shape counts(const PickleValue& value) const {
+    const auto* tuple = value.tuple();
+    if (tuple == nullptr || tuple->items.size() > max_dims) fail("has no proper shape");
+    Shape shape;
+    for (const auto item : tuple->items) shape.push_back(count(*item));
+    return shape;
+  }
+
+  void check_extent(const TensorView& view) const {
+    if (view.sizes.size() != view.strides.size()) fail("has more sizes than strides, or fewer");
+    if (num_elements(view.sizes) == 0) return;
+    std::uint64_t last = view.storage_offset;
+    bool overflows = false;
+    for (std::size_t dim = 0; dim < view.sizes.size(); ++dim) {
+      std::uint64_t reach = 0;
+      overflows |= __builtin_mul_overflow(static_cast<std::uint64_t>(view.sizes[dim] - 1),
+                                          static_cast<std::uint64_t>(view.strides[dim]), &reach);
+      overflows |= __builtin_add_overflow(last, reach, &last);
+    }
+    if (overflows || last >= view.storage_bytes / dtype_size_bytes(view.dtype)) fail("reaches past its storage");
+  }
+
+  const PickleValue& value_;
+  const std::string& file_;
+};
+
+}  // namespace
+
+bool TensorView::is_contiguous() const {
+  std::int64_t expected = 1;
+  if (num_elements(sizes) == 0) return true;
+  for (std::size_t dim = sizes.size(); dim-- > 0;) {
+    if (sizes[dim] != 1 && strides[dim] != expected) return false;
+    expected *= sizes[dim];
+  }
+  return true;
+}
+
+std::uint64_t TensorView::length_bytes() const {
+  std::uint64_t length = 0;
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(num_elements(sizes)), dtype_size_bytes(dtype), &length)) {
+    throw FormatError("a tensor has more bytes than 64 bits can count");
+  }
+  return length;
+}
+
+std::optional<TensorView> tensor_view(const PickleValue& value, const std::string& file) {
+  return TensorParser(value, file).parse();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,67 @@
+#pragma once
+// One torch.save archive that holds one tensor or one plain python value: the unit of DCP data files.
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/base/file.hpp"
+#include "lib/formats/byte_sink.hpp"
+#include "lib/formats/dtype.hpp"
+#include "lib/formats/pickle_value.hpp"
+#include "lib/formats/shard_record.hpp"
+#include "lib/formats/zip.hpp"
+
+namespace fsdp {
+
+/// Writes a contiguous tensor of shape `sizes`; `data` has exactly its bytes. Returns the archive's length.
+std::uint64_t write_tensor_blob(ByteSink& sink, DType dtype, const Shape& sizes, std::span<const std::byte> data);
+/// Writes None, bool, int, float, str, list or dict. Returns the archive's length.
+std::uint64_t write_value_blob(ByteSink& sink, const nlohmann::json& value);
+
+/// What a pickle says about one tensor: a view of a storage. Strides and offset count elements.
+struct TensorView {
+  std::string storage_key;  ///< its bytes are the entry "data/<storage_key>"
+  DType dtype = DType::f32;
+  Shape sizes, strides;
+  std::uint64_t storage_offset = 0;
+  std::uint64_t storage_bytes = 0;  ///< of the whole storage, as the pickle says
+
+  bool is_contiguous() const;
+  std::uint64_t length_bytes() const;  ///< of the tensor itself
+};
+
+/// The tensor that `value` would rebuild (torch._utils._rebuild_tensor_v2 or _v3, torch.nn.Parameter around one), or
+/// nothing when it is not a tensor. The view is checked to lie inside its storage.
+/// \throws FormatError when it is a tensor of a kind not supported; `file` is for messages
+std::optional<TensorView> tensor_view(const PickleValue& value, const std::string& file);
+
+/// A plain value as JSON: tuples and sets become arrays, integer keys become strings, OrderedDict a plain object.
+/// \throws FormatError naming what JSON cannot say: bytes, tensors, other objects
+nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
+
+/// Reads the archive at [begin, begin + length) of a file. The file must outlive it.
+class TorchBlob {
+ public:
+  /// Reads directory and data.pkl. \throws FormatError
+  TorchBlob(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes);
+
+  const PickleDocument& document() const { return document_; }
+  /// The one tensor it holds. \throws FormatError when it holds something else
+  TensorView tensor() const;
+  /// Copies the tensor's elements into `out`, row-major, and checks the CRC-32 of the storage.
+  void read_tensor(const TensorView& view, std::span<std::byte> out) const;
+  nlohmann::json value() const;
+
+ private:
+  const File& file_;
+  std::uint64_t begin_bytes_;
+  ZipReader zip_;
+  std::string prefix_;  // of all entry names, with the slash
+  PickleDocument document_;
+};
+
+}  // namespace fsdp
