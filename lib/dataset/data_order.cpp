@@ -1,0 +1,87 @@
+#include "lib/dataset/data_order.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+class SplitMix64 {
+ public:
+  explicit SplitMix64(std::uint64_t state) : state_(state) {}
+  std::uint64_t next() { return mix(state_ += 0x9E3779B97F4A7C15u); }
+  /// Uniform in [0, bound): the lowest 2^64 mod bound numbers are thrown away, the rest is a multiple of bound.
+  std::uint64_t below(std::uint64_t bound) {
+    const std::uint64_t unfair = (0 - bound) % bound;  // 2^64 mod bound
+    std::uint64_t value = next();
+    while (value < unfair) value = next();
+    return value % bound;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t seed, std::int64_t epoch) {
+  std::vector<std::int64_t> permutation(static_cast<std::size_t>(num_rows));
+  std::iota(permutation.begin(), permutation.end(), std::int64_t{0});
+  SplitMix64 random(mix(mix(seed) + static_cast<std::uint64_t>(epoch)));
+  for (std::size_t i = permutation.size(); i-- > 1;) {
+    std::swap(permutation[i], permutation[random.below(i + 1)]);
+  }
+  return permutation;
+}
+
+DataOrder::DataOrder(std::int64_t num_rows, std::uint64_t seed, bool shuffle)
+    : num_rows_(num_rows), seed_(seed), shuffle_(shuffle) {
+  if (num_rows < 1) {
+    throw UsageError("a data order needs at least one row, the data set has " + std::to_string(num_rows));
+  }
+}
+
+std::int64_t DataOrder::row(std::int64_t position) {
+  if (position < 0) throw std::out_of_range("stream position " + std::to_string(position) + " is negative");
+  if (!shuffle_) return position % num_rows_;
+  const std::int64_t epoch = position / num_rows_;
+  if (epoch != cached_epoch_) {
+    permutation_ = epoch_permutation(num_rows_, seed_, epoch);
+    cached_epoch_ = epoch;
+  }
+  return permutation_[static_cast<std::size_t>(position % num_rows_)];
+}
+
+std::vector<std::int64_t> DataOrder::rows(std::int64_t first_position, std::int64_t count) {
+  std::vector<std::int64_t> result;
+  result.reserve(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
+  for (std::int64_t i = 0; i < count; ++i) result.push_back(row(first_position + i));
+  return result;
+}
+
+StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, int rank, int world,
+                            std::int64_t rows_per_micro_batch) {
+  if (step_first < 0 || step_samples < 0 || micro_batch < 0 || rank < 0 || rank >= world || rows_per_micro_batch < 1) {
+    throw std::invalid_argument("micro_batch_slice: first " + std::to_string(step_first) + ", samples " +
+                                std::to_string(step_samples) + ", micro-batch " + std::to_string(micro_batch) +
+                                ", rank " + std::to_string(rank) + " of " + std::to_string(world) + ", rows " +
+                                std::to_string(rows_per_micro_batch));
+  }
+  const std::int64_t begin = (std::int64_t{micro_batch} * world + rank) * rows_per_micro_batch;
+  const std::int64_t clipped_begin = std::min(begin, step_samples);
+  const std::int64_t clipped_end = std::min(begin + rows_per_micro_batch, step_samples);
+  return {step_first + clipped_begin, clipped_end - clipped_begin};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,79 @@
+#pragma once
+// The few parts of the HDF5 C API that the data sets need: owned handles, and failures as exceptions that carry the
+// library's own error stack. HDF5 keeps process-wide state and may be built without thread safety, so every call into
+// it, closing handles included, is made inside an Hdf5Scope.
+#include <hdf5.h>
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+/// While it lives this thread alone is inside HDF5, and HDF5 prints nothing on stderr. May be nested.
+class Hdf5Scope {
+ public:
+  Hdf5Scope();
+  ~Hdf5Scope();
+  Hdf5Scope(const Hdf5Scope&) = delete;
+  Hdf5Scope& operator=(const Hdf5Scope&) = delete;
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
+  H5E_auto2_t printer_ = nullptr;
+  void* printer_data_ = nullptr;
+};
+
+/// Owns one HDF5 identifier; `Close` is the function of its kind. A failing close in the destructor is ignored: what
+/// was written is made sure of by the checked close().
+template <herr_t (*Close)(hid_t)>
+class UniqueHid {
+ public:
+  UniqueHid() = default;
+  explicit UniqueHid(hid_t id) noexcept : id_(id) {}
+  UniqueHid(UniqueHid&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
+  UniqueHid& operator=(UniqueHid&& other) noexcept {
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  UniqueHid(const UniqueHid&) = delete;
+  UniqueHid& operator=(const UniqueHid&) = delete;
+  ~UniqueHid() {
+    if (id_ < 0) return;
+    const Hdf5Scope scope;
+    Close(id_);
+  }
+
+  hid_t get() const noexcept { return id_; }
+  /// \return the library's answer, negative on failure; nothing is owned afterwards
+  [[nodiscard]] herr_t close() noexcept { return Close(std::exchange(id_, H5I_INVALID_HID)); }
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+};
+
+using Hdf5File = UniqueHid<H5Fclose>;
+using Hdf5Dataset = UniqueHid<H5Dclose>;
+using Hdf5Space = UniqueHid<H5Sclose>;
+using Hdf5Type = UniqueHid<H5Tclose>;
+using Hdf5Properties = UniqueHid<H5Pclose>;
+
+/// The error stack of the last failed call, outermost first: "unable to open file: file signature not found".
+/// Empty when HDF5 reported none. Call it in the scope of the failed call: entering another one clears the stack.
+std::string hdf5_error_stack();
+
+/// Passes `result` (an identifier or a status) through unless it is negative; in the scope of the call that gave it.
+/// \throws FormatError "FILE: cannot WHAT: <error stack>"
+hid_t check_hdf5(hid_t result, const std::filesystem::path& file, const std::string& what);
+
+/// Properties for opening or creating a file without flock(2).
+/// \param file  for the message
+Hdf5Properties unlocked_file_access(const std::filesystem::path& file);
+
+/// Opens for reading, taking no file lock, so that any number of processes may read and file systems without
+/// flock(2) (Lustre and GPFS as often mounted) work.
+/// \throws IoError when it cannot be opened at all; FormatError when it is no HDF5 file or a truncated one
+Hdf5File open_hdf5_read(const std::filesystem::path& file);
+
+}  // namespace fsdp

@@ -1,0 +1,41 @@
+#pragma once
+// Text to token ids and back.
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+/// One vocabulary. Immutable after construction: any number of threads may use it.
+class Tokenizer {
+ public:
+  Tokenizer() = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+  virtual ~Tokenizer() = default;
+
+  /// Ids of `text`, without beginning or end marks. Names of special tokens in the text are plain text.
+  /// Bytes that are no valid UTF-8 are encoded too.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+
+  /// The bytes that the ids stand for; a sampled sequence need not be valid UTF-8.
+  /// \throws UsageError naming an id that is not in [0, vocab_size())
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+
+  /// The bytes of one id as they appear inside a text. They may begin or end within a character: to print a stream,
+  /// collect them and print up to utf8_printable_prefix().
+  /// \throws UsageError as decode
+  virtual std::string decode_one(std::int32_t id) const = 0;
+
+  /// Number of ids: what a model's embedding must hold at least.
+  virtual std::int64_t vocab_size() const = 0;
+
+  /// The mark put before a text, and the one put after it or between texts, where the vocabulary has them.
+  virtual std::optional<std::int32_t> bos_id() const = 0;
+  virtual std::optional<std::int32_t> eos_id() const = 0;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,19 @@
+#pragma once
+// UTF-8 as the tokenizers need it: where a text is valid, and where a stream of bytes may be cut.
+#include <cstddef>
+#include <string_view>
+
+namespace fsdp {
+
+/// Length in bytes of the character `text` begins with, 0 when these bytes are no valid UTF-8 (overlong forms,
+/// surrogates and values above U+10FFFF included) or `text` is empty.
+std::size_t utf8_character_length(std::string_view text);
+
+/// Length of the longest prefix that is valid UTF-8.
+std::size_t utf8_valid_prefix(std::string_view text);
+
+/// Length of the prefix that may be printed now: all but a last character whose bytes have not all come yet
+/// (at most 3 bytes). Bytes that no continuation can make valid are not held back.
+std::size_t utf8_printable_prefix(std::string_view text);
+
+}  // namespace fsdp
