@@ -1,0 +1,151 @@
+#include "lib/config/model_config.hpp"
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+
+namespace fsdp {
+namespace {
+
+template <typename T>
+T field(const nlohmann::json& json, const char* name, const std::string& source) {
+  const auto it = json.find(name);
+  if (it == json.end()) throw FormatError(source + ": field '" + name + "' is missing");
+  try {
+    return it->get<T>();
+  } catch (const nlohmann::json::exception&) {
+    throw FormatError(source + ": field '" + name + "' is " + it->dump() + ", which is not what it should be");
+  }
+}
+
+/// Absurd sizes would exhaust the machine before anything else can refuse them.
+void require_in(std::int64_t value, std::int64_t most, const char* what) {
+  if (value < 1) throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it must be at least 1");
+  if (value > most) {
+    throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it can be at most " + std::to_string(most));
+  }
+}
+
+}  // namespace
+
+void ModelConfig::validate() const {
+  require_in(num_layers, 1 << 14, "--num-layers");
+  require_in(num_heads, 1 << 14, "--num-heads");
+  require_in(embed_size, 1 << 20, "--embed-size");
+  require_in(ffn_hidden_size, 1 << 24, "--ffn-hidden-size");
+  require_in(vocab_size, 1 << 24, "--vocab-size");
+  require_in(block_size, 1 << 24, "--seq-len");
+  if (embed_size % num_heads != 0) {
+    throw UsageError("--embed-size " + std::to_string(embed_size) + " is not divisible by --num-heads " +
+                     std::to_string(num_heads) + ": every head needs the same width");
+  }
+  if (dropout < 0 || dropout >= 1) {
+    throw UsageError("--dropout is " + std::to_string(dropout) + ", it must be in [0, 1)");
+  }
+}
+
+ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
+  if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
+  const auto type = json.value("model_type", std::string("mingpt"));
+  if (type != "mingpt") throw FormatError(source + ": model_type '" + type + "' is not supported; supported: mingpt");
+  ModelConfig config;
+  config.num_layers = field<std::int64_t>(json, "n_layer", source);
+  config.num_heads = field<std::int64_t>(json, "n_head", source);
+  config.embed_size = field<std::int64_t>(json, "n_embd", source);
+  config.ffn_hidden_size = json.contains("n_hidden") ? field<std::int64_t>(json, "n_hidden", source) : 4 * config.embed_size;
+  config.vocab_size = field<std::int64_t>(json, "vocab_size", source);
+  config.block_size = field<std::int64_t>(json, "block_size", source);
+  if (json.contains("dropout")) config.dropout = field<double>(json, "dropout", source);
+  if (json.contains("layer_norm_eps")) config.layer_norm_eps = field<double>(json, "layer_norm_eps", source);
+  if (!json.value("bias", true)) throw FormatError(source + ": bias = false is not supported");
+  if (!json.value("tied_head", true)) throw FormatError(source + ": tied_head = false is not supported");
+  if (json.value("gelu", std::string("tanh")) != "tanh") throw FormatError(source + ": only gelu = tanh is supported");
+  try {
+    config.validate();
+  } catch (const UsageError& error) {
+    throw FormatError(source + ": " + error.what());
+  }
+  return config;
+}
+
+nlohmann::json model_config_to_json(const ModelConfig& config) {
+  return {{"model_type", "mingpt"},
+          {"n_layer", config.num_layers},
+          {"n_head", config.num_heads},
+          {"n_embd", config.embed_size},
+          {"n_hidden", config.ffn_hidden_size},
+          {"vocab_size", config.vocab_size},
+          {"block_size", config.block_size},
+          {"bias", true},
+          {"dropout", config.dropout},
+          {"layer_norm_eps", config.layer_norm_eps},
+          {"gelu", "tanh"},
+          {"tied_head", true}};
+}
+
+ModelConfig read_model_config(const std::filesystem::path& directory) {
+  const auto path = directory / "config.json";
+  try {
+    return model_config_from_json(nlohmann::json::parse(read_text_file(path, 1u << 20)), path.string());
+  } catch (const nlohmann::json::parse_error& error) {
+    throw FormatError(path.string(), error.byte, "not valid JSON");
+  }
+}
+
+std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
+  const auto d = config.embed_size;
+  const auto f = config.ffn_hidden_size;
+  // minGPT scales the projections into the residual stream so that its variance does not grow with depth.
+  const double residual_std = 0.02 / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+  std::vector<ParameterSpec> table;
+  table.push_back({"transformer.wte.weight", {config.vocab_size, d}, Init::normal, 0.02, true, -1});
+  table.push_back({"transformer.wpe.weight", {config.block_size, d}, Init::normal, 0.02, true, -1});
+  for (int i = 0; i < config.num_layers; ++i) {
+    const std::string prefix = "transformer.h." + std::to_string(i) + ".";
+    const auto vector = [&](const char* name, std::int64_t n, Init init) {
+      table.push_back({prefix + name, {n}, init, 0.0, false, i});
+    };
+    const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns, double std) {
+      table.push_back({prefix + name, {rows, columns}, Init::normal, std, true, i});
+    };
+    vector("ln_1.weight", d, Init::ones);
+    vector("ln_1.bias", d, Init::zeros);
+    matrix("attn.c_attn.weight", 3 * d, d, 0.02);
+    vector("attn.c_attn.bias", 3 * d, Init::zeros);
+    matrix("attn.c_proj.weight", d, d, residual_std);
+    vector("attn.c_proj.bias", d, Init::zeros);
+    vector("ln_2.weight", d, Init::ones);
+    vector("ln_2.bias", d, Init::zeros);
+    matrix("mlp.c_fc.weight", f, d, 0.02);
+    vector("mlp.c_fc.bias", f, Init::zeros);
+    matrix("mlp.c_proj.weight", d, f, residual_std);
+    vector("mlp.c_proj.bias", d, Init::zeros);
+  }
+  table.push_back({"transformer.ln_f.weight", {d}, Init::ones, 0.0, false, -1});
+  table.push_back({"transformer.ln_f.bias", {d}, Init::zeros, 0.0, false, -1});
+  return table;
+}
+
+std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
+  std::int64_t total = 0;
+  for (const auto& spec : table) {
+    std::int64_t n = 1;
+    for (const auto size : spec.shape) n *= size;
+    total += n;
+  }
+  return total;
+}
+
+double flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
+  const auto d = static_cast<double>(config.embed_size);
+  const auto table = parameter_table(config);
+  const double counted = static_cast<double>(num_parameters(table)) - static_cast<double>(config.block_size) * d;
+  // Scores and their product with the values: 2 x 2 x L x d forward, twice that backward; half of it is masked away.
+  const double attention = 6.0 * static_cast<double>(config.num_layers) * static_cast<double>(sequence_length) * d;
+  return 6.0 * counted + attention;
+}
+
+}  // namespace fsdp
