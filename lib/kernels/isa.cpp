@@ -1,0 +1,61 @@
+// Compiled once per instruction set with FSDP_KERNEL_ISA set to its name; see lib/kernels/CMakeLists.txt.
+#include "lib/kernels/kernels.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace fsdp::kernels::FSDP_KERNEL_ISA {
+namespace {
+
+#include "lib/kernels/element.hpp"
+#include "lib/kernels/dropout.hpp"
+#include "lib/kernels/flat.hpp"
+#include "lib/kernels/rowwise.hpp"
+#include "lib/kernels/softmax.hpp"
+
+// Calls KERNEL<storage type> for a runtime Type.
+#define FSDP_FOR_TYPE(kernel, ...)                    \
+  switch (type) {                                     \
+    case Type::bf16: return kernel<Bf16>(__VA_ARGS__); \
+    case Type::f16: return kernel<F16>(__VA_ARGS__);   \
+    default: return kernel<float>(__VA_ARGS__);        \
+  }
+
+}  // namespace
+
+// NOLINTBEGIN(bugprone-macro-parentheses)
+extern const Table kTable;
+const Table kTable = {
+    .name = FSDP_KERNEL_ISA_NAME,
+    .embed = [](Type type, const EmbedArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(embed, a, b, e) },
+    .layer_norm = [](Type type, const NormArgs& a, std::int64_t b,
+                     std::int64_t e) { FSDP_FOR_TYPE(layer_norm, a, b, e) },
+    .layer_norm_backward = [](Type type, const NormBackwardArgs& a, std::int64_t b,
+                              std::int64_t e) { FSDP_FOR_TYPE(layer_norm_backward, a, b, e) },
+    .bias_gelu = [](Type type, const GeluArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(bias_gelu, a, b, e) },
+    .bias_gelu_backward = [](Type type, const GeluBackwardArgs& a, std::int64_t b,
+                             std::int64_t e) { FSDP_FOR_TYPE(bias_gelu_backward, a, b, e) },
+    .causal_softmax = [](Type type, const SoftmaxArgs& a, std::int64_t b,
+                         std::int64_t e) { FSDP_FOR_TYPE(causal_softmax, a, b, e) },
+    .causal_softmax_backward = [](Type type, const SoftmaxBackwardArgs& a, std::int64_t b,
+                                  std::int64_t e) { FSDP_FOR_TYPE(causal_softmax_backward, a, b, e) },
+    .cross_entropy = [](Type type, const CrossEntropyArgs& a, std::int64_t b,
+                        std::int64_t e) { FSDP_FOR_TYPE(cross_entropy, a, b, e) },
+    .dropout = [](Type type, const DropoutArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(dropout, a, b, e) },
+    .add_bias = [](Type type, void* x, const void* y, const void* bias, std::int64_t dim, std::int64_t b,
+                   std::int64_t e) { FSDP_FOR_TYPE(add_bias, x, y, bias, dim, b, e) },
+    .column_sum = [](Type type, const void* x, float* sum, std::int64_t dim, std::int64_t b,
+                     std::int64_t e) { FSDP_FOR_TYPE(column_sum, x, sum, dim, b, e) },
+    .sum_sources = [](Type type, float* out, const void* const* sources, int n, bool accumulate, std::int64_t b,
+                      std::int64_t e) { FSDP_FOR_TYPE(sum_sources, out, sources, n, accumulate, b, e) },
+    .narrow = [](Type type, void* out, const float* in, std::int64_t b,
+                 std::int64_t e) { FSDP_FOR_TYPE(narrow, out, in, b, e) },
+    .widen_add = [](Type type, float* out, const void* in, std::int64_t b,
+                    std::int64_t e) { FSDP_FOR_TYPE(widen_add, out, in, b, e) },
+    .sum_squares = sum_squares,
+    .has_non_finite = has_non_finite,
+};
+// NOLINTEND(bugprone-macro-parentheses)
+
+}  // namespace fsdp::kernels::FSDP_KERNEL_ISA

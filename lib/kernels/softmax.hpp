@@ -1,0 +1,88 @@
+// Included by isa.cpp inside a per-instruction-set namespace. Causal softmax and the cross-entropy with its gradient.
+
+template <typename T>
+void causal_softmax(const SoftmaxArgs& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    T* row = static_cast<T*>(a.scores) + r * a.leading;
+    const std::int64_t count = r % a.row_length + 1;
+    float top = load(row, 0);
+#pragma omp simd reduction(max : top)
+    for (std::int64_t j = 0; j < count; ++j) top = top > load(row, j) ? top : load(row, j);
+    float total = 0;
+    if constexpr (sizeof(T) == 4) {
+#pragma omp simd reduction(+ : total)
+      for (std::int64_t j = 0; j < count; ++j) {
+        const float e = exp_approx((load(row, j) - top) * a.scale);
+        store(row, j, e);
+        total += e;
+      }
+      const float inverse = 1.0f / total;
+#pragma omp simd
+      for (std::int64_t j = 0; j < count; ++j) store(row, j, load(row, j) * inverse);
+    } else {
+      // 16-bit storage: exponentials are computed twice rather than rounded twice.
+#pragma omp simd reduction(+ : total)
+      for (std::int64_t j = 0; j < count; ++j) total += exp_approx((load(row, j) - top) * a.scale);
+      const float inverse = 1.0f / total;
+#pragma omp simd
+      for (std::int64_t j = 0; j < count; ++j) store(row, j, exp_approx((load(row, j) - top) * a.scale) * inverse);
+    }
+#pragma omp simd
+    for (std::int64_t j = count; j < a.row_length; ++j) store(row, j, 0.0f);
+  }
+}
+
+template <typename T>
+void causal_softmax_backward(const SoftmaxBackwardArgs& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    T* grad = static_cast<T*>(a.grad) + r * a.leading;
+    const T* p = static_cast<const T*>(a.probs) + r * a.leading;
+    const std::int64_t count = r % a.row_length + 1;
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (std::int64_t j = 0; j < count; ++j) dot += load(grad, j) * load(p, j);
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) store(grad, j, load(p, j) * (load(grad, j) - dot) * a.scale);
+#pragma omp simd
+    for (std::int64_t j = count; j < a.row_length; ++j) store(grad, j, 0.0f);
+  }
+}
+
+template <typename T>
+LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_t end) {
+  LossSum sum;
+  for (std::int64_t t = begin; t < end; ++t) {
+    T* row = static_cast<T*>(a.logits_TV) + t * a.padded_vocab;
+    const std::int32_t target = a.target_T[t];
+    if (target < 0) {
+      if (a.write_gradient) {
+#pragma omp simd
+        for (std::int64_t j = 0; j < a.padded_vocab; ++j) store(row, j, 0.0f);
+      }
+      continue;
+    }
+    float top = load(row, 0);
+#pragma omp simd reduction(max : top)
+    for (std::int64_t j = 0; j < a.vocab; ++j) top = top > load(row, j) ? top : load(row, j);
+    // Partial sums in float32 over 4096 columns, then float64: a vocabulary-long float32 sum would lose digits.
+    double total = 0;
+    for (std::int64_t first = 0; first < a.vocab; first += 4096) {
+      const std::int64_t last = first + 4096 < a.vocab ? first + 4096 : a.vocab;
+      float part = 0;
+#pragma omp simd reduction(+ : part)
+      for (std::int64_t j = first; j < last; ++j) part += exp_approx(load(row, j) - top);
+      total += static_cast<double>(part);
+    }
+    sum.loss += std::log(total) - (static_cast<double>(load(row, target)) - static_cast<double>(top));
+    sum.tokens += 1;
+    if (!a.write_gradient) continue;
+    const float target_logit = load(row, target);
+    const float factor = static_cast<float>(static_cast<double>(a.grad_scale) / total);
+#pragma omp simd
+    for (std::int64_t j = 0; j < a.vocab; ++j) store(row, j, exp_approx(load(row, j) - top) * factor);
+    store(row, target, exp_approx(target_logit - top) * factor - a.grad_scale);
+#pragma omp simd
+    for (std::int64_t j = a.vocab; j < a.padded_vocab; ++j) store(row, j, 0.0f);
+  }
+  return sum;
+}
