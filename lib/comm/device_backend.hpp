@@ -1,0 +1,103 @@
+#pragma once
+// What a GPU adds, behind an interface free of CUDA: programs link none of it and load it at run time.
+//
+// Everything CUDA lives in libfsdp_cuda.so. Loading it takes 0.6 s and 480 MB, so it happens only where a driver sees a
+// device, and every way it can fail is a sentence instead of a crash.
+#if __has_include(<torch/headeronly/version.h>)
+#include <torch/headeronly/version.h>
+#else
+#include <torch/version.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/comm/process_group.hpp"
+#include "lib/comm/tensor_collectives.hpp"
+
+namespace fsdp {
+
+/// Version of a driver or library; 0.0.0 when it could not be told.
+struct LibraryVersion {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  auto operator<=>(const LibraryVersion&) const = default;
+};
+
+struct DeviceInfo {
+  std::string name;       ///< "NVIDIA A100-SXM4-40GB"
+  int compute_major = 0;  ///< compute capability: 8.0 and above compute in bf16 natively
+  int compute_minor = 0;
+  std::int64_t total_bytes = 0;
+  LibraryVersion driver;      ///< newest CUDA the driver can run
+  LibraryVersion runtime;     ///< CUDA runtime in use
+  LibraryVersion nccl_built;  ///< NCCL whose headers were compiled against
+  LibraryVersion nccl;        ///< NCCL in use
+  std::string pci_bus_id;     ///< "0000:3b:00.0"
+  int numa_node = -1;         ///< -1: the kernel does not say
+};
+
+/// The caching allocator's own numbers.
+struct DeviceMemory {
+  std::int64_t allocated_bytes = 0;       ///< in tensors
+  std::int64_t allocated_peak_bytes = 0;  ///< highest since start or reset_peak()
+  std::int64_t reserved_bytes = 0;        ///< taken from the device, cached blocks included
+  std::int64_t reserved_peak_bytes = 0;
+  std::int64_t num_alloc_retries = 0;  ///< the cache had to be flushed to serve a request: batch too large
+  std::int64_t num_ooms = 0;
+};
+
+/// Devices are numbered from 0 among the visible ones. Not thread-safe, except that threads may each use a device of
+/// their own.
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+  virtual int device_count() const = 0;
+  /// Collective over `group`, which need not outlive the result.
+  /// \throws RuntimeFailure naming NCCL's reason, or the timeout, when the ranks do not get together
+  virtual std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) = 0;
+  /// Makes `device` the calling thread's current one. \throws UsageError when there is no such device
+  virtual void set_device(int device) = 0;
+  virtual DeviceInfo info(int device) const = 0;
+  virtual DeviceMemory memory(int device) const = 0;
+  virtual void reset_peak(int device) = 0;
+  /// Waits until `device` has done all that was asked of it, collectives included. Call it before any other call that
+  /// blocks the host on the device (item(), copies to the host): only here does a rank that died become an error.
+  /// \throws RuntimeFailure naming the collective that failed, or made no progress within its group's timeout
+  virtual void synchronize(int device) = 0;
+};
+
+/// Loads libfsdp_cuda.so from beside the program (../lib/fsdp, ../lib). Call it before the first tensor: LibTorch
+/// remembers for good whether it had CUDA when it was first asked.
+/// \param why_not  receives one line when null is returned; may be null
+std::shared_ptr<DeviceBackend> load_cuda_backend(std::string* why_not);
+
+namespace detail {
+
+/// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
+inline constexpr const char* kDeviceBackendAbi =
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 1";
+
+/// The two symbols of libfsdp_cuda.so.
+using BackendAbiFunction = const char*();
+using MakeBackendFunction = DeviceBackend*(char* error, std::size_t error_bytes);
+inline constexpr const char* kBackendAbiSymbol = "fsdp_cuda_backend_abi";
+inline constexpr const char* kMakeBackendSymbol = "fsdp_make_cuda_backend";
+
+/// Asks the driver alone, in milliseconds. \return empty when it sees a device, else why it does not
+std::string cuda_driver_problem();
+
+/// Where libfsdp_cuda.so may lie, for a program in `program_directory`.
+std::vector<std::filesystem::path> backend_candidates(const std::filesystem::path& program_directory);
+
+/// Loads `library`, which must name `abi` as its own. \param why_not  receives one line when null is returned
+std::shared_ptr<DeviceBackend> open_backend(const std::filesystem::path& library, const std::string& abi,
+                                            std::string& why_not);
+
+}  // namespace detail
+}  // namespace fsdp

@@ -1,0 +1,165 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <vector>
+
+#include "lib/comm/tensor_collectives.hpp"
+#include "lib/kernels/kernels.hpp"
+#include "lib/tensor/scalar_type.hpp"
+
+namespace fsdp {
+namespace {
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+at::Tensor on_host(const at::Tensor& tensor) { return tensor.device().is_cpu() ? tensor : tensor.to(at::kCPU); }
+
+at::Tensor host_twin(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+}
+
+void copy_back(const at::Tensor& to, const at::Tensor& from) {
+  if (to.unsafeGetTensorImpl() != from.unsafeGetTensorImpl()) to.copy_(from);
+}
+
+/// out (+)= sum of `ranks` equal slices that lie one after the other in `slices`.
+void sum_slices(const at::Tensor& out, const at::Tensor& slices, int ranks, bool accumulate) {
+  const auto type = kernel_type(slices.scalar_type());
+  const auto bytes = static_cast<std::size_t>(slices.nbytes()) / static_cast<std::size_t>(ranks);
+  std::vector<const void*> sources;
+  for (int r = 0; r < ranks; ++r) {
+    sources.push_back(static_cast<const std::byte*>(slices.const_data_ptr()) + static_cast<std::size_t>(r) * bytes);
+  }
+  at::parallel_for(0, out.numel(), 65536, [&](std::int64_t b, std::int64_t e) {
+    kernels::table().sum_sources(type, out.data_ptr<float>(), sources.data(), ranks, accumulate, b, e);
+  });
+}
+
+class GatherWork final : public Work {
+ public:
+  GatherWork(std::unique_ptr<Work> work, std::vector<TensorGather> targets, std::vector<at::Tensor> staged_in,
+             std::vector<at::Tensor> staged_out)
+      : work_(std::move(work)),
+        targets_(std::move(targets)),
+        staged_in_(std::move(staged_in)),
+        staged_out_(std::move(staged_out)) {}
+  void wait() override {
+    work_->wait();
+    for (std::size_t i = 0; i < targets_.size(); ++i) copy_back(targets_[i].full, staged_out_[i]);
+    staged_in_.clear();
+    staged_out_.clear();
+  }
+
+ private:
+  std::unique_ptr<Work> work_;
+  std::vector<TensorGather> targets_;
+  std::vector<at::Tensor> staged_in_;
+  std::vector<at::Tensor> staged_out_;
+};
+
+class ReduceWork final : public Work {
+ public:
+  ReduceWork(std::unique_ptr<Work> work, std::vector<TensorReduce> targets, std::vector<at::Tensor> sent,
+             std::vector<at::Tensor> received, int ranks)
+      : work_(std::move(work)),
+        targets_(std::move(targets)),
+        sent_(std::move(sent)),
+        received_(std::move(received)),
+        ranks_(ranks) {}
+  void wait() override {
+    work_->wait();
+    sent_.clear();
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      const auto shard = on_host(targets_[i].shard);
+      sum_slices(shard, received_[i], ranks_, targets_[i].accumulate);
+      copy_back(targets_[i].shard, shard);
+    }
+    received_.clear();
+  }
+
+ private:
+  std::unique_ptr<Work> work_;
+  std::vector<TensorReduce> targets_;
+  std::vector<at::Tensor> sent_;
+  std::vector<at::Tensor> received_;
+  int ranks_;
+};
+
+class DoneWork final : public Work {
+ public:
+  void wait() override {}
+};
+
+class HostCollectives final : public TensorCollectives {
+ public:
+  explicit HostCollectives(ProcessGroup& group) : group_(group) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+
+  std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
+    std::vector<GatherBlock> blocks;
+    std::vector<at::Tensor> in;
+    std::vector<at::Tensor> out;
+    for (const auto& tensor : tensors) {
+      in.push_back(on_host(tensor.shard));
+      out.push_back(host_twin(tensor.full));
+      blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
+    }
+    auto work = group_.all_gather(blocks);
+    return std::make_unique<GatherWork>(std::move(work), std::vector(tensors.begin(), tensors.end()), std::move(in),
+                                        std::move(out));
+  }
+
+  std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
+    std::vector<ExchangeBlock> blocks;
+    std::vector<at::Tensor> in;
+    std::vector<at::Tensor> out;
+    for (const auto& tensor : tensors) {
+      in.push_back(on_host(tensor.full));
+      out.push_back(at::empty({in.back().numel()}, in.back().options()));
+      blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
+    }
+    auto work = group_.all_to_all(blocks);
+    return std::make_unique<ReduceWork>(std::move(work), std::vector(tensors.begin(), tensors.end()), std::move(in),
+                                        std::move(out), size());
+  }
+
+  std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
+    if (size() == 1) return std::make_unique<DoneWork>();
+    // All tensors as one flat buffer, padded so that every rank sums an equal slice; the sums are gathered back.
+    std::int64_t total = 0;
+    for (const auto& tensor : tensors) total += tensor.numel();
+    const std::int64_t slice = (total + size() - 1) / size();
+    auto flat = at::empty({slice * size()}, at::kFloat);
+    std::int64_t at_element = 0;
+    for (const auto& tensor : tensors) {
+      flat.narrow(0, at_element, tensor.numel()).copy_(tensor.reshape({-1}));
+      at_element += tensor.numel();
+    }
+    flat.narrow(0, at_element, flat.numel() - at_element).zero_();
+    auto sum = at::empty({slice}, at::kFloat);
+    const TensorReduce reduce{flat, sum, false};
+    reduce_scatter(std::span(&reduce, 1))->wait();
+    const TensorGather gather{sum, flat};
+    all_gather(std::span(&gather, 1))->wait();
+    at_element = 0;
+    for (const auto& tensor : tensors) {
+      tensor.copy_(flat.narrow(0, at_element, tensor.numel()).view(tensor.sizes()));
+      at_element += tensor.numel();
+    }
+    return std::make_unique<DoneWork>();
+  }
+
+ private:
+  ProcessGroup& group_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group) {
+  return std::make_unique<HostCollectives>(group);
+}
+
+}  // namespace fsdp

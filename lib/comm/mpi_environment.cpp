@@ -1,0 +1,148 @@
+#include "lib/comm/mpi_environment.hpp"
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "lib/base/error.hpp"
+#include "lib/comm/mpi_group.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Runs `on_timeout` on a thread of its own unless destroyed in time: for MPI calls that can block for ever.
+template <typename Callback>
+class Watchdog {
+ public:
+  Watchdog(std::chrono::milliseconds limit, Callback on_timeout) : thread_([this, limit, on_timeout] {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [this] { return done_; })) on_timeout();
+  }) {}
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+std::string launcher_rank() {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name)) return value;
+  }
+  return "?";
+}
+
+/// A launcher that speaks another process-management protocol starts N jobs of size 1.
+void refuse_lonely_ranks(int size) {
+  if (size > 1) return;
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  const char* launched_by_hydra = std::getenv("HYDI_CONTROL_FD");
+  if (tasks != nullptr && launched_by_hydra == nullptr && std::getenv("MPI_LOCALRANKID") == nullptr &&
+      std::atoi(tasks) > 1) {
+    throw RuntimeFailure(fmt::format(
+        "srun started {} tasks, but MPI sees only this one: each would train alone. Start with srun --mpi=pmi2 (or "
+        "pmix; `srun --mpi=list` shows what this site has), matching the MPI this program was built with ({})",
+        tasks, MpiEnvironment::library_version()));
+  }
+  const char* pals_size = std::getenv("PALS_SIZE");
+  if (pals_size != nullptr && std::atoi(pals_size) > 1) {
+    throw RuntimeFailure(fmt::format(
+        "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)", pals_size));
+  }
+}
+
+}  // namespace
+
+bool launched_by_mpi() {
+  for (const char* name : {"PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK",
+                           "MPI_LOCALRANKID", "SLURM_STEP_NUM_TASKS"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options.init_timeout).count();
+  const Watchdog watchdog(options.init_timeout, [seconds] {
+    const auto text = fmt::format(
+        "[rank {}] error: MPI did not start within {} s (--init-timeout): some rank never arrived; this one did\n",
+        launcher_rank(), seconds);
+    [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
+    ::_exit(static_cast<int>(ExitCode::failed));
+  });
+  int provided = 0;
+  detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  refuse_lonely_ranks(size);
+  MPI_Comm comm = MPI_COMM_NULL;
+  detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  failure_group_ = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), std::chrono::hours(24));
+}
+
+bool MpiEnvironment::everyone_failed(std::chrono::milliseconds patience) {
+  return static_cast<detail::MpiGroup&>(*failure_group_).barrier_within(patience);
+}
+
+MpiEnvironment::~MpiEnvironment() {
+  // While an exception unwinds, the other ranks are still at work: whoever catches it calls abort().
+  if (std::uncaught_exceptions() > 0) return;
+  const int exit_code = exit_code_;
+  failure_group_.reset();
+  // Some MPICH releases hang in MPI_Finalize across hosts (pmodels/mpich PR 6596). All work is done by now.
+  const Watchdog watchdog(std::chrono::seconds(10), [exit_code] { ::_exit(exit_code); });
+  MPI_Finalize();
+}
+
+std::unique_ptr<ProcessGroup> MpiEnvironment::world() {
+  MPI_Comm comm = MPI_COMM_NULL;
+  detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), options_.collective_timeout);
+}
+
+void MpiEnvironment::abort(int exit_code) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized != 0) {
+    // MPI_Abort itself may hang on a broken network.
+    const Watchdog watchdog(std::chrono::seconds(5), [exit_code] { ::_exit(exit_code); });
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
+  ::_exit(exit_code);
+}
+
+std::string MpiEnvironment::library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  std::string all(text.data(), static_cast<std::size_t>(length));
+  std::string line = all.substr(0, all.find('\n'));
+  // "MPICH Version:      5.0.2" reads better as "MPICH 5.0.2".
+  if (const auto at = line.find("Version:"); at != std::string::npos) {
+    const auto number = line.find_first_not_of(" \t", at + 8);
+    line = line.substr(0, at) + (number == std::string::npos ? "" : line.substr(number));
+  }
+  return line;
+}
+
+}  // namespace fsdp

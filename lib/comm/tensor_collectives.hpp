@@ -1,0 +1,43 @@
+#pragma once
+// Collectives on tensors along one mesh axis: NCCL for CUDA tensors, the host's process group for the rest.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+
+#include "lib/comm/process_group.hpp"
+
+namespace fsdp {
+
+/// One tensor of a grouped all-gather: every rank's `shard`, one after the other by rank, becomes `full`.
+/// `shard` may be the part of `full` that is this rank's.
+struct TensorGather {
+  at::Tensor shard;  ///< contiguous
+  at::Tensor full;   ///< contiguous, size() times shard's elements
+};
+
+/// One tensor of a grouped reduce-scatter.
+struct TensorReduce {
+  at::Tensor full;          ///< contiguous, size() times shard's elements, reduce dtype
+  at::Tensor shard;         ///< float32, contiguous
+  bool accumulate = false;  ///< add to shard instead of replacing it
+};
+
+/// Tensors named in a call must stay alive and untouched until wait() of its Work.
+class TensorCollectives {
+ public:
+  virtual ~TensorCollectives() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) = 0;
+  virtual std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) = 0;
+  /// Sums float32 tensors in place; every rank gets the same bits.
+  virtual std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) = 0;
+};
+
+/// Over a host process group. CPU tensors travel as they are; others are staged through host memory.
+/// Gradients are exchanged and summed in float32 in rank order, so the bits do not depend on the transport, and bf16
+/// needs no MPI operation of its own (MPI has none).
+std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group);
+
+}  // namespace fsdp

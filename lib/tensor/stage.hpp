@@ -1,0 +1,84 @@
+#pragma once
+// A model as an ordered list of stages: what a model hands to the engine, and all the engine knows of it.
+//
+// A decoder is a chain (embedding, blocks, head with loss). The engine makes each stage's parameters available, runs it,
+// and releases them; a stage knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// Rows of tokens that go through the model together.
+struct MicroBatch {
+  at::Tensor ids_N;             ///< int32, row after row
+  at::Tensor targets_N;         ///< int32; negative targets do not count
+  std::int64_t rows = 0;        ///< 0: this rank has nothing, but takes part in every collective
+  std::int64_t length = 0;      ///< N = rows * length
+  at::Tensor sample_keys;       ///< int64 [rows]: what dropout masks depend on, besides the place in the model
+  std::int64_t first_position = 0;
+};
+
+/// Where the gradient of one parameter goes: the first writer sets it, later ones add.
+struct GradSlot {
+  at::Tensor grad;              ///< shape of the gathered parameter, reduce dtype or float32
+  bool written = false;
+
+  /// grad (+)= a @ b
+  void add_product(const at::Tensor& a, const at::Tensor& b);
+  /// grad (+)= values (float32, same number of elements)
+  void add(const at::Tensor& values);
+  /// Makes it readable: zeros where nobody wrote.
+  void finish();
+};
+
+/// What a stage keeps from its forward for its backward. Destroyed as soon as the backward is done.
+struct StageState {
+  virtual ~StageState() = default;
+};
+
+/// Parameters of one stage, gathered, in the order of Stage::parameters(). Valid during the call.
+using StageParams = std::span<const at::Tensor>;
+using StageGrads = std::span<GradSlot* const>;
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual const std::string& name() const = 0;
+  /// Indices into the model's parameter table.
+  virtual const std::vector<int>& parameters() const = 0;
+  /// True for a transformer block: activation checkpointing may recompute it.
+  virtual bool is_block() const = 0;
+
+  /// \param x_ND    output of the stage before; undefined for the first
+  /// \param state   receives what backward() needs; null when there will be none
+  virtual at::Tensor forward(StageParams params, const MicroBatch& batch, const at::Tensor& x_ND,
+                             std::unique_ptr<StageState>* state) = 0;
+  /// \return gradient of x_ND; undefined for the first stage
+  virtual at::Tensor backward(StageParams params, StageGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+                              std::unique_ptr<StageState> state) = 0;
+};
+
+struct StageLoss {
+  double loss_sum = 0;          ///< nats over the targets that count
+  std::int64_t tokens = 0;
+};
+
+/// The last stage: final norm, head and loss in one, so that logits exist only in chunks.
+class LossStage {
+ public:
+  virtual ~LossStage() = default;
+  virtual const std::string& name() const = 0;
+  virtual const std::vector<int>& parameters() const = 0;
+  /// Loss only.
+  virtual StageLoss forward(StageParams params, const MicroBatch& batch, const at::Tensor& x_ND) = 0;
+  /// Loss, and the backward of grad_scale * loss_sum. \param grad_x_ND receives the gradient of x_ND
+  virtual StageLoss forward_backward(StageParams params, StageGrads grads, const MicroBatch& batch,
+                                     const at::Tensor& x_ND, double grad_scale, at::Tensor& grad_x_ND) = 0;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+#pragma once
+// What the GPU tests share.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+
+#include "lib/comm/device_backend.hpp"
+
+/// gpu_main has shown that it loads.
+inline std::shared_ptr<fsdp::DeviceBackend> cuda_backend() {
+  std::string why_not;
+  auto backend = fsdp::load_cuda_backend(&why_not);
+  if (backend == nullptr) FAIL("the back end loaded once and not again: " << why_not);
+  return backend;
+}
+
+/// start, start + 1, ... modulo 97: exact in every dtype, and so are small sums of them.
+inline at::Tensor small_integers(std::int64_t count, at::ScalarType dtype, std::int64_t start = 0, int device = 0) {
+  const at::Device cuda(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+  return at::arange(start, start + count, at::TensorOptions(at::kLong)).remainder(97).to(cuda, dtype);
+}
+
+/// Compares on the host, bit for bit up to the sign of zero.
+inline bool same(const at::Tensor& a, const at::Tensor& b) {
+  return at::equal(a.to(at::kCPU).to(at::kDouble), b.to(at::kCPU).to(at::kDouble));
+}

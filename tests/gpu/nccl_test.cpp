@@ -1,0 +1,167 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/comm/thread_group.hpp"
+#include "tests/gpu/gpu_support.hpp"
+
+namespace {
+
+at::TensorOptions floats(int device = 0) {
+  return at::TensorOptions(at::kFloat).device(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+}
+
+void gather(fsdp::TensorCollectives& collectives, const at::Tensor& shard, const at::Tensor& full) {
+  const fsdp::TensorGather one{shard, full};
+  collectives.all_gather(std::span(&one, 1))->wait();
+}
+
+void reduce(fsdp::TensorCollectives& collectives, const fsdp::TensorReduce& one) {
+  collectives.reduce_scatter(std::span(&one, 1))->wait();
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/nccl") {
+  TEST_CASE("all_gather: alone, a group of tensors of several dtypes and odd sizes arrives unchanged") {
+    const auto backend = cuda_backend();
+    const auto group = fsdp::make_single_group();
+    const auto collectives = backend->make_collectives(*group, 0);
+    CHECK(collectives->rank() == 0);
+    CHECK(collectives->size() == 1);
+    std::vector<fsdp::TensorGather> gathers;
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const auto shard = small_integers(1021, dtype);
+      gathers.push_back({shard, at::zeros_like(shard)});
+    }
+    collectives->all_gather(gathers)->wait();
+    for (const auto& [shard, full] : gathers) CHECK(same(shard, full));
+    gather(*collectives, gathers[0].full, gathers[0].full);  // in place
+    CHECK(same(gathers[0].shard, gathers[0].full));
+  }
+
+  TEST_CASE("reduce_scatter: alone, each wire dtype arrives in float32, replaced or added") {
+    const auto backend = cuda_backend();
+    const auto group = fsdp::make_single_group();
+    const auto collectives = backend->make_collectives(*group, 0);
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      CAPTURE(c10::toString(dtype));
+      const auto full = small_integers(513, dtype);
+      const auto shard = at::full({513}, 1.0, floats());
+      reduce(*collectives, {full, shard, false});
+      CHECK(same(shard, full));
+      reduce(*collectives, {full, shard, true});
+      CHECK(same(shard, full.to(at::kFloat) * 2));
+    }
+  }
+
+  TEST_CASE("all_reduce: alone, tensors stay as they are") {
+    const auto backend = cuda_backend();
+    const auto group = fsdp::make_single_group();
+    const auto collectives = backend->make_collectives(*group, 0);
+    const std::vector<at::Tensor> tensors{small_integers(7, at::kFloat), small_integers(300, at::kFloat, 5)};
+    collectives->all_reduce(tensors)->wait();
+    CHECK(same(tensors[0], small_integers(7, at::kFloat)));
+    CHECK(same(tensors[1], small_integers(300, at::kFloat, 5)));
+  }
+
+  TEST_CASE("wait: orders the compute stream after the transfer while buffers are freed and recycled at once") {
+    const auto backend = cuda_backend();
+    const auto group = fsdp::make_single_group();
+    const auto collectives = backend->make_collectives(*group, 0);
+    constexpr std::int64_t kElements = 8 << 20;
+    std::vector<at::Tensor> wrong_counts;
+    for (int round = 0; round < 30; ++round) {
+      // The shard is written right before, the gathered tensor read right after, and both are freed while the device
+      // is still at it: a missing order shows as another round's value.
+      const auto shard = at::full({kElements}, double(round), floats());
+      const auto full = at::empty({kElements}, floats());
+      const fsdp::TensorGather one{shard, full};
+      const auto work = collectives->all_gather(std::span(&one, 1));
+      if (round % 3 == 2) continue;  // dropped without wait: must not spoil the next rounds' memory
+      work->wait();
+      wrong_counts.push_back(full.ne(double(round)).sum());
+    }
+    backend->synchronize(0);
+    for (const auto& count : wrong_counts) CHECK(count.item<std::int64_t>() == 0);
+  }
+
+  TEST_CASE("make_collectives: two ranks on one GPU are refused with a reason, and nobody hangs") {
+    const auto backend = cuda_backend();
+    CHECK_THROWS_AS(
+        fsdp::run_thread_ranks(2, 2, [&](fsdp::ProcessGroup& group) { backend->make_collectives(group, 0); }),
+        fsdp::RuntimeFailure);
+  }
+
+  TEST_CASE("collectives: wrong tensors are refused before NCCL sees them") {
+    const auto backend = cuda_backend();
+    const auto group = fsdp::make_single_group();
+    const auto collectives = backend->make_collectives(*group, 0);
+    const auto on_host = at::zeros({4}, at::kFloat);
+    CHECK_THROWS_AS(gather(*collectives, on_host, on_host), std::logic_error);
+    CHECK_THROWS_AS(gather(*collectives, at::zeros({4}, floats()), at::zeros({5}, floats())), std::logic_error);
+    CHECK_THROWS_AS(reduce(*collectives, {at::zeros({4}, floats()), at::zeros({4}, floats()).to(at::kBFloat16), false}),
+                    std::logic_error);
+  }
+
+  TEST_CASE("collectives: two devices exchange and sum exactly") {
+    const auto backend = cuda_backend();
+    if (backend->device_count() < 2) {
+      MESSAGE("skipped: one device only");
+      return;
+    }
+    fsdp::run_thread_ranks(2, 2, [&](fsdp::ProcessGroup& group) {
+      const int rank = group.rank();
+      backend->set_device(rank);
+      const auto collectives = backend->make_collectives(group, rank);
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        const auto mine = small_integers(301, dtype, 20 * rank, rank);
+        const auto full = at::zeros({602}, mine.options());
+        gather(*collectives, mine, full);
+        CHECK(same(full.narrow(0, 0, 301), small_integers(301, dtype, 0)));
+        CHECK(same(full.narrow(0, 301, 301), small_integers(301, dtype, 20)));
+
+        const auto shard = at::zeros({301}, floats(rank));
+        const auto grad = small_integers(602, dtype, rank, rank);
+        const auto sum = small_integers(602, at::kDouble, 0) + small_integers(602, at::kDouble, 1);
+        for (int round = 1; round <= 2; ++round) {
+          reduce(*collectives, {grad, shard, round > 1});
+          CHECK(same(shard, sum.narrow(0, 301 * rank, 301) * round));
+        }
+        const std::vector<at::Tensor> tensors{grad.to(at::kFloat)};
+        collectives->all_reduce(tensors)->wait();
+        CHECK(same(tensors[0], sum));
+      }
+      backend->synchronize(rank);
+    });
+  }
+
+  TEST_CASE("synchronize: a rank that never joins a collective is an error past the timeout, not a hang") {
+    const auto backend = cuda_backend();
+    if (backend->device_count() < 2) {
+      MESSAGE("skipped: one device only");
+      return;
+    }
+    const auto body = [&](fsdp::ProcessGroup& group) {
+      const int rank = group.rank();
+      backend->set_device(rank);
+      const auto collectives = backend->make_collectives(group, rank);
+      const std::vector<at::Tensor> tensors{small_integers(64, at::kFloat, 0, rank)};
+      collectives->all_reduce(tensors)->wait();  // connects the ranks
+      backend->synchronize(rank);
+      if (rank == 1) {
+        std::this_thread::sleep_for(std::chrono::seconds(12));
+        return;
+      }
+      collectives->all_reduce(tensors)->wait();
+      backend->synchronize(rank);
+    };
+    CHECK_THROWS_AS(fsdp::run_thread_ranks(2, 2, body, std::chrono::seconds(5)), fsdp::RuntimeFailure);
+  }
+}

@@ -1,0 +1,10 @@
+#pragma once
+// For tests under a real MPI launcher, with tests/support/mpi_main.cpp.
+#include "lib/comm/process_group.hpp"
+
+namespace fsdp::test {
+
+/// All ranks of the job.
+ProcessGroup& mpi_world();
+
+}  // namespace fsdp::test
