@@ -1,0 +1,209 @@
+#include "lib/model/attention.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <cstddef>
+
+#include "lib/kernels/kernels.hpp"
+#include "lib/model/ops.hpp"
+#include "lib/tensor/scalar_type.hpp"
+
+namespace fsdp {
+namespace {
+
+/// [N, 3D] seen as its q, k or v part: [B, H, L, head_size], strided.
+at::Tensor part(const at::Tensor& qkv_N3D, const AttentionShape& s, std::int64_t which) {
+  const auto width = s.heads * s.head_size;
+  return qkv_N3D.as_strided({s.rows, s.heads, s.length, s.head_size},
+                            {s.length * 3 * width, s.head_size, 3 * width, 1},
+                            qkv_N3D.storage_offset() + which * width);
+}
+
+at::Tensor heads_of(const at::Tensor& x_ND, const AttentionShape& s) {
+  return x_ND.view({s.rows, s.length, s.heads, s.head_size}).transpose(1, 2);
+}
+
+float score_scale(const AttentionShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_size)); }
+
+/// One key per row of scores, so that a dropped probability depends on sample, head and position alone.
+at::Tensor score_keys(const AttentionShape& s) {
+  auto keys = at::empty({s.rows, s.heads, s.length}, at::kLong);
+  auto* out = keys.data_ptr<std::int64_t>();
+  const auto* per_row = s.dropout_keys.const_data_ptr<std::int64_t>();
+  for (std::int64_t b = 0; b < s.rows; ++b) {
+    for (std::int64_t i = 0; i < s.heads * s.length; ++i) {
+      *out++ = static_cast<std::int64_t>(static_cast<std::uint64_t>(per_row[b]) + static_cast<std::uint64_t>(i) * 0x632be59bd9b4e019ull);
+    }
+  }
+  return keys.view({-1});
+}
+
+template <typename Body>
+void for_score_rows(std::int64_t rows, std::int64_t length, const Body& body) {
+  // A row block of `length` must not be split: a row's number within it tells how many columns it may see.
+  at::parallel_for(0, rows / length, std::max<std::int64_t>(1, 32768 / (length * length)),
+                   [&](std::int64_t b, std::int64_t e) { body(b * length, e * length); });
+}
+
+at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s, AttentionSaved& saved) {
+  const auto q = part(qkv_N3D, s, 0);
+  const auto k = part(qkv_N3D, s, 1);
+  const auto v = part(qkv_N3D, s, 2);
+  auto probs = at::empty({s.rows, s.heads, s.length, s.length}, qkv_N3D.options());
+  auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_N3D.options());
+  // Per sequence: the batch dimension is then the heads', whose stride batched products take without a copy.
+  for (std::int64_t b = 0; b < s.rows; ++b) {
+    auto scores = probs[b];
+    at::bmm_out(scores, q[b], k[b].transpose(1, 2));
+  }
+  const auto type = kernel_type(qkv_N3D.scalar_type());
+  const kernels::SoftmaxArgs args{probs.data_ptr(), s.length, s.length, score_scale(s)};
+  for_score_rows(s.rows * s.heads * s.length, s.length,
+                 [&](auto b, auto e) { kernels::table().causal_softmax(type, args, b, e); });
+  saved.probs_BHLL = probs;
+  auto used = probs;
+  if (s.dropout > 0) {
+    used = probs.clone().view({-1, s.length});
+    ops::dropout(used, score_keys(s), s.dropout);
+    used = used.view(probs.sizes());
+  }
+  auto out = heads_of(out_ND, s);
+  for (std::int64_t b = 0; b < s.rows; ++b) {
+    auto target = out[b];
+    at::bmm_out(target, used[b], v[b]);
+  }
+  return out_ND;
+}
+
+at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D, const AttentionShape& s,
+                              AttentionSaved& saved) {
+  const auto q = part(qkv_N3D, s, 0);
+  const auto k = part(qkv_N3D, s, 1);
+  const auto v = part(qkv_N3D, s, 2);
+  const auto grad_out = heads_of(grad_out_ND, s);
+  auto grad_qkv = at::empty_like(qkv_N3D);
+  const auto grad_q = part(grad_qkv, s, 0);
+  const auto grad_k = part(grad_qkv, s, 1);
+  const auto grad_v = part(grad_qkv, s, 2);
+  const auto& probs = saved.probs_BHLL;
+  auto used = probs;
+  at::Tensor keys;
+  if (s.dropout > 0) {
+    keys = score_keys(s);
+    used = probs.clone().view({-1, s.length});
+    ops::dropout(used, keys, s.dropout);
+    used = used.view(probs.sizes());
+  }
+  auto grad_scores = at::empty_like(probs);
+  for (std::int64_t b = 0; b < s.rows; ++b) {
+    auto gv = grad_v[b];
+    at::bmm_out(gv, used[b].transpose(1, 2), grad_out[b]);
+    auto gs = grad_scores[b];
+    at::bmm_out(gs, grad_out[b], v[b].transpose(1, 2));
+  }
+  if (s.dropout > 0) {
+    auto flat = grad_scores.view({-1, s.length});
+    ops::dropout(flat, keys, s.dropout);
+  }
+  const auto type = kernel_type(qkv_N3D.scalar_type());
+  const kernels::SoftmaxBackwardArgs args{grad_scores.data_ptr(), probs.const_data_ptr(), s.length, s.length,
+                                          score_scale(s)};
+  for_score_rows(s.rows * s.heads * s.length, s.length,
+                 [&](auto b, auto e) { kernels::table().causal_softmax_backward(type, args, b, e); });
+  for (std::int64_t b = 0; b < s.rows; ++b) {
+    auto gq = grad_q[b];
+    at::bmm_out(gq, grad_scores[b], k[b]);
+    auto gk = grad_k[b];
+    at::bmm_out(gk, grad_scores[b].transpose(1, 2), q[b]);
+  }
+  saved = {};
+  return grad_qkv;
+}
+
+bool use_short_rows(const at::Tensor& qkv, const AttentionShape& s) {
+  return qkv.device().is_cpu() && (s.length <= kShortRow || s.dropout > 0);
+}
+
+/// Attention by its formula, for dropout on other devices: a fused kernel would draw a mask of its own, another one when
+/// activation checkpointing runs the forward again.
+at::Tensor formula_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
+  auto scores = at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) * static_cast<double>(score_scale(s));
+  const auto future = at::ones({s.length, s.length}, scores.options().dtype(at::kBool)).triu(1);
+  const auto probs = scores.masked_fill(future, -INFINITY).softmax(-1);
+  auto mask = at::ones({s.rows * s.heads * s.length, s.length}, at::kFloat);
+  ops::dropout(mask, score_keys(s), s.dropout);
+  return at::matmul((probs * mask.view(probs.sizes()).to(probs.device())).to(v.scalar_type()), v);
+}
+
+/// Forward on devices without kernels of ours.
+at::Tensor device_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
+  return s.dropout > 0 ? formula_attention(q, k, v, s) : at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+}
+
+at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
+  return x_BHLD.transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
+}
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& shape, bool keep_for_backward,
+                            AttentionSaved& saved) {
+  if (shape.rows == 0) return at::empty({0, shape.heads * shape.head_size}, qkv_N3D.options());
+  if (use_short_rows(qkv_N3D, shape)) {
+    auto out = short_row_forward(qkv_N3D, shape, saved);
+    if (!keep_for_backward) saved = {};
+    return out;
+  }
+  const auto q = part(qkv_N3D, shape, 0);
+  const auto k = part(qkv_N3D, shape, 1);
+  const auto v = part(qkv_N3D, shape, 2);
+  if (qkv_N3D.device().is_cpu()) {
+    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
+    if (keep_for_backward) saved.logsumexp = logsumexp;
+    return merge_heads(out, shape);
+  }
+  if (!keep_for_backward) return merge_heads(device_attention(q, k, v, shape), shape);
+  // Other devices choose among several fused kernels; autograd knows each one's backward.
+  const at::AutoGradMode with_graph(true);
+  saved.graph_q = q.detach().requires_grad_(true);
+  saved.graph_k = k.detach().requires_grad_(true);
+  saved.graph_v = v.detach().requires_grad_(true);
+  saved.graph_out = device_attention(saved.graph_q, saved.graph_k, saved.graph_v, shape);
+  return merge_heads(saved.graph_out.detach(), shape);
+}
+
+at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D,
+                                     const at::Tensor& out_ND, const AttentionShape& shape, AttentionSaved& saved) {
+  if (shape.rows == 0) return at::empty_like(qkv_N3D);
+  if (use_short_rows(qkv_N3D, shape)) return short_row_backward(grad_out_ND, qkv_N3D, shape, saved);
+  auto grad_qkv = at::empty_like(qkv_N3D);
+  const auto write = [&](std::int64_t which, const at::Tensor& grad) { part(grad_qkv, shape, which).copy_(grad); };
+  if (qkv_N3D.device().is_cpu()) {
+    auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        heads_of(grad_out_ND, shape), part(qkv_N3D, shape, 0), part(qkv_N3D, shape, 1), part(qkv_N3D, shape, 2),
+        heads_of(out_ND, shape), saved.logsumexp, 0.0, /*is_causal=*/true);
+    write(0, gq);
+    write(1, gk);
+    write(2, gv);
+  } else {
+    const auto grads = torch::autograd::grad({saved.graph_out}, {saved.graph_q, saved.graph_k, saved.graph_v},
+                                             {heads_of(grad_out_ND, shape)});
+    for (std::size_t i = 0; i < grads.size(); ++i) write(static_cast<std::int64_t>(i), grads[i]);
+  }
+  saved = {};
+  return grad_qkv;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,276 @@
+#include "lib/model/mingpt.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <utility>
+
+#include "lib/model/attention.hpp"
+#include "lib/model/ops.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::uint64_t kPlaceSpread = 0xd1342543de82ef95ull;  // odd, so that places stay distinct
+
+/// A key per token from the samples' keys, for the dropout at one place of the model.
+at::Tensor token_keys(const MicroBatch& batch, std::uint64_t place) {
+  auto keys = at::empty({batch.rows * batch.length}, at::kLong);
+  auto* out = keys.data_ptr<std::int64_t>();
+  const auto* sample = batch.sample_keys.const_data_ptr<std::int64_t>();
+  for (std::int64_t b = 0; b < batch.rows; ++b) {
+    for (std::int64_t t = 0; t < batch.length; ++t) {
+      *out++ = static_cast<std::int64_t>((static_cast<std::uint64_t>(sample[b]) ^ (place * kPlaceSpread)) +
+                                         static_cast<std::uint64_t>(t) * 0x9e3779b97f4a7c15ull);
+    }
+  }
+  return keys;
+}
+
+at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) { return at::zeros({n}, like.options().dtype(at::kFloat)); }
+
+class EmbeddingStage final : public Stage {
+ public:
+  EmbeddingStage(const ModelConfig& config, std::vector<int> parameters)
+      : config_(config), parameters_(std::move(parameters)) {}
+  const std::string& name() const override { return name_; }
+  const std::vector<int>& parameters() const override { return parameters_; }
+  bool is_block() const override { return false; }
+
+  at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<StageState>*) override {
+    auto x_ND = ops::embed(p[0], p[1], batch.ids_N, batch.length, batch.first_position);
+    if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(x_ND, token_keys(batch, 1), config_.dropout);
+    return x_ND;
+  }
+
+  at::Tensor backward(StageParams, StageGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+                      std::unique_ptr<StageState>) override {
+    auto grad = grad_ND;
+    if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(grad, token_keys(batch, 1), config_.dropout);
+    for (auto* slot : grads) slot->finish();
+    ops::embed_backward(grads[0]->grad, grads[1]->grad, grad, batch.ids_N, batch.length);
+    return {};
+  }
+
+ private:
+  ModelConfig config_;
+  std::vector<int> parameters_;
+  std::string name_ = "embedding";
+};
+
+/// Order of a block's parameters, as parameter_table() lists them.
+enum BlockParam { ln1_w, ln1_b, attn_w, attn_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, out_w, out_b };
+
+struct BlockState final : StageState {
+  at::Tensor x_ND;           ///< the block's input
+  ops::NormResult norm1;
+  at::Tensor qkv_N3D;
+  AttentionSaved attention;
+  at::Tensor heads_ND;       ///< attention output before its projection
+  ops::NormResult norm2;     ///< sum_ND: input plus attention
+  at::Tensor pre_NF;         ///< before GELU
+  // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
+};
+
+class BlockStage final : public Stage {
+ public:
+  BlockStage(const ModelConfig& config, int index, std::vector<int> parameters)
+      : config_(config), index_(index), parameters_(std::move(parameters)), name_("block " + std::to_string(index)) {}
+  const std::string& name() const override { return name_; }
+  const std::vector<int>& parameters() const override { return parameters_; }
+  bool is_block() const override { return true; }
+
+  at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+                     std::unique_ptr<StageState>* state) override {
+    BlockState s;
+    s.x_ND = x_ND;
+    s.norm1 = ops::add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
+    s.qkv_N3D = ops::linear(s.norm1.out_ND, p[attn_w]);
+    ops::add_bias(s.qkv_N3D, {}, p[attn_b]);
+    s.norm1.out_ND.reset();
+    s.heads_ND = causal_attention(s.qkv_N3D, attention_shape(batch), state != nullptr, s.attention);
+    if (state == nullptr) s.qkv_N3D.reset();
+    auto projected_ND = ops::linear(s.heads_ND, p[proj_w]);
+    auto bias = p[proj_b];
+    if (dropping(batch)) {
+      ops::add_bias(projected_ND, {}, bias);
+      ops::dropout(projected_ND, token_keys(batch, place(1)), config_.dropout);
+      bias = at::Tensor();
+    }
+    s.norm2 = ops::add_layer_norm(x_ND, projected_ND, bias, p[ln2_w], p[ln2_b], config_.layer_norm_eps);
+    projected_ND.reset();
+    s.pre_NF = ops::linear(s.norm2.out_ND, p[fc_w]);
+    s.norm2.out_ND.reset();
+    auto act_NF = ops::bias_gelu(s.pre_NF, p[fc_b]);
+    if (state == nullptr) s.pre_NF.reset();
+    auto out_ND = ops::linear(act_NF, p[out_w]);
+    act_NF.reset();
+    if (dropping(batch)) {
+      ops::add_bias(out_ND, {}, p[out_b]);
+      ops::dropout(out_ND, token_keys(batch, place(2)), config_.dropout);
+      ops::add_bias(out_ND, s.norm2.sum_ND, {});
+    } else {
+      ops::add_bias(out_ND, s.norm2.sum_ND, p[out_b]);
+    }
+    if (state != nullptr) *state = std::make_unique<BlockState>(std::move(s));
+    return out_ND;
+  }
+
+  at::Tensor backward(StageParams p, StageGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+                      std::unique_ptr<StageState> state) override {
+    auto& s = static_cast<BlockState&>(*state);
+    const auto d = config_.embed_size;
+    // Feed-forward: out = act(norm2 W_fc + b) W_out + b. Gradients of inputs come before those of weights, because
+    // their passes compute the weights' other factor again.
+    auto grad_mlp_ND = undo_dropout(grad_ND, batch, 2);
+    auto bias_grad = float_zeros(d, grad_ND);
+    ops::add_column_sums(grad_mlp_ND, bias_grad);
+    g[out_b]->add(bias_grad);
+    auto grad_pre_NF = at::mm(grad_mlp_ND, p[out_w]);
+    auto fc_bias_grad = float_zeros(config_.ffn_hidden_size, grad_ND);
+    at::Tensor act_NF;
+    ops::bias_gelu_backward(grad_pre_NF, s.pre_NF, fc_bias_grad, &act_NF);
+    s.pre_NF.reset();
+    g[out_w]->add_product(grad_mlp_ND.t(), act_NF);
+    act_NF.reset();
+    grad_mlp_ND.reset();
+    g[fc_b]->add(fc_bias_grad);
+    auto grad_norm2_ND = at::mm(grad_pre_NF, p[fc_w]);
+    // Norm 2 and the residual around the feed-forward
+    const bool fused_bias = !dropping(batch);
+    auto proj_bias_grad = float_zeros(d, grad_ND);
+    at::Tensor normed_ND;
+    auto grad_sum_ND = norm_backward(p, g, ln2_w, grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2,
+                                     fused_bias ? &proj_bias_grad : nullptr, normed_ND);
+    grad_norm2_ND.reset();
+    s.norm2 = {};
+    g[fc_w]->add_product(grad_pre_NF.t(), normed_ND);
+    grad_pre_NF.reset();
+    // Attention
+    auto grad_proj_ND = undo_dropout(grad_sum_ND, batch, 1);
+    if (!fused_bias) ops::add_column_sums(grad_proj_ND, proj_bias_grad);
+    g[proj_b]->add(proj_bias_grad);
+    g[proj_w]->add_product(grad_proj_ND.t(), s.heads_ND);
+    const auto grad_heads_ND = at::mm(grad_proj_ND, p[proj_w]);
+    grad_proj_ND.reset();
+    auto grad_qkv_N3D = causal_attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), s.attention);
+    s.qkv_N3D.reset();
+    s.heads_ND.reset();
+    auto qkv_bias_grad = float_zeros(3 * d, grad_ND);
+    ops::add_column_sums(grad_qkv_N3D, qkv_bias_grad);
+    g[attn_b]->add(qkv_bias_grad);
+    const auto grad_norm1_ND = at::mm(grad_qkv_N3D, p[attn_w]);
+    auto grad_x_ND = norm_backward(p, g, ln1_w, grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, nullptr, normed_ND);
+    g[attn_w]->add_product(grad_qkv_N3D.t(), normed_ND);
+    return grad_x_ND;
+  }
+
+  at::Tensor decode(StageParams p, const at::Tensor& x_ND, LayerCache& cache, std::int64_t cache_length) const {
+    const auto n = x_ND.size(0);
+    const auto heads = config_.num_heads;
+    const auto head_size = config_.embed_size / heads;
+    const auto norm1 = ops::add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
+    auto qkv = ops::linear(norm1.out_ND, p[attn_w]);
+    ops::add_bias(qkv, {}, p[attn_b]);
+    const auto split = qkv.view({n, 3, heads, head_size}).permute({1, 2, 0, 3});
+    if (!cache.keys_HTC.defined()) {
+      cache.keys_HTC = at::empty({heads, config_.block_size, head_size}, x_ND.options());
+      cache.values_HTC = at::empty_like(cache.keys_HTC);
+    }
+    cache.keys_HTC.narrow(1, cache_length, n).copy_(split[1]);
+    cache.values_HTC.narrow(1, cache_length, n).copy_(split[2]);
+    const auto total = cache_length + n;
+    auto scores = at::matmul(split[0], cache.keys_HTC.narrow(1, 0, total).transpose(1, 2)).to(at::kFloat);
+    scores.mul_(1.0 / std::sqrt(static_cast<double>(head_size)));
+    // Token i of the new ones sees positions up to cache_length + i.
+    scores.masked_fill_(scores.new_ones({n, total}, at::kBool).triu(cache_length + 1), -INFINITY);
+    const auto probs = scores.softmax(-1).to(x_ND.scalar_type());
+    const auto mixed = at::matmul(probs, cache.values_HTC.narrow(1, 0, total)).transpose(0, 1).reshape({n, heads * head_size});
+    const auto norm2 = ops::add_layer_norm(x_ND, ops::linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
+    auto pre = ops::linear(norm2.out_ND, p[fc_w]);
+    auto out_ND = ops::linear(ops::bias_gelu(pre, p[fc_b]), p[out_w]);
+    ops::add_bias(out_ND, norm2.sum_ND, p[out_b]);
+    return out_ND;
+  }
+
+ private:
+  bool dropping(const MicroBatch& batch) const { return config_.dropout > 0 && batch.sample_keys.defined(); }
+  std::uint64_t place(std::uint64_t which) const { return static_cast<std::uint64_t>(index_ + 1) * 4 + which; }
+
+  at::Tensor undo_dropout(const at::Tensor& grad_ND, const MicroBatch& batch, std::uint64_t which) const {
+    if (!dropping(batch)) return grad_ND;
+    auto grad = grad_ND.clone();
+    ops::dropout(grad, token_keys(batch, place(which)), config_.dropout);
+    return grad;
+  }
+
+  /// Gradient of a norm's input; `weight` is the place of its weight, its bias follows. normed_ND: its output again.
+  at::Tensor norm_backward(StageParams p, StageGrads g, std::size_t weight, const at::Tensor& grad_ND,
+                           const at::Tensor& residual_ND, const at::Tensor& x_ND, const ops::NormResult& norm,
+                           at::Tensor* bias_before, at::Tensor& normed_ND) const {
+    auto gamma_grad = float_zeros(config_.embed_size, grad_ND);
+    auto beta_grad = float_zeros(config_.embed_size, grad_ND);
+    const ops::NormAgain again{p[weight + 1], normed_ND};
+    auto result = ops::layer_norm_backward(grad_ND, residual_ND, x_ND, norm, p[weight], {gamma_grad, beta_grad, bias_before}, &again);
+    g[weight]->add(gamma_grad);
+    g[weight + 1]->add(beta_grad);
+    return result;
+  }
+
+  AttentionShape attention_shape(const MicroBatch& batch) const {
+    AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.embed_size / config_.num_heads, 0.0, {}};
+    if (dropping(batch)) {
+      shape.dropout = config_.dropout;
+      // Spread over all bits: keys that differ in the low ones only would give masks that are shifted copies.
+      shape.dropout_keys = batch.sample_keys.bitwise_xor(static_cast<std::int64_t>(place(3) * kPlaceSpread));
+    }
+    return shape;
+  }
+
+  ModelConfig config_;
+  int index_;
+  std::vector<int> parameters_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::int64_t row_alignment(const ParameterSpec& spec) { return spec.name == "transformer.wte.weight" ? 64 : 1; }
+
+Decoder make_mingpt(const ModelConfig& config) {
+  config.validate();
+  Decoder decoder;
+  decoder.config = config;
+  decoder.parameters = parameter_table(config);
+  const auto count = static_cast<int>(decoder.parameters.size());
+  decoder.stages.push_back(std::make_unique<EmbeddingStage>(config, std::vector<int>{0, 1}));
+  for (int block = 0; block < config.num_layers; ++block) {
+    std::vector<int> mine;
+    for (int i = 0; i < count; ++i) {
+      if (decoder.parameters[static_cast<std::size_t>(i)].block == block) mine.push_back(i);
+    }
+    decoder.stages.push_back(std::make_unique<BlockStage>(config, block, std::move(mine)));
+  }
+  decoder.loss = detail::make_mingpt_head(config, {count - 2, count - 1, 0});
+  return decoder;
+}
+
+at::Tensor Decoder::decode_block(int block, StageParams params, const at::Tensor& x_ND, LayerCache& cache,
+                                 std::int64_t cache_length) const {
+  const auto& stage = static_cast<const BlockStage&>(*stages[static_cast<std::size_t>(block) + 1]);
+  return stage.decode(params, x_ND, cache, cache_length);
+}
+
+at::Tensor Decoder::last_logits(StageParams p, const at::Tensor& x_ND) const {
+  const auto last = x_ND.narrow(0, x_ND.size(0) - 1, 1);
+  const auto normed = ops::add_layer_norm(last, {}, {}, p[0], p[1], config.layer_norm_eps).out_ND;
+  return ops::linear(normed, p[2]).narrow(1, 0, config.vocab_size).to(at::kFloat);
+}
+
+}  // namespace fsdp

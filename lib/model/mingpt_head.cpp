@@ -1,0 +1,99 @@
+// Final norm, tied head and cross-entropy: the logits exist for one chunk of tokens at a time, and their gradient is
+// written over them.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/model/mingpt.hpp"
+#include "lib/model/ops.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Rows of logits at once. 510 rows and more cost nothing against all at once; 128 rows cost 8 %.
+constexpr std::int64_t kChunkRows = 512;
+constexpr std::int64_t kSmallBuffer_bytes = std::int64_t{16} << 20;  // a small vocabulary: no need to chunk
+/// The weight's gradient is a sum over chunks, rounded each time when it is kept in 16 bits: few chunks then.
+constexpr std::int64_t kMaxChunks16 = 4;
+
+std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow) {
+  auto rows = std::max(kChunkRows, kSmallBuffer_bytes / row_bytes);
+  if (narrow) rows = std::max(rows, (tokens + kMaxChunks16 - 1) / kMaxChunks16);
+  const auto chunks = (tokens + rows - 1) / rows;
+  return (tokens + chunks - 1) / chunks;  // equal chunks
+}
+
+class HeadStage final : public LossStage {
+ public:
+  HeadStage(const ModelConfig& config, std::vector<int> parameters)
+      : config_(config), parameters_(std::move(parameters)) {}
+  const std::string& name() const override { return name_; }
+  const std::vector<int>& parameters() const override { return parameters_; }
+
+  StageLoss forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
+    const auto norm = ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps);
+    StageLoss loss;
+    for_chunks(norm.out_ND, p[2], [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+      add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0));
+    });
+    return loss;
+  }
+
+  StageLoss forward_backward(StageParams p, StageGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
+                             double grad_scale, at::Tensor& grad_x_ND) override {
+    const auto norm = ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps);
+    auto grad_norm_ND = at::empty_like(norm.out_ND);
+    StageLoss loss;
+    for_chunks(norm.out_ND, p[2], [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+      add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale));
+      if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
+      auto part = grad_norm_ND.narrow(0, first, rows);
+      at::mm_out(part, logits, p[2]);
+      g[2]->add_product(logits.t(), norm.out_ND.narrow(0, first, rows));
+    });
+    auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
+    auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
+    grad_x_ND = ops::layer_norm_backward(grad_norm_ND, {}, x_ND, norm, p[0], {gamma_grad, beta_grad, nullptr});
+    g[0]->add(gamma_grad);
+    g[1]->add(beta_grad);
+    return loss;
+  }
+
+ private:
+  static void add(StageLoss& total, const ops::LossResult& part) {
+    total.loss_sum += part.loss_sum;
+    total.tokens += part.tokens;
+  }
+
+  template <typename Body>
+  void for_chunks(const at::Tensor& x_ND, const at::Tensor& weight_VD, const Body& body) {
+    const auto n = x_ND.size(0);
+    if (n == 0) return;
+    const auto padded_vocab = weight_VD.size(0);
+    const auto row_bytes = padded_vocab * static_cast<std::int64_t>(x_ND.element_size());
+    const auto rows = chunk_rows(n, row_bytes, x_ND.element_size() < 4);
+    auto buffer = at::empty({rows, padded_vocab}, x_ND.options());
+    for (std::int64_t first = 0; first < n; first += rows) {
+      const auto count = std::min(rows, n - first);
+      auto logits = buffer.narrow(0, 0, count);
+      at::mm_out(logits, x_ND.narrow(0, first, count), weight_VD.t());
+      body(first, count, logits);
+    }
+  }
+
+  ModelConfig config_;
+  std::vector<int> parameters_;
+  std::string name_ = "head";
+};
+
+}  // namespace
+
+std::unique_ptr<LossStage> detail::make_mingpt_head(const ModelConfig& config, std::vector<int> parameters) {
+  return std::make_unique<HeadStage>(config, std::move(parameters));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,138 @@
+#include "tests/support/torch_doctest.hpp"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lib/model/attention.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+struct Result {
+  at::Tensor out_ND;
+  at::Tensor grad_qkv;
+};
+
+Result ours(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape) {
+  AttentionSaved saved;
+  const auto out = causal_attention(qkv, shape, true, saved);
+  return {out, causal_attention_backward(grad_out, qkv, out, shape, saved)};
+}
+
+/// ATen's attention and autograd, in float64.
+Result truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
+  const auto x = qkv.to(at::kDouble).requires_grad_(true);
+  const auto split = x.view({s.rows, s.length, 3, s.heads, s.head_size}).permute({2, 0, 3, 1, 4});
+  const auto out = at::scaled_dot_product_attention(split[0], split[1], split[2], {}, 0.0, true)
+                       .transpose(1, 2)
+                       .reshape({s.rows * s.length, s.heads * s.head_size});
+  const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
+  return {out.detach(), grads[0]};
+}
+
+std::pair<at::Tensor, at::Tensor> random_inputs(const AttentionShape& s, at::ScalarType type) {
+  const auto n = s.rows * s.length, d = s.heads * s.head_size;
+  return {at::randn({n, 3 * d}).to(type), at::randn({n, d}).to(type)};
+}
+
+}  // namespace
+
+TEST_SUITE("model/attention") {
+  TEST_CASE("causal_attention: short rows and flash against float64 autograd") {
+    at::manual_seed(1);
+    Worst worst32;
+    for (const int threads : {1, 3}) {
+      at::set_num_threads(threads);
+      // The last three straddle kShortRow: batched products up to 512, the flash kernel beyond.
+      for (const AttentionShape& s :
+           {AttentionShape{1, 1, 1, 4, 0, {}}, AttentionShape{3, 5, 2, 7, 0, {}}, AttentionShape{2, 33, 3, 16, 0, {}},
+            AttentionShape{1, 255, 2, 8, 0, {}}, AttentionShape{2, kShortRow, 1, 8, 0, {}},
+            AttentionShape{2, kShortRow + 1, 1, 8, 0, {}}, AttentionShape{1, 700, 2, 16, 0, {}}}) {
+        for (const auto type : {at::kFloat, at::kBFloat16}) {
+          INFO(std::string(c10::toString(type)), " B ", s.rows, " L ", s.length, " H ", s.heads, " threads ", threads);
+          const auto [qkv, grad_out] = random_inputs(s, type);
+          const auto got = ours(qkv, grad_out, s);
+          const auto want = truth(qkv, grad_out, s);
+          // float32: softmax over at most 700 terms; bf16: probabilities and scores are stored in 8 bits.
+          const double bound = type == at::kFloat ? 3e-6 : 2e-2;
+          CHECK(relative_error(got.out_ND, want.out_ND) < bound);
+          CHECK(relative_error(got.grad_qkv, want.grad_qkv) < bound);
+          if (type == at::kFloat) {
+            worst32(relative_error(got.out_ND, want.out_ND));
+            worst32(relative_error(got.grad_qkv, want.grad_qkv));
+          }
+        }
+      }
+    }
+    at::set_num_threads(1);
+    MESSAGE("largest relative error in float32: ", worst32.value);
+  }
+
+  TEST_CASE("causal_attention: one and three threads give the same bits for short rows") {
+    const AttentionShape s{4, 64, 2, 8, 0, {}};
+    const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+    at::set_num_threads(1);
+    const auto one = ours(qkv, grad_out, s);
+    at::set_num_threads(3);
+    const auto three = ours(qkv, grad_out, s);
+    at::set_num_threads(1);
+    CHECK(relative_error(three.out_ND, one.out_ND) < 1e-6);
+    CHECK(relative_error(three.grad_qkv, one.grad_qkv) < 1e-6);
+  }
+
+  TEST_CASE("causal_attention: later tokens do not change earlier ones") {
+    for (const std::int64_t length : {std::int64_t{40}, kShortRow + 40}) {
+      const AttentionShape s{1, length, 2, 8, 0, {}};
+      const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+      AttentionSaved saved;
+      const auto before = causal_attention(qkv, s, false, saved);
+      qkv.narrow(0, 20, length - 20).normal_();
+      const auto after = causal_attention(qkv, s, false, saved);
+      CHECK(same_bits(before.narrow(0, 0, 20), after.narrow(0, 0, 20)));
+      CHECK_FALSE(same_bits(before.narrow(0, 20, 1), after.narrow(0, 20, 1)));
+    }
+  }
+
+  TEST_CASE("causal_attention: nothing to do without rows, and nothing kept without a backward") {
+    const AttentionShape none{0, 8, 2, 4, 0, {}};
+    AttentionSaved saved;
+    const auto qkv = at::empty({0, 24});
+    const auto out = causal_attention(qkv, none, true, saved);
+    CHECK(out.sizes() == at::IntArrayRef({0, 8}));
+    CHECK(causal_attention_backward(out, qkv, out, none, saved).sizes() == at::IntArrayRef({0, 24}));
+    for (const std::int64_t length : {std::int64_t{8}, kShortRow + 1}) {
+      const AttentionShape s{1, length, 2, 4, 0, {}};
+      causal_attention(at::randn({length, 24}), s, false, saved);
+      CHECK_FALSE(saved.probs_BHLL.defined());
+      CHECK_FALSE(saved.logsumexp.defined());
+    }
+  }
+
+  TEST_CASE("causal_attention: with dropout the backward is the derivative of the forward") {
+    at::manual_seed(3);
+    AttentionShape s{2, 9, 2, 4, 0.3, at::randint(0, std::numeric_limits<std::int64_t>::max(), {2}, at::kLong)};
+    const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+    const auto direction = at::randn_like(qkv);
+    const auto value = [&, g = grad_out](const at::Tensor& x) {
+      AttentionSaved saved;
+      return (causal_attention(x, s, false, saved).to(at::kDouble) * g).sum().item<double>();
+    };
+    constexpr double kStep = 1e-2;
+    const auto slope = (value(qkv + kStep * direction) - value(qkv - kStep * direction)) / (2 * kStep);
+    const auto got = (ours(qkv, grad_out, s).grad_qkv.to(at::kDouble) * direction).sum().item<double>();
+    CHECK(got == doctest::Approx(slope).epsilon(2e-3));  // the step's cubic term
+    // A sequence keeps its mask in another batch.
+    auto alone = s;
+    alone.rows = 1;
+    alone.dropout_keys = s.dropout_keys.narrow(0, 1, 1).contiguous();
+    AttentionSaved saved;
+    const auto both = causal_attention(qkv, s, false, saved);
+    const auto one = causal_attention(qkv.narrow(0, 9, 9).contiguous(), alone, false, saved);
+    CHECK(relative_error(one, both.narrow(0, 9, 9)) < 1e-6);
+    alone.dropout = 0;
+    CHECK(relative_error(causal_attention(qkv.narrow(0, 9, 9).contiguous(), alone, false, saved), one) > 0.1);
+  }
+}

@@ -1,0 +1,220 @@
+// The whole model by its stages, without an engine: gradients as derivatives, decoding, the head's chunks.
+#include "tests/support/torch_doctest.hpp"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lib/model/mingpt.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+struct Model {
+  explicit Model(const ModelConfig& config) : decoder(make_mingpt(config)) {
+    for (const auto& spec : decoder.parameters) {
+      auto sizes = spec.shape;
+      const auto align = row_alignment(spec);
+      sizes[0] = (sizes[0] + align - 1) / align * align;
+      auto full = at::zeros(sizes);
+      auto real = full.narrow(0, 0, spec.shape[0]);
+      real.normal_(spec.init == Init::ones ? 1.0 : 0.0, 0.2);
+      parameters.push_back(full);
+    }
+  }
+
+  std::vector<at::Tensor> of(const std::vector<int>& indices) const {
+    std::vector<at::Tensor> list;
+    for (const int i : indices) list.push_back(parameters[static_cast<std::size_t>(i)]);
+    return list;
+  }
+
+  StageLoss loss(const MicroBatch& batch) const {
+    at::Tensor x;
+    for (const auto& stage : decoder.stages) x = stage->forward(of(stage->parameters()), batch, x, nullptr);
+    return decoder.loss->forward(of(decoder.loss->parameters()), batch, x);
+  }
+
+  StageLoss gradients(const MicroBatch& batch, double scale, std::vector<GradSlot>& slots) const {
+    slots.clear();
+    for (const auto& p : parameters) slots.push_back({at::empty_like(p), false});
+    const auto grads_of = [&](const std::vector<int>& indices) {
+      std::vector<GradSlot*> list;
+      for (const int i : indices) list.push_back(&slots[static_cast<std::size_t>(i)]);
+      return list;
+    };
+    std::vector<std::unique_ptr<StageState>> states(decoder.stages.size());
+    at::Tensor x, grad;
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      x = decoder.stages[s]->forward(of(decoder.stages[s]->parameters()), batch, x, &states[s]);
+    }
+    const auto& head = *decoder.loss;
+    const auto result =
+        decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), batch, x, scale, grad);
+    for (std::size_t s = states.size(); s-- > 0;) {
+      auto& stage = *decoder.stages[s];
+      grad = stage.backward(of(stage.parameters()), grads_of(stage.parameters()), batch, grad, std::move(states[s]));
+    }
+    for (auto& slot : slots) slot.finish();
+    return result;
+  }
+
+  Decoder decoder;
+  std::vector<at::Tensor> parameters;
+};
+
+ModelConfig small(double dropout) {
+  ModelConfig config;
+  config.num_layers = 2;
+  config.num_heads = 2;
+  config.embed_size = 12;
+  config.ffn_hidden_size = 20;
+  config.vocab_size = 97;
+  config.block_size = 10;
+  config.dropout = dropout;
+  return config;
+}
+
+MicroBatch random_batch(std::int64_t rows, std::int64_t length, std::int64_t vocab) {
+  MicroBatch batch;
+  batch.rows = rows;
+  batch.length = length;
+  batch.ids_N = at::randint(0, vocab, {rows * length}, at::kInt);
+  batch.targets_N = at::randint(0, vocab, {rows * length}, at::kInt);
+  batch.sample_keys = at::randint(0, std::numeric_limits<std::int64_t>::max(), {rows}, at::kLong);
+  return batch;
+}
+
+double inner_product(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(at::kDouble) * b.to(at::kDouble)).sum().item<double>();
+}
+
+}  // namespace
+
+TEST_SUITE("model/mingpt") {
+  TEST_CASE("backward: the derivative of the loss along a random direction, with and without dropout") {
+    for (const double dropout : {0.0, 0.2}) {
+      at::manual_seed(5);
+      INFO("dropout ", dropout);
+      Model model(small(dropout));
+      const auto batch = random_batch(3, 10, 97);
+      std::vector<GradSlot> slots;
+      const auto loss = model.gradients(batch, 1.0, slots);
+      CHECK(loss.tokens == 30);
+      CHECK(loss.loss_sum == doctest::Approx(model.loss(batch).loss_sum).epsilon(1e-6));
+      // One parameter at a time, so that an error in a small one cannot hide behind the large ones.
+      for (std::size_t p = 0; p < model.parameters.size(); ++p) {
+        INFO(model.decoder.parameters[p].name);
+        auto& parameter = model.parameters[p];
+        const auto before = parameter.clone();
+        // Along the gradient the slope is as large as it gets.
+        const auto direction = slots[p].grad / slots[p].grad.norm();
+        const double step = 2e-3 * before.norm().item<double>();
+        parameter.copy_(before + step * direction);
+        const double up = model.loss(batch).loss_sum;
+        parameter.copy_(before - step * direction);
+        const double down = model.loss(batch).loss_sum;
+        parameter.copy_(before);
+        const double slope = (up - down) / (2 * step);
+        // Float32 losses of about 200 carry 1e-5; the change is at least 1e-2; the step's cubic term adds as much.
+        CHECK(inner_product(slots[p].grad, direction) == doctest::Approx(slope).epsilon(1e-2));
+      }
+    }
+  }
+
+  TEST_CASE("backward: rows of the vocabulary's padding get no gradient") {
+    Model model(small(0.0));
+    std::vector<GradSlot> slots;
+    model.gradients(random_batch(2, 7, 97), 1.0, slots);
+    REQUIRE(slots[0].grad.size(0) == 128);
+    CHECK(slots[0].grad.narrow(0, 97, 31).abs().max().item<float>() == 0.0f);
+  }
+
+  TEST_CASE("backward: a gradient scale of 0 gives gradients of 0") {
+    Model model(small(0.0));
+    std::vector<GradSlot> slots;
+    model.gradients(random_batch(2, 7, 97), 0.0, slots);
+    for (const auto& slot : slots) CHECK(slot.grad.abs().max().item<float>() == 0.0f);
+  }
+
+  TEST_CASE("dropout: off without sample keys, and a row's loss does not depend on its neighbours") {
+    at::manual_seed(7);
+    Model model(small(0.3)), plain(small(0.0));
+    plain.parameters = model.parameters;
+    auto batch = random_batch(2, 8, 97);
+    const auto dropped = model.loss(batch).loss_sum;
+    double by_row = 0;
+    for (std::int64_t row = 0; row < 2; ++row) {
+      MicroBatch one{batch.ids_N.narrow(0, row * 8, 8),
+                     batch.targets_N.narrow(0, row * 8, 8),
+                     1,
+                     8,
+                     batch.sample_keys.narrow(0, row, 1),
+                     0};
+      by_row += model.loss(one).loss_sum;
+    }
+    CHECK(by_row == doctest::Approx(dropped).epsilon(1e-6));
+    batch.sample_keys.reset();
+    std::vector<GradSlot> slots;
+    CHECK(model.gradients(batch, 1.0, slots).loss_sum == doctest::Approx(plain.loss(batch).loss_sum).epsilon(1e-6));
+    CHECK(dropped != doctest::Approx(plain.loss(batch).loss_sum).epsilon(1e-4));
+  }
+
+  TEST_CASE("decode_block: token by token, and in pieces, the same as the whole row at once") {
+    at::manual_seed(9);
+    const auto config = small(0.0);
+    Model model(config);
+    auto batch = random_batch(1, 10, 97);
+    at::Tensor whole;
+    for (const auto& stage : model.decoder.stages)
+      whole = stage->forward(model.of(stage->parameters()), batch, whole, nullptr);
+    for (const std::vector<std::int64_t>& pieces :
+         {std::vector<std::int64_t>{10}, {4, 1, 1, 4}, std::vector<std::int64_t>(10, 1)}) {
+      std::vector<LayerCache> caches(2);
+      std::int64_t done = 0;
+      for (const auto n : pieces) {
+        MicroBatch part{batch.ids_N.narrow(0, done, n), {}, 1, n, {}, done};
+        auto& embedding = *model.decoder.stages[0];
+        auto x = embedding.forward(model.of(embedding.parameters()), part, {}, nullptr);
+        for (int block = 0; block < 2; ++block) {
+          const auto params = model.of(model.decoder.stages[static_cast<std::size_t>(block) + 1]->parameters());
+          x = model.decoder.decode_block(block, params, x, caches[static_cast<std::size_t>(block)], done);
+        }
+        CHECK(relative_error(x, whole.narrow(0, done, n)) < 1e-5);
+        done += n;
+      }
+    }
+  }
+
+  TEST_CASE("head: several chunks of a large vocabulary give the loss and gradients of one") {
+    at::manual_seed(11);
+    auto config = small(0.0);
+    config.num_heads = 1;
+    config.embed_size = 8;
+    config.vocab_size = 50257;  // 541 rows of float32 logits fill a chunk
+    auto decoder = make_mingpt(config);
+    auto weight = at::zeros({50304, 8});
+    weight.narrow(0, 0, 50257).normal_();
+    const std::vector<at::Tensor> params{at::randn({8}), at::randn({8}), weight};
+    auto batch = random_batch(1, 700, 50257);
+    const auto x = at::randn({700, 8});
+    std::vector<GradSlot> slots;
+    for (const auto& p : params) slots.push_back({at::empty_like(p), false});
+    const std::vector<GradSlot*> pointers{&slots[0], &slots[1], &slots[2]};
+    at::Tensor grad_x;
+    const auto loss = decoder.loss->forward_backward(params, pointers, batch, x, 1.0 / 700, grad_x);
+    CHECK(decoder.loss->forward(params, batch, x).loss_sum == doctest::Approx(loss.loss_sum).epsilon(1e-12));
+
+    std::vector<at::Tensor> leaves{x.clone().requires_grad_(true)};
+    for (const auto& p : params) leaves.push_back(p.clone().requires_grad_(true));
+    const auto normed = at::layer_norm(leaves[0], {8}, leaves[1], leaves[2], config.layer_norm_eps);
+    const auto logits = at::mm(normed, leaves[3].narrow(0, 0, 50257).t());
+    const auto want = at::cross_entropy_loss(logits, batch.targets_N.to(at::kLong));
+    const auto grads = torch::autograd::grad({want}, leaves);
+    CHECK(loss.loss_sum / 700 == doctest::Approx(want.item<double>()).epsilon(1e-6));
+    CHECK(relative_error(grad_x, grads[0]) < 1e-5);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(relative_error(slots[i].grad, grads[i + 1]) < 1e-5);
+  }
+}
