@@ -1,0 +1,346 @@
+#include "lib/fsdp/engine.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "lib/base/error.hpp"
+#include "lib/kernels/kernels.hpp"
+
+namespace fsdp {
+
+struct Engine::Unit {
+  int index = 0;
+  std::string name;
+  std::vector<int> params;
+  std::vector<ParamLayout> layouts;
+  std::unique_ptr<UnitParams> gathered;
+  std::unique_ptr<UnitGrads> grads;
+  std::vector<at::Tensor> masters;
+  bool is_gathered = false;
+  std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
+  std::int64_t reduce_bytes = 0;
+  std::int64_t shard_bytes = 0;   ///< float32 gradient shard: an all-reduce of the replicate axis
+};
+
+/// One micro-batch under way.
+struct Engine::Run {
+  const MicroBatch& batch;
+  MicroBatchPlace place;
+  double grad_scale = 0;
+  bool training = false;
+  at::Tensor x_ND;                                    ///< activation between stages
+  at::Tensor grad_ND;                                 ///< gradient between stages
+  std::vector<at::Tensor> inputs;                     ///< of checkpointed stages
+  std::vector<std::unique_ptr<StageState>> states;
+  StageLoss loss;
+};
+
+Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(input), policy_(policy) {
+  if (input_.mesh == nullptr || input_.loss == nullptr || input_.stages.empty()) {
+    throw std::logic_error("an engine needs stages, a loss and a mesh");
+  }
+  const at::NoGradGuard no_grad;
+  // Alone on the shard axis the full gradient is the shard: reducing more often would save nothing.
+  if (input_.mesh->shard->size() == 1) policy_.reduce_every_micro_batch = false;
+  build_units();
+  build_gradients();
+  int block = 0;
+  for (const auto* stage : input_.stages) {
+    stage_unit_.push_back(unit_index_[static_cast<std::size_t>(stage->parameters().front())]);
+    const bool chosen = stage->is_block() && policy_.checkpoint_every > 0 && block % policy_.checkpoint_every == 0;
+    checkpointed_.push_back(chosen);
+    if (stage->is_block()) ++block;
+  }
+  loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
+}
+
+Engine::~Engine() = default;
+
+void Engine::build_units() {
+  auto& shard = *input_.mesh->shard;
+  const double mine = input_.device.is_cpu() && input_.allow_peer_memory ? 1.0 : 0.0;
+  peer_memory_ = false;
+  if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
+  unit_index_.resize(input_.parameters.size());
+  slot_index_.resize(input_.parameters.size());
+  const auto dtype = policy_.precision.param_dtype;
+  const UnitContext context{shard, *input_.shard_collectives, input_.device, peer_memory_};
+  for (std::size_t u = 0; u < input_.units.size(); ++u) {
+    auto unit = std::make_unique<Unit>();
+    unit->index = static_cast<int>(u);
+    unit->name = "unit " + std::to_string(u);
+    unit->params = input_.units[u];
+    for (std::size_t i = 0; i < unit->params.size(); ++i) {
+      const auto param = static_cast<std::size_t>(unit->params[i]);
+      unit_index_[param] = static_cast<int>(u);
+      slot_index_[param] = static_cast<int>(i);
+      unit->layouts.push_back(input_.parameters[param]);
+    }
+    unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
+    for (std::size_t i = 0; i < unit->params.size(); ++i) {
+      const auto own = unit->gathered->own_rows(i);
+      const bool same = dtype == at::kFloat && (!policy_.cpu_offload || input_.device.is_cpu());
+      // In float32 the gathered rows are the masters; otherwise masters stand apart and are narrowed on publish.
+      const auto device = policy_.cpu_offload ? at::Device(at::kCPU) : input_.device;
+      unit->masters.push_back(same ? own : at::zeros(own.sizes(), at::TensorOptions(at::kFloat).device(device)));
+      const auto others = own.numel() * (shard.size() - 1);
+      unit->gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
+      unit->reduce_bytes += others * static_cast<std::int64_t>(c10::elementSize(policy_.precision.reduce_dtype));
+      unit->shard_bytes += own.numel() * 4;
+    }
+    units_.push_back(std::move(unit));
+  }
+}
+
+void Engine::build_gradients() {
+  auto& shard = *input_.mesh->shard;
+  const UnitContext context{shard, *input_.shard_collectives, input_.device, peer_memory_};
+  // Sums over many micro-batches would lose digits in 16 bits.
+  const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
+  const auto dtype = accumulate_locally ? at::kFloat : policy_.precision.reduce_dtype;
+  if (!peer_memory_) {
+    const auto shard_device = policy_.cpu_offload ? at::Device(at::kCPU) : input_.device;
+    for (auto& unit : units_) unit->grads = make_collective_unit_grads(context, unit->layouts, dtype, shard_device);
+    return;
+  }
+  // Slot 0 is the root's, 1 and 2 are shared by the blocks; with local accumulation each unit has a slot of its own.
+  // Alone on the shard axis too: the full gradient then is the shard.
+  const bool own_slots = accumulate_locally || shard.size() == 1;
+  std::vector<std::size_t> slot_bytes;
+  std::size_t largest = 0;
+  for (const auto& unit : units_) {
+    const auto bytes = grad_slot_bytes(unit->layouts, dtype, shard.size());
+    if (own_slots || unit->index == 0) slot_bytes.push_back(bytes);
+    if (unit->index != 0) largest = std::max(largest, bytes);
+  }
+  if (!own_slots) slot_bytes.insert(slot_bytes.end(), 2, largest);
+  const auto memory = std::make_shared<GradMemory>(shard, slot_bytes);
+  const auto next = std::make_shared<std::size_t>(0);
+  for (auto& unit : units_) {
+    const std::vector<int> slots = own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
+    unit->grads = make_shared_unit_grads(context, unit->layouts, dtype, memory, slots, next);
+  }
+}
+
+Engine::Unit& Engine::unit_of(int param) {
+  return *units_[static_cast<std::size_t>(unit_index_[static_cast<std::size_t>(param)])];
+}
+
+ShardRange Engine::range(std::size_t param) const {
+  return shard_range(input_.parameters[param].rows(), input_.mesh->shard->size(), input_.mesh->shard->rank());
+}
+
+at::Tensor Engine::master(std::size_t param) {
+  return unit_of(static_cast<int>(param)).masters[static_cast<std::size_t>(slot_index_[param])];
+}
+
+at::Tensor Engine::gradient(std::size_t param) {
+  return unit_of(static_cast<int>(param)).grads->shard(static_cast<std::size_t>(slot_index_[param]));
+}
+
+void Engine::publish_parameters() {
+  const at::NoGradGuard no_grad;
+  for (auto& unit : units_) {
+    const TraceRecorder::Scope scope(trace_, "publish " + unit->name, "optimizer");
+    for (std::size_t i = 0; i < unit->masters.size(); ++i) {
+      auto own = unit->gathered->own_rows(i);
+      if (own.unsafeGetTensorImpl() != unit->masters[i].unsafeGetTensorImpl()) own.copy_(unit->masters[i]);
+    }
+    unit->gathered->publish();
+  }
+}
+
+std::vector<at::Tensor> Engine::full_parameters(const std::vector<int>& params) {
+  std::vector<at::Tensor> full;
+  full.reserve(params.size());
+  for (const int param : params) {
+    full.push_back(unit_of(param).gathered->full(static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])));
+  }
+  return full;
+}
+
+std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
+  std::vector<GradSlot*> slots;
+  for (const int param : params) {
+    auto& unit = unit_of(param);
+    unit.grads->begin();
+    slots.push_back(&unit.grads->slots()[static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])]);
+  }
+  return slots;
+}
+
+std::vector<Event> Engine::plan(bool training, MicroBatchPlace place) {
+  ScheduleInput input;
+  input.stage_unit = stage_unit_;
+  input.checkpointed = checkpointed_;
+  input.loss_unit = loss_unit_;
+  input.training = training;
+  input.reduce = place.last || policy_.reduce_every_micro_batch;
+  input.keep_gathered = training && !place.last && !gathers_again_in_backward(policy_.sharding);
+  for (const auto& unit : units_) input.already_gathered.push_back(unit->is_gathered);
+  return make_schedule(input, policy_);
+}
+
+StageLoss Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+  last_schedule_ = plan(true, place);
+  Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
+  return run(last_schedule_, state);
+}
+
+StageLoss Engine::evaluate(const MicroBatch& batch) {
+  Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}};
+  return run(plan(false, {}), state);
+}
+
+StageLoss Engine::run(const std::vector<Event>& events, Run& state) {
+  const at::NoGradGuard no_grad;
+  state.inputs.resize(input_.stages.size());
+  state.states.resize(input_.stages.size());
+  for (const auto& event : events) execute(event, state);
+  return state.loss;
+}
+
+void Engine::start_gather(Unit& unit) {
+  if (input_.mesh->shard->size() > 1) {
+    ++counts_.shard.all_gathers;
+    counts_.shard.bytes += unit.gather_bytes;
+  }
+  unit.gathered->start_gather();
+}
+
+void Engine::finish_reduce(Unit& unit, const Run& state) {
+  unit.grads->finish_reduce();
+  if (input_.mesh->shard->size() > 1) {
+    ++counts_.shard.reduce_scatters;
+    counts_.shard.bytes += unit.reduce_bytes;
+  }
+  if (input_.mesh->replicate->size() == 1 || !state.place.last) return;
+  std::vector<at::Tensor> shards;
+  for (std::size_t i = 0; i < unit.layouts.size(); ++i) shards.push_back(unit.grads->shard(i));
+  input_.replicate_collectives->all_reduce(shards)->wait();
+  ++counts_.replicate.all_reduces;
+  counts_.replicate.bytes += unit.shard_bytes;
+}
+
+void Engine::execute(const Event& event, Run& state) {
+  const auto index = static_cast<std::size_t>(event.index);
+  // A rank without rows takes part in the collectives and computes nothing.
+  const bool empty = state.batch.rows == 0;
+  switch (event.kind) {
+    case EventKind::start_gather: {
+      start_gather(*units_[index]);
+      return;
+    }
+    case EventKind::finish_gather: {
+      const TraceRecorder::Scope scope(trace_, "gather " + units_[index]->name, "collective");
+      units_[index]->gathered->finish_gather();
+      units_[index]->is_gathered = true;
+      return;
+    }
+    case EventKind::release: {
+      units_[index]->gathered->release();
+      units_[index]->is_gathered = false;
+      return;
+    }
+    case EventKind::forward:
+    case EventKind::recompute: {
+      if (empty) return;
+      auto& stage = *input_.stages[index];
+      const TraceRecorder::Scope scope(trace_, "forward " + stage.name(), "compute");
+      const auto params = full_parameters(stage.parameters());
+      if (event.kind == EventKind::recompute) {
+        stage.forward(params, state.batch, state.inputs[index], &state.states[index]);
+        state.inputs[index].reset();
+        return;
+      }
+      const bool keep = state.training && !checkpointed_[index];
+      if (state.training && checkpointed_[index]) state.inputs[index] = state.x_ND;
+      state.x_ND = stage.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
+      return;
+    }
+    case EventKind::loss: {
+      if (empty) return;
+      const TraceRecorder::Scope scope(trace_, "head and loss", "compute");
+      const auto params = full_parameters(input_.loss->parameters());
+      if (!state.training) {
+        state.loss = input_.loss->forward(params, state.batch, state.x_ND);
+        return;
+      }
+      const auto slots = grad_slots(input_.loss->parameters());
+      state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale, state.grad_ND);
+      state.x_ND.reset();
+      return;
+    }
+    case EventKind::backward: {
+      if (empty) return;
+      auto& stage = *input_.stages[index];
+      const TraceRecorder::Scope scope(trace_, "backward " + stage.name(), "compute");
+      const auto params = full_parameters(stage.parameters());
+      const auto slots = grad_slots(stage.parameters());
+      state.grad_ND = stage.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
+      return;
+    }
+    case EventKind::start_reduce: {
+      units_[index]->grads->begin();  // for ranks that wrote nothing
+      units_[index]->grads->start_reduce(policy_.reduce_every_micro_batch && !state.place.first);
+      return;
+    }
+    case EventKind::finish_reduce: {
+      const TraceRecorder::Scope scope(trace_, "reduce " + units_[index]->name, "collective");
+      finish_reduce(*units_[index], state);
+      return;
+    }
+  }
+}
+
+void Engine::with_stage_parameters(std::size_t stage, const std::function<void(StageParams)>& body) {
+  const at::NoGradGuard no_grad;
+  const bool is_loss = stage == input_.stages.size();
+  const auto& params = is_loss ? input_.loss->parameters() : input_.stages[stage]->parameters();
+  auto& unit = unit_of(params.front());
+  const bool was_gathered = unit.is_gathered;
+  if (!was_gathered) {
+    start_gather(unit);
+    unit.gathered->finish_gather();
+  }
+  body(full_parameters(params));
+  if (!was_gathered) unit.gathered->release();
+}
+
+double Engine::gradient_norm() {
+  const at::NoGradGuard no_grad;
+  const TraceRecorder::Scope scope(trace_, "gradient norm", "collective");
+  double squares = 0;
+  at::Tensor on_device;  // summed there and fetched once: each item() would stop the device
+  for (std::size_t param = 0; param < num_parameters(); ++param) {
+    const auto grad = gradient(param);
+    const auto n = range(param).num_rows * layout(param).row_elements();
+    if (n == 0) continue;
+    if (!grad.device().is_cpu()) {
+      const auto part = grad.to(at::kDouble).square_().sum();
+      on_device = on_device.defined() ? on_device + part : part;
+      continue;
+    }
+    // Fixed pieces, so that the sum does not depend on the number of threads.
+    constexpr std::int64_t kPiece = 1 << 16;
+    std::vector<double> parts(static_cast<std::size_t>((n + kPiece - 1) / kPiece));
+    const auto* data = grad.const_data_ptr<float>();
+    at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 4, [&](std::int64_t b, std::int64_t e) {
+      for (std::int64_t i = b; i < e; ++i) {
+        parts[static_cast<std::size_t>(i)] = kernels::table().sum_squares(data, i * kPiece, std::min(n, (i + 1) * kPiece));
+      }
+    });
+    for (const double part : parts) squares += part;
+  }
+  if (on_device.defined()) squares += on_device.item<double>();
+  return std::sqrt(input_.mesh->shard->all_reduce(squares, Reduce::sum));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,106 @@
+#pragma once
+// Fully sharded data parallel training of a list of stages: runs the schedule, owns shards and gradients.
+//
+// The engine knows no model and no file. It is built from stages, parameter layouts and units; the caller fills the
+// float32 masters, calls publish_parameters(), and then runs micro-batches and its optimizer on shards.
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/comm/tensor_collectives.hpp"
+#include "lib/fsdp/mesh.hpp"
+#include "lib/fsdp/policy.hpp"
+#include "lib/fsdp/schedule.hpp"
+#include "lib/fsdp/shard_layout.hpp"
+#include "lib/fsdp/trace.hpp"
+#include "lib/fsdp/unit_grads.hpp"
+#include "lib/fsdp/unit_params.hpp"
+#include "lib/tensor/stage.hpp"
+
+namespace fsdp {
+
+/// The model and where it runs. Everything referred to must outlive the engine.
+struct EngineInput {
+  std::vector<Stage*> stages;
+  LossStage* loss = nullptr;
+  std::vector<ParamLayout> parameters;       ///< by index in the model's table
+  std::vector<std::vector<int>> units;       ///< parameter indices; see make_units()
+  at::Device device = at::kCPU;
+  Mesh* mesh = nullptr;
+  TensorCollectives* shard_collectives = nullptr;      ///< along mesh->shard
+  TensorCollectives* replicate_collectives = nullptr;  ///< along mesh->replicate
+  bool allow_peer_memory = true;             ///< false: collectives even between ranks that share memory
+  int accumulation_steps = 1;                ///< micro-batches per optimizer step
+};
+
+/// Position of a micro-batch in its optimizer step.
+struct MicroBatchPlace {
+  bool first = true;
+  bool last = true;
+};
+
+class Engine {
+ public:
+  Engine(const EngineInput& input, const EnginePolicy& policy);
+  ~Engine();
+
+  std::size_t num_parameters() const { return input_.parameters.size(); }
+  const ParamLayout& layout(std::size_t param) const { return input_.parameters[param]; }
+  ShardRange range(std::size_t param) const;
+  /// float32 [padded_rows, ...]: this rank's rows, zero in the padding. On the host with cpu_offload.
+  at::Tensor master(std::size_t param);
+  /// float32 gradient of the same rows, complete after the last micro-batch of a step.
+  at::Tensor gradient(std::size_t param);
+  /// Makes changed masters visible to the next gather of every rank. Collective.
+  void publish_parameters();
+
+  /// Forward and backward of grad_scale * (sum of token losses). Gradients of the micro-batches of a step add up.
+  StageLoss forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
+  /// Forward only.
+  StageLoss evaluate(const MicroBatch& batch);
+  /// Runs body with the gathered parameters of a stage (index stages.size(): the loss). Collective. For generation.
+  void with_stage_parameters(std::size_t stage, const std::function<void(StageParams)>& body);
+
+  /// Global L2 norm of the gradients, summed in float64; inf or NaN when any element is. Collective.
+  double gradient_norm();
+
+  const CommCounts& counts() const { return counts_; }
+  TraceRecorder& trace() { return trace_; }
+  /// The events of the last training micro-batch.
+  const std::vector<Event>& last_schedule() const { return last_schedule_; }
+  /// True when this engine's shard axis works in shared memory.
+  bool uses_peer_memory() const { return peer_memory_; }
+
+ private:
+  struct Unit;
+  struct Run;
+
+  Unit& unit_of(int param);
+  std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
+  void build_units();
+  void build_gradients();
+  StageLoss run(const std::vector<Event>& events, Run& run);
+  void execute(const Event& event, Run& run);
+  void start_gather(Unit& unit);
+  void finish_reduce(Unit& unit, const Run& run);
+  std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
+  std::vector<Event> plan(bool training, MicroBatchPlace place);
+
+  EngineInput input_;
+  EnginePolicy policy_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<int> unit_index_;   ///< by parameter
+  std::vector<int> slot_index_;   ///< by parameter: place within its unit
+  std::vector<int> stage_unit_;
+  std::vector<bool> checkpointed_;
+  int loss_unit_ = 0;
+  bool peer_memory_ = false;
+  CommCounts counts_;
+  TraceRecorder trace_;
+  std::vector<Event> last_schedule_;
+};
+
+}  // namespace fsdp

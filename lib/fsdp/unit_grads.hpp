@@ -1,0 +1,75 @@
+#pragma once
+// One unit's gradients on their way from full tensors on every rank to summed shards.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "lib/fsdp/unit_params.hpp"
+#include "lib/tensor/stage.hpp"
+
+namespace fsdp {
+
+/// Cycle: begin -> stages write into slots() -> (begin -> write)* -> start_reduce -> finish_reduce.
+class UnitGrads {
+ public:
+  virtual ~UnitGrads() = default;
+  /// Makes slots() writable: empty ones after a reduction, the ones at hand while a round is open.
+  virtual void begin() = 0;
+  virtual std::vector<GradSlot>& slots() = 0;
+  /// The gradients of this rank are complete; shard(i) will become, or be added, their sum over the ranks.
+  virtual void start_reduce(bool accumulate) = 0;
+  /// shard(i) holds the sum. Slots are not writable until the next begin().
+  virtual void finish_reduce() = 0;
+  /// float32 [padded_rows, ...], zero in the padding.
+  virtual at::Tensor shard(std::size_t param) = 0;
+};
+
+/// Buffers in peer memory that all units of an engine share. One rank's writes are read by the others where they lie.
+///
+/// Without accumulation two buffers are enough for all blocks: sums are taken one unit late, so while one unit's
+/// gradients are being read, the next one's are being written. The root unit, whose gradients arrive first (head) and
+/// last (embedding), has its own. With accumulation every unit has its own.
+class GradMemory {
+ public:
+  GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot_bytes);
+  GradMemory(const GradMemory&) = delete;
+  GradMemory& operator=(const GradMemory&) = delete;
+  ~GradMemory();
+
+  std::byte* address(int rank, int slot) const;
+  /// Takes the slot for a new round: waits until all ranks have read this rank's last one.
+  void begin(int slot);
+  void mark_ready(int slot);
+  void wait_ready(int slot);
+  /// The slot's gradients of all ranks have been read; they leave this process's page table.
+  void mark_consumed(int slot);
+
+ private:
+  SharedCounter& ready(int rank, int slot);
+  SharedCounter& consumed(int rank, int slot);
+
+  ProcessGroup& group_;
+  int num_slots_;
+  std::vector<std::size_t> offsets_;
+  std::vector<std::size_t> slot_bytes_;
+  std::size_t rank_bytes_ = 0;
+  std::unique_ptr<PeerMemory> memory_;
+  std::vector<std::uint64_t> rounds_;
+};
+
+/// Bytes a unit's gradients take in one GradMemory slot.
+std::size_t grad_slot_bytes(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks);
+
+/// Gradients in GradMemory; the unit may use any of `slots`, in turn, together with other units.
+/// \param next_slot  shared by the units that share slots
+std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                                  at::ScalarType dtype, std::shared_ptr<GradMemory> memory,
+                                                  std::vector<int> slots, std::shared_ptr<std::size_t> next_slot);
+
+/// Gradients in ordinary tensors, reduced by the axis's collectives.
+std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
+                                                      const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
+                                                      at::Device shard_device);
+
+}  // namespace fsdp

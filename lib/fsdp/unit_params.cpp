@@ -1,0 +1,152 @@
+#include "lib/fsdp/unit_params.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/tensor/host_allocator.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::size_t kPage_bytes = 4096;
+
+std::size_t round_up(std::size_t n) { return (n + kPage_bytes - 1) / kPage_bytes * kPage_bytes; }
+
+class SharedUnitParams final : public UnitParams {
+ public:
+  SharedUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
+                   std::unique_ptr<PeerMemory> memory, std::string name)
+      : group_(context.shard_group), memory_(std::move(memory)), name_("the gather of " + std::move(name)) {
+    const auto element_bytes = c10::elementSize(dtype);
+    std::size_t offset = 0;
+    for (const auto& layout : layouts) {
+      const auto rows = layout.buffer_rows(group_.size());
+      auto buffer = at::from_blob(memory_->data() + offset, layout.shape_with_rows(rows), at::TensorOptions(dtype));
+      const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
+      own_.push_back(buffer.narrow(0, range.padded_rows * group_.rank(), range.padded_rows));
+      full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
+      counted_bytes_ += static_cast<std::int64_t>(own_.back().nbytes());
+      const auto own_bytes = static_cast<std::size_t>(own_.back().nbytes());
+      const auto before = own_bytes * static_cast<std::size_t>(group_.rank());
+      const auto all = own_bytes * static_cast<std::size_t>(group_.size());
+      others_.push_back({offset, before});
+      others_.push_back({offset + before + own_bytes, all - before - own_bytes});
+      offset += round_up(static_cast<std::size_t>(rows * layout.row_elements()) * element_bytes);
+    }
+    count_external_host_memory(counted_bytes_);
+  }
+  SharedUnitParams(const SharedUnitParams&) = delete;
+  SharedUnitParams& operator=(const SharedUnitParams&) = delete;
+  ~SharedUnitParams() override { count_external_host_memory(-counted_bytes_); }
+
+  static std::size_t bytes_needed(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
+    std::size_t total = 0;
+    for (const auto& layout : layouts) {
+      total += round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) * c10::elementSize(dtype));
+    }
+    return total;
+  }
+
+  at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  void publish() override {
+    ++version_;
+    memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
+  }
+  void start_gather() override {}
+  void finish_gather() override {
+    for (int r = 0; r < group_.size(); ++r) {
+      if (r != group_.rank()) wait_for_counter(group_, memory_->counter(static_cast<std::size_t>(r)), version_, r, name_);
+    }
+  }
+  at::Tensor full(std::size_t param) override { return full_[param]; }
+  void release() override {
+    for (const auto& [offset, bytes] : others_) memory_->forget(offset, bytes);
+  }
+
+ private:
+  ProcessGroup& group_;
+  std::unique_ptr<PeerMemory> memory_;
+  std::string name_;
+  std::vector<at::Tensor> own_;
+  std::vector<at::Tensor> full_;
+  std::vector<std::pair<std::size_t, std::size_t>> others_;  // offset and bytes of the other ranks' rows
+  std::uint64_t version_ = 0;
+  std::int64_t counted_bytes_ = 0;
+};
+
+class CollectiveUnitParams final : public UnitParams {
+ public:
+  CollectiveUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype)
+      : context_(context), layouts_(layouts), options_(at::TensorOptions(dtype).device(context.device)) {
+    const int ranks = context_.shard_group.size();
+    for (const auto& layout : layouts_) {
+      const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
+      if (alone()) {
+        // The own rows are the whole parameter: it stays gathered, no second copy is made.
+        const auto buffer = at::zeros(layout.shape_with_rows(layout.buffer_rows(ranks)), options_);
+        own_.push_back(buffer.narrow(0, 0, range.padded_rows));
+        full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
+      } else {
+        own_.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), options_));
+      }
+    }
+  }
+
+  at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  void publish() override {}
+
+  void start_gather() override {
+    if (alone()) return;
+    const int ranks = context_.shard_group.size();
+    std::vector<TensorGather> gathers;
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      const auto& layout = layouts_[i];
+      const auto rows = layout.buffer_rows(ranks);
+      auto buffer = at::empty(layout.shape_with_rows(rows), options_);
+      const auto gathered_rows = own_[i].size(0) * ranks;
+      if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
+      gathers.push_back({own_[i], buffer.narrow(0, 0, gathered_rows)});
+      full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
+    }
+    work_ = context_.collectives.all_gather(gathers);
+  }
+  void finish_gather() override {
+    if (alone()) return;
+    work_->wait();
+    work_.reset();
+  }
+  at::Tensor full(std::size_t param) override { return full_.at(param); }
+  void release() override {
+    if (!alone()) full_.clear();
+  }
+
+ private:
+  bool alone() const { return context_.shard_group.size() == 1; }
+
+  UnitContext context_;
+  std::vector<ParamLayout> layouts_;
+  at::TensorOptions options_;
+  std::vector<at::Tensor> own_;
+  std::vector<at::Tensor> full_;
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                             at::ScalarType dtype, const std::string& unit_name) {
+  if (context.use_peer_memory) {
+    const int ranks = context.shard_group.size();
+    auto memory = context.shard_group.peer_memory(SharedUnitParams::bytes_needed(layouts, dtype, ranks),
+                                                  static_cast<std::size_t>(ranks));
+    if (memory == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for " + unit_name);
+    return std::make_unique<SharedUnitParams>(context, layouts, dtype, std::move(memory), unit_name);
+  }
+  return std::make_unique<CollectiveUnitParams>(context, layouts, dtype);
+}
+
+}  // namespace fsdp

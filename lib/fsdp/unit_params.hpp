@@ -1,0 +1,44 @@
+#pragma once
+// One unit's parameters on their way between shards and gathered tensors.
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "lib/comm/process_group.hpp"
+#include "lib/comm/tensor_collectives.hpp"
+#include "lib/fsdp/shard_layout.hpp"
+
+namespace fsdp {
+
+/// What a unit's stores need to know of their surroundings.
+struct UnitContext {
+  ProcessGroup& shard_group;            ///< ranks the unit is split over
+  TensorCollectives& collectives;       ///< the same ranks, for tensors
+  at::Device device;
+  bool use_peer_memory;                 ///< the ranks share memory: gather and reduce in place
+};
+
+/// States: sharded -> (start_gather) coming -> (finish_gather) gathered -> (release) sharded.
+class UnitParams {
+ public:
+  virtual ~UnitParams() = default;
+  /// This rank's rows [padded_rows, ...] in the gathered dtype; written between steps, then publish()ed.
+  virtual at::Tensor own_rows(std::size_t param) = 0;
+  /// Says that own_rows() are new. Every rank calls it equally often.
+  virtual void publish() = 0;
+  virtual void start_gather() = 0;
+  virtual void finish_gather() = 0;
+  /// [compute_rows, ...]; only while gathered.
+  virtual at::Tensor full(std::size_t param) = 0;
+  virtual void release() = 0;
+};
+
+/// Peer memory: the gathered parameter *is* the shared window, each rank writes its rows of it, and a gather is only a
+/// wait for the others' rows. Nothing is copied, and the node holds each parameter once.
+/// Collectives otherwise: rows travel straight into freshly allocated gathered tensors, one grouped all-gather per unit.
+/// Collective over context.shard_group.
+std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                             at::ScalarType dtype, const std::string& unit_name);
+
+}  // namespace fsdp

@@ -1,0 +1,157 @@
+#pragma once
+// Trains a small minGPT on thread ranks for a few steps and keeps everything that can be compared.
+#include "tests/unit/fsdp/engine_setup.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include "lib/comm/thread_group.hpp"
+#include "lib/fsdp/wrap.hpp"
+#include "lib/model/mingpt.hpp"
+#include "lib/optim/adamw.hpp"
+
+namespace fsdp::test {
+
+/// One rank of a training run.
+class RigRank {
+ public:
+  RigRank(const Setup& setup, ProcessGroup& world, Outcome& outcome)
+      : setup_(setup),
+        world_(world),
+        outcome_(outcome),
+        decoder_(make_mingpt(setup.model)),
+        mesh_(make_mesh(world, setup.policy.sharding, setup.shard_group_size)),
+        shard_(make_host_collectives(*mesh_.shard)),
+        replicate_(make_host_collectives(*mesh_.replicate)) {
+    EngineInput input;
+    for (const auto& stage : decoder_.stages) input.stages.push_back(stage.get());
+    input.loss = decoder_.loss.get();
+    std::vector<WrapInput> wrap;
+    for (const auto& p : decoder_.parameters) {
+      input.parameters.push_back({p.name, p.shape, row_alignment(p), p.decay});
+      wrap.push_back({input.parameters.back().elements(), p.block});
+    }
+    input.units = make_units(wrap, parse_wrap(setup.wrap));
+    input.mesh = &mesh_;
+    input.shard_collectives = shard_.get();
+    input.replicate_collectives = replicate_.get();
+    input.allow_peer_memory = setup.peer_memory;
+    input.accumulation_steps = setup.accumulation;
+    engine_ = std::make_unique<Engine>(input, setup.policy);
+    std::vector<at::Tensor> masters;
+    for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
+      const auto range = engine_->range(i);
+      masters.push_back(engine_->master(i));
+      masters.back().narrow(0, 0, range.num_rows).copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
+    }
+    engine_->publish_parameters();
+    optimizer_ = std::make_unique<AdamW>(masters, std::vector<bool>(masters.size(), true), AdamWOptions{});
+    if (setup.trace) engine_->trace().enable();
+  }
+
+  void train() {
+    for (int step = 0; step < setup_.steps; ++step) train_step(step);
+    const auto rank = static_cast<std::size_t>(world_.rank());
+    outcome_.counts[rank] = engine_->counts();
+    outcome_.traces[rank] = engine_->trace().events_json(world_.rank());
+    if (world_.rank() == 0) outcome_.used_peer_memory = engine_->uses_peer_memory();
+    for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
+      collect(outcome_.parameters[i], engine_->master(i), i);
+      collect(outcome_.gradients[i], engine_->gradient(i), i);
+    }
+  }
+
+  Engine& engine() { return *engine_; }
+  const Decoder& decoder() const { return decoder_; }
+
+  MicroBatch batch_of(const StepRows& rows, std::int64_t first, std::int64_t count) const {
+    MicroBatch batch;
+    batch.rows = count;
+    batch.length = rows.ids.size(1);
+    batch.ids_N = rows.ids.narrow(0, first, count).reshape({-1});
+    batch.targets_N = rows.targets.narrow(0, first, count).reshape({-1});
+    if (rows.keys.defined()) batch.sample_keys = rows.keys.narrow(0, first, count);
+    return batch;
+  }
+
+ private:
+  void train_step(int step) {
+    const auto rows = setup_.rows(step);
+    const double tokens = static_cast<double>(rows.targets.ge(0).sum().item<std::int64_t>());
+    StageLoss sum;
+    for (int m = 0; m < setup_.accumulation; ++m) {
+      const auto [first, count] = part(rows.ids.size(0), m * world_.size() + world_.rank());
+      const auto loss = engine_->forward_backward(batch_of(rows, first, count), {m == 0, m == setup_.accumulation - 1},
+                                                  setup_.loss_scale / tokens);
+      sum.loss_sum += loss.loss_sum;
+      sum.tokens += loss.tokens;
+    }
+    std::vector<double> by_rank(static_cast<std::size_t>(world_.size()), 0.0);
+    by_rank[static_cast<std::size_t>(world_.rank())] =
+        sum.tokens == 0 ? 0.0 : sum.loss_sum / static_cast<double>(sum.tokens);
+    world_.all_reduce(by_rank, Reduce::sum);
+    const double loss = world_.all_reduce(sum.loss_sum, Reduce::sum) / tokens;
+    const double norm = engine_->gradient_norm() / setup_.loss_scale;
+    if (world_.rank() == 0) {
+      outcome_.losses.push_back(loss);
+      outcome_.rank_losses.push_back(by_rank);
+      outcome_.norms.push_back(norm);
+    }
+    std::vector<at::Tensor> gradients;
+    for (std::size_t i = 0; i < engine_->num_parameters(); ++i) gradients.push_back(engine_->gradient(i));
+    // As torch.nn.utils.clip_grad_norm_.
+    const double divisor = setup_.loss_scale / std::min(1.0, setup_.clip / (norm + 1e-6));
+    optimizer_->step(gradients, setup_.lr, divisor);
+    engine_->publish_parameters();
+  }
+
+  std::pair<std::int64_t, std::int64_t> part(std::int64_t rows, int index) const {
+    if (setup_.share.empty()) {
+      const std::int64_t parts = setup_.accumulation * world_.size();
+      return {rows * index / parts, rows * (index + 1) / parts - rows * index / parts};
+    }
+    std::int64_t first = 0;
+    for (int i = 0; i < index; ++i) first += setup_.share[static_cast<std::size_t>(i)];
+    return {first, setup_.share[static_cast<std::size_t>(index)]};
+  }
+
+  /// Replica 0 writes its rows; then every replica must hold the same bits, and zeros in the padding.
+  void collect(at::Tensor& full, const at::Tensor& shard, std::size_t param) {
+    const auto range = engine_->range(param);
+    const auto mine = shard.narrow(0, 0, range.num_rows);
+    auto place = full.narrow(0, range.first_row, range.num_rows);
+    if (mesh_.replicate->rank() == 0) place.copy_(mine);
+    world_.barrier();
+    CHECK(same_bits(place, mine));
+    CHECK(shard.narrow(0, range.num_rows, shard.size(0) - range.num_rows).count_nonzero().item<std::int64_t>() == 0);
+  }
+
+  const Setup& setup_;
+  ProcessGroup& world_;
+  Outcome& outcome_;
+  Decoder decoder_;
+  Mesh mesh_;
+  std::unique_ptr<TensorCollectives> shard_;
+  std::unique_ptr<TensorCollectives> replicate_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AdamW> optimizer_;
+};
+
+inline Outcome train(const Setup& setup, const std::function<void(RigRank&)>& afterwards = {}) {
+  Outcome outcome;
+  outcome.counts.resize(static_cast<std::size_t>(setup.ranks));
+  outcome.traces.resize(static_cast<std::size_t>(setup.ranks));
+  for (const auto& weight : setup.weights) {
+    outcome.parameters.push_back(at::zeros_like(weight));
+    outcome.gradients.push_back(at::zeros_like(weight));
+  }
+  run_thread_ranks(setup.ranks, setup.ranks_per_node == 0 ? setup.ranks : setup.ranks_per_node,
+                   [&](ProcessGroup& world) {
+                     const at::NoGradGuard no_grad;
+                     RigRank rank(setup, world, outcome);
+                     rank.train();
+                     if (afterwards) afterwards(rank);
+                   });
+  return outcome;
+}
+
+}  // namespace fsdp::test
