@@ -1,0 +1,170 @@
+#include "apps/app_main.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "lib/comm/device_backend.hpp"
+#include "lib/comm/mpi_environment.hpp"
+#include "lib/kernels/kernels.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Config files with comments after values, too; CLI11 2.1 cuts values at a '#' even inside quotes.
+class ConfigFile : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::stringstream text;
+    for (std::string line; std::getline(input, line);) {
+      char quote = 0;
+      std::size_t end = 0;
+      for (; end < line.size() && (quote != 0 || line[end] != '#'); ++end) {
+        if (quote == 0 && (line[end] == '"' || line[end] == '\'')) {
+          quote = line[end];
+        } else if (line[end] == quote) {
+          quote = 0;
+        }
+      }
+      text << line.substr(0, end) << '\n';
+    }
+    CLI::ConfigTOML reader;
+    reader.comment('\1');
+    return reader.from_config(text);
+  }
+};
+
+std::chrono::milliseconds milliseconds(double seconds, const char* option) {
+  if (!(seconds > 0)) throw UsageError(fmt::format("{} must be more than 0 seconds", option));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+void print_report(const nlohmann::json& report) {
+  std::cout << report.dump(1) << std::endl;
+  if (!std::cout) throw IoError("stdout: cannot write the report");
+}
+
+}  // namespace
+
+bool speaks_for_the_job() {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* value = std::getenv(name)) return std::string(value) == "0";
+  }
+  return true;
+}
+
+std::string spellings(const std::string& name) {
+  auto underscored = name;
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  return underscored == name ? "--" + name : "--" + name + ",--" + underscored;
+}
+
+void let_later_options_win(CLI::App& app) {
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.config_formatter(std::make_shared<ConfigFile>());
+  app.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+void add_runtime_options(CLI::App& app, RuntimeOptions& options) {
+  const auto group = "Where it runs";
+  app.add_option("--device", options.device, "auto (a usable GPU, else the CPU), cpu or cuda")->capture_default_str()->group(group);
+  app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")->capture_default_str()->group(group);
+  app.add_option(spellings("collective-timeout"), options.collective_timeout_seconds, "seconds before a stuck collective ends the job, naming the rank that did not arrive")->capture_default_str()->group(group);
+  app.add_flag("--json", options.json, "print one JSON object with the result on stdout")->group(group);
+  app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
+}
+
+std::string version_text(const std::string& program) {
+  return fmt::format("{} {}\nLibTorch {}\nMPI {}\ncpu kernels {}\nback ends: {}", program, FSDP_VERSION, TORCH_VERSION,
+                     MpiEnvironment::library_version(), kernels::table().name, FSDP_BACK_ENDS);
+}
+
+int parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return -1;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      return speaks_for_the_job() ? app.exit(error) : static_cast<int>(ExitCode::ok);
+    }
+    if (speaks_for_the_job()) {
+      std::cerr << "error: " << error.what() << "\n" << "See " << app.get_name() << " --help.\n";
+    }
+    return static_cast<int>(ExitCode::usage);
+  }
+}
+
+void require_same_options(ProcessGroup& world, const CLI::App& app) {
+  const auto text = app.config_to_str(true, false);
+  // 52 bits of the text's hash fit a double exactly.
+  const auto digest = static_cast<double>(std::hash<std::string>{}(text) >> 12);
+  if (world.all_reduce(digest, Reduce::min) != world.all_reduce(digest, Reduce::max)) {
+    throw UsageError("the ranks were started with different options; start all with the same command line and --config file");
+  }
+}
+
+int run_job(const RuntimeOptions& options,
+            const std::function<ExitCode(ProcessGroup&, const Logger&, nlohmann::json&)>& body) {
+  // MKL may otherwise choose its code by where operands happen to lie, and a resumed run would differ in the last bits.
+  ::setenv("MKL_CBWR", "AUTO", 0);
+  // A file-size limit is then an error of write(2), with a message, and no checkpoint before it is lost.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const auto level = options.quiet ? LogLevel::warning : LogLevel::info;
+  std::unique_ptr<MpiEnvironment> mpi;
+  std::unique_ptr<ProcessGroup> world;
+  int code = static_cast<int>(ExitCode::ok);
+  std::optional<std::string> failure;
+  try {
+    if (launched_by_mpi()) {
+      mpi = std::make_unique<MpiEnvironment>(MpiOptions{milliseconds(options.init_timeout_seconds, "--init-timeout"),
+                                                        milliseconds(options.collective_timeout_seconds, "--collective-timeout")});
+      world = mpi->world();
+    } else {
+      world = make_single_group();
+    }
+    const Logger log(world->rank(), level);
+    nlohmann::json report;
+    code = static_cast<int>(body(*world, log, report));
+    if (options.json && world->rank() == 0) print_report(report);
+  } catch (const Error& error) {
+    code = static_cast<int>(error.code());
+    failure = error.what();
+  } catch (const std::bad_alloc&) {
+    code = static_cast<int>(ExitCode::failed);
+    failure = "out of memory; a smaller --batch-size, --activation-checkpointing, more ranks or a smaller model take less";
+  } catch (const c10::Error& error) {
+    code = static_cast<int>(ExitCode::failed);
+    failure = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    code = static_cast<int>(ExitCode::failed);
+    failure = error.what();
+  }
+  if (failure) {
+    const int rank = world != nullptr ? world->rank() : (speaks_for_the_job() ? 0 : 1);
+    const Logger log(rank, level);
+    if (rank == 0) log.error(*failure);
+    // Ranks that all met the same error end together and quietly; otherwise this one speaks and takes the job down.
+    if (mpi != nullptr && !mpi->everyone_failed(std::chrono::milliseconds(1500))) {
+      if (rank != 0) log.error(*failure);
+      MpiEnvironment::abort(code);
+    }
+  }
+  world.reset();
+  if (mpi != nullptr) mpi->set_exit_code(code);
+  return code;
+}
+
+}  // namespace fsdp

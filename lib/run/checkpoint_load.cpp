@@ -1,0 +1,119 @@
+#include "lib/run/checkpoint_load.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/formats/dcp.hpp"
+#include "lib/tensor/scalar_type.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Rows [first_row, first_row + num_rows) of a checkpoint tensor into `target`.
+void read_rows(const DcpReader& reader, const std::string& key, const ParamLayout& layout, const ShardRange& range,
+               const at::Tensor& target, const std::filesystem::path& checkpoint) {
+  const auto& tensor = reader.tensors().at(key);
+  if (tensor.shape != layout.shape) {
+    throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]", checkpoint.string(), key,
+                                  fmt::join(tensor.shape, ", "), fmt::join(layout.shape, ", ")));
+  }
+  if (range.num_rows == 0) return;
+  Shape offsets(layout.shape.size(), 0);
+  offsets[0] = range.first_row;
+  auto values = at::empty(layout.shape_with_rows(range.num_rows), to_scalar_type(tensor.dtype));
+  reader.read_block(key, offsets, layout.shape_with_rows(range.num_rows),
+                    {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
+  target.narrow(0, 0, range.num_rows).copy_(values);
+}
+
+std::vector<std::filesystem::path> newest_first(const std::filesystem::path& checkpoints) {
+  std::vector<std::pair<std::string, std::filesystem::path>> all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, error)) {
+    auto name = entry.path().filename().string();
+    if (name.starts_with(".step-") && name.ends_with(".old")) {
+      // A step saved again was killed between its two renames: the first save is whole, under this name.
+      name = name.substr(1, name.size() - 5);
+      if (std::filesystem::exists(checkpoints / name, error)) continue;
+    }
+    if (name.starts_with("step-")) all.emplace_back(name, entry.path());
+  }
+  std::sort(all.rbegin(), all.rend());
+  std::vector<std::filesystem::path> paths;
+  for (auto& [name, path] : all) paths.push_back(std::move(path));
+  return paths;
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
+                                                         const std::filesystem::path& checkpoints) {
+  const std::filesystem::path given = text == "latest" ? checkpoints / "latest" : std::filesystem::path(text);
+  std::error_code error;
+  const bool is_latest = given.filename() == "latest";
+  const auto resolved = std::filesystem::weakly_canonical(given, error);
+  std::vector<std::filesystem::path> candidates;
+  if (std::filesystem::exists(resolved, error)) candidates.push_back(resolved);
+  if (is_latest) {
+    for (const auto& other : newest_first(given.parent_path())) {
+      const auto path = std::filesystem::weakly_canonical(other, error);
+      if (path != resolved) candidates.push_back(path);
+    }
+  }
+  if (candidates.empty()) {
+    throw MissingInput(given.string() + ": no such checkpoint; give a directory that holds .metadata and run.json");
+  }
+  return candidates;
+}
+
+RunManifest open_checkpoint(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) {
+    throw MissingInput(directory.string() + ": no such checkpoint directory");
+  }
+  if (!std::filesystem::exists(directory / "run.json", error)) {
+    throw FormatError(directory.string() + ": holds no run.json, so it is no checkpoint of this program");
+  }
+  return read_run_manifest(directory);
+}
+
+void load_checkpoint_parameters(ModelRuntime& runtime, const std::filesystem::path& checkpoint) {
+  const at::NoGradGuard no_grad;
+  const DcpReader reader(checkpoint);
+  auto& engine = runtime.engine();
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto& layout = engine.layout(i);
+    auto key = "model." + layout.name;
+    if (!reader.tensors().contains(key)) key = layout.name;
+    if (!reader.tensors().contains(key)) {
+      throw FormatError(checkpoint.string() + ": parameter '" + layout.name + "' is missing");
+    }
+    read_rows(reader, key, layout, engine.range(i), engine.master(i), checkpoint);
+  }
+}
+
+void load_checkpoint_optimizer(ModelRuntime& runtime, AdamW& optimizer, const std::filesystem::path& checkpoint,
+                               const RunState& state) {
+  const at::NoGradGuard no_grad;
+  const DcpReader reader(checkpoint);
+  auto& engine = runtime.engine();
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto& layout = engine.layout(i);
+    const auto read = [&](const char* name, const at::Tensor& target) {
+      const auto key = "optim.state." + layout.name + "." + name;
+      if (!reader.tensors().contains(key)) throw FormatError(checkpoint.string() + ": optimizer state '" + key + "' is missing");
+      read_rows(reader, key, layout, engine.range(i), target, checkpoint);
+    };
+    read("exp_avg", optimizer.exp_avg(i));
+    read("exp_avg_sq", optimizer.exp_avg_sq(i));
+  }
+  optimizer.set_steps(state.optimizer_steps);
+}
+
+}  // namespace fsdp

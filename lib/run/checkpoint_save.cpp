@@ -1,0 +1,264 @@
+#include "lib/run/checkpoint_save.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/formats/dcp.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// One tensor block to write; owns its copy.
+struct Block {
+  std::string key;
+  DcpPath path;
+  Shape global_shape, offsets, sizes;
+  at::Tensor data;
+};
+
+/// Everything one rank writes.
+struct Snapshot {
+  std::vector<Block> blocks;
+  std::vector<std::pair<std::pair<std::string, DcpPath>, nlohmann::json>> values;
+};
+
+/// What a writer thread returns, as text so that it can be gathered.
+std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot) {
+  nlohmann::json report;
+  try {
+    DcpShardWriter writer(directory, rank);
+    for (const auto& [name, value] : snapshot.values) writer.add_value(name.first, name.second, value);
+    for (const auto& block : snapshot.blocks) {
+      const ShardRecord record{block.key, DType::f32, block.global_shape, block.offsets, block.sizes,
+                               {static_cast<const std::byte*>(block.data.const_data_ptr()),
+                                static_cast<std::size_t>(block.data.nbytes())}};
+      writer.add_tensor(record, block.path);
+    }
+    const auto items = writer.finish();
+    const auto bytes = serialize_dcp_items(items);
+    report = {{"items", nlohmann::json::binary({bytes.begin(), bytes.end()})},
+              {"size_bytes", writer.bytes_written()},
+              {"crc32", writer.file_crc32()}};
+  } catch (const std::exception& error) {
+    report = {{"error", error.what()}};
+  }
+  const auto text = nlohmann::json::to_cbor(report);
+  return {text.begin(), text.end()};
+}
+
+void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW& optimizer, double lr, bool decay_all) {
+  const auto& options = optimizer.options();
+  for (int group = 0; group < 2; ++group) {
+    const bool decay = group == 0;
+    nlohmann::json names = nlohmann::json::array();
+    for (const auto& spec : runtime.decoder().parameters) {
+      if ((spec.decay || decay_all) == decay) names.push_back(spec.name);
+    }
+    if (names.empty()) continue;
+    const nlohmann::json fields{{"lr", lr},
+                                {"betas", {options.beta1, options.beta2}},
+                                {"eps", options.eps},
+                                {"weight_decay", decay ? options.weight_decay : 0.0},
+                                {"amsgrad", false},
+                                {"maximize", false},
+                                {"params", names}};
+    for (const auto& [field, value] : fields.items()) {
+      snapshot.values.push_back({{fmt::format("optim.param_groups.{}.{}", group, field),
+                                  DcpPath{"optim", "param_groups", std::int64_t{group}, field}},
+                                 value});
+    }
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+
+struct CheckpointSaver::Job {
+  RunManifest manifest;
+  std::filesystem::path temporary;
+  std::filesystem::path final_path;
+  std::future<std::string> writer;
+  Clock::time_point started;
+  double blocked_seconds = 0;
+};
+
+CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory, int keep_last)
+    : runtime_(runtime), optimizer_(optimizer), directory_(std::move(directory)), keep_last_(keep_last) {
+  std::string problem;
+  if (runtime_.world().rank() == 0) {
+    try {
+      std::filesystem::create_directories(directory_);
+      for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+        const auto name = entry.path().filename().string();
+        if (!name.starts_with(".step-")) continue;
+        const auto proper = directory_ / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
+        if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
+          std::filesystem::rename(entry.path(), proper);  // killed between the two renames of publish()
+        } else {
+          std::filesystem::remove_all(entry.path());
+        }
+      }
+      replace_file(directory_ / ".writable", "");
+      std::filesystem::remove(directory_ / ".writable");
+    } catch (const std::filesystem::filesystem_error& error) {
+      problem = directory_.string() + ": cannot be written: " + error.code().message() + " (see --out-dir)";
+    } catch (const Error& error) {
+      problem = std::string(error.what()) + " (see --out-dir)";
+    }
+  }
+  problem = runtime_.world().broadcast_text(problem, 0);
+  if (!problem.empty()) throw IoError(problem);
+}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+void CheckpointSaver::start(const RunManifest& manifest) {
+  const at::NoGradGuard no_grad;
+  auto& engine = runtime_.engine();
+  auto& world = runtime_.world();
+  auto job = std::make_unique<Job>();
+  job->started = Clock::now();
+  job->manifest = manifest;
+  job->final_path = directory_ / checkpoint_name(manifest.state.step);
+  job->temporary = directory_ / ("." + checkpoint_name(manifest.state.step) + ".tmp");
+  std::string problem;
+  if (world.rank() == 0) {
+    std::error_code error;
+    std::filesystem::remove_all(job->temporary, error);
+    std::filesystem::create_directories(job->temporary, error);
+    if (error) problem = job->temporary.string() + ": cannot be made: " + error.message();
+  }
+  problem = world.broadcast_text(problem, 0);
+
+  Snapshot snapshot;
+  const bool mine = runtime_.saves_shards();
+  for (std::size_t i = 0; i < engine.num_parameters() && mine && problem.empty(); ++i) {
+    const auto& layout = engine.layout(i);
+    const auto range = engine.range(i);
+    Shape offsets(layout.shape.size(), 0);
+    offsets[0] = range.first_row;
+    const auto add = [&](const std::string& key, DcpPath path, const at::Tensor& tensor) {
+      if (range.num_rows == 0) return;
+      auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
+      copy.copy_(tensor.narrow(0, 0, range.num_rows));
+      snapshot.blocks.push_back({key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
+    };
+    add("model." + layout.name, {"model", layout.name}, engine.master(i));
+    const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
+    add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer_.exp_avg(i));
+    add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer_.exp_avg_sq(i));
+    if (world.rank() == 0) {
+      snapshot.blocks.push_back({state("step"), {"optim", "state", layout.name, "step"}, {}, {}, {},
+                                 at::full({}, static_cast<double>(optimizer_.steps()), at::kFloat)});
+    }
+  }
+  if (world.rank() == 0) {
+    add_optimizer_values(snapshot, runtime_, optimizer_, manifest.options.value("current_lr", 0.0),
+                         manifest.options.value("decay-all", std::string("false")) == "true");
+  }
+  const int rank = world.rank();
+  job->writer = std::async(std::launch::async, [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
+    if (!problem.empty()) {
+      const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
+      return std::string(text.begin(), text.end());
+    }
+    return mine ? write_snapshot(directory, rank, snapshot) : std::string();
+  });
+  job->blocked_seconds = seconds_since(job->started);
+  job_ = std::move(job);
+}
+
+bool CheckpointSaver::written() const {
+  return job_ == nullptr || job_->writer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+SaveResult CheckpointSaver::finish() {
+  auto job = std::move(job_);
+  const auto start = Clock::now();
+  auto& world = runtime_.world();
+  const auto parts = world.gather(job->writer.get(), 0);
+  SaveResult result;
+  if (world.rank() == 0) {
+    try {
+      publish(*job, parts, result);
+      result.saved = true;
+    } catch (const std::exception& error) {
+      result.error = error.what();
+      std::error_code ignored;
+      std::filesystem::remove_all(job->temporary, ignored);
+    }
+  }
+  result.error = world.broadcast_text(result.error, 0);
+  result.saved = result.error.empty();
+  if (result.saved) result.path = job->final_path;
+  result.seconds = seconds_since(job->started);
+  result.blocked_seconds = job->blocked_seconds + seconds_since(start);
+  return result;
+}
+
+void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, SaveResult& result) {
+  std::vector<DcpItem> items;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].empty()) continue;
+    const auto report = nlohmann::json::from_cbor(parts[rank]);
+    if (report.contains("error")) throw IoError(report["error"].get<std::string>());
+    const auto& bytes = report["items"].get_binary();
+    const auto more = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    items.insert(items.end(), more.begin(), more.end());
+    job.manifest.files[fmt::format("__{}_0.distcp", rank)] = {report["size_bytes"].get<std::uint64_t>(),
+                                                              report["crc32"].get<std::uint32_t>()};
+    result.size_bytes += report["size_bytes"].get<std::uint64_t>();
+  }
+  // PyTorch lists a tied head under both names; ours points the second at the same bytes.
+  const std::string tied = "model.transformer.wte.weight";
+  const auto count = items.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (items[i].key != tied) continue;
+    auto twin = items[i];
+    twin.key = "model.lm_head.weight";
+    twin.path = {"model", "lm_head.weight"};
+    items.push_back(std::move(twin));
+  }
+  write_dcp_metadata(job.temporary, items);
+  job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");
+  job.manifest.options.erase("current_lr");
+  write_run_manifest(job.temporary, job.manifest);
+  sync_directory(job.temporary);
+  std::filesystem::path old;
+  if (std::filesystem::exists(job.final_path)) {
+    old = directory_ / ("." + checkpoint_name(job.manifest.state.step) + ".old");
+    std::filesystem::rename(job.final_path, old);
+  }
+  std::filesystem::rename(job.temporary, job.final_path);
+  replace_symlink(job.final_path.filename(), directory_ / "latest");
+  sync_directory(directory_);
+  if (!old.empty()) std::filesystem::remove_all(old);
+  prune(job.final_path);
+}
+
+void CheckpointSaver::prune(const std::filesystem::path& newest) {
+  if (keep_last_ <= 0) return;
+  std::vector<std::filesystem::path> all;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    if (entry.path().filename().string().rfind("step-", 0) == 0 && entry.path() != newest) all.push_back(entry.path());
+  }
+  std::sort(all.begin(), all.end());
+  const auto keep = static_cast<std::size_t>(keep_last_ - 1);
+  if (all.size() <= keep) return;
+  all.resize(all.size() - keep);
+  std::error_code ignored;
+  for (const auto& path : all) std::filesystem::remove_all(path, ignored);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,60 @@
+#pragma once
+// Saving a run while it goes on: snapshot, a writer thread per rank, and a directory that appears whole or not at all.
+//
+// A save goes to checkpoints/.step-NNNNNNNN.tmp. When every rank's file is written and synced, rank 0 adds .metadata
+// and run.json, renames the directory to step-NNNNNNNN and points the symlink `latest` at it. A kill at any instant
+// leaves the checkpoint before.
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/log.hpp"
+#include "lib/optim/adamw.hpp"
+#include "lib/run/model_runtime.hpp"
+#include "lib/run/run_manifest.hpp"
+
+namespace fsdp {
+
+struct SaveResult {
+  bool saved = false;
+  std::filesystem::path path;     ///< the checkpoint, when saved
+  std::string error;              ///< on every rank, when not
+  std::uint64_t size_bytes = 0;
+  double seconds = 0;             ///< from start() to the rename
+  double blocked_seconds = 0;     ///< that training waited
+};
+
+class CheckpointSaver {
+ public:
+  /// \param directory  OUT/RUN/checkpoints; made when absent. Stale temporary directories in it are removed.
+  CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory, int keep_last);
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+  ~CheckpointSaver();
+
+  /// Copies this rank's shards and starts writing them. Collective; no save may be under way.
+  void start(const RunManifest& manifest);
+  bool under_way() const { return job_ != nullptr; }
+  /// True when this rank's writer has nothing left to do.
+  bool written() const;
+  /// Waits for the writers of all ranks and makes the checkpoint appear. Collective.
+  SaveResult finish();
+
+ private:
+  struct Job;
+  void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result);
+  void prune(const std::filesystem::path& newest);
+
+  ModelRuntime& runtime_;
+  AdamW& optimizer_;
+  std::filesystem::path directory_;
+  int keep_last_;
+  std::unique_ptr<Job> job_;
+};
+
+/// "step-00000147"
+std::string checkpoint_name(std::int64_t step);
+
+}  // namespace fsdp

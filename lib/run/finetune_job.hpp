@@ -1,0 +1,85 @@
+#pragma once
+// The state of a training job between its first line and its last; internal to lib/run/finetune*.cpp.
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/run/batches.hpp"
+#include "lib/run/checkpoint_save.hpp"
+#include "lib/run/metrics.hpp"
+#include "lib/run/model_runtime.hpp"
+#include "lib/run/progress.hpp"
+#include "lib/run/run_plan.hpp"
+#include "lib/run/stop_signal.hpp"
+#include "lib/run/train_options.hpp"
+#include "lib/run/trainer.hpp"
+
+namespace fsdp::detail {
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// A run from its first line to its last.
+class FinetuneJob {
+ public:
+  FinetuneJob(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options, const Logger& log)
+      : world_(world), options_(options), saved_options_(saved_options), log_(log), directory_(run_directory(options)) {}
+
+  ExitCode run(nlohmann::json& report);
+
+ private:
+  void set_up();
+  void describe(const DeviceChoice& device, int threads);
+  void restore();
+  bool try_restore(const std::filesystem::path& checkpoint);
+  void set_old_run_aside() const;
+  ExitCode train(nlohmann::json& report);
+  bool finish_save_if_written(bool wait);
+  void start_save(bool final_one);
+  void validate(std::int64_t step);
+  void evaluate_only(nlohmann::json& report);
+  void generate_text();
+  void write_trace();
+  bool out_of_time() const;
+  bool save_is_due(bool last_step);
+  void log_step(const StepReport& step, std::int64_t total_steps);
+  RunManifest manifest() const;
+
+  ProcessGroup& world_;
+  const TrainOptions& options_;
+  const nlohmann::json& saved_options_;
+  const Logger& log_;
+  std::filesystem::path directory_;
+  Clock::time_point begin_ = Clock::now();
+  StopSignal signal_;
+
+  DeviceChoice device_;
+  BatchPlan batches_;
+  ModelConfig config_;
+  std::optional<RestartPoint> restart_;
+  std::optional<BatchReader> train_reader_;
+  std::optional<BatchReader> val_reader_;
+  std::unique_ptr<ModelRuntime> runtime_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<ProgressLine> progress_;
+  double peak_flops_ = 0;
+  double slowest_step_seconds_ = 0;
+  double save_seconds_ = 0;
+  Clock::time_point last_save_ = Clock::now();
+  std::string save_error_;
+  double first_loss_ = std::nan("");
+  double last_loss_ = std::nan("");
+  double last_val_loss_ = std::nan("");
+  std::filesystem::path last_checkpoint_;
+};
+
+}  // namespace fsdp::detail

@@ -1,0 +1,107 @@
+#include "lib/run/run_manifest.hpp"
+
+#include <zlib.h>
+
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+
+namespace fsdp {
+namespace {
+
+std::uint32_t checksum(const std::string& text) {
+  return static_cast<std::uint32_t>(
+      ::crc32(0, reinterpret_cast<const unsigned char*>(text.data()), static_cast<unsigned>(text.size())));
+}
+
+nlohmann::json to_json(const RunManifest& manifest) {
+  nlohmann::json files = nlohmann::json::object();
+  for (const auto& [name, info] : manifest.files) files[name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
+  return {{"format", "fsdp-run"},
+          {"format_version", 1},
+          {"program_version", FSDP_VERSION},
+          {"model", model_config_to_json(manifest.config)},
+          {"state",
+           {{"step", manifest.state.step},
+            {"samples", manifest.state.samples},
+            {"optimizer_steps", manifest.state.optimizer_steps},
+            {"loss_scale", manifest.state.loss_scale},
+            {"good_steps", manifest.state.good_steps}}},
+          {"options", manifest.options},
+          {"data", manifest.data},
+          {"world_size", manifest.world_size},
+          {"files", files}};
+}
+
+void check_file(const std::filesystem::path& directory, const std::string& name, const FileInfo& expected) {
+  if (std::filesystem::path(name).filename() != name) {
+    throw FormatError((directory / "run.json").string() + ": file name '" + name + "' leaves the checkpoint");
+  }
+  const auto path = directory / name;
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw FormatError(path.string() + ": is missing, but the checkpoint was saved with it");
+  if (size != expected.size_bytes) {
+    throw FormatError(path.string() + ": is " + std::to_string(size) + " bytes long, it was saved with " +
+                      std::to_string(expected.size_bytes) + ": the file was cut or changed");
+  }
+  if (name == ".metadata" && describe_file(path).crc32 != expected.crc32) {
+    throw FormatError(path.string() + ": its checksum differs from the saved one: the file was changed");
+  }
+}
+
+}  // namespace
+
+FileInfo describe_file(const std::filesystem::path& path) {
+  const File file = File::open_read(path);
+  FileInfo info{file.size_bytes(), 0};
+  std::vector<std::byte> buffer(1 << 20);
+  uLong crc = 0;
+  for (std::uint64_t done = 0; done < info.size_bytes;) {
+    const auto n = std::min<std::uint64_t>(buffer.size(), info.size_bytes - done);
+    file.read_at(done, std::span(buffer.data(), n));
+    crc = ::crc32(crc, reinterpret_cast<const unsigned char*>(buffer.data()), static_cast<unsigned>(n));
+    done += n;
+  }
+  info.crc32 = static_cast<std::uint32_t>(crc);
+  return info;
+}
+
+void write_run_manifest(const std::filesystem::path& directory, const RunManifest& manifest) {
+  auto json = to_json(manifest);
+  json["checksum"] = checksum(json.dump());
+  replace_file(directory / "run.json", json.dump(1) + "\n");
+}
+
+RunManifest read_run_manifest(const std::filesystem::path& directory) {
+  const auto path = directory / "run.json";
+  const auto text = read_text_file(path, 64u << 20);
+  RunManifest manifest;
+  try {
+    auto json = nlohmann::json::parse(text);
+    const auto saved = json.at("checksum").get<std::uint32_t>();
+    json.erase("checksum");
+    if (checksum(json.dump()) != saved) throw FormatError(path.string() + ": its checksum does not match: the file was changed");
+    if (json.at("format_version").get<int>() != 1) {
+      throw FormatError(path.string() + ": format_version " + json.at("format_version").dump() + " is newer than this program");
+    }
+    manifest.config = model_config_from_json(json.at("model"), path.string());
+    const auto& state = json.at("state");
+    manifest.state = {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
+                      state.at("optimizer_steps").get<std::int64_t>(), state.at("loss_scale").get<double>(),
+                      state.at("good_steps").get<std::int64_t>()};
+    manifest.options = json.at("options");
+    manifest.data = json.at("data");
+    manifest.world_size = json.at("world_size").get<int>();
+    for (const auto& [name, info] : json.at("files").items()) {
+      manifest.files[name] = {info.at("size_bytes").get<std::uint64_t>(), info.at("crc32").get<std::uint32_t>()};
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(path.string() + ": not a valid run.json: " + error.what());
+  }
+  for (const auto& [name, info] : manifest.files) check_file(directory, name, info);
+  return manifest;
+}
+
+}  // namespace fsdp

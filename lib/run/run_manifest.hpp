@@ -1,0 +1,46 @@
+#pragma once
+// run.json: what a checkpoint directory is beyond its tensors. Free of LibTorch.
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lib/config/model_config.hpp"
+
+namespace fsdp {
+
+/// Where a run stands after `step` optimizer steps.
+struct RunState {
+  std::int64_t step = 0;
+  std::int64_t samples = 0;             ///< stream positions consumed: the next step starts here
+  std::int64_t optimizer_steps = 0;     ///< fewer than step when fp16 skipped some
+  double loss_scale = 1.0;              ///< fp16
+  std::int64_t good_steps = 0;          ///< since the scale last changed
+};
+
+struct FileInfo {
+  std::uint64_t size_bytes = 0;
+  std::uint32_t crc32 = 0;
+};
+
+struct RunManifest {
+  ModelConfig config;
+  RunState state;
+  nlohmann::json options = nlohmann::json::object();  ///< training options by long name, as text; resuming reads them
+  nlohmann::json data = nlohmann::json::object();     ///< token file, rows
+  int world_size = 1;
+  std::map<std::string, FileInfo> files;              ///< data files and .metadata
+};
+
+/// Atomically replaces DIR/run.json; the text carries its own checksum.
+void write_run_manifest(const std::filesystem::path& directory, const RunManifest& manifest);
+
+/// \throws FormatError when run.json is damaged, or a file is missing, has another size or (for .metadata) another
+///         checksum than it was saved with; IoError when there is no run.json
+RunManifest read_run_manifest(const std::filesystem::path& directory);
+
+/// CRC-32 of a whole file.
+FileInfo describe_file(const std::filesystem::path& path);
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+#include "lib/run/stop_signal.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+namespace fsdp {
+namespace {
+
+// The one place where state must be global: a signal handler has no argument of ours.
+volatile sig_atomic_t received_signal = 0;
+
+constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGUSR1};
+
+extern "C" void on_stop_signal(int number) {
+  if (number == SIGINT && received_signal == SIGINT) ::_exit(130);
+  received_signal = number;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  received_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (const int number : kSignals) ::sigaction(number, &action, nullptr);
+}
+
+StopSignal::~StopSignal() {
+  for (const int number : kSignals) ::signal(number, SIG_DFL);
+}
+
+int StopSignal::received() const { return received_signal; }
+
+std::optional<std::chrono::system_clock::time_point> scheduler_end_time() {
+  const char* text = std::getenv("SLURM_JOB_END_TIME");
+  if (text == nullptr) return std::nullopt;
+  const auto seconds = std::strtoll(text, nullptr, 10);
+  if (seconds <= 0) return std::nullopt;
+  return std::chrono::system_clock::time_point(std::chrono::seconds(seconds));
+}
+
+}  // namespace fsdp

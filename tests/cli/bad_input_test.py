@@ -1,0 +1,158 @@
+"""Bad input: one clear message, the right exit code, nothing lost."""
+
+import os
+import time
+
+import h5py
+
+import fsdp_cli
+
+
+class BadInput(fsdp_cli.Case):
+    def hdf5(self, name, dataset="input_ids", data=None):
+        path = self.folder / name
+        with h5py.File(path, "w") as file:
+            file[dataset] = data
+        return path
+
+    def refuse_data(self, path, code, *words):
+        """Both programs, and finetune for training and for validation data."""
+        self.assert_refused(self.train("bad", "--max-steps", 2, "--train-data", path, ranks=2, code=code), code, path.name, *words)
+        self.assert_refused(self.train("bad", "--max-steps", 2, "--val-data", path, code=code), code, path.name, *words)
+
+    def test_token_files(self):
+        ids = fsdp_cli.random_tokens(rows=8)
+        short = self.folder / "short.h5"
+        short.write_bytes(self.train_data.read_bytes()[:2500])
+        text = self.folder / "text.h5"
+        text.write_text("to be or not to be")
+        empty = self.folder / "empty.h5"
+        empty.write_bytes(b"")
+        self.refuse_data(self.folder / "missing.h5", 4, "No such file")
+        self.refuse_data(short, 4)
+        self.refuse_data(text, 4)
+        self.refuse_data(empty, 4)
+        self.refuse_data(self.hdf5("name.h5", "tokens", ids.astype("uint16")), 4, "input_ids")
+        self.refuse_data(self.hdf5("float.h5", data=ids.astype("float32")), 4)
+        self.refuse_data(self.hdf5("text-ids.h5", data=["a", "b"]), 4)
+        self.refuse_data(self.hdf5("flat.h5", data=ids.reshape(-1).astype("uint16")), 4)
+        self.refuse_data(self.hdf5("narrow.h5", data=ids[:, :1].astype("uint16")), 4)
+        self.refuse_data(self.hdf5("rowless.h5", data=ids[:0].astype("uint16")), 4)
+
+    def test_a_folder_instead_of_a_file(self):
+        result = fsdp_cli.run("fsdp-finetune", self.train_arguments("bad", "--train-data", self.folder, "--max-steps", 1))
+        self.assertIn(result.code, (1, 4), str(result))
+        self.assertIn(str(self.folder), result.errors()[0])
+
+    def test_token_id_outside_the_vocabulary(self):
+        ids = fsdp_cli.random_tokens(rows=24)
+        ids[17, 5] = fsdp_cli.VOCAB
+        path = fsdp_cli.write_tokens(self.folder / "large.h5", ids)
+        result = self.train("large", "--train-data", path, "--no-shuffle", "--batch-size", 2, "--save-every", 1, ranks=2, code=4)
+        self.assert_refused(result, 4, path.name, "row 17", "position 5", fsdp_cli.VOCAB)
+        # Steps 1 to 4 read rows 0 to 15; what they did is kept.
+        self.assertEqual(len(fsdp_cli.losses(self.run_directory("large"))), 4)
+        self.evaluate(self.checkpoints("large") / "latest", "--data", self.val_data)
+        result = self.evaluate(self.checkpoints("large") / "latest", "--data", path, ranks=2, code=4)
+        self.assert_refused(result, 4, path.name, "row 17")
+
+    def test_model_shapes(self):
+        for options, words in ((["--embed-size", 33], ["--embed-size 33", "--num-heads 2"]), (["--num-heads", 5], ["32", "5"]),
+                               (["--num-heads", 0], ["0"]), (["--num-layers", 0], ["0"]), (["--embed-size", -4], ["-4"]),
+                               (["--vocab-size", 0], ["0"]), (["--seq-len", -1], ["-1"]), (["--dropout", 1.5], ["1.5"]),
+                               (["--ffn-hidden-size", -1], ["-1"]), (["--num-layers", 10**12], [10**12]),
+                               (["--embed-size", 2**40], [2**40])):
+            self.assert_refused(self.train("bad", "--max-steps", 1, *options, ranks=2, code=2), 2, *words)
+
+    def test_batch_sizes(self):
+        for options, words in ((["--batch-size", 0], ["--batch-size", "0"]), (["--batch-size", -3], ["--batch-size", "-3"]),
+                               (["--total-batch-size", 6, "--batch-size", 2], ["--total-batch-size 6", "4", "8"]),
+                               (["--total-batch-size", -8], ["--total-batch-size"]),
+                               (["--gradient-accumulation-steps", -1], ["--gradient-accumulation-steps"]),
+                               (["--total-batch-size", 16, "--gradient-accumulation-steps", 3], ["--gradient-accumulation-steps 3", "2"]),
+                               (["--shard-group-size", 3, "--sharding", "hybrid-shard"], ["--shard-group-size 3", "2 ranks"]),
+                               (["--batch-size", 2**62], ["--batch-size"])):
+            self.assert_refused(self.train("bad", "--max-steps", 1, *options, ranks=2, code=2), 2, *words)
+
+    def test_optimizer_numbers(self):
+        for option, value in (("--lr", "-1"), ("--lr", "nan"), ("--weight-decay", "-0.1"), ("--eps", "-1"), ("--clip-grad-norm", "-1"),
+                              ("--warmup-steps", "-1")):
+            self.assert_refused(self.train("bad", "--max-steps", 1, option, value, code=2), 2, option)
+        self.assert_refused(self.train("bad", "--max-steps", 1, "--betas", 0.9, 1.0, code=2), 2, "--betas")
+
+    def test_what_is_missing(self):
+        self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--device", "cpu"], ranks=2), 2, "--train-data")
+        self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--device", "cpu", "--max-epochs", "-1"]), 2, "--val-data")
+        self.assert_refused(fsdp_cli.run("fsdp-eval", [], ranks=2), 2, "checkpoint")
+        self.assert_refused(fsdp_cli.run("fsdp-eval", [self.folder]), 2, "--data", "--prompt")
+
+    def test_missing_checkpoint(self):
+        for path in (self.folder / "no-such", "latest", self.folder / "no" / "latest"):
+            self.assert_refused(self.train("bad", "--restart-checkpoint-file", path, ranks=2, code=4), 4, path)
+        self.assertEqual(self.evaluate(self.folder / "no-such", "--data", self.val_data, code=4).code, 4)
+        (self.folder / "no-checkpoint").mkdir()
+        self.assert_refused(self.train("bad", "--restart-checkpoint-file", self.folder / "no-checkpoint", code=4), 4, "run.json")
+        self.assert_refused(self.evaluate(self.folder / "no-checkpoint", "--data", self.val_data, code=4), 4, "run.json")
+
+    def test_model_directories(self):
+        source = fsdp_cli.folder("FSDP_FIXTURES") / "numerics" / "mingpt_tiny"
+        model = self.folder / "model"
+        model.mkdir()
+        config = (source / "config.json").read_text()
+        weights = (source / "model.safetensors").read_bytes()
+        arguments = ["--max-steps", 1, "--model", model]
+
+        def refuse(code, *words):
+            self.assert_refused(self.train("bad", *arguments, ranks=2, code=code), code, *words)
+        refuse(4, "config.json")
+        (model / "config.json").write_text(config)
+        refuse(4, "model.safetensors")
+        (model / "model.safetensors").write_bytes(weights[:len(weights) // 2])
+        refuse(4, "model.safetensors")
+        (model / "model.safetensors").write_bytes(b"\xff" * 64)
+        refuse(4, "model.safetensors")
+        (model / "model.safetensors").write_bytes(weights)
+        (model / "config.json").write_text(config.replace('"n_embd": 64', '"n_embd": 128').replace('"n_hidden": 256', '"n_hidden": 512'))
+        refuse(4, "shape")
+        (model / "config.json").write_text(config[:40])
+        refuse(4, "config.json")
+
+    def test_output_that_cannot_be_written(self):
+        file = self.folder / "a-file"
+        file.write_text("in the way")
+        for out in (file, file / "below"):
+            result = self.train("bad", "--max-steps", 1, "--out-dir", out, ranks=2, code=1)
+            self.assert_refused(result, 1, str(out), "--out-dir")
+        if os.path.isdir("/proc/self"):
+            self.assert_refused(self.train("bad", "--max-steps", 1, "--out-dir", "/proc/runs", code=1), 1, "/proc/runs")
+
+    def test_trace_that_cannot_be_written(self):
+        result = self.train("trace", "--max-steps", 1, "--trace", self.folder / "no" / "trace.json", ranks=2, code=1)
+        self.assert_refused(result, 1, "trace.json")
+
+    def test_cuda_without_a_gpu(self):
+        if os.path.exists("/dev/nvidia0"):
+            self.skipTest("this machine has a GPU")
+        for program, arguments in (("fsdp-finetune", self.train_arguments("bad", "--device", "cuda")),
+                                   ("fsdp-eval", [self.folder, "--prompt", "a", "--device", "cuda"])):
+            self.assert_refused(fsdp_cli.run(program, arguments, ranks=2), 2, "--device cuda", ":")
+
+    def test_one_failing_rank_takes_the_job_down(self):
+        ids = fsdp_cli.random_tokens(rows=16)
+        ids[2] = fsdp_cli.VOCAB + 5  # rank 2 alone meets it, in the first step
+        path = fsdp_cli.write_tokens(self.folder / "third.h5", ids)
+        started = time.monotonic()
+        result = self.train("down", "--train-data", path, "--no-shuffle", "--batch-size", 1, "--max-steps", 2, ranks=4, code=4)
+        self.assertLess(time.monotonic() - started, 20)
+        self.assertEqual(len(result.errors()), 1, str(result))
+        self.assertIn("[rank 2]", result.errors()[0])
+
+    def test_both_widths_of_ids_give_the_same_losses(self):
+        for dtype in ("uint16", "uint32"):
+            path = fsdp_cli.write_tokens(self.folder / f"{dtype}.h5", fsdp_cli.random_tokens(), dtype)
+            self.train(dtype, "--train-data", path, "--max-steps", 2, "--no-save")
+        self.assertEqual(fsdp_cli.losses(self.run_directory("uint16")), fsdp_cli.losses(self.run_directory("uint32")))
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()

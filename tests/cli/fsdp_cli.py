@@ -1,0 +1,226 @@
+"""Shared by the tests in this folder: runs the programs, alone or under mpiexec, and reads what they write.
+
+CMake gives, as environment variables, FSDP_BIN (folder of the programs), FSDP_MPIEXEC (launcher of the programs' MPI),
+FSDP_FIXTURES (tests/fixtures) and FSDP_DATA (data). A test file ends with `fsdp_cli.main()`: exit code 0 passed,
+1 failed, 77 when every test was skipped.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SKIPPED = 77
+STOPPED_EARLY = 85
+
+try:
+    import h5py
+    import numpy
+except ImportError as missing:
+    print(f"SKIPPED: {missing}")
+    sys.exit(SKIPPED)
+
+VOCAB = 97
+SEQ_LEN = 32
+# 2 layers, 32 wide, vocabulary 97: a step takes milliseconds.
+TINY_MODEL = ["--num-layers", "2", "--num-heads", "2", "--embed-size", "32", "--vocab-size", str(VOCAB),
+              "--seq-len", str(SEQ_LEN)]
+COMMON = ["--device", "cpu"]
+
+
+def folder(variable):
+    return pathlib.Path(os.environ[variable])
+
+
+class Result:
+    """A program that ended."""
+
+    def __init__(self, command, code, out, err):
+        self.command, self.code, self.out, self.err = command, code, out, err
+
+    def __str__(self):
+        return f"{' '.join(map(str, self.command))}\nexit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+    def errors(self):
+        """The messages of the program, one per rank that spoke."""
+        return [line for line in self.err.splitlines() if "error:" in line]
+
+    def json(self):
+        return json.loads(self.out)
+
+
+def command(program, arguments, ranks):
+    launcher = [os.environ["FSDP_MPIEXEC"], "-n", str(ranks)] if ranks else []
+    return launcher + [str(folder("FSDP_BIN") / program)] + [str(a) for a in arguments]
+
+
+def environment(extra=None):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_", "PMIX_", "PALS_"))}
+    env["OMP_NUM_THREADS"] = "1"
+    env.update(extra or {})
+    return env
+
+
+def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, before=None):
+    """Runs a program to its end. ranks 0: without a launcher. `before` runs in the child before exec."""
+    line = command(program, arguments, ranks)
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                               env=environment(env), cwd=cwd, start_new_session=True, preexec_fn=before)
+    try:
+        out, err = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        end_group(process)
+        out, err = process.communicate()
+        raise AssertionError(f"no end after {limit_seconds} s:\n{Result(line, None, out, err)}") from None
+    return Result(line, process.returncode, out, err)
+
+
+def start(program, arguments, ranks, log):
+    """Starts a program in the background; both its streams go to the file `log`."""
+    with open(log, "wb") as file:
+        return subprocess.Popen(command(program, arguments, ranks), stdout=file, stderr=file, env=environment(),
+                                start_new_session=True)
+
+
+def end_group(process):
+    """Ends a program that start() or run() began, with everything it started in its session."""
+    for pid in [*descendants(process.pid), process.pid]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def descendants(pid):
+    """Process ids below `pid`, nearest first."""
+    parents = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        children = parents.get(queue.pop(0), [])
+        found += children
+        queue += children
+    return found
+
+
+def rank_processes(pid, program):
+    """Process ids of the ranks that the mpiexec `pid` started."""
+    found = []
+    for child in descendants(pid):
+        try:
+            name = pathlib.Path(os.readlink(f"/proc/{child}/exe")).name
+        except OSError:
+            continue
+        if name == program:
+            found.append(child)
+    return found
+
+
+def write_tokens(path, ids, dtype="uint16"):
+    """An HDF5 file with input_ids [rows, ids]."""
+    with h5py.File(path, "w") as file:
+        file["input_ids"] = numpy.asarray(ids).astype(dtype)
+    return path
+
+
+def random_tokens(rows=64, width=SEQ_LEN + 1, seed=0, vocab=VOCAB):
+    """Rows that can be learned from: the next id is the last one plus a step of the row's, with some noise."""
+    random = numpy.random.default_rng(seed)
+    first = random.integers(0, vocab, (rows, 1))
+    step = random.integers(1, 4, (rows, 1))
+    ids = (first + step * numpy.arange(width)) % vocab
+    noise = random.random((rows, width)) < 0.05
+    return numpy.where(noise, random.integers(0, vocab, (rows, width)), ids)
+
+
+def records(run_directory):
+    with open(pathlib.Path(run_directory) / "metrics.jsonl", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def steps(run_directory):
+    return [r for r in records(run_directory) if "loss" in r]
+
+
+def losses(run_directory):
+    """Losses of steps 1, 2, 3, ..., each of which must be there once."""
+    found = steps(run_directory)
+    numbers = [r["step"] for r in found]
+    assert numbers == list(range(1, len(found) + 1)), f"{run_directory}: steps {numbers}"
+    return [r["loss"] for r in found]
+
+
+def difference(a, b):
+    """Largest absolute difference of two equally long lists."""
+    assert len(a) == len(b) and a, f"{len(a)} and {len(b)} values"
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
+class Case(unittest.TestCase):
+    """A test with a folder of its own that holds train.h5 (64 rows x 33 ids) and val.h5 (21 rows)."""
+
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="fsdp-cli."))
+        cls.addClassCleanup(shutil.rmtree, cls.folder, True)
+        cls.train_data = write_tokens(cls.folder / "train.h5", random_tokens())
+        cls.val_data = write_tokens(cls.folder / "val.h5", random_tokens(rows=21, seed=1))
+        cls.runs = cls.folder / "runs"
+
+    def run_directory(self, name):
+        return self.runs / name
+
+    def checkpoints(self, name):
+        return self.run_directory(name) / "checkpoints"
+
+    def train_arguments(self, name, *more):
+        return ["--train-data", self.train_data, "--out-dir", self.runs, "--run-name", name, *COMMON, *TINY_MODEL, *more]
+
+    def train(self, name, *more, ranks=0, code=0, **how):
+        """Trains the tiny model as run `name`, checks the exit code, returns the Result."""
+        result = run("fsdp-finetune", self.train_arguments(name, *more), ranks, **how)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def evaluate(self, checkpoint, *more, ranks=0, code=0):
+        """Runs fsdp-eval --json; returns its report, or the Result when another exit code than 0 is expected."""
+        result = run("fsdp-eval", [checkpoint, "--json", *COMMON, *more], ranks)
+        self.assertEqual(result.code, code, str(result))
+        return result.json() if code == 0 else result
+
+    def assert_refused(self, result, code, *words):
+        """One message, the right exit code, and the message names `words`."""
+        self.assertEqual(result.code, code, str(result))
+        self.assertEqual(len(result.errors()), 1, str(result))
+        for word in words:
+            self.assertIn(str(word), result.errors()[0])
+
+
+def say(text):
+    """A figure for the test's log."""
+    print(text, flush=True)
+
+
+def main():
+    program = unittest.main(exit=False, verbosity=2)
+    result = program.result
+    if not result.wasSuccessful():
+        sys.exit(1)
+    if result.testsRun and len(result.skipped) == result.testsRun:
+        for _, reason in result.skipped:
+            print(f"SKIPPED: {reason}")
+        sys.exit(SKIPPED)

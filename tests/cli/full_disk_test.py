@@ -1,0 +1,61 @@
+"""A full disk or a file-size limit during a save: one clear message, exit code 1, the checkpoint before stays."""
+
+import os
+import resource
+import signal
+import subprocess
+
+import fsdp_cli
+
+
+class FullDisk(fsdp_cli.Case):
+    def small_disk(self, size):
+        """A tmpfs of `size`, where this user may mount one."""
+        disk = self.folder / "disk"
+        disk.mkdir(exist_ok=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, text=True, check=False)
+        if mounted.returncode:
+            self.skipTest(f"no tmpfs can be mounted here (the file-size test stands in): {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=False)
+        return disk
+
+    def check(self, folder, result, saved):
+        self.assertEqual(result.code, 1, str(result))
+        self.assertTrue(result.errors(), str(result))
+        self.assertIn("checkpoint", result.errors()[-1])
+        self.assertEqual(os.readlink(folder / "latest"), saved)
+        self.assertEqual(sorted(p.name for p in folder.iterdir()), ["latest", saved], "no half checkpoint is left")
+        self.evaluate(folder / "latest", "--data", self.val_data)
+
+    def test_full_disk(self):
+        disk = self.small_disk("1400k")  # two checkpoints of 540 kB and the metrics
+        folder = disk / "full" / "checkpoints"
+        result = fsdp_cli.run("fsdp-finetune", [*self.train_arguments("full", "--max-steps", 8, "--save-every", 2), "--out-dir", disk], ranks=2)
+        names = sorted(p.name for p in folder.iterdir())
+        self.assertEqual(result.code, 1, str(result))
+        self.assertIn("No space left", result.err)
+        self.assertEqual(names, ["latest", "step-00000002", "step-00000004"], str(result))
+        self.assertEqual(os.readlink(folder / "latest"), "step-00000004")
+        self.evaluate(folder / "latest", "--data", self.val_data)
+        self.assertEqual([r["step"] for r in fsdp_cli.steps(disk / "full")], list(range(1, 9)), "the run went on training")
+        # With room again the run goes on from there.
+        subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+        resumed = fsdp_cli.run("fsdp-finetune", [*self.train_arguments("full", "--max-steps", 8, "--restart-checkpoint-file", "latest"), "--out-dir", disk], ranks=2)
+        self.assertEqual(resumed.code, 0, str(resumed))
+        self.train("undisturbed", "--max-steps", 8, ranks=2)
+        self.assertEqual(fsdp_cli.losses(disk / "full"), fsdp_cli.losses(self.run_directory("undisturbed")))
+
+    def limit_file_size(self):
+        # Python leaves SIGXFSZ ignored and exec keeps that; a shell's child has the default, which ends the process.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200 * 1024, 200 * 1024))
+
+    def test_file_size_limit(self):
+        self.train("limit", "--max-steps", 2)
+        result = self.train("limit", "--max-steps", 6, "--save-every", 2, "--restart-checkpoint-file", "latest", code=1, before=self.limit_file_size)
+        self.check(self.checkpoints("limit"), result, "step-00000002")
+        self.assertIn("File too large", result.err)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()

@@ -1,0 +1,77 @@
+"""Stopping early: signals and time limits end a run with exit code 85 and a checkpoint to go on from."""
+
+import os
+import signal
+import time
+
+import fsdp_cli
+
+
+class Stop(fsdp_cli.Case):
+    def start_and_wait(self, name, *options, ranks=2, steps=20):
+        log = self.folder / f"{name}.log"
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments(name, *options), ranks, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        end = time.monotonic() + 60
+        metrics = self.run_directory(name) / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < steps:
+            self.assertIsNone(process.poll(), log.read_text())
+            self.assertLess(time.monotonic(), end, log.read_text())
+            time.sleep(0.01)
+        return process, log
+
+    def assert_continues(self, name, *options, more=5):
+        """The stopped run, gone on for some steps, equals an undisturbed one bit for bit."""
+        stopped = len(fsdp_cli.losses(self.run_directory(name)))
+        total = stopped + more
+        self.train(name, "--max-steps", total, "--restart-checkpoint-file", "latest", *options, ranks=2)
+        self.train("undisturbed", "--max-steps", total, *options, ranks=2)
+        self.assertEqual(fsdp_cli.losses(self.run_directory(name)), fsdp_cli.losses(self.run_directory("undisturbed")))
+
+    def test_signals_to_the_launcher(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            with self.subTest(signal=number.name):
+                name = number.name.lower()
+                process, log = self.start_and_wait(name, "--max-steps", 100000)
+                process.send_signal(number)
+                self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+                self.assertIn(f"signal {int(number)}", log.read_text())
+                self.evaluate(self.checkpoints(name) / "latest", "--data", self.val_data)
+                self.assert_continues(name)
+
+    def test_a_signal_to_one_rank_stops_all(self):
+        process, log = self.start_and_wait("one", "--max-steps", 100000, "--total-batch-size", 32)
+        ranks = fsdp_cli.rank_processes(process.pid, "fsdp-finetune")
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGTERM)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.assert_continues("one", "--total-batch-size", 32)
+
+    def test_a_signal_without_a_launcher(self):
+        process, log = self.start_and_wait("alone", "--max-steps", 100000, ranks=0)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.evaluate(self.checkpoints("alone") / "latest", "--data", self.val_data)
+
+    def test_time_limit(self):
+        started = time.monotonic()
+        result = self.train("limit", "--max-steps", 1000000, "--time-limit", "0:08", "--json", code=fsdp_cli.STOPPED_EARLY, ranks=2)
+        self.assertLess(time.monotonic() - started, 20)
+        self.assertTrue(result.json()["stopped_early"])
+        self.evaluate(self.checkpoints("limit") / "latest", "--data", self.val_data)
+
+    def test_the_schedulers_end_time(self):
+        env = {"SLURM_JOB_END_TIME": str(int(time.time()) + 9)}
+        self.train("slurm", "--max-steps", 1000000, code=fsdp_cli.STOPPED_EARLY, env=env, ranks=2)
+        self.assertTrue((self.checkpoints("slurm") / "latest" / "run.json").exists())
+
+    def test_no_time_at_all_still_leaves_a_checkpoint(self):
+        result = self.train("none", "--max-steps", 10, "--time-limit", "0:01", "--json", code=fsdp_cli.STOPPED_EARLY)
+        self.assertEqual(result.json()["steps"], 0)
+        self.train("none", "--max-steps", 3, "--restart-checkpoint-file", "latest")
+        self.train("undisturbed", "--max-steps", 3)
+        self.assertEqual(fsdp_cli.losses(self.run_directory("none")), fsdp_cli.losses(self.run_directory("undisturbed")))
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
