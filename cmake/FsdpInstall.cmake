@@ -1,0 +1,25 @@
+# cmake --install: programs in bin/, job scripts and data in share/fsdp/, text in share/doc/fsdp/; lib/cuda installs itself.
+# The installed programs look in their own lib/ first (scripts/dist fills it) and then where LibTorch and MPI were at
+# build time.
+include(GNUInstallDirs)
+
+# Named one by one: CMake leaves folders of the source tree, such as .deps, out of INSTALL_RPATH_USE_LINK_PATH.
+set(install_rpath "$ORIGIN/../lib" "${LibTorch_LIBRARY_DIR}")
+foreach(library IN LISTS MPI_CXX_LIBRARIES)
+  get_filename_component(directory "${library}" DIRECTORY)
+  list(APPEND install_rpath "${directory}")
+endforeach()
+list(REMOVE_DUPLICATES install_rpath)
+
+get_property(programs GLOBAL PROPERTY FSDP_PROGRAMS)
+foreach(program IN LISTS programs)
+  set_target_properties(${program} PROPERTIES INSTALL_RPATH "${install_rpath}" INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+endforeach()
+install(PROGRAMS slurm/mingpt.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/slurm COMPONENT rest)
+install(PROGRAMS pbs/mingpt.pbs DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/pbs COMPONENT rest)
+install(DIRECTORY data/shakespeare data/gpt2 DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
+install(FILES data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest OPTIONAL)

@@ -1,0 +1,94 @@
+# Shared by the scripts in this folder; source it. Sets `root` and defines the helpers below.
+# shellcheck shell=bash
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=$root/.deps/venv
+# What scripts/setup has installed, one requirement a line.
+# shellcheck disable=SC2034 # for the scripts that source this
+stamp=$venv/.fsdp-requirements
+
+say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
+die() {
+    say "$*"
+    exit 1
+}
+
+# usage: prints the comment block at the head of the calling script.
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+
+# step WORDS...: a section heading.  show COMMAND...: prints a command as it can be repeated, then runs it.
+step() { printf '\n== %s\n' "$*"; }
+show() {
+    local words
+    words=$(printf ' %q' "$@")
+    printf '$%s\n' "${words//"$root/"/}"
+    "$@"
+}
+
+# Directories in which a site may have put LibTorch: Torch_DIR and CMAKE_PREFIX_PATH, which cluster modules set for many
+# packages, so only a prefix that really holds libtorch_cpu counts.
+site_libtorch() {
+    local prefix found
+    local -a prefixes=()
+    if [[ -n ${Torch_DIR:-} ]]; then prefixes+=("$Torch_DIR/../../.." "$Torch_DIR"); fi
+    IFS=':;' read -ra found <<<"${CMAKE_PREFIX_PATH:-}"
+    prefixes+=("${found[@]}")
+    for prefix in "${prefixes[@]}"; do
+        for found in "$prefix" "$prefix/libtorch" "$prefix/torch"; do
+            if [[ -e $found/lib/libtorch_cpu.so ]]; then
+                (cd "$found" && pwd -P)
+                return 0
+            fi
+        done
+    done
+    return 1
+}
+
+# choose_mpi: sets mpi_kind (site, wheel or debian), mpi_cxx and mpiexec.  FSDP_MPI overrides.
+# The site's own MPI wins: it knows the machine's network and launcher.  Debian's MPICH 4.0.2 does not count as such and
+# is used only by name: it sometimes hangs in MPI_Finalize across hosts (fixed later, pmodels/mpich PR 6596), which the
+# MPICH of the PyPI wheel does not.
+choose_mpi() {
+    local on_path=''
+    on_path=$(PATH=${PATH//"$venv/bin"/} command -v mpicxx || true)
+    case $on_path in /usr/bin/* | /bin/*) on_path='' ;; esac
+    if [[ -n ${MPI_HOME:-} && -x ${MPI_HOME:-}/bin/mpicxx ]]; then on_path=$MPI_HOME/bin/mpicxx; fi
+    mpi_kind=${FSDP_MPI:-}
+    if [[ -z $mpi_kind ]]; then
+        mpi_kind=wheel
+        if [[ -n $on_path ]]; then mpi_kind=site; fi
+    fi
+    case $mpi_kind in
+        site)
+            [[ -n $on_path ]] || die "FSDP_MPI=site, but there is no mpicxx on PATH and none in MPI_HOME/bin: load the site's MPI module"
+            mpi_cxx=$on_path
+            ;;
+        wheel) mpi_cxx=$venv/bin/mpicxx ;;
+        debian) mpi_cxx=/usr/bin/mpicxx ;;
+        *) die "FSDP_MPI=$mpi_kind is not one of site, wheel, debian" ;;
+    esac
+    mpiexec=${mpi_cxx%/*}/mpiexec
+    if [[ ! -x $mpiexec && $mpi_kind == site ]]; then mpiexec=$(command -v mpiexec || true); fi
+}
+
+# Cores this process may use: its affinity, and the control group's quota where there is one.
+usable_cores() {
+    local cores quota period
+    cores=$(nproc)
+    if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
+        quota=$(((quota + period - 1) / period))
+        if ((quota >= 1 && quota < cores)); then cores=$quota; fi
+    fi
+    echo "$cores"
+}
+
+# Memory that is left for us, in MiB: what the machine has available, or less where a control group limits it.
+usable_memory_mib() {
+    local available limit used
+    available=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
+    if read -r limit 2>/dev/null </sys/fs/cgroup/memory.max && [[ $limit != max ]]; then
+        read -r used 2>/dev/null </sys/fs/cgroup/memory.current || used=0
+        limit=$(((limit - used) / 1048576))
+        if ((limit < available)); then available=$limit; fi
+    fi
+    echo "$available"
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Shows that layers.py and file_length.py do fail: each is given small trees with one fault."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+# check, file, content, words that the complaint must hold (None: must pass)
+CASES = [
+    ("layers.py", "lib/base/a.hpp", '#include "lib/formats/b.hpp"\n', "lib/base is below lib/formats"),
+    ("layers.py", "lib/comm/a.cpp", '#include "lib/fsdp/b.hpp"\n', "lib/comm is below lib/fsdp"),
+    ("layers.py", "lib/model/a.cpp", '#include "lib/optim/b.hpp"\n', "are on one level"),
+    ("layers.py", "lib/formats/a.cpp", '#include "lib/tensor/b.hpp"\n', "are on one level"),
+    ("layers.py", "lib/dataset/a.cpp", "#include <ATen/core/Tensor.h>\n", "free of LibTorch"),
+    ("layers.py", "lib/run/a.cpp", "#include <CLI/CLI.hpp>\n", "only apps/"),
+    ("layers.py", "lib/extra/a.cpp", "\n", "has no place"),
+    ("layers.py", "lib/fsdp/a.cpp", '#include "lib/comm/b.hpp"\n#include "lib/fsdp/c.hpp"\n', None),
+    ("layers.py", "lib/tensor/a.cpp", '#include "lib/formats/b.hpp"\n#include <ATen/core/Tensor.h>\n', None),
+    ("file_length.py", "lib/base/a.cpp", "//\n" * 401, "401 lines"),
+    ("file_length.py", "lib/base/a.hpp", "//\n" * 201, "201 lines"),
+    ("file_length.py", "scripts/a", "#!/bin/sh\n" * 401, "401 lines"),
+    ("file_length.py", "lib/base/a.cpp", "//\n" * 400, None),
+]
+
+
+def main():
+    failures = 0
+    for check, name, content, words in CASES:
+        with tempfile.TemporaryDirectory() as root:
+            file = pathlib.Path(root) / name
+            file.parent.mkdir(parents=True)
+            file.write_text(content, encoding="utf-8")
+            done = subprocess.run([sys.executable, HERE / check, "--root", root], capture_output=True, text=True, check=False)
+        as_expected = done.returncode == 0 if words is None else done.returncode == 1 and words in done.stdout
+        if not as_expected:
+            failures += 1
+            print(f"{check} on {name}: expected {words or 'no complaint'}; got code {done.returncode}: {done.stdout}{done.stderr}")
+    print(f"{len(CASES) - failures} of {len(CASES)} cases as expected")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

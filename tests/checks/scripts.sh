@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Every shell script of the project parses, and passes shellcheck where there is one.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+mapfile -t files < <(find .ci scripts slurm pbs tests -type f -exec grep -lE '^#!.*(/| )(ba)?sh$' {} + | sort)
+((${#files[@]} > 5)) || { echo "only ${#files[@]} scripts found: is this the source tree?"; exit 1; }
+bad=0
+for file in "${files[@]}" scripts/common.sh; do
+    bash -n "$file" || bad=1
+    [[ -x $file || $file == */common.sh ]] || { echo "$file is not executable"; bad=1; }
+done
+if command -v shellcheck >/dev/null; then
+    shellcheck --severity=warning -x -P SCRIPTDIR "${files[@]}" || bad=1
+else
+    echo "no shellcheck here: only parsed"
+fi
+((bad)) || echo "${#files[@]} scripts are in order"
+exit "$bad"
