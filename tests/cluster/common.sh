@@ -1,0 +1,55 @@
+# Shared by the tests in this folder; source it.  CMake gives FSDP_BIN (folder of the programs), FSDP_SOURCE (the project),
+# FSDP_MPIEXEC (launcher of the programs' MPI) and FSDP_PYTHON.
+# shellcheck shell=bash
+: "${FSDP_BIN:?}" "${FSDP_SOURCE:?}" "${FSDP_MPIEXEC:?}" "${FSDP_PYTHON:?}"
+here=$FSDP_SOURCE/tests/cluster
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+skip() {
+    echo "SKIPPED: $*"
+    exit 77
+}
+
+# A folder of our own under /tmp: the path of a socket may be no longer than 108 bytes.
+# Open to all: munged insists.
+work=$(mktemp -d "${TMPDIR:-/tmp}/fsdp-test.XXXXXX")
+chmod 755 "$work"
+cleanup=()
+at_exit() {
+    local command
+    for command in "${cleanup[@]}"; do $command || true; done
+    rm -rf "$work"
+}
+trap at_exit EXIT
+
+# Settings of the tiny run that the tests repeat, as variables of the job scripts.
+small_run() {
+    export FSDP_BIN DATA_DIR=$FSDP_SOURCE/data/shakespeare OUT_DIR=$work/runs DEVICE=cpu PRECISION=float32
+    export NUM_LAYERS=2 NUM_HEADS=2 EMBED_SIZE=32 SEQ_LEN=32 BATCH_SIZE=2 SAVE_INTERVAL_MINUTES='' TOTAL_BATCH_SIZE=''
+}
+
+# wait_for SECONDS COMMAND...: until COMMAND succeeds; fails after SECONDS.
+wait_for() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.05
+    done
+}
+
+# has_steps RUN N: the run has logged N steps or more.
+has_steps() {
+    local steps=0
+    if [[ -e $work/runs/$1/metrics.jsonl ]]; then steps=$(grep -c '"loss"' "$work/runs/$1/metrics.jsonl" || true); fi
+    ((steps >= $2))
+}
+
+# same_losses RUN RUN [ARGUMENTS of same_losses.py]
+same_losses() {
+    "$FSDP_PYTHON" "$here/same_losses.py" "$work/runs/$1/metrics.jsonl" "$work/runs/$2/metrics.jsonl" "${@:3}" ||
+        fail "runs $1 and $2 differ"
+}

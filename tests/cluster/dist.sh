@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The tarball of scripts/dist and an installed tree, in a folder that has nothing to do with the source: programs start,
+# train and evaluate with a bare environment; the tarball's need no library of the source tree.
+#   FSDP_BUILD   the build folder
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+command -v patchelf >/dev/null || skip "no patchelf: apt-get install -y patchelf"
+bare=(env -i PATH=/usr/bin:/bin OMP_NUM_THREADS=1)
+cd "$work"
+
+FSDP_BUILD_DIR=$FSDP_BUILD "$FSDP_SOURCE/scripts/dist" --no-build --out "$work"
+tar -xf "$work"/fsdp-*.tar.*
+cd "$work"/fsdp-*/
+for file in LICENSE README data/shakespeare/train.h5 slurm/mingpt.sh pbs/mingpt.pbs licenses; do
+    [[ -e $file ]] || fail "the tarball lacks $file"
+done
+for program in bin/fsdp-*; do
+    libraries=$("${bare[@]}" ldd "$program")
+    if grep -E "not found|$FSDP_SOURCE|$FSDP_BUILD" <<<"$libraries"; then fail "$program needs these from outside the tarball"; fi
+    "${bare[@]}" "$program" --version || fail "$program --version ended with $?"
+done
+
+mpiexec=$FSDP_MPIEXEC # a site's own MPI is not packed
+if [[ -x bin/mpiexec ]]; then mpiexec=bin/mpiexec; fi
+"${bare[@]}" "$mpiexec" -n 2 bin/fsdp-finetune --model mingpt --num-layers 2 --num-heads 2 --embed-size 32 --seq-len 32 \
+    --batch-size 2 --max-steps 3 --device cpu --precision float32 --train-data data/shakespeare/train.h5 --run-name tarball ||
+    fail "training ended with $?"
+"${bare[@]}" "$mpiexec" -n 2 bin/fsdp-eval runs/tarball/checkpoints/latest --data data/shakespeare/validation.h5 --json \
+    >eval.json || fail "the evaluation ended with $?"
+cat eval.json
+"$FSDP_PYTHON" -c 'import json; loss = json.load(open("eval.json"))["loss"]; assert 9 < loss < 12, loss' ||
+    fail "the loss of a model that has hardly learned is about ln 50257 = 10.8"
+
+cmake --install "$FSDP_BUILD" --prefix "$work/installed" >/dev/null
+for program in "$work"/installed/bin/fsdp-*; do
+    "${bare[@]}" "$program" --version >/dev/null || fail "installed $program --version ended with $?"
+done
+[[ -x $work/installed/share/fsdp/slurm/mingpt.sh ]] || fail "the job script is not installed"

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# What the job scripts decide by themselves, with stand-ins for the program and the launcher: options, launcher, restart,
+# crash-loop guard.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+cd "$work"
+mkdir -p bin launcher
+cat >bin/fsdp-finetune <<'SH'
+#!/bin/sh
+echo "options: $*"
+if [ -n "${REACH_STEP:-}" ]; then
+    mkdir -p "$OUT_DIR/$RUN_NAME/checkpoints/step-$REACH_STEP"
+    ln -sfn "step-$REACH_STEP" "$OUT_DIR/$RUN_NAME/checkpoints/latest"
+fi
+exit "${END_WITH:-0}"
+SH
+cat >launcher/mpiexec <<'SH'
+#!/bin/sh
+if [ "$1" = --version ]; then echo "$MPIEXEC_VERSION"; else echo "mpiexec $*"; fi
+SH
+printf '#!/bin/sh\necho "scontrol $*"\n' >launcher/scontrol
+cat >launcher/qstat <<'SH'
+#!/bin/sh
+printf 'Job Id: 7.server\n    Resource_List.walltime = 01:02:30\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
+SH
+printf '#!/bin/sh\necho "qsub $*"\n' >launcher/qsub
+chmod +x bin/fsdp-finetune launcher/*
+printf 'node1\nnode1\nnode2\nnode2\n' >nodefile
+unset "${!SLURM_@}" "${!PBS_@}"
+
+pbs() { # VARIABLE=VALUE...
+    env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" \
+        PBS_O_WORKDIR="$work" "$@" bash "$FSDP_SOURCE/pbs/mingpt.pbs" 2>&1
+}
+slurm() { # VARIABLE=VALUE... [-- ARGUMENTS of the script]
+    local -a variables=()
+    while (($#)) && [[ $1 != -- ]]; do variables+=("$1"); shift; done
+    env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" SLURM_JOB_ID=7 SLURM_SUBMIT_DIR="$work" \
+        LAUNCHER=env "${variables[@]}" bash "$FSDP_SOURCE/slurm/mingpt.sh" "${@:2}" 2>&1
+}
+expect() { # CODE WORDS COMMAND...: COMMAND ends with CODE and prints WORDS
+    local code=$1 words=$2 got=0 output
+    shift 2
+    output=$("$@") || got=$?
+    if [[ $got != "$code" || $output != *"$words"* ]]; then
+        printf '%s\n' "$output"
+        fail "'$*' gave $got, expected $code and: $words"
+    fi
+}
+
+# The launcher: hosts are counted, not lines of the node file.
+expect 0 "--ppn 4 --depth=8 --cpu-bind list:24:16:8:0 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="PALS 1.3.4"
+expect 0 "mpiexec -n 8 --ppn 4" pbs MPIEXEC_VERSION="PALS 1.3.4"
+expect 0 "--depth=8 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="PALS 1.3.4" CPU_BIND=
+expect 0 "-ppn 4 -n 8 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="HYDRA build details:"
+expect 0 "--map-by ppr:2:node -n 4 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
+
+# Options: an argument wins over its variable and is given once; nothing to restart from means no restart.
+expect 0 "--num-layers 6 --num-heads 12" slurm NUM_LAYERS=6
+expect 0 "--run-name a --num-layers=3" slurm RUN_NAME=a NUM_LAYERS=6 -- --num-layers=3
+expect 0 "--run-name b --seed 3 --lr 1" pbs RUN_NAME=b LAUNCHER=env ARGS="--seed 3 --lr 1"
+if slurm RUN_NAME=c -- --num-layers 3 | grep -q -e '--num-layers 12' -e restart; then fail "an option was given twice, or a restart"; fi
+
+# 85: again, from the checkpoint, as long as there is progress.
+expect 0 "scontrol requeue 7" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000010
+expect 0 "--restart-checkpoint-file latest" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000018
+expect 0 "from step 18" slurm RUN_NAME=d END_WITH=85
+expect 0 "requeueing" slurm RUN_NAME=d END_WITH=85
+expect 1 "no progress" slurm RUN_NAME=d END_WITH=85
+expect 0 "requeueing" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000020
+expect 0 "again RUN e" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 REACH_STEP=00000010 "RESUBMIT=echo again RUN \$RUN_NAME"
+expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
+expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
+expect 1 "no progress" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
+expect 85 "RUN_NAME=f" pbs RUN_NAME=f LAUNCHER=env END_WITH=85 REACH_STEP=00000010 RESUBMIT=no
+
+# What qstat knows: the walltime less 3 minutes, and how the job was submitted, on folded lines.
+expect 0 "--time-limit 0:59:30" pbs RUN_NAME=h LAUNCHER=env
+expect 0 "--time-limit 5:00 " pbs RUN_NAME=h LAUNCHER=env TIME_LIMIT=5:00
+expect 0 "qsub -V -A some_project pbs/mingpt.pbs" pbs RUN_NAME=i LAUNCHER=env END_WITH=85 REACH_STEP=00000010
+
+# Any other code is the job's own; a script that is not run by its scheduler says so.
+expect 4 "code 4" slurm RUN_NAME=g END_WITH=4
+expect 4 "code 4" pbs RUN_NAME=g LAUNCHER=env END_WITH=4
+expect 2 "sbatch" slurm SLURM_JOB_ID=
+expect 2 "qsub" pbs PBS_JOBID=
+expect 2 "FSDP_BIN" slurm FSDP_BIN="$work/nothing"
+echo "as expected"

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# slurm/mingpt.sh in a real, small Slurm: run to completion; stopped by a signal, requeued and finished with the same
+# losses; started with the wrong srun --mpi.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+PATH=$PATH:/usr/sbin:/sbin
+for tool in slurmctld slurmd munged sbatch srun scontrol; do
+    command -v "$tool" >/dev/null || skip "no $tool: apt-get install -y slurm-wlm munge"
+done
+small_run
+export SLURM_TOY_DIR=$work/slurm
+export SLURM_TOY_EXTRA="SchedulerParameters=sched_interval=2,bf_interval=2" # a requeued job need not wait for the next minute
+cleanup+=("$here/slurm-down --purge")
+started=$("$here/slurm-up" 2>"$work/slurm-up.log") || skip "Slurm cannot run here: $(tail -n 1 "$work/slurm-up.log")"
+eval "$started"
+cd "$work"
+
+# submit NAME STEPS [ARGUMENTS of sbatch]: prints the job's number.
+submit() {
+    RUN_NAME=$1 sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --time=10 --output="$work/$1.out" "${@:3}" \
+        "$FSDP_SOURCE/slurm/mingpt.sh" --max-steps "$2" --save-every 5 --seed 3
+}
+state() { scontrol show job "$1" | sed -nE 's/.*JobState=([A-Z]+).*/\1/p'; }
+ended() { [[ $(state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)$ ]]; }
+show_and_fail() { cat "$work/$1.out"; fail "$2"; }
+
+# finish JOB NAME: waits for the end, which must be a good one.
+finish() {
+    wait_for 120 ended "$1" || show_and_fail "$2" "job $2 is still $(state "$1")"
+    [[ $(state "$1") == COMPLETED ]] || show_and_fail "$2" "job $2 ended as $(state "$1")"
+}
+
+echo "-- two tasks, to completion; then the same, stopped on the way"
+for steps in 200 1000 5000; do # more of them where the machine is so fast that the signal comes too late
+    finish "$(submit calm-$steps $steps)" "calm-$steps"
+    job=$(submit stopped-$steps $steps)
+    wait_for 60 has_steps "stopped-$steps" 12 || show_and_fail "stopped-$steps" "no progress"
+    scancel -s USR1 "$job" # reaches the ranks, as --signal=USR1@120 does
+    finish "$job" "stopped-$steps"
+    if grep -q requeueing "stopped-$steps.out"; then break; fi
+    echo "$steps steps were over before the signal came"
+done
+cat "stopped-$steps.out"
+grep -q "requeueing" "stopped-$steps.out" || fail "the job was never stopped"
+scontrol show job "$job" | grep -q 'Restarts=1' || fail "not restarted once"
+same_losses "calm-$steps" "stopped-$steps" --steps "$steps"
+
+echo "-- the wrong srun --mpi"
+job=$(SRUN_MPI=none submit wrong 40)
+wait_for 60 ended "$job" || show_and_fail wrong "the job hangs"
+cat wrong.out
+[[ $(state "$job") == FAILED ]] || fail "two jobs of one rank each were not noticed"
+grep -q -e '--mpi' wrong.out || fail "the message does not name srun --mpi"
