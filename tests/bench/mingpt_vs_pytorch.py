@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""fsdp-finetune against PyTorch FSDP on the same machine, in one run: same model, weights, rows, threads.
+
+For each size and precision the contenders take turns, --reps times:
+  stock   FSDP2 as it comes
+  tuned   FSDP1 with fused AdamW and a malloc that keeps its memory
+  ours    full-shard
+and the ratios ours/stock and ours/tuned are formed turn by turn, so a machine that drifts slows all of them.
+Percent of GEMM peak = 6 x parameters (without position embeddings) x tokens/s over a 2048-cubed product measured on all
+ranks at once in the same turn.
+
+Needs the peer program peer_mingpt.py (PEER_DIR, by default ../shared/peers beside the repository); skips without it.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SIZES = {
+    "S": dict(layers=4, embed=256, heads=4, batch=4, steps=8),
+    "M": dict(layers=12, embed=768, heads=12, batch=4, steps=5),
+}
+WARMUP = 2
+TUNED_MALLOC = dict(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="1099511627776", MALLOC_TOP_PAD_="67108864")
+GEMM = """
+import sys, time, torch
+torch.set_num_threads(1)
+d = getattr(torch, sys.argv[1]); n = 2048
+a = torch.randn(n, n).to(d); b = torch.randn(n, n).to(d); c = torch.empty(n, n, dtype=d)
+torch.mm(a, b, out=c); best = 1e9; end = time.time() + 3
+while time.time() < end:
+    t = time.perf_counter(); torch.mm(a, b, out=c); best = min(best, time.perf_counter() - t)
+print(2 * n**3 / best / 1e9)
+"""
+
+
+def run_peer(peer, size, precision, impl, tuned, extra):
+    s = SIZES[size]
+    env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    if tuned:
+        env.update(TUNED_MALLOC)
+    command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--nproc-per-node", "2", "--master-port", "29517",
+               peer, "--impl", impl, "--precision", precision, "--layers", str(s["layers"]), "--embed", str(s["embed"]),
+               "--heads", str(s["heads"]), "--batch_size", str(s["batch"]), "--steps", str(s["steps"]),
+               "--warmup", str(WARMUP), "--loss_dtype", "float32"] + (["--optim", "fused"] if tuned else []) + extra
+    out = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    d = json.loads(next(line for line in out.splitlines() if line.startswith("PEER_JSON"))[10:])
+    steps = d["step_s"][WARMUP:]
+    tokens = d["tokens_per_step"]
+    return dict(tok=tokens / statistics.median(steps), best=tokens / min(steps), loss=d["loss"],
+                rss=max(r["ru_maxrss_mb"] for r in d["ranks"]), n=d["n_params_no_wpe"])
+
+
+def run_ours(size, precision, model_dir, work, program, mpiexec, data):
+    s = SIZES[size]
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    name = f"{size}-{precision}"
+    command = [mpiexec, "-n", "2", program, "--model", model_dir, "--train-data", data, "--no-shuffle", "--seq-len", "256",
+               "--batch-size", str(s["batch"]), "--max-steps", str(s["steps"]), "--lr", "1e-3", "--betas", "0.9", "0.999",
+               "--weight-decay", "0.01", "--decay-all", "--clip-grad-norm", "1.0", "--precision", precision,
+               "--out-dir", work, "--run-name", name, "--no-save", "--quiet", "--device", "cpu",
+               "--trace", os.path.join(work, "trace.json")]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit("fsdp-finetune failed: " + done.stderr)
+    with open(os.path.join(work, name, "metrics.jsonl")) as f:
+        records = [json.loads(line) for line in f]
+    records = [r for r in records if "loss" in r]
+    steps = [r["step_seconds"] for r in records[WARMUP:]]
+    tokens = records[0]["tokens"]
+    return dict(tok=tokens / statistics.median(steps), best=tokens / min(steps), loss=[r["loss"] for r in records], rss=records[-1]["peak_rss_bytes"] / 1048576)
+
+
+def where_time_goes(work):
+    """Shares of rank 0's steps after the warm-up, by what the engine was doing."""
+    with open(os.path.join(work, "trace.json")) as f:
+        events = [e for e in json.load(f) if e.get("ph") == "X" and e["pid"] == 0]
+    reads = sorted(e["ts"] for e in events if e["cat"] == "input")
+    begin = reads[WARMUP]
+    events = [e for e in events if e["ts"] >= begin]
+    total = max(e["ts"] + e["dur"] for e in events) - begin
+    kinds = {"forward of the blocks": 0.0, "backward of the blocks": 0.0, "head and loss": 0.0, "waiting for parameters": 0.0,
+             "gradient sums and waiting for them": 0.0, "norm": 0.0, "AdamW and publishing": 0.0, "input": 0.0}
+    for e in events:
+        name = e["name"]
+        if name.startswith("forward"):
+            kind = "forward of the blocks"
+        elif name.startswith("backward"):
+            kind = "backward of the blocks"
+        elif name == "head and loss":
+            kind = name
+        elif name.startswith("gather"):
+            kind = "waiting for parameters"
+        elif name.startswith("reduce"):
+            kind = "gradient sums and waiting for them"
+        elif name == "gradient norm":
+            kind = "norm"
+        elif name == "AdamW":
+            kind = "AdamW and publishing"
+        elif e["cat"] == "input":
+            kind = "input"
+        else:
+            continue  # inside AdamW
+        kinds[kind] += e["dur"]
+    kinds["other"] = total - sum(kinds.values())
+    return ", ".join(f"{name} {100 * value / total:.1f} %" for name, value in kinds.items())
+
+
+def gemm_peak(precision):
+    dtype = "float32" if precision == "float32" else "bfloat16"
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    both = [subprocess.Popen([sys.executable, "-c", GEMM, dtype], env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    return sum(float(p.communicate()[0]) for p in both)
+
+
+def spread(values):
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--sizes", default=os.environ.get("BENCH_SIZES", "S,M"))
+    ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))
+    ap.add_argument("--reps", type=int, default=int(os.environ.get("BENCH_REPS", "3")))
+    ap.add_argument("--program", default=os.environ.get("FSDP_FINETUNE", os.path.join(ROOT, "build/bin/fsdp-finetune")))
+    ap.add_argument("--mpiexec", default=os.environ.get("FSDP_MPIEXEC", "mpiexec"))
+    args = ap.parse_args()
+    peer = os.path.join(os.environ.get("PEER_DIR", os.path.join(ROOT, "..", "shared", "peers")), "peer_mingpt.py")
+    if not os.path.exists(peer):
+        print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
+        sys.exit(77)
+    data = os.path.join(ROOT, "data/shakespeare/train.h5")
+    print(f"{'run':<12} {'tok/s':>22} {'% of GEMM peak':>15} {'RSS MB':>8}   ratio of ours: median (min..max)")
+    with tempfile.TemporaryDirectory() as work:
+        for size in args.sizes.split(","):
+            model_dir = os.path.join(work, "model-" + size)
+            os.makedirs(model_dir)
+            s = SIZES[size]
+            with open(os.path.join(model_dir, "config.json"), "w") as f:
+                json.dump(dict(n_layer=s["layers"], n_head=s["heads"], n_embd=s["embed"], n_hidden=4 * s["embed"],
+                               vocab_size=50257, block_size=256), f)
+            weights = ["--save_init", os.path.join(model_dir, "model.safetensors")]
+            for precision in args.precisions.split(","):
+                turns = []
+                for _ in range(args.reps):
+                    peak = gemm_peak(precision)
+                    stock = run_peer(peer, size, precision, "fsdp2", False, ["--data", data] + weights)
+                    ours = run_ours(size, precision, model_dir, work, args.program, args.mpiexec, data)
+                    tuned = run_peer(peer, size, precision, "fsdp1", True, ["--data", data])
+                    turns.append(dict(stock=stock, ours=ours, tuned=tuned, peak=peak))
+                flops = 6.0 * turns[0]["stock"]["n"] / 1e9
+                for name in ("stock", "tuned", "ours"):
+                    rates = [t[name]["tok"] for t in turns]
+                    share = statistics.median(100 * flops * t[name]["tok"] / t["peak"] for t in turns)
+                    rss = max(t[name]["rss"] for t in turns)
+                    text = ""
+                    if name != "ours":
+                        text = (f"tok/s x {spread([t['ours']['tok'] / t[name]['tok'] for t in turns])}, memory x "
+                                f"{spread([t['ours']['rss'] / t[name]['rss'] for t in turns])}")
+                    label = f"{size} {precision} {name}"
+                    print(f"{label:<18} {statistics.median(rates):8.0f} ({min(rates):.0f}..{max(rates):.0f}) {share:8.1f} % {rss:8.0f}   {text}", flush=True)
+                apart = max(abs(a - b) for t in turns for a, b in zip(t["ours"]["loss"], t["stock"]["loss"]))
+                print(f"{size} {precision}: GEMM peak {statistics.median(t['peak'] for t in turns):.0f} GFLOP/s on 2 threads; "
+                      f"losses of ours and FSDP2 differ by at most {apart:.1e} over {s['steps']} steps", flush=True)
+                print(f"{size} {precision}: a step of ours is {where_time_goes(work)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
