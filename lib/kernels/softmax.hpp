@@ -64,22 +64,39 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
     float top = load(row, 0);
 #pragma omp simd reduction(max : top)
     for (std::int64_t j = 0; j < a.vocab; ++j) top = top > load(row, j) ? top : load(row, j);
+    const float target_logit = load(row, target);
+    // In float32 the exponentials are kept where the logits were and only scaled afterwards; 16-bit storage would round
+    // them twice, so they are computed twice.
+    const bool keep = sizeof(T) == 4 && a.write_gradient;
     // Partial sums in float32 over 4096 columns, then float64: a vocabulary-long float32 sum would lose digits.
     double total = 0;
     for (std::int64_t first = 0; first < a.vocab; first += 4096) {
       const std::int64_t last = first + 4096 < a.vocab ? first + 4096 : a.vocab;
       float part = 0;
+      if (keep) {
 #pragma omp simd reduction(+ : part)
-      for (std::int64_t j = first; j < last; ++j) part += exp_approx(load(row, j) - top);
+        for (std::int64_t j = first; j < last; ++j) {
+          const float e = exp_approx(load(row, j) - top);
+          store(row, j, e);
+          part += e;
+        }
+      } else {
+#pragma omp simd reduction(+ : part)
+        for (std::int64_t j = first; j < last; ++j) part += exp_approx(load(row, j) - top);
+      }
       total += static_cast<double>(part);
     }
-    sum.loss += std::log(total) - (static_cast<double>(load(row, target)) - static_cast<double>(top));
+    sum.loss += std::log(total) - (static_cast<double>(target_logit) - static_cast<double>(top));
     sum.tokens += 1;
     if (!a.write_gradient) continue;
-    const float target_logit = load(row, target);
     const float factor = static_cast<float>(static_cast<double>(a.grad_scale) / total);
+    if (keep) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < a.vocab; ++j) store(row, j, exp_approx(load(row, j) - top) * factor);
+      for (std::int64_t j = 0; j < a.vocab; ++j) store(row, j, load(row, j) * factor);
+    } else {
+#pragma omp simd
+      for (std::int64_t j = 0; j < a.vocab; ++j) store(row, j, exp_approx(load(row, j) - top) * factor);
+    }
     store(row, target, exp_approx(target_logit - top) * factor - a.grad_scale);
 #pragma omp simd
     for (std::int64_t j = a.vocab; j < a.padded_vocab; ++j) store(row, j, 0.0f);
