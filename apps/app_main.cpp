@@ -80,9 +80,16 @@ void let_later_options_win(CLI::App& app) {
 
 void add_runtime_options(CLI::App& app, RuntimeOptions& options) {
   const auto group = "Where it runs";
-  app.add_option("--device", options.device, "auto (a usable GPU, else the CPU), cpu or cuda")->capture_default_str()->group(group);
-  app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")->capture_default_str()->group(group);
-  app.add_option(spellings("collective-timeout"), options.collective_timeout_seconds, "seconds before a stuck collective ends the job, naming the rank that did not arrive")->capture_default_str()->group(group);
+  app.add_option("--device", options.device, "auto (a usable GPU, else the CPU), cpu or cuda")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("collective-timeout"), options.collective_timeout_seconds,
+                 "seconds before a stuck collective ends the job, naming the rank that did not arrive")
+      ->capture_default_str()
+      ->group(group);
   app.add_flag("--json", options.json, "print one JSON object with the result on stdout")->group(group);
   app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
 }
@@ -101,7 +108,8 @@ int parse(CLI::App& app, int argc, char** argv) {
       return speaks_for_the_job() ? app.exit(error) : static_cast<int>(ExitCode::ok);
     }
     if (speaks_for_the_job()) {
-      std::cerr << "error: " << error.what() << "\n" << "See " << app.get_name() << " --help.\n";
+      std::cerr << "error: " << error.what() << "\n"
+                << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);
   }
@@ -112,7 +120,8 @@ void require_same_options(ProcessGroup& world, const CLI::App& app) {
   // 52 bits of the text's hash fit a double exactly.
   const auto digest = static_cast<double>(std::hash<std::string>{}(text) >> 12);
   if (world.all_reduce(digest, Reduce::min) != world.all_reduce(digest, Reduce::max)) {
-    throw UsageError("the ranks were started with different options; start all with the same command line and --config file");
+    throw UsageError(
+        "the ranks were started with different options; start all with the same command line and --config file");
   }
 }
 
@@ -129,8 +138,9 @@ int run_job(const RuntimeOptions& options,
   std::optional<std::string> failure;
   try {
     if (launched_by_mpi()) {
-      mpi = std::make_unique<MpiEnvironment>(MpiOptions{milliseconds(options.init_timeout_seconds, "--init-timeout"),
-                                                        milliseconds(options.collective_timeout_seconds, "--collective-timeout")});
+      mpi = std::make_unique<MpiEnvironment>(
+          MpiOptions{milliseconds(options.init_timeout_seconds, "--init-timeout"),
+                     milliseconds(options.collective_timeout_seconds, "--collective-timeout")});
       world = mpi->world();
     } else {
       world = make_single_group();
@@ -144,7 +154,8 @@ int run_job(const RuntimeOptions& options,
     failure = error.what();
   } catch (const std::bad_alloc&) {
     code = static_cast<int>(ExitCode::failed);
-    failure = "out of memory; a smaller --batch-size, --activation-checkpointing, more ranks or a smaller model take less";
+    failure =
+        "out of memory; a smaller --batch-size, --activation-checkpointing, more ranks or a smaller model take less";
   } catch (const c10::Error& error) {
     code = static_cast<int>(ExitCode::failed);
     failure = error.what_without_backtrace();

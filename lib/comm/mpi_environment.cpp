@@ -22,10 +22,11 @@ namespace {
 template <typename Callback>
 class Watchdog {
  public:
-  Watchdog(std::chrono::milliseconds limit, Callback on_timeout) : thread_([this, limit, on_timeout] {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [this] { return done_; })) on_timeout();
-  }) {}
+  Watchdog(std::chrono::milliseconds limit, Callback on_timeout)
+      : thread_([this, limit, on_timeout] {
+          std::unique_lock lock(mutex_);
+          if (!changed_.wait_for(lock, limit, [this] { return done_; })) on_timeout();
+        }) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog() {
@@ -66,7 +67,8 @@ void refuse_lonely_ranks(int size) {
   const char* pals_size = std::getenv("PALS_SIZE");
   if (pals_size != nullptr && std::atoi(pals_size) > 1) {
     throw RuntimeFailure(fmt::format(
-        "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)", pals_size));
+        "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)",
+        pals_size));
   }
 }
 

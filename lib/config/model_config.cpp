@@ -25,7 +25,8 @@ T field(const nlohmann::json& json, const char* name, const std::string& source)
 void require_in(std::int64_t value, std::int64_t most, const char* what) {
   if (value < 1) throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it must be at least 1");
   if (value > most) {
-    throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it can be at most " + std::to_string(most));
+    throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it can be at most " +
+                     std::to_string(most));
   }
 }
 
@@ -55,7 +56,8 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   config.num_layers = field<std::int64_t>(json, "n_layer", source);
   config.num_heads = field<std::int64_t>(json, "n_head", source);
   config.embed_size = field<std::int64_t>(json, "n_embd", source);
-  config.ffn_hidden_size = json.contains("n_hidden") ? field<std::int64_t>(json, "n_hidden", source) : 4 * config.embed_size;
+  config.ffn_hidden_size =
+      json.contains("n_hidden") ? field<std::int64_t>(json, "n_hidden", source) : 4 * config.embed_size;
   config.vocab_size = field<std::int64_t>(json, "vocab_size", source);
   config.block_size = field<std::int64_t>(json, "block_size", source);
   if (json.contains("dropout")) config.dropout = field<double>(json, "dropout", source);

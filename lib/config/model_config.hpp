@@ -10,7 +10,8 @@ namespace fsdp {
 
 enum class Architecture { mingpt };
 
-/// A decoder. Field names in JSON follow minGPT's config (n_layer, n_head, n_embd, n_hidden, vocab_size, block_size, ...).
+/// A decoder. Field names in JSON follow minGPT's config (n_layer, n_head, n_embd, n_hidden, vocab_size, block_size,
+/// ...).
 struct ModelConfig {
   Architecture architecture = Architecture::mingpt;
   std::int64_t num_layers = 12;
@@ -36,12 +37,12 @@ enum class Init { normal, zeros, ones };
 
 /// One parameter, in the order of PyTorch's named_parameters() of the model.
 struct ParameterSpec {
-  std::string name;                 ///< the state dict's key, e.g. transformer.h.0.ln_1.weight
+  std::string name;  ///< the state dict's key, e.g. transformer.h.0.ln_1.weight
   std::vector<std::int64_t> shape;
   Init init = Init::normal;
-  double std = 0.02;                ///< of Init::normal
-  bool decay = true;                ///< weight decay applies: matrices yes, vectors no (nanoGPT's rule)
-  int block = -1;                   ///< transformer block it belongs to; -1: outside the blocks (the root unit)
+  double std = 0.02;  ///< of Init::normal
+  bool decay = true;  ///< weight decay applies: matrices yes, vectors no (nanoGPT's rule)
+  int block = -1;     ///< transformer block it belongs to; -1: outside the blocks (the root unit)
 };
 
 /// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight).

@@ -143,8 +143,8 @@ class MetadataParser {
       if (!storage_.emplace(std::move(key), std::move(place)).second) fail(*index, "an item is stored twice");
     }
   }
-  /// No two items share bytes, so that a damaged offset cannot point at another item unnoticed; except that two names of
-  /// one tied tensor may name the very same bytes (a whole archive each, which is longer than its tensor).
+  /// No two items share bytes, so that a damaged offset cannot point at another item unnoticed; except that two names
+  /// of one tied tensor may name the very same bytes (a whole archive each, which is longer than its tensor).
   void check_storage_ranges() const {
     std::vector<std::pair<const Place*, const StorageKey*>> places;
     for (const auto& [key, place] : storage_) {
@@ -156,8 +156,8 @@ class MetadataParser {
     for (std::size_t i = 1; i < places.size(); ++i) {
       const Place &before = *places[i - 1].first, &after = *places[i].first;
       const bool tied = before.file == after.file && before.offset_bytes == after.offset_bytes &&
-                        before.length_bytes == after.length_bytes &&
-                        std::get<1>(*places[i - 1].second) && std::get<1>(*places[i].second) &&
+                        before.length_bytes == after.length_bytes && std::get<1>(*places[i - 1].second) &&
+                        std::get<1>(*places[i].second) &&
                         std::get<2>(*places[i - 1].second) == std::get<2>(*places[i].second);
       if (tied) continue;
       if (before.file == after.file && before.length_bytes > after.offset_bytes - before.offset_bytes) {

@@ -26,7 +26,7 @@ struct Engine::Unit {
   bool is_gathered = false;
   std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
   std::int64_t reduce_bytes = 0;
-  std::int64_t shard_bytes = 0;   ///< float32 gradient shard: an all-reduce of the replicate axis
+  std::int64_t shard_bytes = 0;  ///< float32 gradient shard: an all-reduce of the replicate axis
 };
 
 /// One micro-batch under way.
@@ -35,9 +35,9 @@ struct Engine::Run {
   MicroBatchPlace place;
   double grad_scale = 0;
   bool training = false;
-  at::Tensor x_ND;                                    ///< activation between stages
-  at::Tensor grad_ND;                                 ///< gradient between stages
-  std::vector<at::Tensor> inputs;                     ///< of checkpointed stages
+  at::Tensor x_ND;                 ///< activation between stages
+  at::Tensor grad_ND;              ///< gradient between stages
+  std::vector<at::Tensor> inputs;  ///< of checkpointed stages
   std::vector<std::unique_ptr<StageState>> states;
   StageLoss loss;
 };
@@ -124,7 +124,8 @@ void Engine::build_gradients() {
   const auto memory = std::make_shared<GradMemory>(shard, slot_bytes);
   const auto next = std::make_shared<std::size_t>(0);
   for (auto& unit : units_) {
-    const std::vector<int> slots = own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
+    const std::vector<int> slots =
+        own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
     unit->grads = make_shared_unit_grads(context, unit->layouts, dtype, memory, slots, next);
   }
 }
@@ -161,7 +162,8 @@ std::vector<at::Tensor> Engine::full_parameters(const std::vector<int>& params) 
   std::vector<at::Tensor> full;
   full.reserve(params.size());
   for (const int param : params) {
-    full.push_back(unit_of(param).gathered->full(static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])));
+    full.push_back(
+        unit_of(param).gathered->full(static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])));
   }
   return full;
 }
@@ -274,7 +276,8 @@ void Engine::execute(const Event& event, Run& state) {
         return;
       }
       const auto slots = grad_slots(input_.loss->parameters());
-      state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale, state.grad_ND);
+      state.loss =
+          input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale, state.grad_ND);
       state.x_ND.reset();
       return;
     }
@@ -334,7 +337,8 @@ double Engine::gradient_norm() {
     const auto* data = grad.const_data_ptr<float>();
     at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 4, [&](std::int64_t b, std::int64_t e) {
       for (std::int64_t i = b; i < e; ++i) {
-        parts[static_cast<std::size_t>(i)] = kernels::table().sum_squares(data, i * kPiece, std::min(n, (i + 1) * kPiece));
+        parts[static_cast<std::size_t>(i)] =
+            kernels::table().sum_squares(data, i * kPiece, std::min(n, (i + 1) * kPiece));
       }
     });
     for (const double part : parts) squares += part;

@@ -26,14 +26,14 @@ namespace fsdp {
 struct EngineInput {
   std::vector<Stage*> stages;
   LossStage* loss = nullptr;
-  std::vector<ParamLayout> parameters;       ///< by index in the model's table
-  std::vector<std::vector<int>> units;       ///< parameter indices; see make_units()
+  std::vector<ParamLayout> parameters;  ///< by index in the model's table
+  std::vector<std::vector<int>> units;  ///< parameter indices; see make_units()
   at::Device device = at::kCPU;
   Mesh* mesh = nullptr;
   TensorCollectives* shard_collectives = nullptr;      ///< along mesh->shard
   TensorCollectives* replicate_collectives = nullptr;  ///< along mesh->replicate
-  bool allow_peer_memory = true;             ///< false: collectives even between ranks that share memory
-  int accumulation_steps = 1;                ///< micro-batches per optimizer step
+  bool allow_peer_memory = true;                       ///< false: collectives even between ranks that share memory
+  int accumulation_steps = 1;                          ///< micro-batches per optimizer step
 };
 
 /// Position of a micro-batch in its optimizer step.
@@ -92,8 +92,8 @@ class Engine {
   EngineInput input_;
   EnginePolicy policy_;
   std::vector<std::unique_ptr<Unit>> units_;
-  std::vector<int> unit_index_;   ///< by parameter
-  std::vector<int> slot_index_;   ///< by parameter: place within its unit
+  std::vector<int> unit_index_;  ///< by parameter
+  std::vector<int> slot_index_;  ///< by parameter: place within its unit
   std::vector<int> stage_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;

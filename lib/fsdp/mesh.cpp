@@ -21,8 +21,9 @@ Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
     group = shard_group_size;
     if (group == 0) {
       if (smallest != largest) {
-        throw UsageError("--sharding " + std::string(to_string(sharding)) + " needs the same number of ranks on every node (" +
-                         std::to_string(smallest) + " to " + std::to_string(largest) + " here); set --shard-group-size");
+        throw UsageError("--sharding " + std::string(to_string(sharding)) +
+                         " needs the same number of ranks on every node (" + std::to_string(smallest) + " to " +
+                         std::to_string(largest) + " here); set --shard-group-size");
       }
       // By node and place within it: a launcher may deal ranks out to the nodes in turn.
       mesh.replicate = world.split(node->rank());

@@ -63,9 +63,13 @@ bool is_hybrid(Sharding sharding) {
 
 Sharding parse_sharding(std::string_view text) { return parse(kShardings, text, "--sharding"); }
 std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
-BackwardPrefetch parse_backward_prefetch(std::string_view text) { return parse(kPrefetches, text, "--backward-prefetch"); }
+BackwardPrefetch parse_backward_prefetch(std::string_view text) {
+  return parse(kPrefetches, text, "--backward-prefetch");
+}
 std::string_view to_string(BackwardPrefetch prefetch) { return name_of(kPrefetches, prefetch); }
-c10::ScalarType parse_float_type(std::string_view text, std::string_view option) { return parse(kFloats, text, option); }
+c10::ScalarType parse_float_type(std::string_view text, std::string_view option) {
+  return parse(kFloats, text, option);
+}
 std::string_view float_type_name(c10::ScalarType type) { return name_of(kFloats, type); }
 
 }  // namespace fsdp

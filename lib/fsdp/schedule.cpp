@@ -83,8 +83,8 @@ class Builder {
 
   bool last_use_forward(std::size_t stage) const {
     const int unit = input_.stage_unit[stage];
-    return std::find(input_.stage_unit.begin() + static_cast<std::ptrdiff_t>(stage) + 1, input_.stage_unit.end(), unit) ==
-               input_.stage_unit.end() &&
+    return std::find(input_.stage_unit.begin() + static_cast<std::ptrdiff_t>(stage) + 1, input_.stage_unit.end(),
+                     unit) == input_.stage_unit.end() &&
            unit != input_.loss_unit;
   }
   bool last_use_backward(std::size_t stage) const {
@@ -148,15 +148,24 @@ class Builder {
 
 const char* name_of(EventKind kind) {
   switch (kind) {
-    case EventKind::start_gather: return "start_gather";
-    case EventKind::finish_gather: return "finish_gather";
-    case EventKind::forward: return "forward";
-    case EventKind::loss: return "loss";
-    case EventKind::recompute: return "recompute";
-    case EventKind::backward: return "backward";
-    case EventKind::release: return "release";
-    case EventKind::start_reduce: return "start_reduce";
-    case EventKind::finish_reduce: return "finish_reduce";
+    case EventKind::start_gather:
+      return "start_gather";
+    case EventKind::finish_gather:
+      return "finish_gather";
+    case EventKind::forward:
+      return "forward";
+    case EventKind::loss:
+      return "loss";
+    case EventKind::recompute:
+      return "recompute";
+    case EventKind::backward:
+      return "backward";
+    case EventKind::release:
+      return "release";
+    case EventKind::start_reduce:
+      return "start_reduce";
+    case EventKind::finish_reduce:
+      return "finish_reduce";
   }
   return "?";
 }

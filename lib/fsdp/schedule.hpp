@@ -27,13 +27,13 @@ struct Event {
 };
 
 struct ScheduleInput {
-  std::vector<int> stage_unit;        ///< unit of each stage before the last
-  std::vector<bool> checkpointed;     ///< per stage
+  std::vector<int> stage_unit;     ///< unit of each stage before the last
+  std::vector<bool> checkpointed;  ///< per stage
   int loss_unit = 0;
   bool training = true;
-  bool reduce = true;                 ///< gradients travel after this micro-batch
-  bool keep_gathered = false;         ///< stay gathered for the next micro-batch (grad-shard under accumulation)
-  std::vector<bool> already_gathered; ///< per unit, from the micro-batch before
+  bool reduce = true;                  ///< gradients travel after this micro-batch
+  bool keep_gathered = false;          ///< stay gathered for the next micro-batch (grad-shard under accumulation)
+  std::vector<bool> already_gathered;  ///< per unit, from the micro-batch before
 };
 
 std::vector<Event> make_schedule(const ScheduleInput& input, const EnginePolicy& policy);

@@ -10,7 +10,8 @@ void TraceRecorder::add(std::string name, std::string_view category, Clock::time
 
 std::string TraceRecorder::events_json(int rank) const {
   const auto microseconds = [](Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); };
-  std::string text = fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank);
+  std::string text =
+      fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank);
   for (const auto& record : records_) {
     text += fmt::format(R"(,{}{{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":"{}","ts":{:.1f},"dur":{:.1f}}})", '\n',
                         record.name, record.category, rank, record.category, microseconds(record.begin - origin_),

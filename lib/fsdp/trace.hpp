@@ -36,7 +36,9 @@ class TraceRecorder {
   class Scope {
    public:
     Scope(TraceRecorder& recorder, std::string_view name, std::string_view category)
-        : recorder_(recorder), name_(recorder.enabled() ? name : std::string_view()), category_(category),
+        : recorder_(recorder),
+          name_(recorder.enabled() ? name : std::string_view()),
+          category_(category),
           begin_(Clock::now()) {}
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;

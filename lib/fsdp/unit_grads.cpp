@@ -23,7 +23,8 @@ std::vector<at::Tensor> make_shards(const UnitContext& context, const std::vecto
   std::vector<at::Tensor> shards;
   for (const auto& layout : layouts) {
     const auto range = shard_range(layout.rows(), context.shard_group.size(), context.shard_group.rank());
-    shards.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), at::TensorOptions(at::kFloat).device(device)));
+    shards.push_back(
+        at::zeros(layout.shape_with_rows(range.padded_rows), at::TensorOptions(at::kFloat).device(device)));
   }
   return shards;
 }
@@ -44,7 +45,8 @@ class SharedUnitGrads final : public UnitGrads {
     if (!in_place_) {
       shards_ = make_shards(context, layouts_, at::kCPU);
     } else {
-      for (std::size_t i = 0; i < layouts_.size(); ++i) shards_.push_back(views_[0][i].grad.narrow(0, 0, layouts_[i].rows()));
+      for (std::size_t i = 0; i < layouts_.size(); ++i)
+        shards_.push_back(views_[0][i].grad.narrow(0, 0, layouts_[i].rows()));
     }
   }
 
@@ -85,7 +87,8 @@ class SharedUnitGrads final : public UnitGrads {
     return views;
   }
   std::size_t buffer_bytes(const ParamLayout& layout) const {
-    return round_up(static_cast<std::size_t>(layout.buffer_rows(group_.size()) * layout.row_elements()) * c10::elementSize(dtype_));
+    return round_up(static_cast<std::size_t>(layout.buffer_rows(group_.size()) * layout.row_elements()) *
+                    c10::elementSize(dtype_));
   }
 
   void sum(int slot) {
@@ -181,7 +184,10 @@ class CollectiveUnitGrads final : public UnitGrads {
 }  // namespace
 
 GradMemory::GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot_bytes)
-    : group_(group), num_slots_(static_cast<int>(slot_bytes.size())), slot_bytes_(slot_bytes), rounds_(slot_bytes.size(), 0) {
+    : group_(group),
+      num_slots_(static_cast<int>(slot_bytes.size())),
+      slot_bytes_(slot_bytes),
+      rounds_(slot_bytes.size(), 0) {
   for (const auto bytes : slot_bytes) {
     offsets_.push_back(rank_bytes_);
     rank_bytes_ += round_up(bytes);
@@ -223,7 +229,8 @@ void GradMemory::wait_ready(int slot) {
 void GradMemory::mark_consumed(int slot) {
   for (int r = 0; r < group_.size(); ++r) {
     if (r != group_.rank()) {
-      memory_->forget(static_cast<std::size_t>(address(r, slot) - memory_->data()), slot_bytes_[static_cast<std::size_t>(slot)]);
+      memory_->forget(static_cast<std::size_t>(address(r, slot) - memory_->data()),
+                      slot_bytes_[static_cast<std::size_t>(slot)]);
     }
   }
   consumed(group_.rank(), slot).value.store(rounds_[static_cast<std::size_t>(slot)], std::memory_order_release);
@@ -232,7 +239,8 @@ void GradMemory::mark_consumed(int slot) {
 std::size_t grad_slot_bytes(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
   std::size_t total = 0;
   for (const auto& layout : layouts) {
-    total += round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) * c10::elementSize(dtype));
+    total +=
+        round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) * c10::elementSize(dtype));
   }
   return total;
 }

@@ -46,7 +46,8 @@ class SharedUnitParams final : public UnitParams {
   static std::size_t bytes_needed(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
     std::size_t total = 0;
     for (const auto& layout : layouts) {
-      total += round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) * c10::elementSize(dtype));
+      total += round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) *
+                        c10::elementSize(dtype));
     }
     return total;
   }
@@ -59,7 +60,8 @@ class SharedUnitParams final : public UnitParams {
   void start_gather() override {}
   void finish_gather() override {
     for (int r = 0; r < group_.size(); ++r) {
-      if (r != group_.rank()) wait_for_counter(group_, memory_->counter(static_cast<std::size_t>(r)), version_, r, name_);
+      if (r != group_.rank())
+        wait_for_counter(group_, memory_->counter(static_cast<std::size_t>(r)), version_, r, name_);
     }
   }
   at::Tensor full(std::size_t param) override { return full_[param]; }

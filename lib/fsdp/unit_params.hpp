@@ -13,10 +13,10 @@ namespace fsdp {
 
 /// What a unit's stores need to know of their surroundings.
 struct UnitContext {
-  ProcessGroup& shard_group;            ///< ranks the unit is split over
-  TensorCollectives& collectives;       ///< the same ranks, for tensors
+  ProcessGroup& shard_group;       ///< ranks the unit is split over
+  TensorCollectives& collectives;  ///< the same ranks, for tensors
   at::Device device;
-  bool use_peer_memory;                 ///< the ranks share memory: gather and reduce in place
+  bool use_peer_memory;  ///< the ranks share memory: gather and reduce in place
 };
 
 /// States: sharded -> (start_gather) coming -> (finish_gather) gathered -> (release) sharded.
@@ -36,8 +36,8 @@ class UnitParams {
 
 /// Peer memory: the gathered parameter *is* the shared window, each rank writes its rows of it, and a gather is only a
 /// wait for the others' rows. Nothing is copied, and the node holds each parameter once.
-/// Collectives otherwise: rows travel straight into freshly allocated gathered tensors, one grouped all-gather per unit.
-/// Collective over context.shard_group.
+/// Collectives otherwise: rows travel straight into freshly allocated gathered tensors, one grouped all-gather per
+/// unit. Collective over context.shard_group.
 std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                              at::ScalarType dtype, const std::string& unit_name);
 

@@ -26,8 +26,7 @@ namespace {
 /// [N, 3D] seen as its q, k or v part: [B, H, L, head_size], strided.
 at::Tensor part(const at::Tensor& qkv_N3D, const AttentionShape& s, std::int64_t which) {
   const auto width = s.heads * s.head_size;
-  return qkv_N3D.as_strided({s.rows, s.heads, s.length, s.head_size},
-                            {s.length * 3 * width, s.head_size, 3 * width, 1},
+  return qkv_N3D.as_strided({s.rows, s.heads, s.length, s.head_size}, {s.length * 3 * width, s.head_size, 3 * width, 1},
                             qkv_N3D.storage_offset() + which * width);
 }
 
@@ -44,7 +43,8 @@ at::Tensor score_keys(const AttentionShape& s) {
   const auto* per_row = s.dropout_keys.const_data_ptr<std::int64_t>();
   for (std::int64_t b = 0; b < s.rows; ++b) {
     for (std::int64_t i = 0; i < s.heads * s.length; ++i) {
-      *out++ = static_cast<std::int64_t>(static_cast<std::uint64_t>(per_row[b]) + static_cast<std::uint64_t>(i) * 0x632be59bd9b4e019ull);
+      *out++ = static_cast<std::int64_t>(static_cast<std::uint64_t>(per_row[b]) +
+                                         static_cast<std::uint64_t>(i) * 0x632be59bd9b4e019ull);
     }
   }
   return keys.view({-1});
@@ -136,8 +136,8 @@ bool use_short_rows(const at::Tensor& qkv, const AttentionShape& s) {
   return qkv.device().is_cpu() && (s.length <= kShortRow || s.dropout > 0);
 }
 
-/// Attention by its formula, for dropout on other devices: a fused kernel would draw a mask of its own, another one when
-/// activation checkpointing runs the forward again.
+/// Attention by its formula, for dropout on other devices: a fused kernel would draw a mask of its own, another one
+/// when activation checkpointing runs the forward again.
 at::Tensor formula_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
   auto scores = at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) * static_cast<double>(score_scale(s));
   const auto future = at::ones({s.length, s.length}, scores.options().dtype(at::kBool)).triu(1);
@@ -184,8 +184,8 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
   return merge_heads(saved.graph_out.detach(), shape);
 }
 
-at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D,
-                                     const at::Tensor& out_ND, const AttentionShape& shape, AttentionSaved& saved) {
+at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D, const at::Tensor& out_ND,
+                                     const AttentionShape& shape, AttentionSaved& saved) {
   if (shape.rows == 0) return at::empty_like(qkv_N3D);
   if (use_short_rows(qkv_N3D, shape)) return short_row_backward(grad_out_ND, qkv_N3D, shape, saved);
   auto grad_qkv = at::empty_like(qkv_N3D);

@@ -8,15 +8,15 @@ namespace fsdp {
 
 /// What the backward needs besides qkv and the output.
 struct AttentionSaved {
-  at::Tensor probs_BHLL;      ///< short rows on the CPU: the probabilities
-  at::Tensor logsumexp;       ///< flash attention: float32 [B, H, L]
+  at::Tensor probs_BHLL;                            ///< short rows on the CPU: the probabilities
+  at::Tensor logsumexp;                             ///< flash attention: float32 [B, H, L]
   at::Tensor graph_q, graph_k, graph_v, graph_out;  ///< other devices: autograd's own graph over detached inputs
 };
 
 struct AttentionShape {
-  std::int64_t rows;        ///< B: sequences in the micro-batch
-  std::int64_t length;      ///< L: tokens per sequence
-  std::int64_t heads;       ///< H
+  std::int64_t rows;    ///< B: sequences in the micro-batch
+  std::int64_t length;  ///< L: tokens per sequence
+  std::int64_t heads;   ///< H
   std::int64_t head_size;
   double dropout = 0;       ///< on the probabilities; needs the short-row path
   at::Tensor dropout_keys;  ///< int64 [B]: one per sequence
@@ -32,7 +32,7 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
                             AttentionSaved& saved);
 
 /// \return gradient of qkv_N3D. Frees what `saved` holds.
-at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D,
-                                     const at::Tensor& out_ND, const AttentionShape& shape, AttentionSaved& saved);
+at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D, const at::Tensor& out_ND,
+                                     const AttentionShape& shape, AttentionSaved& saved);
 
 }  // namespace fsdp

@@ -33,7 +33,9 @@ at::Tensor token_keys(const MicroBatch& batch, std::uint64_t place) {
   return keys;
 }
 
-at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) { return at::zeros({n}, like.options().dtype(at::kFloat)); }
+at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) {
+  return at::zeros({n}, like.options().dtype(at::kFloat));
+}
 
 class EmbeddingStage final : public Stage {
  public:
@@ -68,13 +70,13 @@ class EmbeddingStage final : public Stage {
 enum BlockParam { ln1_w, ln1_b, attn_w, attn_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, out_w, out_b };
 
 struct BlockState final : StageState {
-  at::Tensor x_ND;           ///< the block's input
+  at::Tensor x_ND;  ///< the block's input
   ops::NormResult norm1;
   at::Tensor qkv_N3D;
   AttentionSaved attention;
-  at::Tensor heads_ND;       ///< attention output before its projection
-  ops::NormResult norm2;     ///< sum_ND: input plus attention
-  at::Tensor pre_NF;         ///< before GELU
+  at::Tensor heads_ND;    ///< attention output before its projection
+  ops::NormResult norm2;  ///< sum_ND: input plus attention
+  at::Tensor pre_NF;      ///< before GELU
   // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
 };
 
@@ -159,7 +161,8 @@ class BlockStage final : public Stage {
     g[proj_w]->add_product(grad_proj_ND.t(), s.heads_ND);
     const auto grad_heads_ND = at::mm(grad_proj_ND, p[proj_w]);
     grad_proj_ND.reset();
-    auto grad_qkv_N3D = causal_attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), s.attention);
+    auto grad_qkv_N3D =
+        causal_attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), s.attention);
     s.qkv_N3D.reset();
     s.heads_ND.reset();
     auto qkv_bias_grad = float_zeros(3 * d, grad_ND);
@@ -191,8 +194,10 @@ class BlockStage final : public Stage {
     // Token i of the new ones sees positions up to cache_length + i.
     scores.masked_fill_(scores.new_ones({n, total}, at::kBool).triu(cache_length + 1), -INFINITY);
     const auto probs = scores.softmax(-1).to(x_ND.scalar_type());
-    const auto mixed = at::matmul(probs, cache.values_HTC.narrow(1, 0, total)).transpose(0, 1).reshape({n, heads * head_size});
-    const auto norm2 = ops::add_layer_norm(x_ND, ops::linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
+    const auto mixed =
+        at::matmul(probs, cache.values_HTC.narrow(1, 0, total)).transpose(0, 1).reshape({n, heads * head_size});
+    const auto norm2 =
+        ops::add_layer_norm(x_ND, ops::linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
     auto pre = ops::linear(norm2.out_ND, p[fc_w]);
     auto out_ND = ops::linear(ops::bias_gelu(pre, p[fc_b]), p[out_w]);
     ops::add_bias(out_ND, norm2.sum_ND, p[out_b]);
@@ -217,7 +222,8 @@ class BlockStage final : public Stage {
     auto gamma_grad = float_zeros(config_.embed_size, grad_ND);
     auto beta_grad = float_zeros(config_.embed_size, grad_ND);
     const ops::NormAgain again{p[weight + 1], normed_ND};
-    auto result = ops::layer_norm_backward(grad_ND, residual_ND, x_ND, norm, p[weight], {gamma_grad, beta_grad, bias_before}, &again);
+    auto result = ops::layer_norm_backward(grad_ND, residual_ND, x_ND, norm, p[weight],
+                                           {gamma_grad, beta_grad, bias_before}, &again);
     g[weight]->add(gamma_grad);
     g[weight + 1]->add(beta_grad);
     return result;

@@ -77,8 +77,13 @@ at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, cons
   const auto dim = token_VD.size(1);
   if (use_kernels(token_VD)) {
     auto out_ND = at::empty({n, dim}, token_VD.options());
-    const kernels::EmbedArgs args{out_ND.data_ptr(), token_VD.const_data_ptr(), position_PD.const_data_ptr(),
-                                  ids_N.const_data_ptr<std::int32_t>(), row_length, first_position, dim};
+    const kernels::EmbedArgs args{out_ND.data_ptr(),
+                                  token_VD.const_data_ptr(),
+                                  position_PD.const_data_ptr(),
+                                  ids_N.const_data_ptr<std::int32_t>(),
+                                  row_length,
+                                  first_position,
+                                  dim};
     for_rows(n, dim, [&](auto b, auto e) { kernels::table().embed(type_of(token_VD), args, b, e); });
     return out_ND;
   }
@@ -99,7 +104,8 @@ void embed_backward(at::Tensor& grad_token_VD, at::Tensor& grad_position_PD, con
     const auto type = type_of(values_ND);
     const auto add_row = [&](at::Tensor& to, std::int64_t row, std::int64_t from) {
       auto* target = static_cast<std::byte*>(to.data_ptr()) + row * dim * to.element_size();
-      const auto* source = static_cast<const std::byte*>(values_ND.const_data_ptr()) + from * dim * values_ND.element_size();
+      const auto* source =
+          static_cast<const std::byte*>(values_ND.const_data_ptr()) + from * dim * values_ND.element_size();
       if (to.scalar_type() == at::kFloat) {
         kernels::table().widen_add(type, reinterpret_cast<float*>(target), source, 0, dim);
       } else {
@@ -128,9 +134,17 @@ NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const 
     result.out_ND = at::empty_like(x_ND);
     result.mean_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
     result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
-    const kernels::NormArgs args{result.sum_ND.data_ptr(), result.out_ND.data_ptr(), result.mean_N.data_ptr<float>(),
-                                 result.rstd_N.data_ptr<float>(), x_ND.const_data_ptr(), data_or_null(y_ND),
-                                 data_or_null(y_bias_D), gamma_D.const_data_ptr(), beta_D.const_data_ptr(), eps, dim};
+    const kernels::NormArgs args{result.sum_ND.data_ptr(),
+                                 result.out_ND.data_ptr(),
+                                 result.mean_N.data_ptr<float>(),
+                                 result.rstd_N.data_ptr<float>(),
+                                 x_ND.const_data_ptr(),
+                                 data_or_null(y_ND),
+                                 data_or_null(y_bias_D),
+                                 gamma_D.const_data_ptr(),
+                                 beta_D.const_data_ptr(),
+                                 eps,
+                                 dim};
     for_rows(n, dim, [&](auto b, auto e) { kernels::table().layer_norm(type_of(x_ND), args, b, e); });
     return result;
   }
@@ -150,10 +164,19 @@ at::Tensor layer_norm_backward(const at::Tensor& grad_ND, const at::Tensor& resi
   const auto dim = x_ND.size(1);
   if (use_kernels(x_ND)) {
     auto out_ND = at::empty_like(x_ND);
-    kernels::NormBackwardArgs args{out_ND.data_ptr(), grad_ND.const_data_ptr(), data_or_null(residual_ND),
-                                   x_ND.const_data_ptr(), saved.mean_N.const_data_ptr<float>(),
-                                   saved.rstd_N.const_data_ptr<float>(), gamma_D.const_data_ptr(),
-                                   nullptr, nullptr, nullptr, dim, nullptr, nullptr};
+    kernels::NormBackwardArgs args{out_ND.data_ptr(),
+                                   grad_ND.const_data_ptr(),
+                                   data_or_null(residual_ND),
+                                   x_ND.const_data_ptr(),
+                                   saved.mean_N.const_data_ptr<float>(),
+                                   saved.rstd_N.const_data_ptr<float>(),
+                                   gamma_D.const_data_ptr(),
+                                   nullptr,
+                                   nullptr,
+                                   nullptr,
+                                   dim,
+                                   nullptr,
+                                   nullptr};
     if (again != nullptr) {
       again->out_ND = at::empty_like(x_ND);
       args.out_again_TD = again->out_ND.data_ptr();
@@ -174,9 +197,10 @@ at::Tensor layer_norm_backward(const at::Tensor& grad_ND, const at::Tensor& resi
     // ATen keeps the statistics of reduced-precision CPU inputs in the input's own type.
     return s.reshape({n, 1}).to(x_ND.device().is_cpu() ? x_ND.scalar_type() : at::kFloat);
   };
-  auto [dx, dgamma, dbeta] = at::native_layer_norm_backward(grad_ND, x_ND, {dim}, statistics(saved.mean_N),
-                                                            statistics(saved.rstd_N), gamma_D, gamma_D, {true, true, true});
-  if (again != nullptr) again->out_ND = std::get<0>(at::native_layer_norm(x_ND, {dim}, gamma_D, again->beta_D, saved.eps));
+  auto [dx, dgamma, dbeta] = at::native_layer_norm_backward(
+      grad_ND, x_ND, {dim}, statistics(saved.mean_N), statistics(saved.rstd_N), gamma_D, gamma_D, {true, true, true});
+  if (again != nullptr)
+    again->out_ND = std::get<0>(at::native_layer_norm(x_ND, {dim}, gamma_D, again->beta_D, saved.eps));
   grads.gamma_D.add_(dgamma);
   grads.beta_D.add_(dbeta);
   if (residual_ND.defined()) dx.add_(residual_ND);
@@ -203,7 +227,9 @@ void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tenso
   if (use_kernels(pre_NF)) {
     const std::array<float*, 1> columns{grad_bias_F.data_ptr<float>()};
     for_rows_with_columns(pre_NF.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& mine) {
-      const kernels::GeluBackwardArgs args{grad_NF.data_ptr(), out_again_NF == nullptr ? nullptr : out_again_NF->data_ptr(), pre_NF.const_data_ptr(), mine[0], dim};
+      const kernels::GeluBackwardArgs args{grad_NF.data_ptr(),
+                                           out_again_NF == nullptr ? nullptr : out_again_NF->data_ptr(),
+                                           pre_NF.const_data_ptr(), mine[0], dim};
       kernels::table().bias_gelu_backward(type_of(pre_NF), args, b, e);
     });
     return;
@@ -260,8 +286,9 @@ LossResult cross_entropy(at::Tensor& logits_NV, const at::Tensor& targets_N, std
   const auto padded = logits_NV.size(1);
   LossResult result;
   if (use_kernels(logits_NV)) {
-    const kernels::CrossEntropyArgs args{logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab, padded,
-                                         static_cast<float>(grad_scale), grad_scale != 0};
+    const kernels::CrossEntropyArgs args{
+        logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab, padded, static_cast<float>(grad_scale),
+        grad_scale != 0};
     const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
     std::vector<kernels::LossSum> sums(static_cast<std::size_t>(chunks));
     at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {

@@ -23,10 +23,10 @@ class ReferenceScope {
 };
 
 struct NormResult {
-  at::Tensor sum_ND;   ///< x + y + bias; x itself when there is no y
+  at::Tensor sum_ND;  ///< x + y + bias; x itself when there is no y
   at::Tensor out_ND;
-  at::Tensor mean_N;   ///< float32
-  at::Tensor rstd_N;   ///< float32
+  at::Tensor mean_N;  ///< float32
+  at::Tensor rstd_N;  ///< float32
   double eps = 0;
 };
 
@@ -43,15 +43,15 @@ NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const 
                           const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps);
 
 struct NormGrads {
-  at::Tensor& gamma_D;         ///< float32, added to
-  at::Tensor& beta_D;          ///< float32, added to
-  at::Tensor* y_bias_D;        ///< float32, added to: column sums of the result; may be null
+  at::Tensor& gamma_D;   ///< float32, added to
+  at::Tensor& beta_D;    ///< float32, added to
+  at::Tensor* y_bias_D;  ///< float32, added to: column sums of the result; may be null
 };
 
 /// What layer_norm_backward can compute once more in the same pass, so that it need not be kept since the forward.
 struct NormAgain {
   const at::Tensor& beta_D;
-  at::Tensor& out_ND;          ///< receives the norm's output
+  at::Tensor& out_ND;  ///< receives the norm's output
 };
 
 /// Gradient of the norm's input x_ND, plus `residual_ND` (the gradient that flows past the norm; may be undefined).
@@ -77,8 +77,8 @@ void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D);
 void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability);
 
 struct LossResult {
-  double loss_sum = 0;        ///< nats
-  std::int64_t tokens = 0;    ///< targets that count (>= 0)
+  double loss_sum = 0;      ///< nats
+  std::int64_t tokens = 0;  ///< targets that count (>= 0)
 };
 
 /// Cross-entropy of logits_NV (first `vocab` of V columns are real) against targets_N (int32, negative: ignored).

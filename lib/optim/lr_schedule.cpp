@@ -30,9 +30,12 @@ LrSchedule::Shape parse_lr_schedule(std::string_view text) {
 
 std::string_view to_string(LrSchedule::Shape shape) {
   switch (shape) {
-    case LrSchedule::Shape::constant: return "constant";
-    case LrSchedule::Shape::linear: return "linear";
-    case LrSchedule::Shape::cosine: return "cosine";
+    case LrSchedule::Shape::constant:
+      return "constant";
+    case LrSchedule::Shape::linear:
+      return "linear";
+    case LrSchedule::Shape::cosine:
+      return "cosine";
   }
   return "?";
 }

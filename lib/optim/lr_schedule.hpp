@@ -8,9 +8,9 @@ namespace fsdp {
 struct LrSchedule {
   enum class Shape { constant, linear, cosine } shape = Shape::constant;
   double peak = 1e-3;
-  std::int64_t warmup_steps = 0;   ///< linear from peak/warmup_steps up
-  std::int64_t total_steps = 0;    ///< length of warm-up and decay; later steps stay at the end of the decay
-  double min_ratio = 0.0;          ///< of the peak, at the end of the decay
+  std::int64_t warmup_steps = 0;  ///< linear from peak/warmup_steps up
+  std::int64_t total_steps = 0;   ///< length of warm-up and decay; later steps stay at the end of the decay
+  double min_ratio = 0.0;         ///< of the peak, at the end of the decay
 
   /// Rate of step `step`, counted from 1.
   double at(std::int64_t step) const;

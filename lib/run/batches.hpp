@@ -22,7 +22,8 @@ class BatchReader {
   /// \param rows         row numbers; none gives a micro-batch without rows
   /// \param sample_keys  one per row for dropout; empty: no dropout
   /// \throws FormatError naming file and row of an id outside the vocabulary
-  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys, at::Device device) const;
+  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                  at::Device device) const;
 
  private:
   TokenRows rows_;

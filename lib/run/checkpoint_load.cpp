@@ -107,7 +107,8 @@ void load_checkpoint_optimizer(ModelRuntime& runtime, AdamW& optimizer, const st
     const auto& layout = engine.layout(i);
     const auto read = [&](const char* name, const at::Tensor& target) {
       const auto key = "optim.state." + layout.name + "." + name;
-      if (!reader.tensors().contains(key)) throw FormatError(checkpoint.string() + ": optimizer state '" + key + "' is missing");
+      if (!reader.tensors().contains(key))
+        throw FormatError(checkpoint.string() + ": optimizer state '" + key + "' is missing");
       read_rows(reader, key, layout, engine.range(i), target, checkpoint);
     };
     read("exp_avg", optimizer.exp_avg(i));

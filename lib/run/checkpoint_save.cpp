@@ -39,9 +39,13 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
     DcpShardWriter writer(directory, rank);
     for (const auto& [name, value] : snapshot.values) writer.add_value(name.first, name.second, value);
     for (const auto& block : snapshot.blocks) {
-      const ShardRecord record{block.key, DType::f32, block.global_shape, block.offsets, block.sizes,
-                               {static_cast<const std::byte*>(block.data.const_data_ptr()),
-                                static_cast<std::size_t>(block.data.nbytes())}};
+      const ShardRecord record{
+          block.key,
+          DType::f32,
+          block.global_shape,
+          block.offsets,
+          block.sizes,
+          {static_cast<const std::byte*>(block.data.const_data_ptr()), static_cast<std::size_t>(block.data.nbytes())}};
       writer.add_tensor(record, block.path);
     }
     const auto items = writer.finish();
@@ -56,7 +60,8 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
   return {text.begin(), text.end()};
 }
 
-void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW& optimizer, double lr, bool decay_all) {
+void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW& optimizer, double lr,
+                          bool decay_all) {
   const auto& options = optimizer.options();
   for (int group = 0; group < 2; ++group) {
     const bool decay = group == 0;
@@ -65,12 +70,9 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW
       if ((spec.decay || decay_all) == decay) names.push_back(spec.name);
     }
     if (names.empty()) continue;
-    const nlohmann::json fields{{"lr", lr},
-                                {"betas", {options.beta1, options.beta2}},
-                                {"eps", options.eps},
-                                {"weight_decay", decay ? options.weight_decay : 0.0},
-                                {"amsgrad", false},
-                                {"maximize", false},
+    const nlohmann::json fields{{"lr", lr},           {"betas", {options.beta1, options.beta2}},
+                                {"eps", options.eps}, {"weight_decay", decay ? options.weight_decay : 0.0},
+                                {"amsgrad", false},   {"maximize", false},
                                 {"params", names}};
     for (const auto& [field, value] : fields.items()) {
       snapshot.values.push_back({{fmt::format("optim.param_groups.{}.{}", group, field),
@@ -93,7 +95,8 @@ struct CheckpointSaver::Job {
   double blocked_seconds = 0;
 };
 
-CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory, int keep_last)
+CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory,
+                                 int keep_last)
     : runtime_(runtime), optimizer_(optimizer), directory_(std::move(directory)), keep_last_(keep_last) {
   std::string problem;
   if (runtime_.world().rank() == 0) {
@@ -152,14 +155,19 @@ void CheckpointSaver::start(const RunManifest& manifest) {
       if (range.num_rows == 0) return;
       auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
       copy.copy_(tensor.narrow(0, 0, range.num_rows));
-      snapshot.blocks.push_back({key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
+      snapshot.blocks.push_back(
+          {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
     };
     add("model." + layout.name, {"model", layout.name}, engine.master(i));
     const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
     add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer_.exp_avg(i));
     add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer_.exp_avg_sq(i));
     if (world.rank() == 0) {
-      snapshot.blocks.push_back({state("step"), {"optim", "state", layout.name, "step"}, {}, {}, {},
+      snapshot.blocks.push_back({state("step"),
+                                 {"optim", "state", layout.name, "step"},
+                                 {},
+                                 {},
+                                 {},
                                  at::full({}, static_cast<double>(optimizer_.steps()), at::kFloat)});
     }
   }
@@ -168,13 +176,14 @@ void CheckpointSaver::start(const RunManifest& manifest) {
                          manifest.options.value("decay-all", std::string("false")) == "true");
   }
   const int rank = world.rank();
-  job->writer = std::async(std::launch::async, [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
-    if (!problem.empty()) {
-      const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
-      return std::string(text.begin(), text.end());
-    }
-    return mine ? write_snapshot(directory, rank, snapshot) : std::string();
-  });
+  job->writer =
+      std::async(std::launch::async, [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
+        if (!problem.empty()) {
+          const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
+          return std::string(text.begin(), text.end());
+        }
+        return mine ? write_snapshot(directory, rank, snapshot) : std::string();
+      });
   job->blocked_seconds = seconds_since(job->started);
   job_ = std::move(job);
 }

@@ -19,11 +19,11 @@ namespace fsdp {
 
 struct SaveResult {
   bool saved = false;
-  std::filesystem::path path;     ///< the checkpoint, when saved
-  std::string error;              ///< on every rank, when not
+  std::filesystem::path path;  ///< the checkpoint, when saved
+  std::string error;           ///< on every rank, when not
   std::uint64_t size_bytes = 0;
-  double seconds = 0;             ///< from start() to the rename
-  double blocked_seconds = 0;     ///< that training waited
+  double seconds = 0;          ///< from start() to the rename
+  double blocked_seconds = 0;  ///< that training waited
 };
 
 class CheckpointSaver {

@@ -8,7 +8,7 @@
 namespace fsdp {
 
 struct Evaluation {
-  double loss = 0;             ///< mean nats per token over all tokens, each once
+  double loss = 0;  ///< mean nats per token over all tokens, each once
   double perplexity = 0;
   std::int64_t tokens = 0;
   std::int64_t rows = 0;

@@ -64,7 +64,8 @@ void write_text(ModelRuntime& runtime, const EvaluateOptions& options, nlohmann:
 
 ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const Logger& log, nlohmann::json& report) {
   if (options.data.empty() && options.prompt.empty()) throw UsageError("nothing to do: give --data, --prompt or both");
-  if (options.batch_size < 1) throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
+  if (options.batch_size < 1)
+    throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
   install_host_allocator();
   const auto node = world.split_by_node();
   set_threads(node->size());
@@ -72,12 +73,14 @@ ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const
 
   std::error_code error;
   const auto path = std::filesystem::weakly_canonical(options.checkpoint, error);
-  const bool weights = !std::filesystem::exists(path / "run.json", error) && std::filesystem::exists(path / "config.json", error);
+  const bool weights =
+      !std::filesystem::exists(path / "run.json", error) && std::filesystem::exists(path / "config.json", error);
   auto config = weights ? read_model_config(path) : open_checkpoint(path).config;
   config.dropout = 0;
   std::optional<BatchReader> reader;
   if (options.seq_len > config.block_size) {
-    throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", options.seq_len, config.block_size));
+    throw UsageError(
+        fmt::format("--seq-len {} is longer than the {} positions of the model", options.seq_len, config.block_size));
   }
   if (!options.data.empty()) {
     reader.emplace(options.data, options.seq_len == 0 ? config.block_size : options.seq_len, config.vocab_size);
@@ -100,9 +103,10 @@ ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const
     report["rows"] = result.rows;
     report["seconds"] = result.seconds;
     report["data"] = options.data;
-    const auto line = fmt::format("loss {:.6f}   perplexity {:.3f}   {} tokens in {} rows   {} tok/s", result.loss,
-                                  result.perplexity, format_count(result.tokens), format_count(result.rows),
-                                  format_count(static_cast<std::int64_t>(static_cast<double>(result.tokens) / result.seconds)));
+    const auto line =
+        fmt::format("loss {:.6f}   perplexity {:.3f}   {} tokens in {} rows   {} tok/s", result.loss, result.perplexity,
+                    format_count(result.tokens), format_count(result.rows),
+                    format_count(static_cast<std::int64_t>(static_cast<double>(result.tokens) / result.seconds)));
     if (world.rank() == 0 && !options.runtime.json) std::cout << line << std::endl;
   }
   if (!options.prompt.empty()) write_text(runtime, options, report);

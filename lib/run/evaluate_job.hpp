@@ -11,11 +11,11 @@
 namespace fsdp {
 
 struct EvaluateOptions {
-  std::string checkpoint;        ///< a checkpoint directory, or one with config.json and model.safetensors
-  std::string data;              ///< token file; empty: no loss
-  std::int64_t seq_len = 0;      ///< 0: the model's
-  std::int64_t batch_size = 8;   ///< sequences per rank at once
-  std::string prompt;            ///< empty: no text
+  std::string checkpoint;       ///< a checkpoint directory, or one with config.json and model.safetensors
+  std::string data;             ///< token file; empty: no loss
+  std::int64_t seq_len = 0;     ///< 0: the model's
+  std::int64_t batch_size = 8;  ///< sequences per rank at once
+  std::string prompt;           ///< empty: no text
   SamplingOptions sampling;
   ShardingOptions sharding;
   RuntimeOptions runtime;

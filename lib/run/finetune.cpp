@@ -29,7 +29,6 @@ ExitCode FinetuneJob::run(nlohmann::json& report) {
   return code;
 }
 
-
 void FinetuneJob::set_up() {
   install_host_allocator();
   const auto node = world_.split_by_node();
@@ -48,7 +47,8 @@ void FinetuneJob::set_up() {
   if (!training && !val_reader_ && options_.prompt.empty()) {
     throw UsageError("--max-epochs -1 evaluates only: give --val-data, --prompt or both");
   }
-  const auto schedule = plan_schedule(options_, training ? plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step) : 1);
+  const auto schedule =
+      plan_schedule(options_, training ? plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step) : 1);
   runtime_ = std::make_unique<ModelRuntime>(world_, config_, options_.sharding, device_, batches_.accumulation_steps);
   if (!options_.runtime.trace_file.empty()) runtime_->engine().trace().enable();
   if (training) {
@@ -75,34 +75,39 @@ void FinetuneJob::set_up() {
 
 void FinetuneJob::describe(const DeviceChoice& device, int threads) {
   const auto& mesh = runtime_->mesh();
-  log_.info(fmt::format("fsdp-finetune {}   {} rank{} on {} node{}   {}, {} thread{} per rank   {}", FSDP_VERSION, world_.size(),
-                        world_.size() == 1 ? "" : "s", mesh.num_nodes, mesh.num_nodes == 1 ? "" : "s",
+  log_.info(fmt::format("fsdp-finetune {}   {} rank{} on {} node{}   {}, {} thread{} per rank   {}", FSDP_VERSION,
+                        world_.size(), world_.size() == 1 ? "" : "s", mesh.num_nodes, mesh.num_nodes == 1 ? "" : "s",
                         device.description, threads, threads == 1 ? "" : "s",
-                        device.backend != nullptr ? "NCCL"
-                        : world_.size() == 1 ? "no collectives"
+                        device.backend != nullptr                                         ? "NCCL"
+                        : world_.size() == 1                                              ? "no collectives"
                         : runtime_->engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
-                                                                                           : "MPI collectives"));
+                                                                                          : "MPI collectives"));
   const auto& policy = runtime_->policy();
-  log_.info(fmt::format("model     mingpt {} x {}, {:.1f} M parameters in {} unit{}   {}{}, prefetch {}{}{}   {}", config_.num_layers,
-                        config_.embed_size, static_cast<double>(num_parameters(runtime_->decoder().parameters)) / 1e6,
-                        runtime_->num_units(), runtime_->num_units() == 1 ? "" : "s", to_string(policy.sharding),
-                        is_hybrid(policy.sharding) ? fmt::format(" ({} shards x {} replicas)", mesh.shard->size(), mesh.replicate->size()) : "",
-                        to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
-                        policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
-  const auto length = train_reader_ ? train_reader_->tokens_per_row() : (val_reader_ ? val_reader_->tokens_per_row() : config_.block_size);
+  log_.info(fmt::format(
+      "model     mingpt {} x {}, {:.1f} M parameters in {} unit{}   {}{}, prefetch {}{}{}   {}", config_.num_layers,
+      config_.embed_size, static_cast<double>(num_parameters(runtime_->decoder().parameters)) / 1e6,
+      runtime_->num_units(), runtime_->num_units() == 1 ? "" : "s", to_string(policy.sharding),
+      is_hybrid(policy.sharding) ? fmt::format(" ({} shards x {} replicas)", mesh.shard->size(), mesh.replicate->size())
+                                 : "",
+      to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
+      policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
+  const auto length = train_reader_ ? train_reader_->tokens_per_row()
+                                    : (val_reader_ ? val_reader_->tokens_per_row() : config_.block_size);
   if (train_reader_) {
-    log_.info(fmt::format("data      {} rows x {} tokens   {} rows per step ({} ranks x {}{})   {} steps{}",
-                          format_count(train_reader_->num_rows()), length, batches_.rows_per_step, world_.size(),
-                          batches_.rows_per_micro_batch,
-                          batches_.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", batches_.accumulation_steps) : "",
-                          format_count(plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step)),
-                          val_reader_ ? fmt::format("   validation {} rows", format_count(val_reader_->num_rows())) : ""));
+    log_.info(fmt::format(
+        "data      {} rows x {} tokens   {} rows per step ({} ranks x {}{})   {} steps{}",
+        format_count(train_reader_->num_rows()), length, batches_.rows_per_step, world_.size(),
+        batches_.rows_per_micro_batch,
+        batches_.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", batches_.accumulation_steps) : "",
+        format_count(plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step)),
+        val_reader_ ? fmt::format("   validation {} rows", format_count(val_reader_->num_rows())) : ""));
   }
   const auto memory = estimate_memory(*runtime_, batches_.rows_per_micro_batch, length, batches_.accumulation_steps);
-  log_.info(fmt::format("memory    per rank: states {}, gathered {}, gradients {}, activations {}, logits {}   estimate {}{}",
-                        format_bytes(memory.states), format_bytes(memory.gathered), format_bytes(memory.gradients),
-                        format_bytes(memory.activations), format_bytes(memory.logits), format_bytes(memory.total()),
-                        device.device.is_cpu() ? fmt::format(" of {} on the node", format_bytes(machine_memory_bytes())) : ""));
+  log_.info(fmt::format(
+      "memory    per rank: states {}, gathered {}, gradients {}, activations {}, logits {}   estimate {}{}",
+      format_bytes(memory.states), format_bytes(memory.gathered), format_bytes(memory.gradients),
+      format_bytes(memory.activations), format_bytes(memory.logits), format_bytes(memory.total()),
+      device.device.is_cpu() ? fmt::format(" of {} on the node", format_bytes(machine_memory_bytes())) : ""));
 }
 
 void FinetuneJob::restore() {
@@ -113,8 +118,9 @@ void FinetuneJob::restore() {
   runtime_->engine().publish_parameters();
   const auto& state = restart_->manifest.state;
   if (trainer_) trainer_->state() = state;
-  log_.info(fmt::format("restart   {}   step {}, {} samples seen, saved by {} ranks", restart_->candidates.front().string(),
-                        state.step, format_count(state.samples), restart_->manifest.world_size));
+  log_.info(fmt::format("restart   {}   step {}, {} samples seen, saved by {} ranks",
+                        restart_->candidates.front().string(), state.step, format_count(state.samples),
+                        restart_->manifest.world_size));
 }
 
 /// False when the checkpoint turned out damaged on some rank and an older one may be tried.

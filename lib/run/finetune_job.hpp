@@ -30,7 +30,11 @@ inline double seconds_since(Clock::time_point start) {
 class FinetuneJob {
  public:
   FinetuneJob(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options, const Logger& log)
-      : world_(world), options_(options), saved_options_(saved_options), log_(log), directory_(run_directory(options)) {}
+      : world_(world),
+        options_(options),
+        saved_options_(saved_options),
+        log_(log),
+        directory_(run_directory(options)) {}
 
   ExitCode run(nlohmann::json& report);
 

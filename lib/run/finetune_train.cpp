@@ -18,10 +18,12 @@ RunManifest FinetuneJob::manifest() const {
   manifest.state = trainer_->state();
   manifest.options = saved_options_;
   manifest.options["decay-all"] = options_.decay_all ? "true" : "false";
-  manifest.options["current_lr"] = plan_schedule(options_, plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step))
-                                       .at(std::max<std::int64_t>(1, trainer_->state().step));
+  manifest.options["current_lr"] =
+      plan_schedule(options_, plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step))
+          .at(std::max<std::int64_t>(1, trainer_->state().step));
   manifest.options["total-batch-size"] = std::to_string(batches_.rows_per_step);
-  manifest.data = {{"train", options_.train_data}, {"rows", train_reader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
+  manifest.data = {
+      {"train", options_.train_data}, {"rows", train_reader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
   manifest.world_size = world_.size();
   return manifest;
 }
@@ -43,7 +45,8 @@ bool FinetuneJob::finish_save_if_written(bool wait) {
   if (result.saved) {
     last_checkpoint_ = result.path;
     progress_->line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
-                                format_bytes(static_cast<double>(result.size_bytes)), result.seconds, result.blocked_seconds));
+                                format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
+                                result.blocked_seconds));
   } else if (world_.rank() == 0) {
     log_.warning(fmt::format("saving failed, the last good checkpoint stays: {}", result.error));
   }
@@ -54,10 +57,14 @@ void FinetuneJob::validate(std::int64_t step) {
   if (!val_reader_) return;
   const auto result = evaluate_rows(*runtime_, *val_reader_, batches_.rows_per_micro_batch);
   last_val_loss_ = result.loss;
-  progress_->line(fmt::format("eval   {:>6}   loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step, result.loss,
-                              result.perplexity, format_count(result.tokens), result.seconds));
+  progress_->line(fmt::format("eval   {:>6}   loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step,
+                              result.loss, result.perplexity, format_count(result.tokens), result.seconds));
   if (metrics_) {
-    metrics_->add({{"step", step}, {"val_loss", result.loss}, {"val_perplexity", result.perplexity}, {"val_tokens", result.tokens}, {"eval_seconds", result.seconds}});
+    metrics_->add({{"step", step},
+                   {"val_loss", result.loss},
+                   {"val_perplexity", result.perplexity},
+                   {"val_tokens", result.tokens},
+                   {"eval_seconds", result.seconds}});
   }
 }
 
@@ -76,7 +83,8 @@ bool FinetuneJob::save_is_due(bool last_step) {
   const auto step = trainer_->state().step;
   if (last_step) return false;  // the final save follows
   bool due = options_.save_every > 0 && step % options_.save_every == 0;
-  if (options_.save_interval_minutes > 0 && seconds_since(last_save_) >= 60 * options_.save_interval_minutes) due = true;
+  if (options_.save_interval_minutes > 0 && seconds_since(last_save_) >= 60 * options_.save_interval_minutes)
+    due = true;
   if (options_.save_interval_minutes <= 0) return due;
   return world_.all_reduce(due ? 1.0 : 0.0, Reduce::max) > 0;
 }
@@ -93,7 +101,8 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
                         {"data_wait_seconds", step.data_wait_seconds},
                         {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
                         {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)}};
-  const double mfu = peak_flops_ > 0 ? rate * flops_per_token(config_, train_reader_->tokens_per_row()) / peak_flops_ : 0;
+  const double mfu =
+      peak_flops_ > 0 ? rate * flops_per_token(config_, train_reader_->tokens_per_row()) / peak_flops_ : 0;
   if (peak_flops_ > 0) record["mfu"] = mfu;
   if (!device_.device.is_cpu()) {
     record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);
@@ -104,15 +113,17 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
     record["skipped"] = step.skipped;
   }
   const auto& counts = runtime_->engine().counts();
-  record["collectives"] = {{"shard", {{"all_gathers", counts.shard.all_gathers}, {"reduce_scatters", counts.shard.reduce_scatters}}},
-                           {"replicate", {{"all_reduces", counts.replicate.all_reduces}}}};
+  record["collectives"] = {
+      {"shard", {{"all_gathers", counts.shard.all_gathers}, {"reduce_scatters", counts.shard.reduce_scatters}}},
+      {"replicate", {{"all_reduces", counts.replicate.all_reduces}}}};
   if (metrics_) metrics_->add(record);
-  progress_->step(step.step, total_steps,
-                  fmt::format("step {:>6}/{}   loss {:.4f}   norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.step, total_steps,
-                              step.loss, step.grad_norm, step.lr, format_count(static_cast<std::int64_t>(rate)),
-                              peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * mfu) : "",
-                              step.skipped ? "   skipped (fp16 overflow)" : ""),
-                  step.seconds);
+  progress_->step(
+      step.step, total_steps,
+      fmt::format("step {:>6}/{}   loss {:.4f}   norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.step, total_steps,
+                  step.loss, step.grad_norm, step.lr, format_count(static_cast<std::int64_t>(rate)),
+                  peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * mfu) : "",
+                  step.skipped ? "   skipped (fp16 overflow)" : ""),
+      step.seconds);
 }
 
 /// A new run under a used name must neither mix with the old one's checkpoints nor lose them.
@@ -128,27 +139,32 @@ void FinetuneJob::set_old_run_aside() const {
   for (const char* name : {"checkpoints", "metrics.jsonl", "loss.svg", "loss.png"}) {
     if (!error && used(name)) std::filesystem::rename(directory_ / name, aside / name, error);
   }
-  if (error) throw IoError(aside.string() + ": cannot set the run of that name aside: " + error.message() + " (see --run-name)");
+  if (error)
+    throw IoError(aside.string() + ": cannot set the run of that name aside: " + error.message() + " (see --run-name)");
   log_.info(fmt::format("earlier   run of this name moved to {}", aside.string()));
 }
 
 ExitCode FinetuneJob::train(nlohmann::json& report) {
   set_old_run_aside();
   world_.barrier();
-  saver_ = std::make_unique<CheckpointSaver>(*runtime_, trainer_->optimizer(), directory_ / "checkpoints", options_.keep_last);
-  if (world_.rank() == 0) metrics_ = std::make_unique<MetricsFile>(directory_ / "metrics.jsonl", restart_ ? trainer_->state().step : -1);
+  saver_ = std::make_unique<CheckpointSaver>(*runtime_, trainer_->optimizer(), directory_ / "checkpoints",
+                                             options_.keep_last);
+  if (world_.rank() == 0)
+    metrics_ = std::make_unique<MetricsFile>(directory_ / "metrics.jsonl", restart_ ? trainer_->state().step : -1);
   progress_ = std::make_unique<ProgressLine>(log_, world_.rank() == 0 && !options_.runtime.quiet, options_.log_every);
   peak_flops_ = world_.all_reduce(peak_flops(device_, runtime_->policy().precision.param_dtype), Reduce::sum);
   reset_host_memory_peak();  // the matrices of that measurement are no part of training
   const auto total_steps = plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step);
   const bool by_epochs = options_.max_steps <= 0;
-  const auto total_samples = by_epochs ? static_cast<std::int64_t>(std::llround(options_.max_epochs * static_cast<double>(train_reader_->num_rows())))
+  const auto total_samples = by_epochs ? static_cast<std::int64_t>(std::llround(
+                                             options_.max_epochs * static_cast<double>(train_reader_->num_rows())))
                                        : std::numeric_limits<std::int64_t>::max();
   last_save_ = Clock::now();
   bool stopped = false;
   bool saved_this_step = restart_.has_value();
   while (trainer_->state().step < total_steps && trainer_->state().samples < total_samples) {
-    const auto step = trainer_->step(total_samples - trainer_->state().samples, [&] { return signal_.received() != 0 || out_of_time(); });
+    const auto step = trainer_->step(total_samples - trainer_->state().samples,
+                                     [&] { return signal_.received() != 0 || out_of_time(); });
     if (step.stopped) {
       stopped = true;
       break;
@@ -164,7 +180,8 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
       start_save(false);
       saved_this_step = true;
     }
-    if (options_.eval_every > 0 && !last && trainer_->state().step % options_.eval_every == 0) validate(trainer_->state().step);
+    if (options_.eval_every > 0 && !last && trainer_->state().step % options_.eval_every == 0)
+      validate(trainer_->state().step);
   }
   // Exit code 85 promises a checkpoint, whatever was said about the last one.
   const bool keep = stopped || !options_.no_final_save;
@@ -177,8 +194,9 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   if (!stopped) validate(trainer_->state().step);
   progress_->finish();
   if (world_.rank() == 0) {
-    draw_loss_curve(directory_, fmt::format("mingpt {} x {}", config_.num_layers, config_.embed_size),
-                    fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
+    draw_loss_curve(
+        directory_, fmt::format("mingpt {} x {}", config_.num_layers, config_.embed_size),
+        fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
   }
   write_trace();
   if (last_checkpoint_.empty() && restart_) last_checkpoint_ = restart_->candidates.front();
@@ -194,12 +212,14 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   report["stopped_early"] = stopped;
   if (stopped) {
     log_.info(fmt::format("stopped   {}   step {} of {}; continue with --restart-checkpoint-file latest",
-                          signal_.received() != 0 ? fmt::format("by signal {}", signal_.received()) : "out of time, or another rank was asked to",
+                          signal_.received() != 0 ? fmt::format("by signal {}", signal_.received())
+                                                  : "out of time, or another rank was asked to",
                           trainer_->state().step, total_steps));
     return ExitCode::stopped_early;
   }
   log_.info(fmt::format("done      {} steps in {}   loss {:.4f} -> {:.4f}   {}", trainer_->state().step,
-                        format_duration(seconds_since(begin_)), first_loss_, last_loss_, (directory_ / "loss.svg").string()));
+                        format_duration(seconds_since(begin_)), first_loss_, last_loss_,
+                        (directory_ / "loss.svg").string()));
   return ExitCode::ok;
 }
 
@@ -210,7 +230,8 @@ void FinetuneJob::write_trace() {
   std::string text = "[";
   for (std::size_t r = 0; r < parts.size(); ++r) text += (r == 0 ? "\n" : ",\n") + parts[r];
   replace_file(options_.runtime.trace_file, text + "\n]\n");
-  log_.info("trace     " + options_.runtime.trace_file + "   open it in Perfetto (ui.perfetto.dev) or chrome://tracing");
+  log_.info("trace     " + options_.runtime.trace_file +
+            "   open it in Perfetto (ui.perfetto.dev) or chrome://tracing");
 }
 
 }  // namespace fsdp::detail

@@ -33,9 +33,8 @@ at::Tensor forward(ModelRuntime& runtime, std::span<const std::int32_t> ids, std
   at::Tensor x_ND;
   engine.with_stage_parameters(0, [&](StageParams p) { x_ND = decoder.stages[0]->forward(p, batch, {}, nullptr); });
   for (std::size_t b = 0; b < caches.size(); ++b) {
-    engine.with_stage_parameters(b + 1, [&](StageParams p) {
-      x_ND = decoder.decode_block(static_cast<int>(b), p, x_ND, caches[b], cached);
-    });
+    engine.with_stage_parameters(
+        b + 1, [&](StageParams p) { x_ND = decoder.decode_block(static_cast<int>(b), p, x_ND, caches[b], cached); });
   }
   at::Tensor logits;
   engine.with_stage_parameters(caches.size() + 1, [&](StageParams p) { logits = decoder.last_logits(p, x_ND); });
@@ -46,7 +45,8 @@ void check(const std::vector<std::int32_t>& prompt, const SamplingOptions& optio
   if (prompt.empty()) throw UsageError("--prompt is empty: at least one token is needed to continue from");
   for (const auto id : prompt) {
     if (id < 0 || id >= vocab) {
-      throw UsageError("the prompt has token " + std::to_string(id) + ", outside the model's vocabulary of " + std::to_string(vocab));
+      throw UsageError("the prompt has token " + std::to_string(id) + ", outside the model's vocabulary of " +
+                       std::to_string(vocab));
     }
   }
   if (options.num_tokens < 0) throw UsageError("--num-tokens must not be negative");
@@ -66,7 +66,8 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
     return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
   });
-  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < order.size()) order.resize(static_cast<std::size_t>(options.top_k));
+  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < order.size())
+    order.resize(static_cast<std::size_t>(options.top_k));
   const double top = logits[static_cast<std::size_t>(order.front())];
   std::vector<double> weights;
   double total = 0;

@@ -10,11 +10,11 @@ namespace fsdp {
 
 struct SamplingOptions {
   std::int64_t num_tokens = 50;
-  double temperature = 1.0;   ///< 0: the most likely token each time
-  int top_k = 0;              ///< 0: all
-  double top_p = 1.0;         ///< smallest set of most likely tokens that has this probability
+  double temperature = 1.0;  ///< 0: the most likely token each time
+  int top_k = 0;             ///< 0: all
+  double top_p = 1.0;        ///< smallest set of most likely tokens that has this probability
   std::uint64_t seed = 0;
-  bool no_cache = false;      ///< the whole sequence for every token, as a check
+  bool no_cache = false;  ///< the whole sequence for every token, as a check
 };
 
 /// Continues `prompt` (at least one id). Rank 0 draws each token and tells the others. Once the sequence is longer than

@@ -60,8 +60,8 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
     }
     auto values = at::empty(rows.sizes(), at::kFloat);
     const auto row_elements = engine.layout(i).row_elements();
-    fill_normal(values.data_ptr<float>(), range.first_row * row_elements, values.numel(), mix64(seed) ^ fnv1a(spec.name),
-                spec.std);
+    fill_normal(values.data_ptr<float>(), range.first_row * row_elements, values.numel(),
+                mix64(seed) ^ fnv1a(spec.name), spec.std);
     rows.copy_(values);
   }
   engine.publish_parameters();
@@ -75,7 +75,8 @@ void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::p
     const auto& layout = engine.layout(i);
     const auto entry = model.tensors().find(layout.name);
     if (entry == model.tensors().end()) {
-      throw FormatError(directory.string() + ": parameter '" + layout.name + "' of the model in config.json is missing");
+      throw FormatError(directory.string() + ": parameter '" + layout.name +
+                        "' of the model in config.json is missing");
     }
     if (entry->second.shape != layout.shape) {
       throw FormatError(fmt::format("{}: parameter '{}' has shape [{}], config.json says [{}]", directory.string(),

@@ -53,7 +53,8 @@ DeviceChoice choose_device(const std::string& device, int local_rank, int ranks_
   // A launcher may show each rank its own GPU only; several ranks on one GPU exist for tests.
   const int index = local_rank % count;
   if (ranks_on_node > count && count > 1 && device == "auto") {
-    throw UsageError(fmt::format("{} ranks on a node with {} GPUs: start one rank per GPU, or name --device", ranks_on_node, count));
+    throw UsageError(
+        fmt::format("{} ranks on a node with {} GPUs: start one rank per GPU, or name --device", ranks_on_node, count));
   }
   backend->set_device(index);
   choice.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
@@ -83,7 +84,8 @@ EnginePolicy make_policy(const ShardingOptions& options) {
 
 int set_threads(int ranks_on_node) {
   int threads = std::max(1, usable_cores() / std::max(1, ranks_on_node));
-  if (const char* wish = std::getenv("OMP_NUM_THREADS"); wish != nullptr && std::atoi(wish) > 0) threads = std::atoi(wish);
+  if (const char* wish = std::getenv("OMP_NUM_THREADS"); wish != nullptr && std::atoi(wish) > 0)
+    threads = std::atoi(wish);
   at::set_num_threads(threads);
   return threads;
 }

@@ -17,7 +17,8 @@ std::uint32_t checksum(const std::string& text) {
 
 nlohmann::json to_json(const RunManifest& manifest) {
   nlohmann::json files = nlohmann::json::object();
-  for (const auto& [name, info] : manifest.files) files[name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
+  for (const auto& [name, info] : manifest.files)
+    files[name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
   return {{"format", "fsdp-run"},
           {"format_version", 1},
           {"program_version", FSDP_VERSION},
@@ -82,9 +83,11 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
     auto json = nlohmann::json::parse(text);
     const auto saved = json.at("checksum").get<std::uint32_t>();
     json.erase("checksum");
-    if (checksum(json.dump()) != saved) throw FormatError(path.string() + ": its checksum does not match: the file was changed");
+    if (checksum(json.dump()) != saved)
+      throw FormatError(path.string() + ": its checksum does not match: the file was changed");
     if (json.at("format_version").get<int>() != 1) {
-      throw FormatError(path.string() + ": format_version " + json.at("format_version").dump() + " is newer than this program");
+      throw FormatError(path.string() + ": format_version " + json.at("format_version").dump() +
+                        " is newer than this program");
     }
     manifest.config = model_config_from_json(json.at("model"), path.string());
     const auto& state = json.at("state");

@@ -13,10 +13,10 @@ namespace fsdp {
 /// Where a run stands after `step` optimizer steps.
 struct RunState {
   std::int64_t step = 0;
-  std::int64_t samples = 0;             ///< stream positions consumed: the next step starts here
-  std::int64_t optimizer_steps = 0;     ///< fewer than step when fp16 skipped some
-  double loss_scale = 1.0;              ///< fp16
-  std::int64_t good_steps = 0;          ///< since the scale last changed
+  std::int64_t samples = 0;          ///< stream positions consumed: the next step starts here
+  std::int64_t optimizer_steps = 0;  ///< fewer than step when fp16 skipped some
+  double loss_scale = 1.0;           ///< fp16
+  std::int64_t good_steps = 0;       ///< since the scale last changed
 };
 
 struct FileInfo {
@@ -30,7 +30,7 @@ struct RunManifest {
   nlohmann::json options = nlohmann::json::object();  ///< training options by long name, as text; resuming reads them
   nlohmann::json data = nlohmann::json::object();     ///< token file, rows
   int world_size = 1;
-  std::map<std::string, FileInfo> files;              ///< data files and .metadata
+  std::map<std::string, FileInfo> files;  ///< data files and .metadata
 };
 
 /// Atomically replaces DIR/run.json; the text carries its own checksum.

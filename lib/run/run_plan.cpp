@@ -12,7 +12,8 @@ namespace fsdp {
 BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   BatchPlan plan;
   plan.rows_per_micro_batch = options.batch_size;
-  if (options.batch_size < 1) throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
+  if (options.batch_size < 1)
+    throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
   if (options.gradient_accumulation_steps < 0) throw UsageError("--gradient-accumulation-steps must not be negative");
   if (options.total_batch_size < 0) throw UsageError("--total-batch-size must not be negative");
   constexpr std::int64_t kMostRows = 1'000'000'000;  // products of the three stay far from overflow
@@ -46,7 +47,8 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   plan.accumulation_steps = static_cast<int>(options.total_batch_size / per_round);
   if (options.gradient_accumulation_steps != 0 && options.gradient_accumulation_steps != plan.accumulation_steps) {
     throw UsageError(fmt::format("--gradient-accumulation-steps {} contradicts --total-batch-size {}, which needs {}",
-                                 options.gradient_accumulation_steps, options.total_batch_size, plan.accumulation_steps));
+                                 options.gradient_accumulation_steps, options.total_batch_size,
+                                 plan.accumulation_steps));
   }
   return plan;
 }
@@ -88,7 +90,8 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
   std::string problem;
   if (world.rank() == 0) {
     try {
-      for (const auto& path : checkpoint_candidates(options.restart_checkpoint, checkpoints)) text += path.string() + '\n';
+      for (const auto& path : checkpoint_candidates(options.restart_checkpoint, checkpoints))
+        text += path.string() + '\n';
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -121,14 +124,16 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
   } else {
     std::error_code error;
     if (!std::filesystem::is_directory(wish.model, error)) {
-      throw UsageError("--model is '" + wish.model + "': choose mingpt, or a directory with config.json and model.safetensors");
+      throw UsageError("--model is '" + wish.model +
+                       "': choose mingpt, or a directory with config.json and model.safetensors");
     }
     config = read_model_config(wish.model);
   }
   config.dropout = wish.dropout;
   config.validate();
   if (wish.seq_len > config.block_size) {
-    throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, config.block_size));
+    throw UsageError(
+        fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, config.block_size));
   }
   return config;
 }
@@ -145,7 +150,8 @@ AdamWOptions plan_optimizer(const TrainOptions& options) {
     throw UsageError("--betas takes two numbers, each at least 0 and less than 1");
   }
   const auto not_negative = [](double value, const char* option) {
-    if (!(value >= 0) || !std::isfinite(value)) throw UsageError(fmt::format("{} is {}, it must be a number >= 0", option, value));
+    if (!(value >= 0) || !std::isfinite(value))
+      throw UsageError(fmt::format("{} is {}, it must be a number >= 0", option, value));
   };
   not_negative(options.eps, "--eps");
   not_negative(options.weight_decay, "--weight-decay");
@@ -154,7 +160,8 @@ AdamWOptions plan_optimizer(const TrainOptions& options) {
 }
 
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) {
-  if (!(options.lr >= 0) || !std::isfinite(options.lr)) throw UsageError(fmt::format("--lr is {}, it must be a number >= 0", options.lr));
+  if (!(options.lr >= 0) || !std::isfinite(options.lr))
+    throw UsageError(fmt::format("--lr is {}, it must be a number >= 0", options.lr));
   if (options.warmup_steps < 0) throw UsageError("--warmup-steps must not be negative");
   LrSchedule schedule;
   schedule.shape = parse_lr_schedule(options.lr_schedule);
@@ -166,8 +173,10 @@ LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) 
 
 std::filesystem::path run_directory(const TrainOptions& options) {
   auto name = options.run_name;
-  if (name.empty()) name = options.model.model == "mingpt" ? "mingpt" : std::filesystem::path(options.model.model).filename().string();
-  if (name.empty() || name == "." || name == "..") throw UsageError("--run-name '" + name + "' is no name for a directory");
+  if (name.empty())
+    name = options.model.model == "mingpt" ? "mingpt" : std::filesystem::path(options.model.model).filename().string();
+  if (name.empty() || name == "." || name == "..")
+    throw UsageError("--run-name '" + name + "' is no name for a directory");
   return std::filesystem::path(options.out_dir) / name;
 }
 

@@ -14,9 +14,9 @@ double peak_flops(const DeviceChoice& device, at::ScalarType dtype);
 
 /// Bytes per rank.
 struct MemoryEstimate {
-  double states = 0;        ///< masters, optimizer state, gradient shards
-  double gathered = 0;      ///< gathered parameters beyond this rank's rows
-  double gradients = 0;     ///< full gradients waiting for their reduction
+  double states = 0;     ///< masters, optimizer state, gradient shards
+  double gathered = 0;   ///< gathered parameters beyond this rank's rows
+  double gradients = 0;  ///< full gradients waiting for their reduction
   double activations = 0;
   double logits = 0;
   double total() const { return states + gathered + gradients + activations + logits; }

@@ -8,34 +8,34 @@
 namespace fsdp {
 
 struct ModelOptions {
-  std::string model = "mingpt";        ///< mingpt, or a directory with config.json and model.safetensors
+  std::string model = "mingpt";  ///< mingpt, or a directory with config.json and model.safetensors
   std::int64_t num_layers = 12;
   std::int64_t num_heads = 12;
   std::int64_t embed_size = 768;
-  std::int64_t ffn_hidden_size = 0;    ///< 0: 4 * embed_size
+  std::int64_t ffn_hidden_size = 0;  ///< 0: 4 * embed_size
   std::int64_t vocab_size = 50257;
-  std::int64_t seq_len = 0;            ///< longest sequence; 0: the model's, 256 for a new one
+  std::int64_t seq_len = 0;  ///< longest sequence; 0: the model's, 256 for a new one
   double dropout = 0.0;
 };
 
 struct ShardingOptions {
   std::string sharding = "full-shard";
-  int shard_group_size = 0;            ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
+  int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
   std::string wrap = "block";
   std::string backward_prefetch = "pre";
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
-  std::string precision = "float32";   ///< preset for the three below
+  std::string precision = "float32";                    ///< preset for the three below
   std::string param_dtype, reduce_dtype, buffer_dtype;  ///< empty: the preset's
-  std::string activation_checkpointing = "none";  ///< none, all or every:N
+  std::string activation_checkpointing = "none";        ///< none, all or every:N
   bool cpu_offload = false;
-  bool meta_init = false;              ///< accepted for the seed's sake: initialisation is always sharded
+  bool meta_init = false;  ///< accepted for the seed's sake: initialisation is always sharded
   bool reduce_every_micro_batch = false;
-  std::string collectives = "auto";    ///< auto, or host-staged (MPI moves CUDA tensors through host memory; tests)
+  std::string collectives = "auto";  ///< auto, or host-staged (MPI moves CUDA tensors through host memory; tests)
 };
 
 struct RuntimeOptions {
-  std::string device = "auto";         ///< auto, cpu, cuda
+  std::string device = "auto";  ///< auto, cpu, cuda
   double init_timeout_seconds = 300;
   double collective_timeout_seconds = 600;
   bool json = false;
@@ -49,37 +49,37 @@ struct TrainOptions {
   RuntimeOptions runtime;
 
   std::string train_data, val_data;
-  double max_epochs = 1;               ///< negative: evaluate only
-  std::int64_t max_steps = 0;          ///< wins over max_epochs when > 0
-  std::int64_t batch_size = 4;         ///< sequences per rank and micro-batch
-  std::int64_t total_batch_size = 0;   ///< sequences per optimizer step over all ranks; 0: batch_size * ranks
-  bool total_batch_restored = false;   ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
-  int gradient_accumulation_steps = 0; ///< instead of total_batch_size; 0: derived
+  double max_epochs = 1;                ///< negative: evaluate only
+  std::int64_t max_steps = 0;           ///< wins over max_epochs when > 0
+  std::int64_t batch_size = 4;          ///< sequences per rank and micro-batch
+  std::int64_t total_batch_size = 0;    ///< sequences per optimizer step over all ranks; 0: batch_size * ranks
+  bool total_batch_restored = false;    ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
+  int gradient_accumulation_steps = 0;  ///< instead of total_batch_size; 0: derived
   double lr = 1e-3;
   std::string lr_schedule = "constant";
   std::int64_t warmup_steps = 0;
-  std::int64_t schedule_steps = 0;     ///< 0: the run's steps
+  std::int64_t schedule_steps = 0;  ///< 0: the run's steps
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
   double eps = 1e-8;
   bool decay_all = false;
-  double clip_grad_norm = 1.0;         ///< 0: off
+  double clip_grad_norm = 1.0;  ///< 0: off
   std::uint64_t seed = 1337;
-  bool no_shuffle = false;              ///< rows in file order
+  bool no_shuffle = false;  ///< rows in file order
 
-  std::string run_name;                ///< empty: the model's name
+  std::string run_name;  ///< empty: the model's name
   std::string out_dir = "runs";
-  std::string restart_checkpoint;      ///< a checkpoint directory, a link to one, or "latest"; empty: from the start
-  std::int64_t save_every = 0;         ///< optimizer steps; 0: at the end only
-  double save_interval_minutes = 0;    ///< 0: never by time
-  int keep_last = 0;                   ///< checkpoints kept; 0: all
+  std::string restart_checkpoint;    ///< a checkpoint directory, a link to one, or "latest"; empty: from the start
+  std::int64_t save_every = 0;       ///< optimizer steps; 0: at the end only
+  double save_interval_minutes = 0;  ///< 0: never by time
+  int keep_last = 0;                 ///< checkpoints kept; 0: all
   bool no_final_save = false;
-  std::int64_t eval_every = 0;         ///< optimizer steps; 0: at the end only
+  std::int64_t eval_every = 0;  ///< optimizer steps; 0: at the end only
   std::int64_t log_every = 10;
-  double time_limit_seconds = 0;       ///< from the start of the program; 0: the scheduler's, where it tells
+  double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells
   bool dry_run = false;
 
-  std::string prompt;                  ///< generated from after training or evaluation
+  std::string prompt;  ///< generated from after training or evaluation
   std::int64_t num_tokens = 50;
 };
 

@@ -35,10 +35,12 @@ std::vector<MicroBatch> Trainer::load(std::int64_t samples, int micro_batches) {
   const auto& world = runtime_.world();
   std::vector<MicroBatch> batches;
   for (int m = 0; m < micro_batches; ++m) {
-    const auto slice = micro_batch_slice(state_.samples, samples, m, world.rank(), world.size(), options_.batches.rows_per_micro_batch);
+    const auto slice = micro_batch_slice(state_.samples, samples, m, world.rank(), world.size(),
+                                         options_.batches.rows_per_micro_batch);
     std::vector<std::uint64_t> keys;
     if (runtime_.decoder().config.dropout > 0) {
-      for (std::int64_t i = 0; i < slice.num_samples; ++i) keys.push_back(sample_key(options_.seed, slice.first_position + i));
+      for (std::int64_t i = 0; i < slice.num_samples; ++i)
+        keys.push_back(sample_key(options_.seed, slice.first_position + i));
     }
     batches.push_back(reader_.read(order_.rows(slice.first_position, slice.num_samples), keys, runtime_.device()));
   }
@@ -71,7 +73,8 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
       return report;
     }
     const MicroBatchPlace place{m == 0, m + 1 == micro_batches};
-    loss_sum += engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale).loss_sum;
+    loss_sum +=
+        engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale).loss_sum;
   }
   std::array<double, 1> loss{loss_sum};
   world.all_reduce(loss, Reduce::sum);
@@ -84,7 +87,8 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
   read_memory(report);
-  std::array<double, 5> worst{report.data_wait_seconds, report.peak_memory_bytes, report.reserved_bytes, report.alloc_retries, report.peak_rss_bytes};
+  std::array<double, 5> worst{report.data_wait_seconds, report.peak_memory_bytes, report.reserved_bytes,
+                              report.alloc_retries, report.peak_rss_bytes};
   world.all_reduce(worst, Reduce::max);
   report.data_wait_seconds = worst[0];
   report.peak_memory_bytes = worst[1];

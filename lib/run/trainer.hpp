@@ -15,20 +15,20 @@
 namespace fsdp {
 
 struct StepReport {
-  std::int64_t step = 0;            ///< counted from 1
-  double loss = 0;                  ///< mean over the tokens of the global batch, before the update
-  double grad_norm = 0;             ///< before clipping
+  std::int64_t step = 0;  ///< counted from 1
+  double loss = 0;        ///< mean over the tokens of the global batch, before the update
+  double grad_norm = 0;   ///< before clipping
   double lr = 0;
-  std::int64_t tokens = 0;          ///< targets of the step, all ranks
+  std::int64_t tokens = 0;  ///< targets of the step, all ranks
   std::int64_t samples = 0;
   double seconds = 0;
-  double data_wait_seconds = 0;     ///< longest of any rank
-  double peak_memory_bytes = 0;     ///< highest of any rank
-  double peak_rss_bytes = 0;        ///< largest resident set of any rank so far, libraries included
-  double reserved_bytes = 0;        ///< CUDA
-  double alloc_retries = 0;         ///< CUDA, since the start, all ranks
-  bool skipped = false;             ///< fp16: the gradients overflowed
-  bool stopped = false;             ///< asked to stop during the step: nothing was updated
+  double data_wait_seconds = 0;  ///< longest of any rank
+  double peak_memory_bytes = 0;  ///< highest of any rank
+  double peak_rss_bytes = 0;     ///< largest resident set of any rank so far, libraries included
+  double reserved_bytes = 0;     ///< CUDA
+  double alloc_retries = 0;      ///< CUDA, since the start, all ranks
+  bool skipped = false;          ///< fp16: the gradients overflowed
+  bool stopped = false;          ///< asked to stop during the step: nothing was updated
 };
 
 struct TrainerOptions {

@@ -52,9 +52,7 @@ class HostAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::give_back; }
   void copy_data(void* to, const void* from, std::size_t n) const override { std::memcpy(to, from, n); }
 
-  HostMemoryStats stats() const {
-    return {current_.load(), peak_.load(), reserved_.load(), allocations_.load()};
-  }
+  HostMemoryStats stats() const { return {current_.load(), peak_.load(), reserved_.load(), allocations_.load()}; }
   void reset_peak() { peak_ = current_.load(); }
 
   void count(std::int64_t bytes) {
@@ -164,7 +162,8 @@ class HostAllocator final : public c10::Allocator {
     void* raw = ::mmap(nullptr, bytes + kHugePage_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) throw std::bad_alloc();
     auto* start = static_cast<std::byte*>(raw);
-    const std::size_t skip = (kHugePage_bytes - reinterpret_cast<std::uintptr_t>(raw) % kHugePage_bytes) % kHugePage_bytes;
+    const std::size_t skip =
+        (kHugePage_bytes - reinterpret_cast<std::uintptr_t>(raw) % kHugePage_bytes) % kHugePage_bytes;
     if (skip != 0) ::munmap(start, skip);
     if (kHugePage_bytes != skip) ::munmap(start + skip + bytes, kHugePage_bytes - skip);
     ::madvise(start + skip, bytes, MADV_HUGEPAGE);

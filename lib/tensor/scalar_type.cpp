@@ -48,10 +48,14 @@ DType to_dtype(c10::ScalarType type) {
 
 kernels::Type kernel_type(c10::ScalarType type) {
   switch (type) {
-    case c10::ScalarType::Float: return kernels::Type::f32;
-    case c10::ScalarType::BFloat16: return kernels::Type::bf16;
-    case c10::ScalarType::Half: return kernels::Type::f16;
-    default: throw std::logic_error(std::string("no CPU kernel for ") + c10::toString(type));
+    case c10::ScalarType::Float:
+      return kernels::Type::f32;
+    case c10::ScalarType::BFloat16:
+      return kernels::Type::bf16;
+    case c10::ScalarType::Half:
+      return kernels::Type::f16;
+    default:
+      throw std::logic_error(std::string("no CPU kernel for ") + c10::toString(type));
   }
 }
 

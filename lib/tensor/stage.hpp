@@ -1,8 +1,8 @@
 #pragma once
 // A model as an ordered list of stages: what a model hands to the engine, and all the engine knows of it.
 //
-// A decoder is a chain (embedding, blocks, head with loss). The engine makes each stage's parameters available, runs it,
-// and releases them; a stage knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
+// A decoder is a chain (embedding, blocks, head with loss). The engine makes each stage's parameters available, runs
+// it, and releases them; a stage knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace fsdp {
 
 /// Rows of tokens that go through the model together.
 struct MicroBatch {
-  at::Tensor ids_N;             ///< int32, row after row
-  at::Tensor targets_N;         ///< int32; negative targets do not count
-  std::int64_t rows = 0;        ///< 0: this rank has nothing, but takes part in every collective
-  std::int64_t length = 0;      ///< N = rows * length
-  at::Tensor sample_keys;       ///< int64 [rows]: what dropout masks depend on, besides the place in the model
+  at::Tensor ids_N;         ///< int32, row after row
+  at::Tensor targets_N;     ///< int32; negative targets do not count
+  std::int64_t rows = 0;    ///< 0: this rank has nothing, but takes part in every collective
+  std::int64_t length = 0;  ///< N = rows * length
+  at::Tensor sample_keys;   ///< int64 [rows]: what dropout masks depend on, besides the place in the model
   std::int64_t first_position = 0;
 };
 
 /// Where the gradient of one parameter goes: the first writer sets it, later ones add.
 struct GradSlot {
-  at::Tensor grad;              ///< shape of the gathered parameter, reduce dtype or float32
+  at::Tensor grad;  ///< shape of the gathered parameter, reduce dtype or float32
   bool written = false;
 
   /// grad (+)= a @ b
@@ -64,7 +64,7 @@ class Stage {
 };
 
 struct StageLoss {
-  double loss_sum = 0;          ///< nats over the targets that count
+  double loss_sum = 0;  ///< nats over the targets that count
   std::int64_t tokens = 0;
 };
 
