@@ -8,15 +8,13 @@
 #include <numeric>
 
 #include "lib/base/error.hpp"
+#include "lib/fsdp/buffer_bytes.hpp"
 #include "lib/kernels/kernels.hpp"
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
-
-constexpr std::size_t kPage_bytes = 4096;
-std::size_t round_up(std::size_t n) { return (n + kPage_bytes - 1) / kPage_bytes * kPage_bytes; }
 
 std::vector<at::Tensor> make_shards(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                     at::Device device) {
@@ -82,15 +80,10 @@ class SharedUnitGrads final : public UnitGrads {
       auto buffer = at::from_blob(memory_->address(group_.rank(), slot) + offset,
                                   layout.shape_with_rows(layout.buffer_rows(group_.size())), at::TensorOptions(dtype_));
       views.push_back({buffer.narrow(0, 0, layout.compute_rows()), false});
-      offset += buffer_bytes(layout);
+      offset += detail::buffer_bytes(layout, dtype_, group_.size());
     }
     return views;
   }
-  std::size_t buffer_bytes(const ParamLayout& layout) const {
-    return round_up(static_cast<std::size_t>(layout.buffer_rows(group_.size()) * layout.row_elements()) *
-                    c10::elementSize(dtype_));
-  }
-
   void sum(int slot) {
     std::size_t offset = 0;
     std::vector<const void*> sources(static_cast<std::size_t>(group_.size()));
@@ -105,7 +98,7 @@ class SharedUnitGrads final : public UnitGrads {
       at::parallel_for(0, range.num_rows * layout.row_elements(), 65536, [&](std::int64_t b, std::int64_t e) {
         kernels::table().sum_sources(kernel_type(dtype_), out, sources.data(), group_.size(), accumulate_, b, e);
       });
-      offset += buffer_bytes(layout);
+      offset += detail::buffer_bytes(layout, dtype_, group_.size());
     }
   }
 
@@ -190,7 +183,7 @@ GradMemory::GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot
       rounds_(slot_bytes.size(), 0) {
   for (const auto bytes : slot_bytes) {
     offsets_.push_back(rank_bytes_);
-    rank_bytes_ += round_up(bytes);
+    rank_bytes_ += detail::round_up_to_page(bytes);
   }
   const auto ranks = static_cast<std::size_t>(group_.size());
   memory_ = group_.peer_memory(rank_bytes_ * ranks, 2 * ranks * slot_bytes.size());
@@ -238,10 +231,7 @@ void GradMemory::mark_consumed(int slot) {
 
 std::size_t grad_slot_bytes(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
   std::size_t total = 0;
-  for (const auto& layout : layouts) {
-    total +=
-        round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) * c10::elementSize(dtype));
-  }
+  for (const auto& layout : layouts) total += detail::buffer_bytes(layout, dtype, ranks);
   return total;
 }
 

@@ -7,21 +7,17 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/fsdp/buffer_bytes.hpp"
 #include "lib/tensor/host_allocator.hpp"
 
 namespace fsdp {
 namespace {
-
-constexpr std::size_t kPage_bytes = 4096;
-
-std::size_t round_up(std::size_t n) { return (n + kPage_bytes - 1) / kPage_bytes * kPage_bytes; }
 
 class SharedUnitParams final : public UnitParams {
  public:
   SharedUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
                    std::unique_ptr<PeerMemory> memory, std::string name)
       : group_(context.shard_group), memory_(std::move(memory)), name_("the gather of " + std::move(name)) {
-    const auto element_bytes = c10::elementSize(dtype);
     std::size_t offset = 0;
     for (const auto& layout : layouts) {
       const auto rows = layout.buffer_rows(group_.size());
@@ -35,7 +31,7 @@ class SharedUnitParams final : public UnitParams {
       const auto all = own_bytes * static_cast<std::size_t>(group_.size());
       others_.push_back({offset, before});
       others_.push_back({offset + before + own_bytes, all - before - own_bytes});
-      offset += round_up(static_cast<std::size_t>(rows * layout.row_elements()) * element_bytes);
+      offset += detail::buffer_bytes(layout, dtype, group_.size());
     }
     count_external_host_memory(counted_bytes_);
   }
@@ -45,10 +41,7 @@ class SharedUnitParams final : public UnitParams {
 
   static std::size_t bytes_needed(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
     std::size_t total = 0;
-    for (const auto& layout : layouts) {
-      total += round_up(static_cast<std::size_t>(layout.buffer_rows(ranks) * layout.row_elements()) *
-                        c10::elementSize(dtype));
-    }
+    for (const auto& layout : layouts) total += detail::buffer_bytes(layout, dtype, ranks);
     return total;
   }
 
