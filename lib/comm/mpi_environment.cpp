@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -50,6 +52,20 @@ std::string launcher_rank() {
     if (const char* value = std::getenv(name)) return value;
   }
   return "?";
+}
+
+/// Waits until the launcher has read what this rank printed: Hydra's proxy drops what is still in the pipe when a rank
+/// aborts. Stops waiting after a second; where stderr is no pipe there is nothing to wait for.
+void let_launcher_read_stderr() {
+  constexpr auto pause = std::chrono::milliseconds(10);
+  struct stat kind {};
+  if (::fstat(STDERR_FILENO, &kind) != 0 || !S_ISFIFO(kind.st_mode)) return;
+  for (int i = 0, unread = 0; i < 100; ++i) {
+    if (::ioctl(STDERR_FILENO, FIONREAD, &unread) != 0 || unread == 0) break;
+    std::this_thread::sleep_for(pause);
+  }
+  // What was read has yet to travel from the proxy to mpiexec.
+  std::this_thread::sleep_for(pause);
 }
 
 /// A launcher that speaks another process-management protocol starts N jobs of size 1.
@@ -128,6 +144,7 @@ void MpiEnvironment::abort(int exit_code) {
   if (initialized != 0) {
     // MPI_Abort itself may hang on a broken network.
     const Watchdog watchdog(std::chrono::seconds(5), [exit_code] { ::_exit(exit_code); });
+    let_launcher_read_stderr();
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   ::_exit(exit_code);
