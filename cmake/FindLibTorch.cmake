@@ -59,6 +59,17 @@ if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   endforeach()
   # The wheel ships fmt headers of its own that shadow the system's: header-only, so no library can mismatch.
   target_compile_definitions(fsdp::torch_cpu INTERFACE FMT_HEADER_ONLY)
+  # An entry to oneDNN that is exported but declared nowhere (lib/tensor/gemm.cpp does without where it is missing).
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_LIBRARIES fsdp::torch_cpu)
+  check_cxx_source_compiles("
+    #include <ATen/core/Tensor.h>
+    namespace at::native { void mkldnn_matmul(const Tensor&, const Tensor&, const Tensor&, float, float); }
+    int main() { at::native::mkldnn_matmul({}, {}, {}, 0.0f, 1.0f); }" LibTorch_HAS_MKLDNN_MATMUL)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  if(LibTorch_HAS_MKLDNN_MATMUL)
+    target_compile_definitions(fsdp::torch_cpu INTERFACE FSDP_HAS_MKLDNN_MATMUL)
+  endif()
 endif()
 
 # --- CUDA: headers and libraries to compile against; neither nvcc nor a toolkit is needed ------------------------------

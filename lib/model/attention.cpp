@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
@@ -18,6 +17,7 @@
 
 #include "lib/kernels/kernels.hpp"
 #include "lib/model/ops.hpp"
+#include "lib/tensor/gemm.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
@@ -66,7 +66,7 @@ at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s,
   // Per sequence: the batch dimension is then the heads', whose stride batched products take without a copy.
   for (std::int64_t b = 0; b < s.rows; ++b) {
     auto scores = probs[b];
-    at::bmm_out(scores, q[b], k[b].transpose(1, 2));
+    gemm_out(scores, q[b], k[b].transpose(1, 2));
   }
   const auto type = kernel_type(qkv_N3D.scalar_type());
   const kernels::SoftmaxArgs args{probs.data_ptr(), s.length, s.length, score_scale(s)};
@@ -82,7 +82,7 @@ at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s,
   auto out = heads_of(out_ND, s);
   for (std::int64_t b = 0; b < s.rows; ++b) {
     auto target = out[b];
-    at::bmm_out(target, used[b], v[b]);
+    gemm_out(target, used[b], v[b]);
   }
   return out_ND;
 }
@@ -109,9 +109,9 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
   auto grad_scores = at::empty_like(probs);
   for (std::int64_t b = 0; b < s.rows; ++b) {
     auto gv = grad_v[b];
-    at::bmm_out(gv, used[b].transpose(1, 2), grad_out[b]);
+    gemm_out(gv, used[b].transpose(1, 2), grad_out[b]);
     auto gs = grad_scores[b];
-    at::bmm_out(gs, grad_out[b], v[b].transpose(1, 2));
+    gemm_out(gs, grad_out[b], v[b].transpose(1, 2));
   }
   if (s.dropout > 0) {
     auto flat = grad_scores.view({-1, s.length});
@@ -124,9 +124,9 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
                  [&](auto b, auto e) { kernels::table().causal_softmax_backward(type, args, b, e); });
   for (std::int64_t b = 0; b < s.rows; ++b) {
     auto gq = grad_q[b];
-    at::bmm_out(gq, grad_scores[b], k[b]);
+    gemm_out(gq, grad_scores[b], k[b]);
     auto gk = grad_k[b];
-    at::bmm_out(gk, grad_scores[b].transpose(1, 2), q[b]);
+    gemm_out(gk, grad_scores[b].transpose(1, 2), q[b]);
   }
   saved = {};
   return grad_qkv;

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -13,6 +12,7 @@
 
 #include "lib/model/attention.hpp"
 #include "lib/model/ops.hpp"
+#include "lib/tensor/gemm.hpp"
 
 namespace fsdp {
 namespace {
@@ -134,7 +134,7 @@ class BlockStage final : public Stage {
     auto bias_grad = float_zeros(d, grad_ND);
     ops::add_column_sums(grad_mlp_ND, bias_grad);
     g[out_b]->add(bias_grad);
-    auto grad_pre_NF = at::mm(grad_mlp_ND, p[out_w]);
+    auto grad_pre_NF = gemm(grad_mlp_ND, p[out_w]);
     auto fc_bias_grad = float_zeros(config_.ffn_hidden_size, grad_ND);
     at::Tensor act_NF;
     ops::bias_gelu_backward(grad_pre_NF, s.pre_NF, fc_bias_grad, &act_NF);
@@ -143,7 +143,7 @@ class BlockStage final : public Stage {
     act_NF.reset();
     grad_mlp_ND.reset();
     g[fc_b]->add(fc_bias_grad);
-    auto grad_norm2_ND = at::mm(grad_pre_NF, p[fc_w]);
+    auto grad_norm2_ND = gemm(grad_pre_NF, p[fc_w]);
     // Norm 2 and the residual around the feed-forward
     const bool fused_bias = !dropping(batch);
     auto proj_bias_grad = float_zeros(d, grad_ND);
@@ -159,7 +159,7 @@ class BlockStage final : public Stage {
     if (!fused_bias) ops::add_column_sums(grad_proj_ND, proj_bias_grad);
     g[proj_b]->add(proj_bias_grad);
     g[proj_w]->add_product(grad_proj_ND.t(), s.heads_ND);
-    const auto grad_heads_ND = at::mm(grad_proj_ND, p[proj_w]);
+    const auto grad_heads_ND = gemm(grad_proj_ND, p[proj_w]);
     grad_proj_ND.reset();
     auto grad_qkv_N3D =
         causal_attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), s.attention);
@@ -168,7 +168,7 @@ class BlockStage final : public Stage {
     auto qkv_bias_grad = float_zeros(3 * d, grad_ND);
     ops::add_column_sums(grad_qkv_N3D, qkv_bias_grad);
     g[attn_b]->add(qkv_bias_grad);
-    const auto grad_norm1_ND = at::mm(grad_qkv_N3D, p[attn_w]);
+    const auto grad_norm1_ND = gemm(grad_qkv_N3D, p[attn_w]);
     auto grad_x_ND = norm_backward(p, g, ln1_w, grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, nullptr, normed_ND);
     g[attn_w]->add_product(grad_qkv_N3D.t(), normed_ND);
     return grad_x_ND;

@@ -2,7 +2,6 @@
 // written over them.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "lib/model/mingpt.hpp"
 #include "lib/model/ops.hpp"
+#include "lib/tensor/gemm.hpp"
 
 namespace fsdp {
 namespace {
@@ -52,7 +52,7 @@ class HeadStage final : public LossStage {
       add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale));
       if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       auto part = grad_norm_ND.narrow(0, first, rows);
-      at::mm_out(part, logits, p[2]);
+      gemm_out(part, logits, p[2]);
       g[2]->add_product(logits.t(), norm.out_ND.narrow(0, first, rows));
     });
     auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
@@ -80,7 +80,7 @@ class HeadStage final : public LossStage {
     for (std::int64_t first = 0; first < n; first += rows) {
       const auto count = std::min(rows, n - first);
       auto logits = buffer.narrow(0, 0, count);
-      at::mm_out(logits, x_ND.narrow(0, first, count), weight_VD.t());
+      gemm_out(logits, x_ND.narrow(0, first, count), weight_VD.t());
       body(first, count, logits);
     }
   }

@@ -8,7 +8,6 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/zeros.h>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "lib/kernels/kernels.hpp"
+#include "lib/tensor/gemm.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp::ops {
@@ -320,6 +320,6 @@ LossResult cross_entropy(at::Tensor& logits_NV, const at::Tensor& targets_N, std
   return result;
 }
 
-at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& weight_OD) { return at::mm(x_ND, weight_OD.t()); }
+at::Tensor linear(const at::Tensor& x_ND, const at::Tensor& weight_OD) { return gemm(x_ND, weight_OD.t()); }
 
 }  // namespace fsdp::ops

@@ -1,7 +1,6 @@
 #include "lib/run/throughput.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <cmath>
 
 #include "lib/model/attention.hpp"
+#include "lib/tensor/gemm.hpp"
 
 namespace fsdp {
 namespace {
@@ -34,11 +34,11 @@ double measured_cpu_flops(at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
   const auto measure = [dtype](std::int64_t n, int repeats) {
     const auto a = at::ones({n, n}, dtype);
-    auto out = at::mm(a, a);
+    auto out = gemm(a, a);
     double best = 1e30;
     for (int i = 0; i < repeats; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      at::mm_out(out, a, a);
+      gemm_out(out, a, a);
       best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     return 2.0 * static_cast<double>(n * n * n) / best;

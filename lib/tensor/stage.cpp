@@ -1,17 +1,17 @@
 #include "lib/tensor/stage.hpp"
 
-#include <ATen/ops/mm.h>
+#include "lib/tensor/gemm.hpp"
 
 namespace fsdp {
 
 void GradSlot::add_product(const at::Tensor& a, const at::Tensor& b) {
   if (grad.scalar_type() != a.scalar_type()) {
-    const auto product = at::mm(a, b);
+    const auto product = gemm(a, b);
     written ? grad.add_(product) : grad.copy_(product);
   } else if (written) {
-    grad.addmm_(a, b);
+    gemm_add(grad, a, b);
   } else {
-    at::mm_out(grad, a, b);
+    gemm_out(grad, a, b);
   }
   written = true;
 }

@@ -1,0 +1,77 @@
+#include "lib/tensor/gemm.hpp"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <cstdlib>
+
+#ifdef FSDP_HAS_MKLDNN_MATMUL
+// Exported by libtorch_cpu, declared in no installed header; CMake found it in this LibTorch.
+namespace at::native {
+void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
+}
+#endif
+
+namespace fsdp {
+namespace {
+
+bool choose_onednn() {
+#ifdef FSDP_HAS_MKLDNN_MATMUL
+  if (const char* wish = std::getenv("FSDP_FLOAT32_GEMM")) return std::string_view(wish) == "onednn";
+#if defined(__x86_64__) || defined(__i386__)
+  return !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
+#endif
+#endif
+  return false;
+}
+
+bool use_onednn(const at::Tensor& a) {
+  static const bool chosen = choose_onednn();
+  return chosen && a.scalar_type() == at::kFloat && a.device().is_cpu();
+}
+
+void onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, float beta) {
+#ifdef FSDP_HAS_MKLDNN_MATMUL
+  // Empty products have no oneDNN primitive.
+  if (a.numel() != 0 && b.numel() != 0) {
+    at::native::mkldnn_matmul(a, b, out, beta, 1.0f);
+    return;
+  }
+#endif
+  if (beta == 0.0f) out.zero_();
+}
+
+}  // namespace
+
+void gemm_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  if (use_onednn(a)) {
+    onednn(out, a, b, 0.0f);
+  } else if (a.dim() == 3) {
+    at::bmm_out(out, a, b);
+  } else {
+    at::mm_out(out, a, b);
+  }
+}
+
+void gemm_add(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  if (use_onednn(a)) {
+    onednn(out, a, b, 1.0f);
+  } else {
+    out.addmm_(a, b);
+  }
+}
+
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  if (!use_onednn(a)) return at::mm(a, b);
+  auto out = at::empty({a.size(0), b.size(1)}, a.options());
+  onednn(out, a, b, 0.0f);
+  return out;
+}
+
+std::string_view float32_gemm_name() {
+  static const bool chosen = choose_onednn();
+  return chosen ? "onednn" : "aten";
+}
+
+}  // namespace fsdp
