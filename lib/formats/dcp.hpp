@@ -64,6 +64,9 @@ std::string serialize_dcp_items(std::span<const DcpItem> items);
 /// \throws FormatError when `bytes` is not what serialize_dcp_items wrote
 std::vector<DcpItem> deserialize_dcp_items(std::string_view bytes);
 
+/// The bytes of `.metadata`, as write_dcp_metadata() writes them; `directory` is for messages.
+std::string dcp_metadata_bytes(const std::filesystem::path& directory, std::span<const DcpItem> items);
+
 /// Writes DIRECTORY/.metadata from the items of all ranks: synced, then renamed into place.
 /// Blocks of one tensor must tile it: equal dtype and shape, no holes, no overlap; empty blocks may repeat.
 /// \throws UsageError naming the key where they do not; IoError
@@ -75,6 +78,7 @@ struct DcpTensor {
     Shape offsets, sizes;
     std::string file;  ///< relative path, checked to stay inside the directory
     std::uint64_t offset_bytes = 0, length_bytes = 0;
+    bool zstd = false;  ///< those bytes are one zstd stream of the item
   };
   DType dtype = DType::f32;
   Shape shape;
@@ -85,6 +89,7 @@ struct DcpTensor {
 struct DcpValue {
   std::string file;
   std::uint64_t offset_bytes = 0, length_bytes = 0;
+  bool zstd = false;
 };
 
 /// Everything `.metadata` says.
@@ -92,11 +97,21 @@ struct DcpMetadata {
   std::map<std::string, DcpTensor> tensors;
   std::map<std::string, DcpValue> values;
   std::optional<std::map<std::string, DcpPath>> paths;  ///< absent in checkpoints of torch 1.13
+  std::vector<std::string> keys;                        ///< of tensors and values, in the file's order
+  std::string producer;                                 ///< what wrote it, as far as the classes tell
+};
+
+/// Which checkpoints read_dcp_metadata() takes.
+enum class DcpVariants {
+  plain,  ///< what DcpReader can read
+  /// Also zstd items, one metadata file per rank (use_collectives=False), and data files that are safetensors: those
+  /// items' offsets are all 0.
+  all
 };
 
 /// Reads and validates DIRECTORY/.metadata as torch 1.13 to 2.11 write it.
 /// \throws FormatError for anything else, with the reason; IoError
-DcpMetadata read_dcp_metadata(const std::filesystem::path& directory);
+DcpMetadata read_dcp_metadata(const std::filesystem::path& directory, DcpVariants variants = DcpVariants::plain);
 
 /// Reads a checkpoint in place. Const member functions may be called from several threads.
 class DcpReader {

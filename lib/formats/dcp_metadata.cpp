@@ -7,6 +7,7 @@
 #include "lib/base/file.hpp"
 #include "lib/formats/block.hpp"
 #include "lib/formats/dcp.hpp"
+#include "lib/formats/dcp_rank_metadata.hpp"
 #include "lib/formats/inside_directory.hpp"
 #include "lib/formats/pickle_reader.hpp"
 
@@ -27,8 +28,9 @@ using StorageKey = std::tuple<std::string, bool, Shape>;
 
 class MetadataParser {
  public:
-  explicit MetadataParser(const std::filesystem::path& path)
+  MetadataParser(const std::filesystem::path& path, DcpVariants variants)
       : path_(path),
+        variants_(variants),
         document_(read_pickle(
             {std::make_shared<const std::string>(read_text_file(path, max_metadata_bytes)), 0, path.string(), 0})) {
     if (document_.length_bytes != document_.text->size()) {
@@ -42,6 +44,7 @@ class MetadataParser {
     check_storage_ranges();
     const auto& entries = dict(field(top, "state_dict_metadata"));
     for (const auto& [key, entry] : entries.items) parse_entry(std::string(text(*key)), *entry);
+    find_producer(top);
     const auto* planner_data = find(top, "planner_data");
     if (planner_data != nullptr && !planner_data->is_none()) parse_paths(dict(*planner_data));
     return std::move(metadata_);
@@ -51,6 +54,7 @@ class MetadataParser {
   struct Place {
     std::string file;
     std::uint64_t offset_bytes, length_bytes;
+    bool zstd;
   };
 
   [[noreturn]] void fail(const PickleValue& at, const std::string& what) const {
@@ -130,18 +134,30 @@ class MetadataParser {
       const bool is_tensor = offset != nullptr && !offset->is_none();
       StorageKey key(text(field(identity, "fqn")), is_tensor, is_tensor ? shape(*offset) : Shape());
       const auto& fields = state_of(*info, "_StorageInfo");
-      const auto* transforms = find(fields, "transform_descriptors");
-      if (transforms != nullptr && !transforms->is_none()) {
-        fail(*transforms,
-             "item \"" + std::get<0>(key) +
-                 "\" is compressed (transform_descriptors), which is not supported: save without an extension");
-      }
+      const bool zstd = is_zstd(std::get<0>(key), find(fields, "transform_descriptors"));
       Place place{std::string(text(field(fields, "relative_path"))),
                   static_cast<std::uint64_t>(count(field(fields, "offset"))),
-                  static_cast<std::uint64_t>(count(field(fields, "length")))};
+                  static_cast<std::uint64_t>(count(field(fields, "length"))), zstd};
       inside_directory({}, place.file, path_);
       if (!storage_.emplace(std::move(key), std::move(place)).second) fail(*index, "an item is stored twice");
     }
+  }
+  bool is_zstd(const std::string& item, PickleRef transforms) const {
+    if (transforms == nullptr || transforms->is_none()) return false;
+    const auto* list = transforms->list();
+    if (list != nullptr && list->items.empty()) return false;
+    if (variants_ == DcpVariants::plain) {
+      fail(*transforms, "item \"" + item +
+                            "\" is compressed (transform_descriptors), which is not supported: convert the checkpoint "
+                            "with fsdp-ckpt-convert, or save without an extension");
+    }
+    const auto* name = list != nullptr && list->items.size() == 1 ? list->items[0]->string() : nullptr;
+    if (name == nullptr || name->text != "stream.zstd/1") {
+      fail(*transforms, "item \"" + item +
+                            "\" is stored through an unknown extension (transform_descriptors); known is "
+                            "stream.zstd/1 alone");
+    }
+    return true;
   }
   /// No two items share bytes, so that a damaged offset cannot point at another item unnoticed; except that two names
   /// of one tied tensor may name the very same bytes (a whole archive each, which is longer than its tensor).
@@ -159,12 +175,13 @@ class MetadataParser {
                         before.length_bytes == after.length_bytes && std::get<1>(*places[i - 1].second) &&
                         std::get<1>(*places[i].second) &&
                         std::get<2>(*places[i - 1].second) == std::get<2>(*places[i].second);
-      if (tied) continue;
+      const bool safetensors = variants_ == DcpVariants::all && before.offset_bytes == 0 && after.offset_bytes == 0;
+      if (tied || safetensors) continue;
       if (before.file == after.file && before.length_bytes > after.offset_bytes - before.offset_bytes) {
         throw FormatError(path_.string() + ": items \"" + std::get<0>(*places[i - 1].second) + "\" and \"" +
                           std::get<0>(*places[i].second) + "\" share bytes of " + before.file +
-                          "; checkpoints saved with serialization_format=SAFETENSORS look like this and are not "
-                          "supported, otherwise .metadata is damaged");
+                          "; checkpoints saved with serialization_format=SAFETENSORS look like this and need "
+                          "converting with fsdp-ckpt-convert first, otherwise .metadata is damaged");
       }
     }
   }
@@ -178,9 +195,10 @@ class MetadataParser {
   void parse_entry(const std::string& key, const PickleValue& entry) {
     if (metadata_.tensors.contains(key) || metadata_.values.contains(key))
       fail(entry, "key \"" + key + "\" occurs twice");
+    metadata_.keys.push_back(key);
     if (instance(entry, "BytesStorageMetadata") != nullptr) {
       const auto& place = place_of(entry, {key, false, {}});
-      metadata_.values[key] = {place.file, place.offset_bytes, place.length_bytes};
+      metadata_.values[key] = {place.file, place.offset_bytes, place.length_bytes, place.zstd};
       return;
     }
     const auto& fields = state_of(entry, "TensorStorageMetadata");
@@ -213,7 +231,20 @@ class MetadataParser {
     chunk.file = place.file;
     chunk.offset_bytes = place.offset_bytes;
     chunk.length_bytes = place.length_bytes;
+    chunk.zstd = place.zstd;
     return chunk;
+  }
+
+  /// The classes moved between versions. Source: torch 1.13, 2.0, 2.4 and 2.11, torch/distributed/checkpoint.
+  void find_producer(const PickleDict& top) {
+    const auto* version = find(top, "version");
+    if (document_.root->object()->callable->global()->module == "torch.distributed._shard.checkpoint.metadata") {
+      metadata_.producer = "PyTorch 1.13";
+    } else if (version != nullptr && version->string() != nullptr) {
+      metadata_.producer = "PyTorch 2.4 or later (DCP " + std::string(version->string()->text.substr(0, 40)) + ")";
+    } else {
+      metadata_.producer = find(top, "storage_meta") != nullptr ? "PyTorch 2.3 or later" : "PyTorch 2.0 to 2.2";
+    }
   }
 
   // --- planner_data ---
@@ -234,6 +265,7 @@ class MetadataParser {
   }
 
   std::filesystem::path path_;
+  DcpVariants variants_;
   PickleDocument document_;
   std::map<StorageKey, Place> storage_;
   DcpMetadata metadata_;
@@ -241,20 +273,26 @@ class MetadataParser {
 
 }  // namespace
 
-DcpMetadata read_dcp_metadata(const std::filesystem::path& directory) {
+DcpMetadata read_dcp_metadata(const std::filesystem::path& directory, DcpVariants variants) {
   const auto path = directory / ".metadata";
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    if (std::filesystem::exists(directory / "__0.metadata", ignored)) {
-      throw FormatError(directory.string() +
-                        ": has one metadata file per rank (saved with use_collectives=False), which is not supported: "
-                        "save with collectives");
-    }
+  if (std::filesystem::exists(path, ignored)) return MetadataParser(path, variants).parse();
+  const auto rank_files = detail::rank_metadata_files(directory);
+  if (!rank_files.empty() && variants == DcpVariants::plain) {
+    throw FormatError(directory.string() +
+                      ": has one metadata file per rank (saved with use_collectives=False), which is not supported: "
+                      "convert it with fsdp-ckpt-convert, or save with collectives");
+  }
+  if (rank_files.empty()) {
     throw FormatError(directory.string() + ": is not a DCP checkpoint: it has no .metadata" +
                       (std::filesystem::is_directory(directory, ignored) ? "; a save may have been cut short"
                                                                          : " because it is not a directory"));
   }
-  return MetadataParser(path).parse();
+  DcpMetadata all;
+  for (const auto& file : rank_files) {
+    detail::merge_rank_metadata(all, MetadataParser(file, variants).parse(), file.string());
+  }
+  return all;
 }
 
 }  // namespace fsdp

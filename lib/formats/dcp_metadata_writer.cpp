@@ -188,7 +188,7 @@ class MetadataWriter {
 
 }  // namespace
 
-void write_dcp_metadata(const std::filesystem::path& directory, std::span<const DcpItem> items) {
+std::string dcp_metadata_bytes(const std::filesystem::path& directory, std::span<const DcpItem> items) {
   Groups groups;
   const auto path = directory / ".metadata";
   for (const auto& item : items) {
@@ -199,7 +199,11 @@ void write_dcp_metadata(const std::filesystem::path& directory, std::span<const 
     check_agreement(key, group);
     if (group.front()->is_tensor) check_tiling(key, group);
   }
-  replace_file(path, MetadataWriter().write(groups));
+  return MetadataWriter().write(groups);
+}
+
+void write_dcp_metadata(const std::filesystem::path& directory, std::span<const DcpItem> items) {
+  replace_file(directory / ".metadata", dcp_metadata_bytes(directory, items));
   sync_directory(directory);
 }
 

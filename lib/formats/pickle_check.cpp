@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/formats/pickle_walk.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -38,31 +39,6 @@ class GraphCheck {
  private:
   [[noreturn]] void fail(const PickleValue& value, const std::string& what) const {
     throw FormatError(file_, value.offset_bytes, "pickle: " + describe(value) + " " + what);
-  }
-
-  template <typename Visit>
-  static void for_each_child(const PickleValue& value, Visit&& visit) {
-    const auto visit_all = [&](const auto& items) {
-      for (PickleRef item : items) visit(item);
-    };
-    const auto visit_pairs = [&](const PickleDict& dict) {
-      for (const auto& [key, item] : dict.items) {
-        visit(key);
-        visit(item);
-      }
-    };
-    if (value.list() != nullptr) visit_all(value.list()->items);
-    if (value.tuple() != nullptr) visit_all(value.tuple()->items);
-    if (value.set() != nullptr) visit_all(value.set()->items);
-    if (value.dict() != nullptr) visit_pairs(*value.dict());
-    if (value.persistent() != nullptr) visit(value.persistent()->id);
-    if (const auto* object = value.object()) {
-      for (PickleRef part : {object->callable, object->args, object->kwargs, object->state}) {
-        if (part != nullptr) visit(part);
-      }
-      visit_all(object->items.items);
-      visit_pairs(object->entries);
-    }
   }
 
   const PickleLimits& limits_;

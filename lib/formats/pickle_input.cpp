@@ -32,6 +32,10 @@ void PickleInput::fail(const std::string& what) const {
   throw FormatError(source_.file, opcode_offset_, "pickle: " + what);
 }
 
+void PickleInput::end_early(const std::string& what) const {
+  throw PickleEndsEarly(source_.file, opcode_offset_, "pickle: " + what);
+}
+
 std::uint8_t PickleInput::next_opcode() {
   opcode_offset_ = source_.file_offset_bytes + (source_.text->size() - rest_.size());
   return number<std::uint8_t>();
@@ -39,7 +43,8 @@ std::uint8_t PickleInput::next_opcode() {
 
 std::string_view PickleInput::take(std::uint64_t count) {
   if (count > rest_.size()) {
-    fail("ends early: " + std::to_string(count) + " more bytes expected, " + std::to_string(rest_.size()) + " left");
+    end_early("ends early: " + std::to_string(count) + " more bytes expected, " + std::to_string(rest_.size()) +
+              " left");
   }
   const auto taken = rest_.substr(0, count);
   rest_.remove_prefix(count);
@@ -54,7 +59,7 @@ std::string_view PickleInput::utf8(std::uint64_t count) {
 
 std::string_view PickleInput::line() {
   const auto end = rest_.find('\n');
-  if (end == std::string_view::npos) fail("a name has no end");
+  if (end == std::string_view::npos) end_early("a name has no end");
   const auto text = utf8(end);
   take(1);
   return text;

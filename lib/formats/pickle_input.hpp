@@ -31,6 +31,8 @@ class PickleInput {
 
   /// \throws FormatError at the current opcode
   [[noreturn]] void fail(const std::string& what) const;
+  /// \throws PickleEndsEarly at the current opcode
+  [[noreturn]] void end_early(const std::string& what) const;
 
  private:
   const PickleSource& source_;

@@ -276,7 +276,7 @@ class Unpickler {
     if (std::exchange(seen_proto_, true)) fail("a second protocol number");
   }
   void check_frame(std::uint64_t length) const {
-    if (length > input_.left_bytes()) fail("a frame is longer than the file");
+    if (length > input_.left_bytes()) input_.end_early("a frame is longer than the file");
   }
   void recall(std::uint32_t index) {
     const auto found = memo_.find(index);

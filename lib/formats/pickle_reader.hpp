@@ -4,9 +4,16 @@
 #include <memory>
 #include <string>
 
+#include "lib/base/error.hpp"
 #include "lib/formats/pickle_value.hpp"
 
 namespace fsdp {
+
+/// The bytes end before the pickle does: with more of the file it may be well-formed.
+class PickleEndsEarly : public FormatError {
+ public:
+  using FormatError::FormatError;
+};
 
 /// Bounds on what a pickle may make this program allocate or recurse into.
 struct PickleLimits {

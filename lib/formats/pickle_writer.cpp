@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "lib/base/error.hpp"
 #include "lib/formats/pickle_check.hpp"
@@ -40,6 +41,38 @@ void PickleWriter::unsigned_integer(std::uint64_t value) {
   }
 }
 
+void PickleWriter::big_integer(std::string_view digits) {
+  constexpr std::size_t longest_bytes = 255, longest_digits = 616;
+  const bool negative = digits.starts_with('-');
+  if (negative) digits.remove_prefix(1);
+  std::string value(1, '\0');  // two's complement, little-endian, with room for the sign
+  for (const char digit : digits.substr(0, longest_digits)) {
+    if (digit < '0' || digit > '9') throw std::logic_error("PickleWriter::big_integer: not a decimal number");
+    unsigned carry = static_cast<unsigned>(digit - '0');
+    for (auto& byte : value) {
+      carry += static_cast<unsigned char>(byte) * 10u;
+      byte = static_cast<char>(carry & 0xff);
+      carry >>= 8;
+    }
+    if (carry != 0) value.push_back(static_cast<char>(carry));
+  }
+  if ((value.back() & 0x80) != 0) value.push_back('\0');
+  if (negative) {
+    unsigned carry = 1;
+    for (auto& byte : value) {
+      carry += static_cast<unsigned char>(~byte);
+      byte = static_cast<char>(carry & 0xff);
+      carry >>= 8;
+    }
+  }
+  if (value.size() > longest_bytes || digits.size() > longest_digits) {
+    throw UsageError("an integer of " + std::to_string(digits.size()) + " digits in a checkpoint; 255 bytes are most");
+  }
+  text_ += '\x8a';
+  text_.push_back(static_cast<char>(value.size()));
+  text_ += value;
+}
+
 void PickleWriter::real(double value) {
   op('G');
   const auto bits = std::bit_cast<std::uint64_t>(value);
@@ -59,7 +92,29 @@ void PickleWriter::string(std::string_view text) {
   if (!memo_key.empty()) memoize(std::move(memo_key));
 }
 
+void PickleWriter::bytes(std::string_view data) {
+  std::string text;  // each byte as the character of that number
+  text.reserve(data.size());
+  for (const char byte : data) {
+    const auto code = static_cast<unsigned char>(byte);
+    if (code < 0x80) {
+      text.push_back(byte);
+    } else {
+      text.push_back(static_cast<char>(0xc0 | code >> 6));
+      text.push_back(static_cast<char>(0x80 | (code & 0x3f)));
+    }
+  }
+  global("_codecs", "encode");
+  string(text);
+  string("latin1");
+  tuple2();
+  reduce();
+}
+
 void PickleWriter::global(std::string_view module, std::string_view name) {
+  if ((std::string(module) += name).find('\n') != std::string::npos) {
+    throw UsageError("a class name in a checkpoint has a line break");
+  }
   std::string line = std::string(module) + "\n" + std::string(name) + "\n";
   std::string memo_key = "c" + line;
   if (recall(memo_key)) return;

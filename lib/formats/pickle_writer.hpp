@@ -18,8 +18,13 @@ class PickleWriter {
   void boolean(bool value) { op(value ? '\x88' : '\x89'); }
   void integer(std::int64_t value);
   void unsigned_integer(std::uint64_t value);
+  /// \param digits  decimal, perhaps with a sign; \throws UsageError beyond 255 bytes
+  void big_integer(std::string_view digits);
   void real(double value);
   void string(std::string_view text);
+  /// As protocol 2 says bytes: a call of _codecs.encode.
+  void bytes(std::string_view data);
+  /// \throws UsageError when a name has a line break
   void global(std::string_view module, std::string_view name);
 
   void empty_dict() { op('}'); }

@@ -57,8 +57,7 @@ class EntryParser {
            "lies outside the file, which has " + std::to_string(data_bytes_) + " bytes of data; it may be cut short");
     }
     std::uint64_t expected = 0;
-    if (__builtin_mul_overflow(static_cast<std::uint64_t>(num_elements(entry.shape)), dtype_size_bytes(entry.dtype),
-                               &expected) ||
+    if (__builtin_mul_overflow(count_elements(tensor, entry.shape), dtype_size_bytes(entry.dtype), &expected) ||
         expected != end - begin) {
       fail(tensor, "has " + std::to_string(end - begin) + " bytes, which its shape and type contradict");
     }
@@ -87,6 +86,13 @@ class EntryParser {
  private:
   [[noreturn]] void fail(const std::string& tensor, const std::string& what) const {
     throw FormatError(name_ + ": tensor \"" + tensor.substr(0, 200) + "\" " + what);
+  }
+  std::uint64_t count_elements(const std::string& tensor, const Shape& shape) const {
+    try {
+      return static_cast<std::uint64_t>(num_elements(shape));
+    } catch (const FormatError& error) {
+      fail(tensor, std::string("has an impossible shape: ") + error.what());
+    }
   }
   DType dtype(const std::string& tensor, const std::string& text) const {
     try {

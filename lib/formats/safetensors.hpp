@@ -44,8 +44,25 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes whole tensors (offsets are zero, sizes the global shape) to `path` by way of a temporary file and a rename.
+/// A tensor that a safetensors file will hold.
+struct SafetensorsItem {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+/// A safetensors file of which all but the tensors' data is known.
+struct SafetensorsPlan {
+  std::string head;                    ///< the file up to the data
+  std::vector<std::uint64_t> offsets;  ///< where in the file each tensor's data goes
+  std::uint64_t size_bytes = 0;        ///< of the whole file
+};
 /// Order and padding as the reference writer's: by type, largest first, then by name; header padded to 8 bytes.
+/// \throws UsageError on a repeated or complex tensor
+SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
+                                 const std::map<std::string, std::string>& metadata);
+
+/// Writes whole tensors (offsets are zero, sizes the global shape) to `path` by way of a temporary file and a rename;
+/// order and padding as in plan_safetensors().
 /// \throws UsageError on a partial, repeated or complex tensor; IoError
 void write_safetensors(const std::filesystem::path& path, std::span<const ShardRecord> tensors,
                        const std::map<std::string, std::string>& metadata);

@@ -44,9 +44,8 @@ class TensorParser {
     const std::size_t num_args = typed ? 7 : 6;
     if (args->items.size() < num_args || args->items.size() > num_args + 1)
       fail("has an unexpected number of arguments");
-    if (args->items.size() > num_args) check_metadata(*args->items[num_args]);
-
     TensorView view;
+    if (args->items.size() > num_args) parse_metadata(*args->items[num_args], view);
     parse_storage(*args->items[0], typed ? args->items[6] : nullptr, view);
     view.storage_offset = static_cast<std::uint64_t>(count(*args->items[1]));
     view.sizes = counts(*args->items[2]);
@@ -93,31 +92,28 @@ class TensorParser {
     return rebuild;
   }
 
-  void check_metadata(const PickleValue& metadata) const {
+  void parse_metadata(const PickleValue& metadata, TensorView& view) const {
     if (metadata.is_none()) return;
     if (metadata.dict() == nullptr) fail("has unexpected metadata");
     for (const auto& [key, item] : metadata.dict()->items) {
+      const auto* name = key->string();
       const auto* set = item->boolean();
-      if (set == nullptr || *set) {
-        fail("carries a lazy conjugation or negation (" + std::string(key->string() ? key->string()->text : "?") +
-             "), which is not supported: save tensor.resolve_conj().resolve_neg() instead");
+      if (set != nullptr && !*set) continue;
+      if (name == nullptr || set == nullptr || (name->text != "conj" && name->text != "neg")) {
+        fail("carries metadata \"" + std::string(name != nullptr ? name->text.substr(0, 100) : "?") +
+             "\" that is not supported");
       }
+      (name->text == "conj" ? view.conjugated : view.negated) = true;
     }
   }
 
   void parse_storage(const PickleValue& value, PickleRef dtype, TensorView& view) const {
-    const auto* id = value.persistent() != nullptr ? value.persistent()->id->tuple() : nullptr;
-    if (id == nullptr || id->items.size() < 5 || id->items.size() > 6) fail("has no storage");
-    const auto* tag = id->items[0]->string();
-    const auto* kind = id->items[1]->global();
-    const auto* key = id->items[2]->string();
-    if (tag == nullptr || tag->text != "storage" || kind == nullptr || key == nullptr) fail("has no storage");
-    view.storage_key = key->text;
-    view.dtype = dtype != nullptr ? dtype_of(*dtype) : dtype_of_storage(*kind);
-    const std::uint64_t unit = kind->is("torch.storage", "UntypedStorage") ? 1 : dtype_size_bytes(view.dtype);
-    if (__builtin_mul_overflow(static_cast<std::uint64_t>(count(*id->items[4])), unit, &view.storage_bytes)) {
-      fail("has an impossible storage size");
-    }
+    if (value.persistent() == nullptr) fail("has no storage");
+    auto storage = storage_reference(value, file_);
+    if (dtype == nullptr && !storage.dtype) fail("has no element type");
+    view.dtype = dtype != nullptr ? dtype_of(*dtype) : *storage.dtype;
+    view.storage_key = std::move(storage.key);
+    view.storage_bytes = storage.length_bytes;
   }
   DType dtype_of(const PickleValue& value) const {
     const auto* global = value.global();
@@ -128,13 +124,6 @@ class TensorParser {
       fail(std::string("has an ") + error.what());
     }
   }
-  DType dtype_of_storage(const PickleGlobal& kind) const {
-    for (const auto& known : storage_classes) {
-      if (kind.is("torch", known.name)) return known.dtype;
-    }
-    fail("has a storage of the unsupported class " + std::string(kind.module) + "." + std::string(kind.name));
-  }
-
   std::int64_t count(const PickleValue& value) const {
     const auto* integer = value.integer();
     if (integer == nullptr || *integer < 0) fail("has an offset, size or stride that is not a count");
@@ -148,9 +137,16 @@ class TensorParser {
     return shape;
   }
 
+  std::int64_t count_elements(const Shape& sizes) const {
+    try {
+      return num_elements(sizes);
+    } catch (const FormatError& error) {
+      fail("has an impossible shape: " + std::string(error.what()));
+    }
+  }
   void check_extent(const TensorView& view) const {
     if (view.sizes.size() != view.strides.size()) fail("has more sizes than strides, or fewer");
-    if (num_elements(view.sizes) == 0) return;
+    if (count_elements(view.sizes) == 0) return;
     std::uint64_t last = view.storage_offset;
     bool overflows = false;
     for (std::size_t dim = 0; dim < view.sizes.size(); ++dim) {
@@ -167,6 +163,34 @@ class TensorParser {
 };
 
 }  // namespace
+
+StorageReference storage_reference(const PickleValue& value, const std::string& file) {
+  const auto fail = [&](const std::string& what) {
+    throw FormatError(file, value.offset_bytes, "a pickled storage " + what);
+  };
+  const auto* id = value.persistent() != nullptr ? value.persistent()->id->tuple() : nullptr;
+  if (id == nullptr || id->items.size() < 5 || id->items.size() > 6) fail("was expected, found " + describe(value));
+  const auto* tag = id->items[0]->string();
+  const auto* kind = id->items[1]->global();
+  const auto* key = id->items[2]->string();
+  const auto* count = id->items[4]->integer();
+  if (tag == nullptr || tag->text != "storage" || kind == nullptr || key == nullptr) fail("has no name");
+  if (count == nullptr || *count < 0) fail("has no size");
+  if (id->items.size() == 6 && !id->items[5]->is_none())
+    fail("is a view of another one, as only PyTorch before 0.4 wrote");
+  StorageReference found{std::string(key->text), std::nullopt, static_cast<std::uint64_t>(*count)};
+  if (kind->is("torch.storage", "UntypedStorage")) return found;
+  for (const auto& known : storage_classes) {
+    if (kind->is("torch", known.name)) found.dtype = known.dtype;
+  }
+  if (!found.dtype) {
+    fail("is of the unsupported class " + std::string(kind->module) + "." + std::string(kind->name));
+  }
+  if (__builtin_mul_overflow(found.length_bytes, dtype_size_bytes(*found.dtype), &found.length_bytes)) {
+    fail("has an impossible size");
+  }
+  return found;
+}
 
 bool TensorView::is_contiguous() const {
   std::int64_t expected = 1;

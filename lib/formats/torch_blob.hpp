@@ -2,6 +2,7 @@
 // One torch.save archive that holds one tensor or one plain python value: the unit of DCP data files.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -28,11 +29,22 @@ struct TensorView {
   DType dtype = DType::f32;
   Shape sizes, strides;
   std::uint64_t storage_offset = 0;
-  std::uint64_t storage_bytes = 0;  ///< of the whole storage, as the pickle says
+  std::uint64_t storage_bytes = 0;           ///< of the whole storage, as the pickle says
+  bool conjugated = false, negated = false;  ///< still to be done to the storage's numbers ("lazy" bits)
 
   bool is_contiguous() const;
   std::uint64_t length_bytes() const;  ///< of the tensor itself
 };
+
+/// A pickled reference to a storage.
+struct StorageReference {
+  std::string key;
+  std::optional<DType> dtype;  ///< nothing for untyped storages, which count bytes
+  std::uint64_t length_bytes = 0;
+};
+
+/// \throws FormatError when the persistent id `value` is no storage of a supported class
+StorageReference storage_reference(const PickleValue& value, const std::string& file);
 
 /// The tensor that `value` would rebuild (torch._utils._rebuild_tensor_v2 or _v3, torch.nn.Parameter around one), or
 /// nothing when it is not a tensor. The view is checked to lie inside its storage.
@@ -43,21 +55,27 @@ std::optional<TensorView> tensor_view(const PickleValue& value, const std::strin
 /// \throws FormatError naming what JSON cannot say: bytes, tensors, other objects
 nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
 
-/// Reads the archive at [begin, begin + length) of a file. The file must outlive it.
+/// Reads the archive at [begin, begin + length) of a file.
 class TorchBlob {
  public:
-  /// Reads directory and data.pkl. \throws FormatError
+  /// Reads directory and data.pkl. The file must outlive it. \throws FormatError
   TorchBlob(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes);
+  TorchBlob(std::shared_ptr<const RandomAccess> input, std::uint64_t begin_bytes, std::uint64_t length_bytes);
 
   const PickleDocument& document() const { return document_; }
-  /// The one tensor it holds. \throws FormatError when it holds something else
+  const ZipReader& zip() const { return zip_; }
+  /// Hands the document over: tensor() and value() must not be asked any more.
+  PickleDocument release_document() { return std::move(document_); }
+  /// The one tensor it holds. \throws FormatError when it holds something else, or a lazy conjugation or negation
   TensorView tensor() const;
   /// Copies the tensor's elements into `out`, row-major, and checks the CRC-32 of the storage.
   void read_tensor(const TensorView& view, std::span<std::byte> out) const;
   nlohmann::json value() const;
+  /// The entry that holds the view's storage. \throws FormatError when it is missing or has another size
+  const ZipEntry& storage(const TensorView& view) const;
 
  private:
-  const File& file_;
+  std::shared_ptr<const RandomAccess> input_;
   std::uint64_t begin_bytes_;
   ZipReader zip_;
   std::string prefix_;  // of all entry names, with the slash

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@
 
 #include "lib/base/file.hpp"
 #include "lib/formats/byte_sink.hpp"
+#include "lib/formats/random_access.hpp"
+#include "lib/formats/zip_records.hpp"
 
 namespace fsdp {
 
@@ -22,11 +25,13 @@ struct ZipEntry {
   std::uint64_t data_end_limit = 0;  ///< file offset its data must not pass: the next header or the directory
 };
 
-/// A zip archive that fills exactly the bytes [begin, begin + length) of a file. The file must outlive it.
+/// A zip archive that fills exactly the bytes [begin, begin + length) of a file.
 class ZipReader {
  public:
   /// Reads the central directory. \throws FormatError on anything but a well-formed archive of stored entries
+  /// The file must outlive it.
   ZipReader(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes);
+  ZipReader(std::shared_ptr<const RandomAccess> input, std::uint64_t begin_bytes, std::uint64_t length_bytes);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
   /// Null when absent.
@@ -50,7 +55,7 @@ class ZipReader {
   void check_extents(std::uint64_t directory_bytes);
   [[noreturn]] void fail(std::uint64_t offset_bytes, const std::string& what) const;
 
-  const File& file_;
+  std::shared_ptr<const RandomAccess> input_;
   std::uint64_t begin_bytes_;
   std::vector<ZipEntry> entries_;  // in file order
   std::map<std::string, std::size_t, std::less<>> by_name_;
@@ -68,17 +73,12 @@ class ZipWriter {
   std::uint64_t finish();
 
  private:
-  struct Written {
-    std::string name;
-    std::uint64_t size_bytes, header_bytes;  // header: relative to the start of the archive
-    std::uint32_t crc32;
-  };
   std::uint64_t position() const { return sink_.position() - begin_bytes_; }
 
   ByteSink& sink_;
   std::uint64_t begin_bytes_;
   std::string archive_name_;
-  std::vector<Written> written_;
+  std::vector<ZipRecord> written_;
 };
 
 }  // namespace fsdp

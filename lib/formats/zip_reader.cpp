@@ -10,7 +10,7 @@ namespace {
 
 using namespace detail;
 
-std::string read_string(const File& file, std::uint64_t offset_bytes, std::uint64_t length_bytes) {
+std::string read_string(const RandomAccess& file, std::uint64_t offset_bytes, std::uint64_t length_bytes) {
   std::string text(length_bytes, '\0');
   file.read_at(offset_bytes, std::as_writable_bytes(std::span(text.data(), text.size())));
   return text;
@@ -48,18 +48,21 @@ class Zip64Field {
 }  // namespace
 
 void ZipReader::fail(std::uint64_t offset_bytes, const std::string& what) const {
-  throw FormatError(file_.path().string(), offset_bytes, what);
+  throw FormatError(input_->name(), offset_bytes, what);
 }
 
 ZipReader::ZipReader(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes)
-    : file_(file), begin_bytes_(begin_bytes) {
-  const std::uint64_t file_bytes = file.size_bytes();
+    : ZipReader(std::make_shared<FileAccess>(file), begin_bytes, length_bytes) {}
+
+ZipReader::ZipReader(std::shared_ptr<const RandomAccess> input, std::uint64_t begin_bytes, std::uint64_t length_bytes)
+    : input_(std::move(input)), begin_bytes_(begin_bytes) {
+  const std::uint64_t file_bytes = input_->size_bytes();
   if (begin_bytes > file_bytes || length_bytes > file_bytes - begin_bytes) {
     fail(begin_bytes, "an archive of " + std::to_string(length_bytes) + " bytes should lie here, but the file has " +
                           std::to_string(file_bytes) + " bytes; it was cut short, or belongs to another checkpoint");
   }
   if (length_bytes < zip_end_bytes ||
-      read_le<std::uint32_t>(read_string(file, begin_bytes, 4), 0) != zip_local_header) {
+      read_le<std::uint32_t>(read_string(*input_, begin_bytes, 4), 0) != zip_local_header) {
     fail(begin_bytes, "no torch.save archive starts here (PK\\3\\4 expected)");
   }
   const Directory directory = locate_directory(length_bytes);
@@ -71,7 +74,7 @@ ZipReader::Directory ZipReader::locate_directory(std::uint64_t length_bytes) con
   const std::uint64_t tail_bytes =
       std::min<std::uint64_t>(length_bytes, zip_end_bytes + zip_end64_locator_bytes + zip_end64_bytes);
   const std::uint64_t tail_at = begin_bytes_ + length_bytes - tail_bytes;
-  const std::string tail = read_string(file_, tail_at, tail_bytes);
+  const std::string tail = read_string(*input_, tail_at, tail_bytes);
   const std::size_t end_at = tail.size() - zip_end_bytes;
   if (read_le<std::uint32_t>(tail, end_at) != zip_end || read_le<std::uint16_t>(tail, end_at + 20) != 0) {
     fail(tail_at + end_at, "the archive does not end here as it should (PK\\5\\6 without a comment expected)");
@@ -102,7 +105,7 @@ ZipReader::Directory ZipReader::locate_directory(std::uint64_t length_bytes) con
 }
 
 void ZipReader::parse_directory(const Directory& directory) {
-  const std::string text = read_string(file_, directory.offset_bytes, directory.length_bytes);
+  const std::string text = read_string(*input_, directory.offset_bytes, directory.length_bytes);
   std::size_t at = 0;
   entries_.reserve(directory.num_entries);
   for (std::uint64_t i = 0; i < directory.num_entries; ++i) {
@@ -173,7 +176,7 @@ const ZipEntry& ZipReader::find_suffix(std::string_view suffix) const {
 
 std::uint64_t ZipReader::data_offset(const ZipEntry& entry) const {
   // The limit is at least a header and the name away: check_extents saw to it.
-  const std::string header = read_string(file_, entry.header_bytes, zip_local_header_bytes + entry.name.size());
+  const std::string header = read_string(*input_, entry.header_bytes, zip_local_header_bytes + entry.name.size());
   if (read_le<std::uint32_t>(header, 0) != zip_local_header || read_le<std::uint16_t>(header, 8) != 0 ||
       read_le<std::uint16_t>(header, 26) != entry.name.size() || header.substr(zip_local_header_bytes) != entry.name) {
     fail(entry.header_bytes, "the local header of entry \"" + entry.name + "\" contradicts the central directory");
@@ -192,7 +195,7 @@ void ZipReader::read(const ZipEntry& entry, std::span<std::byte> out) const {
   std::uint32_t crc = 0;
   for (std::size_t done = 0; done < out.size(); done += piece_bytes) {
     const auto piece = out.subspan(done, std::min(piece_bytes, out.size() - done));
-    file_.read_at(offset + done, piece);
+    input_->read_at(offset + done, piece);
     crc = fsdp::crc32(crc, piece);
   }
   if (entry.crc32 != 0 && crc != entry.crc32) {
