@@ -1,0 +1,27 @@
+#include "lib/source/source.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+
+std::uint64_t SourceTensor::size_bytes() const {
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(num_elements(shape)), dtype_size_bytes(dtype), &bytes)) {
+    throw FormatError("tensor \"" + name + "\" has more bytes than 64 bits can count");
+  }
+  return bytes;
+}
+
+bool is_local_state(const Source& source) {
+  const auto is_flat = [](const SourceTensor& tensor) {
+    const std::string_view name = tensor.name;
+    const auto last = name.substr(name.rfind('.') + 1);  // npos + 1 == 0: all of it
+    return tensor.shape.size() == 1 && (last == "flat_param" || last == "_flat_param");
+  };
+  return std::any_of(source.tensors().begin(), source.tensors().end(), is_flat);
+}
+
+}  // namespace fsdp
