@@ -1,25 +1,16 @@
 #include "lib/config/model_config.hpp"
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/config/model_config_fields.hpp"
 
 namespace fsdp {
 namespace {
 
-template <typename T>
-T field(const nlohmann::json& json, const char* name, const std::string& source) {
-  const auto it = json.find(name);
-  if (it == json.end()) throw FormatError(source + ": field '" + name + "' is missing");
-  try {
-    return it->get<T>();
-  } catch (const nlohmann::json::exception&) {
-    throw FormatError(source + ": field '" + name + "' is " + it->dump() + ", which is not what it should be");
-  }
-}
+using config_detail::field;
 
 /// Absurd sizes would exhaust the machine before anything else can refuse them.
 void require_in(std::int64_t value, std::int64_t most, const char* what) {
@@ -39,7 +30,17 @@ void ModelConfig::validate() const {
   require_in(ffn_hidden_size, 1 << 24, "--ffn-hidden-size");
   require_in(vocab_size, 1 << 24, "--vocab-size");
   require_in(block_size, 1 << 24, "--seq-len");
-  if (embed_size % num_heads != 0) {
+  if (architecture == Architecture::llama) {
+    require_in(kv_heads(), 1 << 14, "num_key_value_heads");
+    if (num_heads % kv_heads() != 0) {
+      throw UsageError("num_attention_heads " + std::to_string(num_heads) +
+                       " is not divisible by num_key_value_heads " + std::to_string(kv_heads()) +
+                       ": every head of keys serves equally many heads of queries");
+    }
+    if (head_size != 0) require_in(head_size, 1 << 16, "head_dim");
+    require_in(num_heads * head_width(), 1 << 22, "num_attention_heads times head_dim");
+  }
+  if (head_size == 0 && embed_size % num_heads != 0) {
     throw UsageError("--embed-size " + std::to_string(embed_size) + " is not divisible by --num-heads " +
                      std::to_string(num_heads) + ": every head needs the same width");
   }
@@ -48,10 +49,25 @@ void ModelConfig::validate() const {
   }
 }
 
+void config_detail::validate(const ModelConfig& config, const std::string& source) {
+  try {
+    config.validate();
+  } catch (const UsageError& error) {
+    throw FormatError(source + ": " + error.what());
+  }
+}
+
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
-  const auto type = json.value("model_type", std::string("mingpt"));
-  if (type != "mingpt") throw FormatError(source + ": model_type '" + type + "' is not supported; supported: mingpt");
+  const auto type = config_detail::field_or(json, "model_type", std::string("mingpt"), source);
+  if (type == "llama") return config_detail::llama_from_json(json, source);
+  if (type == "gpt2") {
+    throw FormatError(source +
+                      ": model_type 'gpt2' stores its matrices transposed: fsdp-ckpt-convert makes a minGPT of it");
+  }
+  if (type != "mingpt") {
+    throw FormatError(source + ": model_type '" + type + "' is not supported; supported: mingpt, llama");
+  }
   ModelConfig config;
   config.num_layers = field<std::int64_t>(json, "n_layer", source);
   config.num_heads = field<std::int64_t>(json, "n_head", source);
@@ -65,15 +81,12 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   if (!json.value("bias", true)) throw FormatError(source + ": bias = false is not supported");
   if (!json.value("tied_head", true)) throw FormatError(source + ": tied_head = false is not supported");
   if (json.value("gelu", std::string("tanh")) != "tanh") throw FormatError(source + ": only gelu = tanh is supported");
-  try {
-    config.validate();
-  } catch (const UsageError& error) {
-    throw FormatError(source + ": " + error.what());
-  }
+  config_detail::validate(config, source);
   return config;
 }
 
 nlohmann::json model_config_to_json(const ModelConfig& config) {
+  if (config.architecture == Architecture::llama) return config_detail::llama_to_json(config);
   return {{"model_type", "mingpt"},
           {"n_layer", config.num_layers},
           {"n_head", config.num_heads},
@@ -88,8 +101,10 @@ nlohmann::json model_config_to_json(const ModelConfig& config) {
           {"tied_head", true}};
 }
 
-ModelConfig read_model_config(const std::filesystem::path& directory) {
-  const auto path = directory / "config.json";
+ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
+  std::error_code ignored;
+  const bool is_file = std::filesystem::is_regular_file(directory_or_file, ignored);
+  const auto path = is_file ? directory_or_file : directory_or_file / "config.json";
   try {
     return model_config_from_json(nlohmann::json::parse(read_text_file(path, 1u << 20)), path.string());
   } catch (const nlohmann::json::parse_error& error) {
@@ -98,6 +113,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
 }
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
+  if (config.architecture == Architecture::llama) return config_detail::llama_parameter_table(config);
   const auto d = config.embed_size;
   const auto f = config.ffn_hidden_size;
   // minGPT scales the projections into the residual stream so that its variance does not grow with depth.
@@ -131,6 +147,12 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
   return table;
 }
 
+std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config) {
+  if (config.architecture == Architecture::mingpt) return {{"lm_head.weight", "transformer.wte.weight"}};
+  if (config.tie_word_embeddings) return {{"lm_head.weight", "model.embed_tokens.weight"}};
+  return {};
+}
+
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
   std::int64_t total = 0;
   for (const auto& spec : table) {
@@ -143,10 +165,15 @@ std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
 
 double flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
   const auto d = static_cast<double>(config.embed_size);
-  const auto table = parameter_table(config);
-  const double counted = static_cast<double>(num_parameters(table)) - static_cast<double>(config.block_size) * d;
+  auto counted = static_cast<double>(num_parameters(parameter_table(config)));
+  if (config.architecture == Architecture::mingpt) {
+    counted -= static_cast<double>(config.block_size) * d;
+  } else if (!config.tie_word_embeddings) {
+    counted -= static_cast<double>(config.vocab_size) * d;
+  }
+  const auto width = static_cast<double>(config.num_heads * config.head_width());
   // Scores and their product with the values: 2 x 2 x L x d forward, twice that backward; half of it is masked away.
-  const double attention = 6.0 * static_cast<double>(config.num_layers) * static_cast<double>(sequence_length) * d;
+  const double attention = 6.0 * static_cast<double>(config.num_layers) * static_cast<double>(sequence_length) * width;
   return 6.0 * counted + attention;
 }
 

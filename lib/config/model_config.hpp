@@ -4,14 +4,15 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fsdp {
 
-enum class Architecture { mingpt };
+enum class Architecture { mingpt, llama };
 
-/// A decoder. Field names in JSON follow minGPT's config (n_layer, n_head, n_embd, n_hidden, vocab_size, block_size,
-/// ...).
+/// A decoder. Field names in JSON follow the architecture's own config: minGPT's n_layer, n_head, n_embd, n_hidden,
+/// vocab_size, block_size, ... or, for Llama, those of Hugging Face's LlamaConfig.
 struct ModelConfig {
   Architecture architecture = Architecture::mingpt;
   std::int64_t num_layers = 12;
@@ -21,7 +22,18 @@ struct ModelConfig {
   std::int64_t vocab_size = 50257;
   std::int64_t block_size = 256;  ///< longest sequence (positions that have an embedding)
   double dropout = 0.0;
-  double layer_norm_eps = 1e-5;
+  double layer_norm_eps = 1e-5;  ///< Llama: rms_norm_eps
+  // Llama only.
+  std::int64_t num_kv_heads = 0;     ///< heads of keys and values; 0: num_heads
+  std::int64_t head_size = 0;        ///< JSON's head_dim; 0: embed_size / num_heads
+  double rope_theta = 10000.0;       ///< base of the rotary embedding's wavelengths
+  std::string rope_scaling;          ///< JSON's rope_scaling as compact JSON text; empty: none
+  bool tie_word_embeddings = false;  ///< the head is the token embedding (minGPT: always)
+  bool attention_bias = false;
+  bool mlp_bias = false;
+
+  std::int64_t kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
+  std::int64_t head_width() const { return head_size == 0 ? embed_size / num_heads : head_size; }
 
   /// \throws UsageError naming the sizes that cannot work together
   void validate() const;
@@ -30,8 +42,15 @@ struct ModelConfig {
 /// \throws FormatError naming `source` and the field that is missing or wrong
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json model_config_to_json(const ModelConfig& config);
-/// Reads DIR/config.json.
-ModelConfig read_model_config(const std::filesystem::path& directory);
+/// Reads DIR/config.json, or the file itself.
+ModelConfig read_model_config(const std::filesystem::path& directory_or_file);
+
+/// The config.json with which Hugging Face's transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is
+/// GPT-2's gelu_new, and LlamaForCausalLM. Pure ASCII; the caller adds what it alone knows (torch_dtype).
+nlohmann::json hf_config(const ModelConfig& config);
+/// The inverse. Accepts model_type gpt2 (as a minGPT of the same mathematics) and llama, and our own mingpt.
+/// \throws FormatError naming `source` and the field whose value our models do not have
+ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source);
 
 enum class Init { normal, zeros, ones };
 
@@ -45,14 +64,19 @@ struct ParameterSpec {
   int block = -1;     ///< transformer block it belongs to; -1: outside the blocks (the root unit)
 };
 
-/// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight).
+/// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or
+/// model.embed_tokens.weight).
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
+
+/// Names without storage of their own and the parameter that each one shares: a tied lm_head.weight.
+std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config);
 
 /// Elements of all parameters.
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table);
 
 /// Multiply-adds of matrix products that one token needs in forward and backward, times two:
-/// 6 per matrix parameter (position embeddings excluded) plus causal attention. Source: PaLM, appendix B.
+/// 6 per parameter of a matrix product (embeddings that are only looked up excluded) plus causal attention.
+/// Source: PaLM, appendix B.
 double flops_per_token(const ModelConfig& config, std::int64_t sequence_length);
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "lib/base/error.hpp"
 #include "lib/model/attention.hpp"
 #include "lib/model/ops.hpp"
 #include "lib/tensor/gemm.hpp"
@@ -250,6 +251,9 @@ class BlockStage final : public Stage {
 std::int64_t row_alignment(const ParameterSpec& spec) { return spec.name == "transformer.wte.weight" ? 64 : 1; }
 
 Decoder make_mingpt(const ModelConfig& config) {
+  if (config.architecture != Architecture::mingpt) {
+    throw UsageError("this model is a Llama, which can be converted but not yet trained or evaluated: use a minGPT");
+  }
   config.validate();
   Decoder decoder;
   decoder.config = config;
