@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/target/layout.hpp"
+
+namespace fsdp {
+
+struct HfTargetOptions {
+  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file; a larger tensor has a file to itself
+  /// Directories that may hold config.json, generation_config.json and tokenizer files; the first that has one wins.
+  std::vector<std::filesystem::path> carry_from;
+  /// Files whose content is given: they win over those in carry_from.
+  std::map<std::string, std::string> files;
+};
+
+/// A directory as transformers' save_pretrained() writes it: model.safetensors, or several files with an index,
+/// and the small files beside. The tensors have the names that they are given.
+class HfTarget final : public Target {
+ public:
+  explicit HfTarget(HfTargetOptions options) : options_(std::move(options)) {}
+
+  bool is_directory() const override { return true; }
+  /// Leaves out the output layer where config.json says that it is tied to the embedding; both are read and compared.
+  /// \throws UsageError on python values, on complex tensors, and on an output layer that is not the embedding although
+  /// config.json says so; FormatError on a config.json that is no JSON object
+  Layout plan(const Source& source) override;
+  std::vector<LayoutLiteral> finish(std::span<const std::uint32_t>) override { return {}; }
+  bool wants_checksums() const override { return false; }
+
+ private:
+  std::map<std::string, std::string> carried_files() const;
+
+  HfTargetOptions options_;
+};
+
+}  // namespace fsdp

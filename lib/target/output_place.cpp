@@ -1,0 +1,194 @@
+#include "lib/target/output_place.hpp"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const char* what, const std::error_code& error) {
+  throw IoError(path.string() + ": cannot " + what + ": " + error.message());
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+/// The output as "DIR/NAME" without a slash at its end.
+fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+bool is_inside(const fs::path& path, const fs::path& directory) {
+  return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first == directory.end();
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail(to, "give the finished output this name", error);
+}
+
+void check_size_limit(const Layout& layout) {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  for (const auto& file : layout.files) {
+    if (file.size_bytes > limit.rlim_cur) {
+      throw IoError(file.name.string() + ": needs " + std::to_string(file.size_bytes) +
+                    " bytes, but files of at most " + std::to_string(limit.rlim_cur) +
+                    " bytes may be written here (ulimit -f)");
+    }
+  }
+}
+
+void check_free_space(const Layout& layout, const fs::path& directory) {
+  std::uint64_t needed = 0;
+  for (const auto& file : layout.files) needed += file.size_bytes;
+  struct statvfs status {};
+  if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0) return;  // some file systems do not tell
+  const auto available = std::uint64_t{status.f_bavail} * status.f_frsize;
+  if (needed > available) {
+    throw IoError(directory.string() + ": the output needs " + std::to_string(needed) + " bytes, but only " +
+                  std::to_string(available) + " are free on this file system; nothing was written");
+  }
+}
+
+}  // namespace
+
+OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::path& output, bool is_directory,
+                         bool overwrite)
+    : layout_(layout), output_(without_slash(output)), is_directory_(is_directory) {
+  if (!output_.has_filename() || output_.filename() == "." || output_.filename() == "..") {
+    throw UsageError("'" + output.string() + "' is no name for an output");
+  }
+  parent_ = output_.has_parent_path() ? output_.parent_path() : fs::path(".");
+  if (is_directory_) {
+    check_target(output_, overwrite);
+  } else {
+    for (const auto& file : layout_.files) check_target(parent_ / file.name, overwrite);
+  }
+  check_input(source);
+  make_temporary();
+}
+
+OutputPlace::~OutputPlace() {
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+void OutputPlace::check_target(const fs::path& path, bool overwrite) const {
+  if (!is_there(path)) return;
+  std::error_code ignored;
+  const bool directory = fs::is_directory(path, ignored);
+  if (is_directory_ && directory && fs::is_empty(path, ignored)) return;
+  if (!overwrite) throw UsageError(path.string() + ": exists; choose another name or add --overwrite");
+  if (directory != is_directory_) {
+    throw UsageError(path.string() + ": is " + (directory ? "a directory" : "a file") + ", the output " +
+                     (is_directory_ ? "a directory" : "a file") + ": remove it first or choose another name");
+  }
+  if (!directory) return;
+  for (const auto& entry : fs::directory_iterator(path, ignored)) {
+    if (entry.is_directory(ignored) && !entry.is_symlink(ignored)) {
+      throw UsageError(path.string() + ": holds the folder '" + entry.path().filename().string() +
+                       "', so it is more than a checkpoint and is not replaced; remove it first");
+    }
+  }
+}
+
+void OutputPlace::check_input(const Source& source) const {
+  std::error_code ignored;
+  const auto resolve = [&](const fs::path& path) { return fs::weakly_canonical(path, ignored); };
+  std::vector<fs::path> written;
+  if (is_directory_) {
+    written.push_back(resolve(output_));
+  } else {
+    for (const auto& file : layout_.files) written.push_back(resolve(parent_ / file.name));
+  }
+  for (const auto& file : source.info().files) {
+    const auto input = resolve(file);
+    for (const auto& path : written) {
+      if (is_inside(input, path)) throw UsageError(output_.string() + ": would replace the input " + file.string());
+    }
+  }
+}
+
+void OutputPlace::make_temporary() {
+  constexpr std::size_t longest_name = 200;
+  constexpr int tries = 100;
+  const auto name = "." + output_.filename().string().substr(0, longest_name) + ".tmp-" + std::to_string(::getpid());
+  for (int i = 0; i < tries; ++i) {
+    auto candidate = parent_ / (i == 0 ? name : name + "-" + std::to_string(i));
+    std::error_code error;
+    if (fs::create_directory(candidate, error)) {
+      temporary_ = std::move(candidate);
+      return;
+    }
+    if (error) fail(output_, "write here", error);
+  }
+  throw IoError((parent_ / name).string() + ": is in the way, and so are others like it; remove them");
+}
+
+void OutputPlace::create_files() const {
+  check_size_limit(layout_);
+  check_free_space(layout_, temporary_);
+  for (const auto& file : layout_.files) {
+    auto created = File::create(temporary_ / file.name);
+    created.truncate(file.size_bytes);
+    created.close();
+  }
+}
+
+void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
+  File file;
+  std::size_t open = layout_.files.size();
+  for (const auto& literal : literals) {
+    if (literal.file != open) {
+      if (file.is_open()) file.close();
+      file = File::open_write(temporary_ / layout_.files[literal.file].name);
+      open = literal.file;
+    }
+    file.write_at(literal.offset_bytes, std::as_bytes(std::span(literal.bytes.data(), literal.bytes.size())));
+  }
+  if (file.is_open()) file.close();
+}
+
+void OutputPlace::publish_directory() {
+  const auto old = parent_ / (temporary_.filename().string() + ".old");
+  const bool replaces = is_there(output_);
+  if (replaces) rename_or_fail(output_, old);
+  try {
+    rename_or_fail(temporary_, output_);
+  } catch (...) {
+    std::error_code ignored;
+    if (replaces) fs::rename(old, output_, ignored);
+    throw;
+  }
+  std::error_code ignored;
+  if (replaces) fs::remove_all(old, ignored);
+}
+
+void OutputPlace::publish(bool sync) {
+  if (sync) {
+    for (const auto& file : layout_.files) File::open_write(temporary_ / file.name).sync();
+    sync_directory(temporary_);
+  }
+  if (is_directory_) {
+    publish_directory();
+  } else {
+    // The file that was asked for comes last: it is there only when what belongs to it is.
+    for (auto file = layout_.files.rbegin(); file != layout_.files.rend(); ++file) {
+      rename_or_fail(temporary_ / file->name, parent_ / file->name);
+    }
+  }
+  if (sync) sync_directory(parent_);
+}
+
+}  // namespace fsdp::detail
