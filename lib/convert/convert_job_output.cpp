@@ -1,0 +1,206 @@
+#include "lib/convert/convert_job_output.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lib/base/stop_signal.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/convert/output_kind.hpp"
+#include "lib/convert/progress.hpp"
+#include "lib/target/copy.hpp"
+#include "lib/target/dcp_target.hpp"
+#include "lib/target/hf_target.hpp"
+#include "lib/target/run_json.hpp"
+#include "lib/target/safetensors_target.hpp"
+#include "lib/target/torch_target.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What is going to be written, and how it came to be.
+struct Plan {
+  std::filesystem::path output;
+  OutputKind kind = OutputKind::torch;
+  std::shared_ptr<const Source> source;
+  std::unique_ptr<Target> target;
+};
+
+OutputKind kind_of(const ConvertOptions& options) {
+  OutputRequest request;
+  request.output = options.paths[1];
+  request.to = options.to;
+  request.shards_given = options.shards != 0;
+  request.max_shard_size_given = !options.max_shard_size.empty();
+  const auto kind = choose_output_kind(request);
+  if (!options.config_from.empty() && kind != OutputKind::hf) {
+    throw UsageError("--config-from goes with --to hf only: other formats have no place for these files");
+  }
+  return kind;
+}
+
+/// "out/" and "out" are the same directory; a file must not be written as one.
+std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind) {
+  std::filesystem::path output = options.paths[1];
+  const bool is_file = kind == OutputKind::torch || kind == OutputKind::safetensors;
+  if (output.has_filename()) return output;
+  if (is_file) {
+    throw UsageError(
+        fmt::format("{}: --to {} writes a file, but this names a directory", output.string(), to_string(kind)));
+  }
+  return output.parent_path();
+}
+
+bool changes_tensors(const InputOptions& input) {
+  return !input.include.empty() || !input.exclude.empty() || !input.rename.empty() || input.model_only ||
+         !input.dtype.empty() || parse_name_map(input.map) != NameMap::none;
+}
+
+/// What Hugging Face's format cannot hold is left out, and names become transformers' where the model is known.
+void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
+  if (!input.model_only && !source.values().empty()) {
+    log.info("hf holds a model only: optimizer state, counters and other values are left out");
+  }
+  input.model_only = true;
+  if (!input.map.empty() || !input.rename.empty()) return;
+  const auto model = known_model(source, input);
+  if (model && model->architecture == Architecture::mingpt) {
+    log.info("a minGPT: its names and matrices become GPT-2's (--map mingpt-to-gpt2; --map none keeps them)");
+    input.map = "mingpt-to-gpt2";
+  }
+}
+
+/// The most common floating-point type, for config.json.
+std::string main_dtype(const Source& source) {
+  std::map<std::string_view, std::uint64_t> bytes;
+  for (const auto& tensor : source.tensors()) bytes[torch_name(tensor.dtype)] += tensor.size_bytes();
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "float32" : std::string(most->first);
+}
+
+std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original, const Source& source,
+                                       const Logger& log) {
+  HfTargetOptions hf;
+  if (!options.max_shard_size.empty()) hf.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
+  if (!options.config_from.empty()) {
+    if (!std::filesystem::is_directory(options.config_from)) {
+      throw MissingInput("--config-from " + options.config_from + ": is no directory");
+    }
+    hf.carry_from.emplace_back(options.config_from);
+  }
+  if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
+  const bool has_config = std::any_of(hf.carry_from.begin(), hf.carry_from.end(), [](const auto& directory) {
+    return std::filesystem::exists(directory / "config.json");
+  });
+  if (has_config) return std::make_unique<HfTarget>(std::move(hf));
+  if (const auto model = known_model(original, options.input)) {
+    auto config = hf_config(*model);
+    config["torch_dtype"] = main_dtype(source);
+    hf.files["config.json"] = config.dump(2) + "\n";
+  } else {
+    log.warning(
+        "no config.json is known, without which transformers does not open the output: give --config-from DIR or "
+        "--model-config FILE");
+  }
+  return std::make_unique<HfTarget>(std::move(hf));
+}
+
+std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Source& original) {
+  DcpTargetOptions dcp;
+  dcp.num_shards = options.shards == 0 ? 1 : options.shards;
+  // run.json describes the run's own tensors: it goes along only with all of them, unchanged.
+  if (!changes_tensors(options.input)) carry_run_json(dcp, original.info().directory);
+  return std::make_unique<DcpTarget>(std::move(dcp));
+}
+
+Plan make_plan(const ConvertOptions& options, const Logger& log) {
+  Plan plan;
+  plan.kind = kind_of(options);
+  plan.output = output_path(options, plan.kind);
+  const auto original = open_input(options.paths[0], options.input, true);
+  auto input = options.input;
+  if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
+  plan.source = transformed(original, input);
+  switch (plan.kind) {
+    case OutputKind::torch:
+      plan.target = std::make_unique<TorchTarget>(plan.output);
+      break;
+    case OutputKind::safetensors:
+      plan.source = view_complex_as_real(std::move(plan.source));
+      plan.target = std::make_unique<SafetensorsTarget>(plan.output);
+      break;
+    case OutputKind::hf:
+      plan.source = view_complex_as_real(std::move(plan.source));
+      plan.target = make_hf_target(options, *original, *plan.source, log);
+      break;
+    case OutputKind::dcp:
+      plan.target = make_dcp_target(options, *original);
+      break;
+  }
+  log.info(fmt::format("{}: {}, {} tensors, {} values -> {} ({})", options.paths[0], original->info().format,
+                       original->tensors().size(), original->values().size(), plan.output.string(),
+                       to_string(plan.kind)));
+  return plan;
+}
+
+nlohmann::json describe(const ConvertOptions& options, const Plan& plan) {
+  return {{"input", options.paths[0]},
+          {"input_format", plan.source->info().format},
+          {"output", plan.output.string()},
+          {"output_format", to_string(plan.kind)},
+          {"tensors", plan.source->tensors().size()},
+          {"values", plan.source->values().size()}};
+}
+
+void dry_run(const ConvertOptions& options, Plan& plan, const Logger& log, nlohmann::json& report) {
+  const auto layout = plan.target->plan(*plan.source);
+  auto files = nlohmann::json::array();
+  std::uint64_t bytes = 0;
+  for (const auto& file : layout.files) {
+    const auto name = plan.target->is_directory() ? plan.output / file.name : plan.output.parent_path() / file.name;
+    log.info(fmt::format("would write {} bytes to {}", format_count(static_cast<std::int64_t>(file.size_bytes)),
+                         name.string()));
+    files.push_back({{"name", name.string()}, {"bytes", file.size_bytes}});
+    bytes += file.size_bytes;
+  }
+  report = describe(options, plan);
+  report["dry_run"] = true;
+  report["files"] = std::move(files);
+  report["bytes"] = bytes;
+}
+
+}  // namespace
+
+ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
+  const StopSignal stop;
+  auto plan = make_plan(options, log);
+  if (options.dry_run) {
+    dry_run(options, plan, log, report);
+    return ExitCode::ok;
+  }
+  ByteProgress progress(log, "written", options.progress_seconds);
+  CopyOptions how;
+  how.jobs = options.jobs;
+  how.sync = options.sync;
+  how.overwrite = options.overwrite;
+  how.progress = [&](const CopyProgress& done) { progress.update(done.bytes_done, done.bytes_total); };
+  how.stop = [&] { return stop.received() != 0; };
+  const auto copied = copy(*plan.source, *plan.target, plan.output, how, world);
+  progress.finish();
+  const auto bytes = static_cast<double>(copied.bytes_written);
+  log.info(fmt::format("wrote {}: {} in {} {}, {:.2f} s ({}/s)", plan.output.string(), format_bytes(bytes),
+                       copied.num_files, copied.num_files == 1 ? "file" : "files", copied.seconds,
+                       format_bytes(copied.seconds > 0 ? bytes / copied.seconds : 0)));
+  report = describe(options, plan);
+  report["bytes"] = copied.bytes_written;
+  report["num_files"] = copied.num_files;
+  report["seconds"] = copied.seconds;
+  return ExitCode::ok;
+}
+
+}  // namespace fsdp

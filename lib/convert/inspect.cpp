@@ -1,0 +1,129 @@
+#include "lib/convert/inspect.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lib/base/text_format.hpp"
+#include "lib/target/value_json.hpp"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string shape_text(const Json& shape) {
+  std::string text;
+  for (const auto& size : shape) text += (text.empty() ? "" : " x ") + std::to_string(size.get<std::int64_t>());
+  return text.empty() ? "scalar" : text;
+}
+
+Json describe_tensor(const SourceTensor& tensor) {
+  return {{"name", tensor.name},         {"dtype", torch_name(tensor.dtype)}, {"shape", tensor.shape},
+          {"shards", tensor.num_shards}, {"bytes", tensor.size_bytes()},      {"stored_bytes", tensor.stored_bytes}};
+}
+
+std::uint64_t size_of(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  return error ? 0 : size;
+}
+
+/// Columns as wide as their widest cell, the last one as it is.
+std::string aligned(const std::vector<std::array<std::string, 5>>& rows, const std::array<bool, 5>& to_the_right) {
+  std::array<std::size_t, 5> widths{};
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      line += to_the_right[c] ? fmt::format("{:>{}}  ", row[c], widths[c]) : fmt::format("{:<{}}  ", row[c], widths[c]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string cut(std::string text) {
+  constexpr std::size_t kWidest = 76;
+  if (text.size() <= kWidest) return text;
+  text.resize(kWidest - 3);
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();  // half a letter
+  if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
+  return text + "...";
+}
+
+}  // namespace
+
+Json inspect(const Source& source) {
+  const auto& info = source.info();
+  Json files = Json::array();
+  for (const auto& file : info.files) files.push_back({{"name", file.string()}, {"bytes", size_of(file)}});
+  Json tensors = Json::array();
+  std::int64_t elements = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t stored_bytes = 0;
+  std::int64_t shards = 0;
+  for (const auto& tensor : source.tensors()) {
+    tensors.push_back(describe_tensor(tensor));
+    elements += num_elements(tensor.shape);
+    bytes += tensor.size_bytes();
+    stored_bytes += tensor.stored_bytes;
+    shards += tensor.num_shards;
+  }
+  Json values = Json::array();
+  for (std::size_t i = 0; i < source.values().size(); ++i) {
+    const auto& name = source.values()[i].name;
+    values.push_back({{"name", name}, {"value", Json::parse(value_to_json(*source.value(i).value, name))}});
+  }
+  Json totals{{"tensors", source.tensors().size()},
+              {"elements", elements},
+              {"shards", shards},
+              {"bytes", bytes},
+              {"stored_bytes", stored_bytes},
+              {"values", source.values().size()},
+              {"files", info.files.size()}};
+  return {{"format", info.format},         {"producer", info.producer},
+          {"world_size", info.world_size}, {"local_state", is_local_state(source)},
+          {"files", std::move(files)},     {"metadata", info.metadata},
+          {"tensors", std::move(tensors)}, {"values", std::move(values)},
+          {"totals", std::move(totals)}};
+}
+
+std::string inspection_table(const Json& inspection) {
+  std::string text = fmt::format("format      {}\n", inspection.at("format").get<std::string>());
+  const auto producer = inspection.at("producer").get<std::string>();
+  text += fmt::format("producer    {}\n", producer.empty() ? "unknown" : producer);
+  const auto ranks = inspection.at("world_size").get<int>();
+  text += fmt::format("world size  {}\n", ranks > 0 ? std::to_string(ranks) : "unknown");
+  for (const auto& [key, value] : inspection.at("metadata").items()) {
+    text += fmt::format("metadata    {} = {}\n", key, cut(value.get<std::string>()));
+  }
+  std::vector<std::array<std::string, 5>> rows{{"tensor", "dtype", "shards", "bytes", "shape"}};
+  for (const auto& tensor : inspection.at("tensors")) {
+    rows.push_back({tensor.at("name").get<std::string>(), tensor.at("dtype").get<std::string>(),
+                    std::to_string(tensor.at("shards").get<std::int64_t>()),
+                    format_count(tensor.at("bytes").get<std::int64_t>()), shape_text(tensor.at("shape"))});
+  }
+  if (rows.size() > 1) text += "\n" + aligned(rows, {false, false, true, true, false});
+  rows = {{"value", "", "", "", ""}};
+  for (const auto& value : inspection.at("values")) {
+    rows.push_back({value.at("name").get<std::string>(), cut(value.at("value").dump()), "", "", ""});
+  }
+  if (rows.size() > 1) text += "\n" + aligned(rows, {});
+  const auto& totals = inspection.at("totals");
+  text +=
+      fmt::format("\n{} tensors, {} elements, {} bytes ({}), {} values, {} data files\n",
+                  totals.at("tensors").get<std::size_t>(), format_count(totals.at("elements").get<std::int64_t>()),
+                  format_count(totals.at("bytes").get<std::int64_t>()), format_bytes(totals.at("bytes").get<double>()),
+                  totals.at("values").get<std::size_t>(), totals.at("files").get<std::size_t>());
+  if (inspection.at("local_state").get<bool>()) {
+    text += "\nFSDP1 local state: the _flat_param tensors hold many parameters each, one after the other.\n";
+  }
+  return text;
+}
+
+}  // namespace fsdp
