@@ -1,25 +1,17 @@
 #include "apps/app_main.hpp"
 
-#include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <thread>
-
-#include "lib/comm/device_backend.hpp"
-#include "lib/comm/mpi_environment.hpp"
-#include "lib/kernels/kernels.hpp"
 
 namespace fsdp {
 namespace {
@@ -60,10 +52,8 @@ void print_report(const nlohmann::json& report) {
 }  // namespace
 
 bool speaks_for_the_job() {
-  for (const char* name : {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (const char* value = std::getenv(name)) return std::string(value) == "0";
-  }
-  return true;
+  const auto rank = launcher_rank();
+  return rank.empty() || rank == "0";
 }
 
 std::string spellings(const std::string& name) {
@@ -78,11 +68,7 @@ void let_later_options_win(CLI::App& app) {
   app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
-void add_runtime_options(CLI::App& app, RuntimeOptions& options) {
-  const auto group = "Where it runs";
-  app.add_option("--device", options.device, "auto (a usable GPU, else the CPU), cpu or cuda")
-      ->capture_default_str()
-      ->group(group);
+void add_job_options(CLI::App& app, JobOptions& options, const std::string& group) {
   app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")
       ->capture_default_str()
       ->group(group);
@@ -92,11 +78,6 @@ void add_runtime_options(CLI::App& app, RuntimeOptions& options) {
       ->group(group);
   app.add_flag("--json", options.json, "print one JSON object with the result on stdout")->group(group);
   app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
-}
-
-std::string version_text(const std::string& program) {
-  return fmt::format("{} {}\nLibTorch {}\nMPI {}\ncpu kernels {}\nback ends: {}", program, FSDP_VERSION, TORCH_VERSION,
-                     MpiEnvironment::library_version(), kernels::table().name, FSDP_BACK_ENDS);
 }
 
 int parse(CLI::App& app, int argc, char** argv) {
@@ -125,23 +106,19 @@ void require_same_options(ProcessGroup& world, const CLI::App& app) {
   }
 }
 
-int run_job(const RuntimeOptions& options,
-            const std::function<ExitCode(ProcessGroup&, const Logger&, nlohmann::json&)>& body) {
-  // MKL may otherwise choose its code by where operands happen to lie, and a resumed run would differ in the last bits.
-  ::setenv("MKL_CBWR", "AUTO", 0);
+int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body) {
   // A file-size limit is then an error of write(2), with a message, and no checkpoint before it is lost.
   std::signal(SIGXFSZ, SIG_IGN);
   const auto level = options.quiet ? LogLevel::warning : LogLevel::info;
-  std::unique_ptr<MpiEnvironment> mpi;
+  std::unique_ptr<RankEnvironment> ranks;
   std::unique_ptr<ProcessGroup> world;
   int code = static_cast<int>(ExitCode::ok);
   std::optional<std::string> failure;
   try {
     if (launched_by_mpi()) {
-      mpi = std::make_unique<MpiEnvironment>(
-          MpiOptions{milliseconds(options.init_timeout_seconds, "--init-timeout"),
-                     milliseconds(options.collective_timeout_seconds, "--collective-timeout")});
-      world = mpi->world();
+      ranks = start_ranks(MpiOptions{milliseconds(options.init_timeout_seconds, "--init-timeout"),
+                                     milliseconds(options.collective_timeout_seconds, "--collective-timeout")});
+      world = ranks->world();
     } else {
       world = make_single_group();
     }
@@ -154,11 +131,7 @@ int run_job(const RuntimeOptions& options,
     failure = error.what();
   } catch (const std::bad_alloc&) {
     code = static_cast<int>(ExitCode::failed);
-    failure =
-        "out of memory; a smaller --batch-size, --activation-checkpointing, more ranks or a smaller model take less";
-  } catch (const c10::Error& error) {
-    code = static_cast<int>(ExitCode::failed);
-    failure = error.what_without_backtrace();
+    failure = "out of memory";
   } catch (const std::exception& error) {
     code = static_cast<int>(ExitCode::failed);
     failure = error.what();
@@ -168,13 +141,13 @@ int run_job(const RuntimeOptions& options,
     const Logger log(rank, level);
     if (rank == 0) log.error(*failure);
     // Ranks that all met the same error end together and quietly; otherwise this one speaks and takes the job down.
-    if (mpi != nullptr && !mpi->everyone_failed(std::chrono::milliseconds(1500))) {
+    if (ranks != nullptr && !ranks->everyone_failed(std::chrono::milliseconds(1500))) {
       if (rank != 0) log.error(*failure);
-      MpiEnvironment::abort(code);
+      ranks->abort_job(code);
     }
   }
   world.reset();
-  if (mpi != nullptr) mpi->set_exit_code(code);
+  if (ranks != nullptr) ranks->set_exit_code(code);
   return code;
 }
 

@@ -1,14 +1,16 @@
 #pragma once
-// What the mains share: option spellings, exit codes, the end of a job that failed.
+// What all mains share, free of LibTorch: option spellings, config files, exit codes, the end of a job that failed.
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lib/base/error.hpp"
+#include "lib/base/job_options.hpp"
 #include "lib/base/log.hpp"
-#include "lib/comm/process_group.hpp"
-#include "lib/run/train_options.hpp"
+#include "lib/mpi/process_group.hpp"
+#include "lib/mpi/rank_environment.hpp"
 
 namespace fsdp {
 
@@ -22,11 +24,8 @@ bool speaks_for_the_job();
 /// config files are read. Call before adding options.
 void let_later_options_win(CLI::App& app);
 
-/// Options of every program that computes: device, timeouts, --json, --trace.
-void add_runtime_options(CLI::App& app, RuntimeOptions& options);
-
-/// What --version prints: program, LibTorch, MPI, back ends.
-std::string version_text(const std::string& program);
+/// Timeouts, --json and --quiet, for the help's section `group`.
+void add_job_options(CLI::App& app, JobOptions& options, const std::string& group);
 
 /// Parses; prints help, version or the usage error (once per job, not once per rank).
 /// \return an exit code when the program should end now, -1 to go on
@@ -36,9 +35,12 @@ int parse(CLI::App& app, int argc, char** argv);
 /// ever. Collective. \throws UsageError
 void require_same_options(ProcessGroup& world, const CLI::App& app);
 
-/// Runs `body` on the job's ranks (MPI only when a launcher started this process) and turns exceptions into messages
-/// and exit codes. When some ranks fail and others do not, ends the whole job.
-int run_job(const RuntimeOptions& options,
-            const std::function<ExitCode(ProcessGroup& world, const Logger& log, nlohmann::json& report)>& body);
+using JobBody = std::function<ExitCode(ProcessGroup& world, const Logger& log, nlohmann::json& report)>;
+using StartRanks = std::function<std::unique_ptr<RankEnvironment>(const MpiOptions&)>;
+
+/// Runs `body` on the job's ranks and turns exceptions into messages and exit codes. When some ranks fail and others do
+/// not, ends the whole job.
+/// \param start_ranks  how MPI starts; called only when a launcher started this process
+int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body);
 
 }  // namespace fsdp

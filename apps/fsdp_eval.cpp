@@ -1,7 +1,7 @@
 // fsdp-eval: loss, perplexity and text of a checkpoint; the model's structure comes from the checkpoint.
 #include <nlohmann/json.hpp>
 
-#include "apps/app_main.hpp"
+#include "apps/torch_main.hpp"
 #include "lib/run/evaluate_job.hpp"
 
 int main(int argc, char** argv) {
@@ -14,8 +14,11 @@ int main(int argc, char** argv) {
   fsdp::EvaluateOptions options;
   using fsdp::spellings;
   app.add_option("checkpoint", options.checkpoint,
-                 "a checkpoint directory (step-NNNNNNNN, latest), or one with config.json and model.safetensors")
+                 "a checkpoint: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, or a "
+                 "directory with config.json and model.safetensors")
       ->required();
+  app.add_option(spellings("model-config"), options.model_config,
+                 "config.json, or its directory, for a checkpoint that does not say what its model is");
   app.add_option("--data", options.data, "HDF5 file with input_ids [rows, ids]");
   app.add_option(spellings("seq-len"), options.seq_len, "longest sequence; 0: the model's")->capture_default_str();
   app.add_option(spellings("batch-size"), options.batch_size, "sequences per rank at once")->capture_default_str();
@@ -36,11 +39,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   fsdp::add_runtime_options(app, options.runtime);
   app.set_config("--config", "", "read options from a file");
-  app.set_version_flag("--version", [] { return fsdp::version_text("fsdp-eval"); });
+  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  return fsdp::run_job(options.runtime,
-                       [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
-                         fsdp::require_same_options(world, app);
-                         return fsdp::run_evaluate(world, options, log, report);
-                       });
+  return fsdp::run_torch_job(options.runtime,
+                             [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+                               fsdp::require_same_options(world, app);
+                               return fsdp::run_evaluate(world, options, log, report);
+                             });
 }

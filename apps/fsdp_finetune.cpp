@@ -3,11 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <charconv>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/app_main.hpp"
+#include "apps/torch_main.hpp"
 #include "lib/run/checkpoint_load.hpp"
 #include "lib/run/finetune.hpp"
 #include "lib/run/run_plan.hpp"
@@ -135,7 +136,7 @@ void add_training_options(CLI::App& app, fsdp::TrainOptions& o, double& save_min
   app.add_option(spellings("run-name"), o.run_name, "directory of this run below out-dir; default: the model's name")
       ->group(group);
   app.add_option("--restart-checkpoint-file,--restart_checkpoint_file,--restart", o.restart_checkpoint,
-                 "go on from a checkpoint directory, or 'latest' of this run")
+                 "go on from a checkpoint: a directory, 'latest' of this run, or a .pt or safetensors file")
       ->group(group);
   app.add_option(spellings("save-every"), o.save_every, "optimizer steps between checkpoints; 0: at the end only")
       ->capture_default_str()
@@ -146,6 +147,9 @@ void add_training_options(CLI::App& app, fsdp::TrainOptions& o, double& save_min
       ->group(group);
   app.add_option(spellings("keep-last"), o.keep_last, "checkpoints kept; 0: all")->capture_default_str()->group(group);
   app.add_flag(spellings("no-save"), o.no_final_save, "no checkpoint at the end")->group(group);
+  app.add_option(spellings("save-final-full"), o.save_final_full,
+                 "at the end write everything into one file: .pt, .pth, .bin (torch.save) or .safetensors")
+      ->group(group);
   app.add_option(spellings("eval-every"), o.eval_every, "optimizer steps between validations; 0: at the end only")
       ->capture_default_str()
       ->group(group);
@@ -218,22 +222,31 @@ void check_model_options(const CLI::App& app, const fsdp::ModelOptions& o, const
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
 }
 
-/// Options that the command line leaves open, from the checkpoint's run.json.
+/// The sizes that the user gave, for checkpoints that do not say theirs.
+void note_given_sizes(const CLI::App& app, fsdp::ModelOptions& o) {
+  for (const char* name : {"num-layers", "num-heads", "embed-size", "ffn-hidden-size", "vocab-size"}) {
+    if (app.get_option(std::string("--") + name)->count() > 0) o.given_sizes.emplace_back(name);
+  }
+}
+
+/// Options that the command line leaves open, from what the checkpoint says about its run.
 void apply_saved_options(CLI::App& app, fsdp::TrainOptions& options) {
   if (options.restart_checkpoint.empty()) return;
   const auto checkpoints = fsdp::run_directory(options) / "checkpoints";
-  fsdp::RunManifest manifest;
+  const bool ours_only = fsdp::names_latest(options.restart_checkpoint);
+  fsdp::OpenedCheckpoint opened;
   std::filesystem::path checkpoint;
   for (const auto& path : fsdp::checkpoint_candidates(options.restart_checkpoint, checkpoints)) {
     try {
-      manifest = fsdp::open_checkpoint(path);
+      opened = fsdp::open_checkpoint(path, ours_only);
       checkpoint = path;
       break;
     } catch (const fsdp::Error&) {
       // The job itself tries all candidates and says what is wrong with them.
     }
   }
-  if (checkpoint.empty()) return;
+  if (checkpoint.empty() || !opened.knows_run()) return;
+  const auto& manifest = opened.manifest;
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
   const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
@@ -242,18 +255,28 @@ void apply_saved_options(CLI::App& app, fsdp::TrainOptions& options) {
     if (!saved.contains(name) || option->count() > 0) continue;
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
     const auto text = saved[name].get<std::string>();
-    if (option->get_expected_max() > 1) {
-      std::istringstream words(text);
-      for (std::string word; words >> word;) option->add_result(word);
-    } else {
-      option->add_result(text);  // a path may hold spaces
+    try {
+      if (option->get_expected_max() > 1) {
+        std::istringstream words(text);
+        for (std::string word; words >> word;) option->add_result(word);
+      } else {
+        option->add_result(text);  // a path may hold spaces
+      }
+      option->run_callback();
+    } catch (const CLI::Error&) {
+      throw fsdp::FormatError(
+          fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
     }
-    option->run_callback();
   }
   const bool batch_given =
       app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
   if (saved.contains("total-batch-size") && !batch_given) {
-    options.total_batch_size = std::stoll(saved["total-batch-size"].get<std::string>());
+    const auto text = saved["total-batch-size"].get<std::string>();
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), options.total_batch_size);
+    if (result.ec != std::errc() || result.ptr != text.data() + text.size() || options.total_batch_size < 1) {
+      throw fsdp::FormatError(
+          fmt::format("{}: its run had --total-batch-size '{}', which cannot be", checkpoint.string(), text));
+    }
     options.total_batch_restored = true;
   }
 }
@@ -281,7 +304,7 @@ int main(int argc, char** argv) {
   app.set_config("--config", "", "read options from a file (as --print-config writes)");
   app.add_flag("--print-config,--print_config", print_config, "write all options as a config file and end")
       ->configurable(false);
-  app.set_version_flag("--version", [] { return fsdp::version_text("fsdp-finetune"); });
+  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   auto& checkpointing = options.sharding.activation_checkpointing;
   if (auto* all = app.get_option("--activation-checkpointing");
@@ -294,12 +317,13 @@ int main(int argc, char** argv) {
     if (fsdp::speaks_for_the_job()) std::cout << app.config_to_str(true, true);
     return 0;
   }
-  return fsdp::run_job(options.runtime,
-                       [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
-                         options.save_interval_minutes = save_minutes;
-                         options.time_limit_seconds = parse_time_limit(time_limit);
-                         fsdp::require_same_options(world, app);
-                         apply_saved_options(app, options);
-                         return fsdp::run_finetune(world, options, collect_saved_options(app), log, report);
-                       });
+  return fsdp::run_torch_job(options.runtime,
+                             [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+                               options.save_interval_minutes = save_minutes;
+                               options.time_limit_seconds = parse_time_limit(time_limit);
+                               fsdp::require_same_options(world, app);
+                               note_given_sizes(app, options.model);
+                               apply_saved_options(app, options);
+                               return fsdp::run_finetune(world, options, collect_saved_options(app), log, report);
+                             });
 }

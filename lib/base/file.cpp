@@ -38,6 +38,13 @@ File File::open_read(const std::filesystem::path& path) {
 File File::create(const std::filesystem::path& path) {
   return {open_or_fail(path, O_RDWR | O_CREAT | O_TRUNC, "create"), path};
 }
+File File::open_write(const std::filesystem::path& path) {
+  return {open_or_fail(path, O_WRONLY, "open for writing"), path};
+}
+File File::open_update(const std::filesystem::path& path) {
+  return {open_or_fail(path, O_RDWR | O_CREAT, "open for writing"), path};
+}
+
 File File::open_append(const std::filesystem::path& path) {
   return {open_or_fail(path, O_WRONLY | O_CREAT | O_APPEND, "open for appending"), path};
 }

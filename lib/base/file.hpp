@@ -16,6 +16,10 @@ class File {
   static File open_read(const std::filesystem::path& path);
   /// Creates or truncates.
   static File create(const std::filesystem::path& path);
+  /// Opens an existing file for write_at(), leaving what it holds.
+  static File open_write(const std::filesystem::path& path);
+  /// Opens for reading and writing, creating when absent; what is there stays.
+  static File open_update(const std::filesystem::path& path);
   /// Opens for appending, creating when absent.
   static File open_append(const std::filesystem::path& path);
 

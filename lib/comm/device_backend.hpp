@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/process_group.hpp"
 #include "lib/comm/tensor_collectives.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
 

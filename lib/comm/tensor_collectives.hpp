@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "lib/comm/process_group.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/process_group.hpp"
 #include "lib/cuda/cuda_handles.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp::detail {
 

@@ -2,8 +2,8 @@
 // The ranks as a grid: a shard axis (parameters are split along it) and a replicate axis (copies are kept equal).
 #include <memory>
 
-#include "lib/comm/process_group.hpp"
 #include "lib/fsdp/policy.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "lib/comm/process_group.hpp"
 #include "lib/comm/tensor_collectives.hpp"
 #include "lib/fsdp/shard_layout.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
 

@@ -56,7 +56,7 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
                                                          const std::filesystem::path& checkpoints) {
   const std::filesystem::path given = text == "latest" ? checkpoints / "latest" : std::filesystem::path(text);
   std::error_code error;
-  const bool is_latest = given.filename() == "latest";
+  const bool is_latest = names_latest(text);
   const auto resolved = std::filesystem::weakly_canonical(given, error);
   std::vector<std::filesystem::path> candidates;
   if (std::filesystem::exists(resolved, error)) candidates.push_back(resolved);
@@ -67,20 +67,33 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
     }
   }
   if (candidates.empty()) {
-    throw MissingInput(given.string() + ": no such checkpoint; give a directory that holds .metadata and run.json");
+    throw MissingInput(given.string() +
+                       ": no such checkpoint; give a checkpoint directory, or a .pt or safetensors file");
   }
   return candidates;
 }
 
-RunManifest open_checkpoint(const std::filesystem::path& directory) {
+bool names_latest(const std::string& text) { return std::filesystem::path(text).filename() == "latest"; }
+
+OpenedCheckpoint open_checkpoint(const std::filesystem::path& path, bool ours_only) {
   std::error_code error;
-  if (!std::filesystem::is_directory(directory, error)) {
-    throw MissingInput(directory.string() + ": no such checkpoint directory");
+  if (!std::filesystem::exists(path, error)) throw MissingInput(path.string() + ": no such checkpoint");
+  OpenedCheckpoint opened;
+  if (std::filesystem::exists(path / "run.json", error)) {
+    opened.manifest = read_run_manifest(path);
+    return opened;
   }
-  if (!std::filesystem::exists(directory / "run.json", error)) {
-    throw FormatError(directory.string() + ": holds no run.json, so it is no checkpoint of this program");
+  if (ours_only) throw FormatError(path.string() + ": holds no run.json, so it is no checkpoint of this program");
+  try {
+    opened.foreign = std::make_shared<const ForeignCheckpoint>(path);
+  } catch (const FormatError& problem) {
+    if (!std::filesystem::is_directory(path, error)) throw;
+    const std::string what = problem.what();
+    if (what.find("run.json") != std::string::npos) throw;
+    throw FormatError(path.string() + ": holds no run.json of this program, and " + what);
   }
-  return read_run_manifest(directory);
+  if (opened.foreign->run()) opened.manifest = *opened.foreign->run();
+  return opened;
 }
 
 void load_checkpoint_parameters(ModelRuntime& runtime, const std::filesystem::path& checkpoint) {

@@ -1,24 +1,36 @@
 #pragma once
 // Loading checkpoints: any world size and strategy reads what any other wrote.
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lib/config/run_manifest.hpp"
 #include "lib/optim/adamw.hpp"
+#include "lib/run/foreign_checkpoint.hpp"
 #include "lib/run/model_runtime.hpp"
-#include "lib/run/run_manifest.hpp"
 
 namespace fsdp {
 
-/// Checkpoints to try, best first: the one at `text` (a directory or a link to one), and for "latest" (the word, or a
-/// path that ends in it) the older ones after it.
-/// \param checkpoints  OUT/RUN/checkpoints, where the word "latest" looks
-/// \throws IoError when there is nothing at `text`
+/// True when `text` is the word "latest" or a path that ends in it.
+bool names_latest(const std::string& text);
+
+/// Checkpoints to try, best first: the one at `text` (a directory, a file or a link to one), and for "latest" (the
+/// word, or a path that ends in it) the older ones after it. \param checkpoints  OUT/RUN/checkpoints, where the word
+/// "latest" looks \throws IoError when there is nothing at `text`
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
                                                          const std::filesystem::path& checkpoints);
 
-/// read_run_manifest with a message for directories that are no checkpoint of this program.
-RunManifest open_checkpoint(const std::filesystem::path& directory);
+/// A checkpoint of any program whose headers are sound.
+struct OpenedCheckpoint {
+  RunManifest manifest;                              ///< of a foreign checkpoint without foreign->run(): empty
+  std::shared_ptr<const ForeignCheckpoint> foreign;  ///< null: a directory of ours, with run.json
+  bool knows_run() const { return foreign == nullptr || foreign->run().has_value(); }
+};
+
+/// \param ours_only  it must be a directory of ours: whatever "latest" leads to
+/// \throws FormatError saying what it is not; MissingInput
+OpenedCheckpoint open_checkpoint(const std::filesystem::path& path, bool ours_only);
 
 /// Reads this rank's rows of every parameter. The caller publishes them once all ranks have succeeded.
 /// Accepts keys "model.<name>" (ours, torch's get_state_dict) and "<name>".

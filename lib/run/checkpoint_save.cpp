@@ -82,6 +82,20 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW
   }
 }
 
+/// Python values below "run", leaf by leaf as PyTorch stores nested state: they outlive a conversion, run.json does
+/// not.
+void add_run_values(Snapshot& snapshot, const std::string& key, const DcpPath& path, const nlohmann::json& value) {
+  if (!value.is_object()) {
+    snapshot.values.push_back({{key, path}, value});
+    return;
+  }
+  for (const auto& [name, part] : value.items()) {
+    auto place = path;
+    place.emplace_back(name);
+    add_run_values(snapshot, key + "." + name, place, part);
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
@@ -126,7 +140,7 @@ CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::f
 
 CheckpointSaver::~CheckpointSaver() = default;
 
-void CheckpointSaver::start(const RunManifest& manifest) {
+void CheckpointSaver::start(const RunManifest& manifest, double lr) {
   const at::NoGradGuard no_grad;
   auto& engine = runtime_.engine();
   auto& world = runtime_.world();
@@ -172,8 +186,11 @@ void CheckpointSaver::start(const RunManifest& manifest) {
     }
   }
   if (world.rank() == 0) {
-    add_optimizer_values(snapshot, runtime_, optimizer_, manifest.options.value("current_lr", 0.0),
+    add_optimizer_values(snapshot, runtime_, optimizer_, lr,
                          manifest.options.value("decay-all", std::string("false")) == "true");
+    auto run = run_manifest_to_json(manifest);
+    run["format"] = "fsdp-run";
+    add_run_values(snapshot, "run", {"run"}, run);
   }
   const int rank = world.rank();
   job->writer =
@@ -241,7 +258,6 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   }
   write_dcp_metadata(job.temporary, items);
   job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");
-  job.manifest.options.erase("current_lr");
   write_run_manifest(job.temporary, job.manifest);
   sync_directory(job.temporary);
   std::filesystem::path old;

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "lib/base/log.hpp"
+#include "lib/config/run_manifest.hpp"
 #include "lib/optim/adamw.hpp"
 #include "lib/run/model_runtime.hpp"
-#include "lib/run/run_manifest.hpp"
 
 namespace fsdp {
 
@@ -35,7 +35,8 @@ class CheckpointSaver {
   ~CheckpointSaver();
 
   /// Copies this rank's shards and starts writing them. Collective; no save may be under way.
-  void start(const RunManifest& manifest);
+  /// \param lr  of the last step, for the optimizer's param_groups
+  void start(const RunManifest& manifest, double lr);
   bool under_way() const { return job_ != nullptr; }
   /// True when this rank's writer has nothing left to do.
   bool written() const;

@@ -7,10 +7,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/text_format.hpp"
 #include "lib/run/checkpoint_load.hpp"
 #include "lib/run/evaluate.hpp"
+#include "lib/run/foreign_load.hpp"
 #include "lib/run/initialize.hpp"
-#include "lib/run/throughput.hpp"
+#include "lib/run/run_plan.hpp"
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/tokenizer/byte_level_bpe.hpp"
 #include "lib/tokenizer/utf8.hpp"
@@ -60,6 +62,34 @@ void write_text(ModelRuntime& runtime, const EvaluateOptions& options, nlohmann:
   report["text"] = nlohmann::json::parse(report["text"].get<std::string>());
 }
 
+/// What is to be evaluated: its model, and how its weights are read.
+struct Evaluated {
+  ModelConfig config;
+  std::shared_ptr<const ForeignCheckpoint> foreign;
+  bool weights = false;  ///< a directory with config.json and safetensors
+};
+
+Evaluated open_evaluated(const std::filesystem::path& path, const std::string& model_config) {
+  std::error_code error;
+  const auto has = [&](const char* name) { return std::filesystem::exists(path / name, error); };
+  Evaluated evaluated;
+  if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
+    evaluated.weights = true;
+    evaluated.config = read_model_config(path);
+    return evaluated;
+  }
+  const auto opened = open_checkpoint(path, false);
+  evaluated.foreign = opened.foreign;
+  if (opened.knows_run()) {
+    evaluated.config = opened.manifest.config;
+    return evaluated;
+  }
+  ModelWish wish;
+  if (!model_config.empty()) wish.config = read_model_config(model_config);
+  evaluated.config = foreign_model(*opened.foreign, wish);
+  return evaluated;
+}
+
 }  // namespace
 
 ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const Logger& log, nlohmann::json& report) {
@@ -73,9 +103,8 @@ ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const
 
   std::error_code error;
   const auto path = std::filesystem::weakly_canonical(options.checkpoint, error);
-  const bool weights =
-      !std::filesystem::exists(path / "run.json", error) && std::filesystem::exists(path / "config.json", error);
-  auto config = weights ? read_model_config(path) : open_checkpoint(path).config;
+  auto evaluated = open_evaluated(path, options.model_config);
+  auto& config = evaluated.config;
   config.dropout = 0;
   std::optional<BatchReader> reader;
   if (options.seq_len > config.block_size) {
@@ -86,10 +115,19 @@ ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const
     reader.emplace(options.data, options.seq_len == 0 ? config.block_size : options.seq_len, config.vocab_size);
   }
   ModelRuntime runtime(world, config, options.sharding, device, 1);
-  if (weights) {
+  if (evaluated.weights) {
     load_safetensors_parameters(runtime, path);
+  } else if (evaluated.foreign != nullptr) {
+    load_foreign(runtime, *evaluated.foreign, nullptr, {});
+    runtime.engine().publish_parameters();
   } else {
-    load_checkpoint_parameters(runtime, path);
+    std::string problem;
+    try {
+      load_checkpoint_parameters(runtime, path);
+    } catch (const FormatError& damage) {
+      problem = damage.what();
+    }
+    fail_together(world, problem);
     runtime.engine().publish_parameters();
   }
   report["checkpoint"] = path.string();

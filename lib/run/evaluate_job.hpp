@@ -11,7 +11,8 @@
 namespace fsdp {
 
 struct EvaluateOptions {
-  std::string checkpoint;       ///< a checkpoint directory, or one with config.json and model.safetensors
+  std::string checkpoint;       ///< a checkpoint directory or file, or a directory with config.json and safetensors
+  std::string model_config;     ///< config.json or its directory; empty: the checkpoint says what it needs
   std::string data;             ///< token file; empty: no loss
   std::int64_t seq_len = 0;     ///< 0: the model's
   std::int64_t batch_size = 8;  ///< sequences per rank at once

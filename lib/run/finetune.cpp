@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "lib/run/checkpoint_load.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/run/evaluate.hpp"
 #include "lib/run/finetune.hpp"
 #include "lib/run/finetune_job.hpp"
@@ -39,6 +39,7 @@ void FinetuneJob::set_up() {
   batches_ = plan_batches(options_, world_.size());
   const auto seq_len = options_.model.seq_len == 0 ? config_.block_size : options_.model.seq_len;
   const bool training = options_.max_epochs >= 0 || options_.max_steps > 0;
+  if (!options_.save_final_full.empty()) check_full_output();
   if (training) {
     if (options_.train_data.empty()) throw UsageError("--train-data is missing: an HDF5 file with a dataset input_ids");
     train_reader_.emplace(options_.train_data, seq_len, config_.vocab_size);
@@ -108,35 +109,6 @@ void FinetuneJob::describe(const DeviceChoice& device, int threads) {
       format_bytes(memory.states), format_bytes(memory.gathered), format_bytes(memory.gradients),
       format_bytes(memory.activations), format_bytes(memory.logits), format_bytes(memory.total()),
       device.device.is_cpu() ? fmt::format(" of {} on the node", format_bytes(machine_memory_bytes())) : ""));
-}
-
-void FinetuneJob::restore() {
-  while (!try_restore(restart_->candidates.front())) {
-    restart_->candidates.erase(restart_->candidates.begin());
-    take_first_usable(world_, *restart_, log_);
-  }
-  runtime_->engine().publish_parameters();
-  const auto& state = restart_->manifest.state;
-  if (trainer_) trainer_->state() = state;
-  log_.info(fmt::format("restart   {}   step {}, {} samples seen, saved by {} ranks",
-                        restart_->candidates.front().string(), state.step, format_count(state.samples),
-                        restart_->manifest.world_size));
-}
-
-/// False when the checkpoint turned out damaged on some rank and an older one may be tried.
-bool FinetuneJob::try_restore(const std::filesystem::path& checkpoint) {
-  std::string problem;
-  const bool last_chance = restart_->candidates.size() == 1;
-  try {
-    load_checkpoint_parameters(*runtime_, checkpoint);
-    if (trainer_) load_checkpoint_optimizer(*runtime_, trainer_->optimizer(), checkpoint, restart_->manifest.state);
-  } catch (const FormatError& error) {
-    if (last_chance) throw;
-    problem = error.what();
-  }
-  if (agree_on_checkpoint(world_, problem, checkpoint, !last_chance, log_)) return true;
-  if (last_chance) throw RuntimeFailure("another rank could not read the checkpoint");
-  return false;
 }
 
 void FinetuneJob::evaluate_only(nlohmann::json& report) {

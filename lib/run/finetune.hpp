@@ -4,7 +4,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
-#include "lib/comm/process_group.hpp"
+#include "lib/mpi/process_group.hpp"
 #include "lib/run/train_options.hpp"
 
 namespace fsdp {

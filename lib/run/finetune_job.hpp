@@ -9,13 +9,14 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/stop_signal.hpp"
 #include "lib/run/batches.hpp"
 #include "lib/run/checkpoint_save.hpp"
+#include "lib/run/foreign_model.hpp"
 #include "lib/run/metrics.hpp"
 #include "lib/run/model_runtime.hpp"
 #include "lib/run/progress.hpp"
 #include "lib/run/run_plan.hpp"
-#include "lib/run/stop_signal.hpp"
 #include "lib/run/train_options.hpp"
 #include "lib/run/trainer.hpp"
 
@@ -43,6 +44,17 @@ class FinetuneJob {
   void describe(const DeviceChoice& device, int threads);
   void restore();
   bool try_restore(const std::filesystem::path& checkpoint);
+  /// Where a run from a checkpoint without run.json goes on, and why, for the log.
+  struct Place {
+    std::int64_t step = 0, samples = 0;
+    std::string text;
+  };
+  void restore_foreign();
+  Place foreign_place(const ForeignCheckpoint& foreign, const ForeignOptimizer& state) const;
+  std::string about_optimizer(const ForeignOptimizer& state) const;
+  void check_full_output();
+  bool save_full(std::filesystem::path checkpoint);
+  double current_lr() const;
   void set_old_run_aside() const;
   ExitCode train(nlohmann::json& report);
   bool finish_save_if_written(bool wait);

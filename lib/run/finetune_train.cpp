@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "lib/base/file.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/run/evaluate.hpp"
 #include "lib/run/finetune_job.hpp"
 #include "lib/run/throughput.hpp"
@@ -18,9 +19,6 @@ RunManifest FinetuneJob::manifest() const {
   manifest.state = trainer_->state();
   manifest.options = saved_options_;
   manifest.options["decay-all"] = options_.decay_all ? "true" : "false";
-  manifest.options["current_lr"] =
-      plan_schedule(options_, plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step))
-          .at(std::max<std::int64_t>(1, trainer_->state().step));
   manifest.options["total-batch-size"] = std::to_string(batches_.rows_per_step);
   manifest.data = {
       {"train", options_.train_data}, {"rows", train_reader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
@@ -28,9 +26,14 @@ RunManifest FinetuneJob::manifest() const {
   return manifest;
 }
 
+double FinetuneJob::current_lr() const {
+  return plan_schedule(options_, plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step))
+      .at(std::max<std::int64_t>(1, trainer_->state().step));
+}
+
 void FinetuneJob::start_save(bool final_one) {
   finish_save_if_written(true);
-  saver_->start(manifest());
+  saver_->start(manifest(), current_lr());
   last_save_ = Clock::now();
   if (final_one) finish_save_if_written(true);
 }
@@ -128,7 +131,7 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
 
 /// A new run under a used name must neither mix with the old one's checkpoints nor lose them.
 void FinetuneJob::set_old_run_aside() const {
-  if (restart_ || world_.rank() != 0) return;
+  if ((restart_ && restart_->manifest.state.step > 0) || world_.rank() != 0) return;
   std::error_code error;
   const auto used = [&](const char* name) { return std::filesystem::exists(directory_ / name, error); };
   if (!used("checkpoints") && !used("metrics.jsonl")) return;
@@ -161,7 +164,7 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
                                        : std::numeric_limits<std::int64_t>::max();
   last_save_ = Clock::now();
   bool stopped = false;
-  bool saved_this_step = restart_.has_value();
+  bool saved_this_step = restart_ && restart_->foreign == nullptr;
   while (trainer_->state().step < total_steps && trainer_->state().samples < total_samples) {
     const auto step = trainer_->step(total_samples - trainer_->state().samples,
                                      [&] { return signal_.received() != 0 || out_of_time(); });
@@ -200,6 +203,11 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   }
   write_trace();
   if (last_checkpoint_.empty() && restart_) last_checkpoint_ = restart_->candidates.front();
+  if (!stopped && !options_.save_final_full.empty()) {
+    const bool is_saved = (saved_this_step || keep) && save_error_.empty();
+    if (!save_full(is_saved ? last_checkpoint_ : std::filesystem::path())) stopped = true;
+    report["full_checkpoint"] = options_.save_final_full;
+  }
   report["steps"] = trainer_->state().step;
   report["samples"] = trainer_->state().samples;
   report["first_loss"] = first_loss_;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/base/log.hpp"
+#include "lib/base/status_line.hpp"
 
 namespace fsdp {
 
@@ -20,15 +20,11 @@ class ProgressLine {
   void finish();
 
  private:
-  void clear();
-
-  const Logger& log_;
+  StatusLine status_;
   bool enabled_;
-  bool terminal_;
   std::int64_t log_every_;
   double average_seconds_ = 0;
   bool first_ = true;
-  std::string open_;  ///< what the rewriting line shows
 };
 
 }  // namespace fsdp

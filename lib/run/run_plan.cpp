@@ -6,6 +6,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/run/checkpoint_load.hpp"
+#include "lib/run/foreign_model.hpp"
 
 namespace fsdp {
 
@@ -53,6 +54,26 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   return plan;
 }
 
+namespace {
+
+ModelWish model_wish(const ModelOptions& options) {
+  ModelWish wish;
+  if (options.model != "mingpt") wish.config = read_model_config(options.model);
+  const std::map<std::string, std::int64_t> sizes{{"num-layers", options.num_layers},
+                                                  {"num-heads", options.num_heads},
+                                                  {"embed-size", options.embed_size},
+                                                  {"ffn-hidden-size", options.ffn_hidden_size},
+                                                  {"vocab-size", options.vocab_size}};
+  for (const auto& name : options.given_sizes) {
+    const auto size = sizes.find(name);
+    if (size == sizes.end() || (name == "ffn-hidden-size" && size->second == 0)) continue;
+    wish.sizes.insert(*size);
+  }
+  return wish;
+}
+
+}  // namespace
+
 bool agree_on_checkpoint(ProcessGroup& world, const std::string& problem, const std::filesystem::path& checkpoint,
                          bool older_exist, const Logger& log) {
   if (world.all_reduce(problem.empty() ? 0.0 : 1.0, Reduce::max) == 0) return true;
@@ -66,12 +87,23 @@ bool agree_on_checkpoint(ProcessGroup& world, const std::string& problem, const 
   return false;
 }
 
+void fail_together(ProcessGroup& world, const std::string& problem) {
+  if (world.all_reduce(problem.empty() ? 0.0 : 1.0, Reduce::max) == 0) return;
+  std::string first;
+  for (const auto& text : world.gather(problem, 0)) {
+    if (first.empty()) first = text;
+  }
+  throw FormatError(world.broadcast_text(first, 0));
+}
+
 void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& log) {
   while (!point.candidates.empty()) {
     const auto& path = point.candidates.front();
     std::string problem;
     try {
-      point.manifest = open_checkpoint(path);
+      auto opened = open_checkpoint(path, point.ours_only);
+      point.manifest = std::move(opened.manifest);
+      point.foreign = std::move(opened.foreign);
     } catch (const Error& error) {
       problem = error.what();
       if (point.candidates.size() == 1) throw;
@@ -100,6 +132,7 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
   if (!problem.empty()) throw MissingInput(problem);
   text = world.broadcast_text(text, 0);
   RestartPoint point;
+  point.ours_only = names_latest(options.restart_checkpoint);
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = text.find('\n', begin);
     point.candidates.emplace_back(text.substr(begin, end - begin));
@@ -112,7 +145,9 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
 ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartPoint>& restart) {
   ModelConfig config;
   const auto& wish = options.model;
-  if (restart) {
+  if (restart && !restart->knows_run()) {
+    config = foreign_model(*restart->foreign, model_wish(wish));
+  } else if (restart) {
     config = restart->manifest.config;
   } else if (wish.model == "mingpt") {
     config.num_layers = wish.num_layers;

@@ -2,15 +2,17 @@
 // What a training run will do, worked out and checked before anything is allocated.
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "lib/base/log.hpp"
-#include "lib/comm/process_group.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/config/run_manifest.hpp"
+#include "lib/mpi/process_group.hpp"
 #include "lib/optim/adamw.hpp"
 #include "lib/optim/lr_schedule.hpp"
-#include "lib/run/run_manifest.hpp"
+#include "lib/run/foreign_checkpoint.hpp"
 #include "lib/run/train_options.hpp"
 
 namespace fsdp {
@@ -27,8 +29,12 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size);
 
 /// Where a run comes from: a checkpoint to go on from, and its manifest.
 struct RestartPoint {
-  std::vector<std::filesystem::path> candidates;  ///< best first; the manifest is the first usable one's
+  std::vector<std::filesystem::path> candidates;  ///< best first; the rest is about the first usable one
+  bool ours_only = false;                         ///< "latest" leads to checkpoints of this program only
   RunManifest manifest;
+  std::shared_ptr<const ForeignCheckpoint> foreign;  ///< a checkpoint without run.json, see open_checkpoint()
+  /// The manifest's state and options are the checkpoint's.
+  bool knows_run() const { return foreign == nullptr || foreign->run().has_value(); }
 };
 
 /// Drops candidates until every rank can open the first one's manifest, and reads it. Collective; rank 0 says why.
@@ -38,6 +44,10 @@ void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& l
 /// True when no rank has a problem; otherwise rank 0 logs the first one as the reason for trying an older checkpoint.
 bool agree_on_checkpoint(ProcessGroup& world, const std::string& problem, const std::filesystem::path& checkpoint,
                          bool older_exist, const Logger& log);
+
+/// Where some ranks found something wrong with a file, all of them throw the first one's FormatError: one message.
+/// Collective. \param problem  empty: none here
+void fail_together(ProcessGroup& world, const std::string& problem);
 
 /// The same answer on every rank. Nothing when no restart was asked for.
 std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions& options,

@@ -1,7 +1,6 @@
 #pragma once
 // How fast the hardware could be, and how much memory a run will take: for the log's percentages and --dry-run.
 #include <cstdint>
-#include <string>
 
 #include "lib/config/model_config.hpp"
 #include "lib/run/model_runtime.hpp"
@@ -24,13 +23,6 @@ struct MemoryEstimate {
 
 /// An estimate by formula for `rows` sequences of `length` tokens per micro-batch.
 MemoryEstimate estimate_memory(ModelRuntime& runtime, std::int64_t rows, std::int64_t length, int accumulation_steps);
-
-/// "1.50 GiB"
-std::string format_bytes(double bytes);
-/// "1,234,567"
-std::string format_count(std::int64_t n);
-/// "1:02:03" or "2:03"
-std::string format_duration(double seconds);
 
 /// Memory of this machine in bytes, 0 when unknown.
 double machine_memory_bytes();

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/job_options.hpp"
+
 namespace fsdp {
 
 struct ModelOptions {
@@ -16,6 +18,7 @@ struct ModelOptions {
   std::int64_t vocab_size = 50257;
   std::int64_t seq_len = 0;  ///< longest sequence; 0: the model's, 256 for a new one
   double dropout = 0.0;
+  std::vector<std::string> given_sizes;  ///< which of the sizes above were given: "num-layers", "num-heads", ...
 };
 
 struct ShardingOptions {
@@ -34,12 +37,8 @@ struct ShardingOptions {
   std::string collectives = "auto";  ///< auto, or host-staged (MPI moves CUDA tensors through host memory; tests)
 };
 
-struct RuntimeOptions {
+struct RuntimeOptions : JobOptions {
   std::string device = "auto";  ///< auto, cpu, cuda
-  double init_timeout_seconds = 300;
-  double collective_timeout_seconds = 600;
-  bool json = false;
-  bool quiet = false;
   std::string trace_file;
 };
 
@@ -69,11 +68,12 @@ struct TrainOptions {
 
   std::string run_name;  ///< empty: the model's name
   std::string out_dir = "runs";
-  std::string restart_checkpoint;    ///< a checkpoint directory, a link to one, or "latest"; empty: from the start
+  std::string restart_checkpoint;    ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
   std::int64_t save_every = 0;       ///< optimizer steps; 0: at the end only
   double save_interval_minutes = 0;  ///< 0: never by time
   int keep_last = 0;                 ///< checkpoints kept; 0: all
   bool no_final_save = false;
+  std::string save_final_full;  ///< .pt or .safetensors file to write at the end of the run; empty: none
   std::int64_t eval_every = 0;  ///< optimizer steps; 0: at the end only
   std::int64_t log_every = 10;
   double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells

@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include "lib/config/run_manifest.hpp"
 #include "lib/optim/adamw.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/run/batches.hpp"
 #include "lib/run/model_runtime.hpp"
-#include "lib/run/run_manifest.hpp"
 #include "lib/run/run_plan.hpp"
 
 namespace fsdp {

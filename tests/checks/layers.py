@@ -12,14 +12,17 @@ import sys
 # Lowest first; folders of one level do not include each other, except as named in BESIDE.
 LEVELS = [
     {"base"},
-    {"formats", "tokenizer", "dataset", "config", "plot", "kernels", "tensor"},
+    {"formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "tensor"},
+    {"source"},
+    {"target"},
+    {"convert"},
     {"comm", "model", "optim"},
     {"fsdp", "cuda"},
     {"run"},
 ]
 # tensor is the adapter from byte records and kernels to LibTorch tensors.
 BESIDE = {("tensor", "formats"), ("tensor", "kernels")}
-TORCH_FREE = {"base", "formats", "tokenizer", "dataset", "config", "plot", "kernels"}
+TORCH_FREE = {"base", "formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "source", "target", "convert"}
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}

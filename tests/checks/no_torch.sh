@@ -1,16 +1,41 @@
 #!/usr/bin/env bash
-# no_torch.sh PROGRAM TOKENS.h5: PROGRAM runs and neither it nor a library it loads is LibTorch's or MPI's.
+# no_torch.sh PROGRAM TOKENS.h5 CONVERTER CHECKPOINT: PROGRAM and CONVERTER run and neither they nor a library they load
+# is LibTorch's or MPI's; MPI reaches the converter only under a launcher, as a plugin.
 set -euo pipefail
 
-program=$1 tokens=$2
+program=$1 tokens=$2 converter=$3 checkpoint=$4
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+heavy='libtorch|libc10|libcuda|libnccl|libmpi'
+
+# check PROGRAM LIBRARY: the list must be one that could show them, so it has to have LIBRARY.
+check() {
+    local libraries
+    libraries=$(ldd "$1")
+    grep -q "$2" <<<"$libraries" || { printf 'no %s in:\n%s\n' "$2" "$libraries"; exit 1; }
+    if grep -E "$heavy" <<<"$libraries"; then
+        echo "$1 must not need these libraries"
+        exit 1
+    fi
+}
 "$program" "$tokens" "$scratch"
-libraries=$(ldd "$program")
-# The list must be one that could show them.
-grep -q libhdf5 <<<"$libraries" || { printf 'no libhdf5 in:\n%s\n' "$libraries"; exit 1; }
-if grep -E 'libtorch|libc10|libcuda|libnccl|libmpi' <<<"$libraries"; then
-    echo "$program must not need these libraries"
+check "$program" libhdf5
+check "$converter" libzstd
+
+# What the loader really opens while it works: opened LOG-PREFIX COMMAND...
+opened() {
+    local log=$1
+    shift
+    LD_DEBUG=files LD_DEBUG_OUTPUT="$log" "$@" >/dev/null
+    cat "$log".*
+}
+alone=$(opened "$scratch/alone" "$converter" "$checkpoint" "$scratch/out.pt" --quiet)
+grep -q libzstd <<<"$alone" || { echo "LD_DEBUG shows nothing"; exit 1; }
+if grep -E "$heavy" <<<"$alone"; then
+    echo "$converter must not open these libraries when it runs alone"
     exit 1
 fi
-echo "free of LibTorch, CUDA and MPI"
+# PMI_RANK and PMI_SIZE of one: as a launcher would start it, without one.
+launched=$(PMI_RANK=0 PMI_SIZE=1 opened "$scratch/launched" "$converter" "$checkpoint" "$scratch/out2.pt" --quiet) || true
+grep -q libfsdp_mpi <<<"$launched" || { echo "under a launcher $converter does not open libfsdp_mpi.so"; exit 1; }
+echo "free of LibTorch and CUDA, and of MPI when alone"

@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "lib/config/model_config.hpp"
+#include "lib/convert/inspect.hpp"
 #include "lib/dataset/token_rows.hpp"
 #include "lib/formats/dcp.hpp"
 #include "lib/formats/safetensors.hpp"
+#include "lib/mpi/process_group.hpp"
 #include "lib/plot/loss_curve.hpp"
+#include "lib/source/source.hpp"
 #include "lib/tokenizer/byte_level_bpe.hpp"
 
 namespace {
@@ -28,6 +31,8 @@ void use_all(const std::filesystem::path& tokens, const std::filesystem::path& s
   std::printf("%lld parameters\n", static_cast<long long>(parameters));
 
   fsdp::write_safetensors(scratch / "empty.safetensors", {}, {});
+  std::printf("%s", fsdp::inspection_table(fsdp::inspect(*fsdp::open_source(scratch / "empty.safetensors"))).c_str());
+  std::printf("%d rank\n", fsdp::make_single_group()->size());
   fsdp::DcpShardWriter writer(scratch, 0);
   writer.add_value("answer", {"answer"}, nlohmann::json(42));
   fsdp::write_dcp_metadata(scratch, writer.finish());

@@ -28,6 +28,9 @@ if [[ -x bin/mpiexec ]]; then mpiexec=bin/mpiexec; fi
     fail "training ended with $?"
 "${bare[@]}" "$mpiexec" -n 2 bin/fsdp-eval runs/tarball/checkpoints/latest --data data/shakespeare/validation.h5 --json \
     >eval.json || fail "the evaluation ended with $?"
+"${bare[@]}" "$mpiexec" -n 2 bin/fsdp-ckpt-convert runs/tarball/checkpoints/latest tarball.pt ||
+    fail "the conversion under MPI ended with $?"
+"${bare[@]}" bin/fsdp-ckpt-convert --verify runs/tarball/checkpoints/latest tarball.pt || fail "the converted file differs"
 cat eval.json
 "$FSDP_PYTHON" -c 'import json; loss = json.load(open("eval.json"))["loss"]; assert 9 < loss < 12, loss' ||
     fail "the loss of a model that has hardly learned is about ln 50257 = 10.8"

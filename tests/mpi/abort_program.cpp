@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "lib/comm/mpi_environment.hpp"
+#include "lib/mpi/mpi_environment.hpp"
 
 int main() {
   try {

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/mpi_environment.hpp"
-#include "lib/comm/mpi_group.hpp"
+#include "lib/mpi/mpi_environment.hpp"
+#include "lib/mpi/mpi_group.hpp"
 #include "tests/support/group_checks.hpp"
 #include "tests/support/mpi_test.hpp"
 

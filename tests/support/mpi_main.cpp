@@ -8,7 +8,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "lib/comm/mpi_environment.hpp"
+#include "lib/mpi/mpi_environment.hpp"
 #include "tests/support/mpi_test.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/thread_group.hpp"
+#include "lib/mpi/thread_group.hpp"
 #include "tests/support/group_checks.hpp"
 
 using namespace fsdp;

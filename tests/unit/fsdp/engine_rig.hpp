@@ -4,9 +4,9 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "lib/comm/thread_group.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/model/mingpt.hpp"
+#include "lib/mpi/thread_group.hpp"
 #include "lib/optim/adamw.hpp"
 
 namespace fsdp::test {

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/thread_group.hpp"
 #include "lib/fsdp/mesh.hpp"
+#include "lib/mpi/thread_group.hpp"
 
 using namespace fsdp;
 

@@ -3,9 +3,9 @@
 
 #include <ATen/Parallel.h>
 
-#include "lib/comm/thread_group.hpp"
 #include "lib/fsdp/unit_grads.hpp"
 #include "lib/fsdp/unit_params.hpp"
+#include "lib/mpi/thread_group.hpp"
 #include "lib/tensor/host_allocator.hpp"
 #include "tests/support/tensor_compare.hpp"
 

@@ -12,7 +12,7 @@
 #include <random>
 #include <string>
 
-#include "lib/comm/mpi_group.hpp"
+#include "lib/mpi/mpi_group.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include "lib/comm/process_group.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp::detail {
 

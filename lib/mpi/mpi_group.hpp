@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/comm/process_group.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp::detail {
 

@@ -1,4 +1,4 @@
-#include "lib/comm/process_group.hpp"
+#include "lib/mpi/process_group.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/heap_peer_memory.hpp"
+#include "lib/mpi/heap_peer_memory.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,16 +1,18 @@
-#include "lib/run/stop_signal.hpp"
+#include "lib/base/stop_signal.hpp"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 
 namespace fsdp {
 namespace {
 
 // The one place where state must be global: a signal handler has no argument of ours.
-volatile sig_atomic_t received_signal = 0;
+std::atomic<int> received_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);  // what a signal handler may touch
 
 constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGUSR1};
 

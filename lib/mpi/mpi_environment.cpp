@@ -1,4 +1,4 @@
-#include "lib/comm/mpi_environment.hpp"
+#include "lib/mpi/mpi_environment.hpp"
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/mpi_group.hpp"
+#include "lib/mpi/mpi_group.hpp"
 
 namespace fsdp {
 namespace {
@@ -46,13 +46,6 @@ class Watchdog {
   bool done_ = false;
   std::thread thread_;
 };
-
-std::string launcher_rank() {
-  for (const char* name : {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (const char* value = std::getenv(name)) return value;
-  }
-  return "?";
-}
 
 /// Waits until the launcher has read what this rank printed: Hydra's proxy drops what is still in the pipe when a rank
 /// aborts. Stops waiting after a second; where stderr is no pipe there is nothing to wait for.
@@ -90,20 +83,12 @@ void refuse_lonely_ranks(int size) {
 
 }  // namespace
 
-bool launched_by_mpi() {
-  for (const char* name : {"PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK",
-                           "MPI_LOCALRANKID", "SLURM_STEP_NUM_TASKS"}) {
-    if (std::getenv(name) != nullptr) return true;
-  }
-  return false;
-}
-
 MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options.init_timeout).count();
   const Watchdog watchdog(options.init_timeout, [seconds] {
     const auto text = fmt::format(
         "[rank {}] error: MPI did not start within {} s (--init-timeout): some rank never arrived; this one did\n",
-        launcher_rank(), seconds);
+        launcher_rank().empty() ? "?" : launcher_rank(), seconds);
     [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(static_cast<int>(ExitCode::failed));
   });

@@ -1,7 +1,8 @@
-#include "lib/run/run_manifest.hpp"
+#include "lib/config/run_manifest.hpp"
 
 #include <zlib.h>
 
+#include <cmath>
 #include <vector>
 
 #include "lib/base/error.hpp"
@@ -13,26 +14,6 @@ namespace {
 std::uint32_t checksum(const std::string& text) {
   return static_cast<std::uint32_t>(
       ::crc32(0, reinterpret_cast<const unsigned char*>(text.data()), static_cast<unsigned>(text.size())));
-}
-
-nlohmann::json to_json(const RunManifest& manifest) {
-  nlohmann::json files = nlohmann::json::object();
-  for (const auto& [name, info] : manifest.files)
-    files[name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
-  return {{"format", "fsdp-run"},
-          {"format_version", 1},
-          {"program_version", FSDP_VERSION},
-          {"model", model_config_to_json(manifest.config)},
-          {"state",
-           {{"step", manifest.state.step},
-            {"samples", manifest.state.samples},
-            {"optimizer_steps", manifest.state.optimizer_steps},
-            {"loss_scale", manifest.state.loss_scale},
-            {"good_steps", manifest.state.good_steps}}},
-          {"options", manifest.options},
-          {"data", manifest.data},
-          {"world_size", manifest.world_size},
-          {"files", files}};
 }
 
 void check_file(const std::filesystem::path& directory, const std::string& name, const FileInfo& expected) {
@@ -52,7 +33,52 @@ void check_file(const std::filesystem::path& directory, const std::string& name,
   }
 }
 
+/// Files without a checksum of their own reach this too.
+void require_sense(const RunManifest& manifest, const std::string& source) {
+  const auto& state = manifest.state;
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  const auto is_count = [](std::int64_t value) { return value >= 0 && value <= kMost; };
+  if (!is_count(state.step) || !is_count(state.samples) || !is_count(state.optimizer_steps) ||
+      !is_count(state.good_steps) || !(state.loss_scale > 0) || !std::isfinite(state.loss_scale)) {
+    throw FormatError(source + ": a step, a number of samples or a loss scale is not possible");
+  }
+  for (const auto& [name, value] : manifest.options.items()) {
+    if (!value.is_string()) throw FormatError(source + ": option '" + name + "' is not text");
+  }
+}
+
 }  // namespace
+
+nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
+  return {{"model", model_config_to_json(manifest.config)},
+          {"state",
+           {{"step", manifest.state.step},
+            {"samples", manifest.state.samples},
+            {"optimizer_steps", manifest.state.optimizer_steps},
+            {"loss_scale", manifest.state.loss_scale},
+            {"good_steps", manifest.state.good_steps}}},
+          {"options", manifest.options},
+          {"data", manifest.data},
+          {"world_size", manifest.world_size}};
+}
+
+RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string& source) {
+  try {
+    RunManifest manifest;
+    manifest.config = model_config_from_json(json.at("model"), source);
+    const auto& state = json.at("state");
+    manifest.state = {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
+                      state.at("optimizer_steps").get<std::int64_t>(), state.at("loss_scale").get<double>(),
+                      state.at("good_steps").get<std::int64_t>()};
+    manifest.options = json.value("options", nlohmann::json::object());
+    manifest.data = json.value("data", nlohmann::json::object());
+    manifest.world_size = json.at("world_size").get<int>();
+    require_sense(manifest, source);
+    return manifest;
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(source + ": does not say where a run stood: " + error.what());
+  }
+}
 
 FileInfo describe_file(const std::filesystem::path& path) {
   const File file = File::open_read(path);
@@ -70,7 +96,13 @@ FileInfo describe_file(const std::filesystem::path& path) {
 }
 
 void write_run_manifest(const std::filesystem::path& directory, const RunManifest& manifest) {
-  auto json = to_json(manifest);
+  auto json = run_manifest_to_json(manifest);
+  json["format"] = "fsdp-run";
+  json["format_version"] = 1;
+  json["program_version"] = FSDP_VERSION;
+  json["files"] = nlohmann::json::object();
+  for (const auto& [name, info] : manifest.files)
+    json["files"][name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
   json["checksum"] = checksum(json.dump());
   replace_file(directory / "run.json", json.dump(1) + "\n");
 }
@@ -89,14 +121,7 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
       throw FormatError(path.string() + ": format_version " + json.at("format_version").dump() +
                         " is newer than this program");
     }
-    manifest.config = model_config_from_json(json.at("model"), path.string());
-    const auto& state = json.at("state");
-    manifest.state = {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
-                      state.at("optimizer_steps").get<std::int64_t>(), state.at("loss_scale").get<double>(),
-                      state.at("good_steps").get<std::int64_t>()};
-    manifest.options = json.at("options");
-    manifest.data = json.at("data");
-    manifest.world_size = json.at("world_size").get<int>();
+    manifest = run_manifest_from_json(json, path.string());
     for (const auto& [name, info] : json.at("files").items()) {
       manifest.files[name] = {info.at("size_bytes").get<std::uint64_t>(), info.at("crc32").get<std::uint32_t>()};
     }

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <functional>
 
-#include "lib/comm/process_group.hpp"
+#include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
 

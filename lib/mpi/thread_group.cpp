@@ -1,4 +1,4 @@
-#include "lib/comm/thread_group.hpp"
+#include "lib/mpi/thread_group.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/heap_peer_memory.hpp"
+#include "lib/mpi/heap_peer_memory.hpp"
 
 namespace fsdp {
 namespace {

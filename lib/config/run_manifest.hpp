@@ -33,6 +33,12 @@ struct RunManifest {
   std::map<std::string, FileInfo> files;  ///< data files and .metadata
 };
 
+/// What of a manifest belongs to the run rather than to one directory: everything but `files`. Checkpoints carry it as
+/// python values under "run" too, so that it outlives a conversion to a format without run.json.
+nlohmann::json run_manifest_to_json(const RunManifest& manifest);
+/// \throws FormatError naming `source` and the field that is missing or wrong
+RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string& source);
+
 /// Atomically replaces DIR/run.json; the text carries its own checksum.
 void write_run_manifest(const std::filesystem::path& directory, const RunManifest& manifest);
 

@@ -1,4 +1,4 @@
-#include "lib/comm/mpi_group.hpp"
+#include "lib/mpi/mpi_group.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

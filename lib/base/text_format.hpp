@@ -1,0 +1,15 @@
+#pragma once
+// Numbers as people read them in log lines and tables.
+#include <cstdint>
+#include <string>
+
+namespace fsdp {
+
+/// "1.50 GiB", "12 MiB", "3 KiB"
+std::string format_bytes(double bytes);
+/// "1,234,567"
+std::string format_count(std::int64_t n);
+/// "1:02:03" or "2:03"
+std::string format_duration(double seconds);
+
+}  // namespace fsdp
