@@ -207,14 +207,16 @@ TEST_SUITE("model/mingpt") {
     const auto loss = decoder.loss->forward_backward(params, pointers, batch, x, 1.0 / 700, grad_x);
     CHECK(decoder.loss->forward(params, batch, x).loss_sum == doctest::Approx(loss.loss_sum).epsilon(1e-12));
 
-    std::vector<at::Tensor> leaves{x.clone().requires_grad_(true)};
-    for (const auto& p : params) leaves.push_back(p.clone().requires_grad_(true));
+    std::vector<at::Tensor> leaves{x.to(at::kDouble).requires_grad_(true)};
+    for (const auto& p : params) leaves.push_back(p.to(at::kDouble).requires_grad_(true));
     const auto normed = at::layer_norm(leaves[0], {8}, leaves[1], leaves[2], config.layer_norm_eps);
     const auto logits = at::mm(normed, leaves[3].narrow(0, 0, 50257).t());
     const auto want = at::cross_entropy_loss(logits, batch.targets_N.to(at::kLong));
     const auto grads = torch::autograd::grad({want}, leaves);
     CHECK(loss.loss_sum / 700 == doctest::Approx(want.item<double>()).epsilon(1e-6));
-    CHECK(relative_error(grad_x, grads[0]) < 1e-5);
-    for (std::size_t i = 0; i < 3; ++i) CHECK(relative_error(slots[i].grad, grads[i + 1]) < 1e-5);
+    // Against float64. A float32 sum over the vocabulary rounds to sqrt(50257) * 6e-8 = 1.3e-5 where the library sums
+    // one term after the other (MKL: 1.3e-5 seen), and to 6e-7 where it sums in parts (oneDNN).
+    CHECK(relative_error(grad_x, grads[0]) < 3e-5);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(relative_error(slots[i].grad, grads[i + 1]) < 3e-5);
   }
 }
