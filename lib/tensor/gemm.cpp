@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 #ifdef FSDP_HAS_MKLDNN_MATMUL
@@ -26,26 +27,25 @@ bool choose_onednn() {
   return false;
 }
 
-bool use_onednn(const at::Tensor& a) {
+/// Finding a oneDNN primitive takes some 30 us, which a small product does not win back. Depends on sizes alone.
+constexpr std::int64_t kSmallProduct = std::int64_t{1} << 22;  // multiply-adds
+
+bool use_onednn(const at::Tensor& a, const at::Tensor& b) {
   static const bool chosen = choose_onednn();
-  return chosen && a.scalar_type() == at::kFloat && a.device().is_cpu();
+  return chosen && a.scalar_type() == at::kFloat && a.device().is_cpu() && a.numel() * b.size(-1) >= kSmallProduct;
 }
 
-void onednn(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, float beta) {
+void onednn([[maybe_unused]] const at::Tensor& out, [[maybe_unused]] const at::Tensor& a,
+            [[maybe_unused]] const at::Tensor& b, [[maybe_unused]] float beta) {
 #ifdef FSDP_HAS_MKLDNN_MATMUL
-  // Empty products have no oneDNN primitive.
-  if (a.numel() != 0 && b.numel() != 0) {
-    at::native::mkldnn_matmul(a, b, out, beta, 1.0f);
-    return;
-  }
+  at::native::mkldnn_matmul(a, b, out, beta, 1.0f);
 #endif
-  if (beta == 0.0f) out.zero_();
 }
 
 }  // namespace
 
 void gemm_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  if (use_onednn(a)) {
+  if (use_onednn(a, b)) {
     onednn(out, a, b, 0.0f);
   } else if (a.dim() == 3) {
     at::bmm_out(out, a, b);
@@ -55,7 +55,7 @@ void gemm_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
 }
 
 void gemm_add(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-  if (use_onednn(a)) {
+  if (use_onednn(a, b)) {
     onednn(out, a, b, 1.0f);
   } else {
     out.addmm_(a, b);
@@ -63,7 +63,7 @@ void gemm_add(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
-  if (!use_onednn(a)) return at::mm(a, b);
+  if (!use_onednn(a, b)) return at::mm(a, b);
   auto out = at::empty({a.size(0), b.size(1)}, a.options());
   onednn(out, a, b, 0.0f);
   return out;
