@@ -1,0 +1,227 @@
+"""PyTorch, safetensors and transformers open what fsdp-ckpt-convert writes, and find what was there."""
+
+import io
+import math
+
+import fsdp_cli
+from convert_fixtures import PROGRAM, ConvertCase, all_fixtures, decoded
+
+try:
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+except ImportError as missing:
+    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
+
+
+def look_up(tree, key):
+    """The entry of a nested dict or list that has this flattened name."""
+    if key == "":
+        return tree
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
+    for name, item in items:
+        name = str(name)
+        if key == name:
+            return item
+        if key.startswith(name + "."):
+            try:
+                return look_up(item, key[len(name) + 1:])
+            except KeyError:
+                continue
+    raise KeyError(key)
+
+
+def same_value(found, expected):
+    """Equal, of the same type, and NaN equals NaN. A Namespace may have become the dict of its attributes."""
+    if isinstance(expected, tuple) and expected[:1] == ("dtype",):
+        return str(found) == expected[1]
+    if isinstance(expected, tuple) and isinstance(found, torch.Size):
+        return tuple(found) == expected
+    if isinstance(expected, bytes):
+        return isinstance(found, (bytes, bytearray)) and bytes(found) == expected
+    if isinstance(expected, dict):
+        found = dict(found) if isinstance(found, dict) else vars(found)
+        # PyTorch's own way through DCP makes strings of integer keys.
+        found, expected = ({str(key): value for key, value in d.items()} for d in (found, expected))
+        return found.keys() == expected.keys() and all(same_value(found[key], expected[key]) for key in expected)
+    if isinstance(expected, (list, tuple)):
+        return type(found) is type(expected) and len(found) == len(expected) and all(map(same_value, found, expected))
+    if isinstance(expected, float) and math.isnan(expected):
+        return isinstance(found, float) and math.isnan(found)
+    return type(found) is type(expected) and found == expected
+
+
+def as_bytes(tensor):
+    """Its elements, row-major; complex ones as pairs, with the lazy conjugate bit carried out."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return bytes(tensor.flatten().view(torch.uint8).numpy()) if tensor.numel() else b""
+
+
+class TorchCase(ConvertCase):
+    def assert_holds(self, tree, fixture):
+        """Every tensor and value of the fixture, under its name, at its place."""
+        for name, (_, shape, data) in fixture.tensors().items():
+            found = look_up(tree, name.removesuffix("@view_as_real"))
+            expected_shape = shape[:-1] if name.endswith("@view_as_real") else shape
+            self.assertEqual(list(found.shape), expected_shape, f"{fixture.name}: {name}")
+            self.assertTrue(as_bytes(found) == data, f"{fixture.name}: {name} has other bytes")
+        for name, value in fixture.values.items():
+            found = look_up(tree, name)
+            self.assertTrue(same_value(found, decoded(value)), f"{fixture.name}: {name} is {found!r}, not {value!r}")
+
+
+class Torch(TorchCase):
+    def test_load_with_weights_only(self):
+        loaded = 0
+        for fixture in all_fixtures():
+            if fixture.refused:
+                continue
+            with self.subTest(fixture.name):
+                path = self.convert(fixture.input, f"{fixture.name}.pt", *fixture.options())
+                self.assert_holds(torch.load(path, weights_only=True), fixture)
+                mapped = torch.load(path, weights_only=True, mmap=True)  # needs storages where the archive says
+                self.assert_holds(mapped, fixture)
+                loaded += 1
+                path.unlink()
+        self.assertGreater(loaded, 60)
+
+    def test_equals_what_the_original_loads(self):
+        """Beside names and bytes: the same nesting and the same order of keys."""
+        for name in ("pt_t211_gpt_full", "pt_t241_llama_full", "pt_t211_minimal_fsdp_vars", "pt_t211_rawoptim_int_keys"):
+            with self.subTest(name):
+                fixture = next(f for f in all_fixtures() if f.name == name)
+                old = torch.load(fixture.input, weights_only=True)
+                new = torch.load(self.convert(fixture.input, f"same-{name}.pt"), weights_only=True)
+                self.assert_same_tree(new, old, name)
+
+    def assert_same_tree(self, new, old, at):
+        if isinstance(old, torch.Tensor):
+            self.assertEqual((new.dtype, new.shape), (old.dtype, old.shape), at)
+            self.assertTrue(as_bytes(new) == as_bytes(old), at)
+        elif isinstance(old, dict):
+            self.assertEqual([str(key) for key in new], [str(key) for key in old], at)
+            for (_, a), (key, b) in zip(new.items(), old.items()):
+                self.assert_same_tree(a, b, f"{at}[{key!r}]")
+        elif isinstance(old, (list, tuple)):
+            self.assertEqual(len(new), len(old), at)
+            for i, (a, b) in enumerate(zip(new, old)):
+                self.assert_same_tree(a, b, f"{at}[{i}]")
+        else:
+            self.assertTrue(same_value(new, old), f"{at}: {new!r}, not {old!r}")
+
+    def test_full_state_loads_into_a_module(self):
+        """What people do with the one .pt of a local state."""
+        fixture = next(f for f in all_fixtures() if f.name == "local_t211_ws4_gpt_pad")
+        state = torch.load(self.convert(fixture.input, "module.pt", *fixture.options()), weights_only=True)
+        holder = torch.nn.Module()
+        for name, tensor in state.items():
+            parent = holder
+            *path, leaf = name.split(".")
+            for part in path:
+                if not hasattr(parent, part):
+                    parent.add_module(part, torch.nn.Module())
+                parent = getattr(parent, part)
+            parent.register_parameter(leaf, torch.nn.Parameter(torch.zeros_like(tensor)))
+        holder.load_state_dict(state, strict=True)  # raises on a missing or unexpected key
+        for name, tensor in holder.state_dict().items():
+            self.assertTrue(as_bytes(tensor) == fixture.tensors()[name][2], name)
+
+
+class Distributed(TorchCase):
+    def dcp_cases(self):
+        skipped = ("pt_t211_nontensors",)  # is one value per container here and there: tested by convert_fixture_test.py
+        return [f for f in all_fixtures() if not f.refused and f.name not in skipped]
+
+    def test_dcp_to_torch_reads_it(self):
+        """PyTorch's converter turns our directories into the same nested dict."""
+        for number, fixture in enumerate(self.dcp_cases()):
+            with self.subTest(fixture.name):
+                shards = 1 + number % 4
+                directory = self.convert(fixture.input, f"{fixture.name}-dcp", *fixture.options(), "--to", "dcp", "--shards", str(shards))
+                # PyTorch writes a file for each rank that has something to write.
+                self.assertLessEqual(len(list(directory.glob("*.distcp"))), shards)
+                dcp_to_torch_save(directory, self.folder / "all.pt")
+                self.assert_holds(torch.load(self.folder / "all.pt", weights_only=False), fixture)
+                fsdp_cli.shutil.rmtree(directory)
+
+    def test_dcp_load_into_a_state_dict(self):
+        fixture = next(f for f in all_fixtures() if f.name == "local_t241_ws2_gpt_uop")
+        directory = self.convert(fixture.input, "uop", *fixture.options(), "--to", "dcp", "--shards", "4")
+        state = {name: torch.full(shape, math.nan) for name, (_, shape, _) in fixture.tensors().items()}
+        dcp.load(state, checkpoint_id=directory)
+        for name, (_, _, data) in fixture.tensors().items():
+            self.assertTrue(as_bytes(state[name]) == data, name)
+
+    def test_torch_to_dcp_gives_the_same(self):
+        """Our directory and PyTorch's, made of one .pt, hold the same: --verify says so."""
+        for name in ("pt_t211_minimal_fsdp_vars", "pt_t211_rawoptim_int_keys", "pt_t241_llama_full"):
+            with self.subTest(name):
+                fixture = next(f for f in all_fixtures() if f.name == name)
+                ours = self.convert(fixture.input, f"{name}-ours", "--to", "dcp")
+                theirs = self.folder / f"{name}-theirs"
+                dcp.format_utils.torch_save_to_dcp(fixture.input, theirs)
+                result = fsdp_cli.run(PROGRAM, ["--verify", ours, theirs])
+                self.assertEqual(result.code, 0, str(result))
+
+
+class Safetensors(TorchCase):
+    def test_library_reads_it(self):
+        for fixture in all_fixtures():
+            if fixture.refused:
+                continue
+            with self.subTest(fixture.name):
+                path = self.convert(fixture.input, f"{fixture.name}.safetensors", *fixture.options())
+                found = load_file(path)
+                expected = fixture.tensors()
+                self.assertEqual(sorted(found), sorted(expected))
+                for name, (_, shape, data) in expected.items():
+                    self.assertEqual(list(found[name].shape), shape, name)
+                    self.assertTrue(as_bytes(found[name]) == data, name)
+
+
+class Written(TorchCase):
+    def test_every_dtype_of_torch(self):
+        """What this PyTorch writes itself, all types and kinds of views, goes through every format unharmed."""
+        types = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+                 torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128]
+        bytes_of = torch.arange(96, dtype=torch.uint8)
+        state = {str(t): (bytes_of % 2).view(torch.bool) if t == torch.bool else bytes_of.clone().view(t) for t in types}
+        big = torch.arange(5000.0).reshape(50, 100)
+        state["views"] = {"t": big.t(), "step": big[::3, 1::7], "expand": big[:1].expand(4, 100), "flip": big.flip(0), "row": big[7],
+                          "permuted": big.reshape(2, 25, 100).permute(2, 0, 1), "empty": big[:0], "scalar": big[3, 4]}
+        source = self.folder / "types.pt"
+        torch.save(state, source)
+        again = torch.load(self.convert(source, "again.pt"), weights_only=True)
+        self.assert_same(again, state)
+        directory = self.convert(source, "types-dcp", "--to", "dcp", "--shards", "3")
+        self.assert_same(torch.load(self.convert(directory, "back.pt"), weights_only=True), state)
+
+    def assert_same(self, found, expected):
+        self.assertEqual(found.keys(), expected.keys())
+        for key, value in expected.items():
+            if isinstance(value, dict):
+                self.assert_same(found[key], value)
+                continue
+            self.assertEqual((found[key].dtype, found[key].shape), (value.dtype, value.shape), key)
+            self.assertTrue(as_bytes(found[key]) == as_bytes(value), key)
+
+    def test_protocols_and_containers(self):
+        """All pickle protocols that torch.save takes, both containers."""
+        state = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "note": "é" * 300, "many": list(range(300))}
+        for protocol in (2, 3, 4, 5):
+            for as_zip in (True, False):
+                with self.subTest(protocol=protocol, zip=as_zip):
+                    buffer = io.BytesIO()
+                    torch.save(state, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=as_zip)
+                    source = self.folder / f"protocol-{protocol}-{as_zip}.pt"
+                    source.write_bytes(buffer.getvalue())
+                    found = torch.load(self.convert(source, f"read-{protocol}-{as_zip}.pt"), weights_only=True)
+                    self.assertTrue(torch.equal(found["model"]["w"], state["model"]["w"]))
+                    self.assertEqual((found["step"], found["note"], found["many"]), (state["step"], state["note"], state["many"]))
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()

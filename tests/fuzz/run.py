@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Builds the fuzz targets with clang and lets one, or all, run for a bounded time.
+
+    run.py TARGET... [--seconds N] [--jobs N]      `all` for every target
+
+--seconds (default: FUZZ_SECONDS, or 10) is per target. New inputs that reach new code stay in BUILD/corpus/TARGET for the
+next run. Exit code 1 with the input, in hexadecimal, and the stack when a parser crashed, hung, or asked for more memory
+than its input can justify; 77 when there is no clang with libFuzzer and the sanitizers.
+"""
+import argparse
+import fcntl
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import seeds
+
+HERE = pathlib.Path(__file__).resolve().parent
+SKIPPED = 77
+PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n'
+# A parser may hold its input a few times over and small tables; never a size that the input merely claims.
+LIMITS = ["-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10"]
+MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768,
+              "dcp": 65536, "hf_index": 16384}
+
+
+def find_clang():
+    """A clang++ that links libFuzzer and both sanitizers, or None."""
+    names = [os.environ.get("FUZZ_CXX"), "clang++"] + [f"clang++-{version}" for version in range(21, 12, -1)]
+    for name in filter(None, names):
+        path = shutil.which(name)
+        if path is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            command = [path, "-std=c++20", "-fsanitize=fuzzer,address,undefined", "-x", "c++", "-", "-o", f"{folder}/probe"]
+            if subprocess.run(command, input=PROBE, text=True, capture_output=True).returncode == 0:
+                return path
+    return None
+
+
+def build(folder, clang, targets):
+    """Configures and builds; several may call at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        configure = ["cmake", "-S", HERE / "targets", "-B", folder, *generator, f"-DCMAKE_CXX_COMPILER={clang}"]
+        steps = [["cmake", "--build", folder, "--target", *[f"{target}_fuzz" for target in targets], "--parallel"]]
+        if not (folder / "CMakeCache.txt").exists():
+            steps.insert(0, configure)
+        for step in steps:
+            done = subprocess.run([str(word) for word in step], capture_output=True, text=True)
+            if done.returncode != 0:
+                sys.exit(f"{' '.join(map(str, step))} failed:\n{done.stdout}{done.stderr}")
+
+
+def corpus_of(folder, target):
+    """Folders of inputs: what earlier runs found, and the seeds, made anew."""
+    found, first = folder / "corpus" / target, folder / "seeds" / target
+    found.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(first, ignore_errors=True)
+    if seeds.write(target, first) == 0:
+        sys.exit(f"no seeds for {target}")
+    return [str(found), str(first)]
+
+
+def show(inputs):
+    for path in inputs:
+        data = path.read_bytes()
+        print(f"input {path} ({len(data)} bytes):\n{data.hex()}")
+
+
+def fuzz(folder, target, seconds, jobs):
+    """Runs one target; true when it found nothing."""
+    artifacts = folder / "artifacts" / target
+    shutil.rmtree(artifacts, ignore_errors=True)
+    artifacts.mkdir(parents=True)
+    command = [str(folder / "bin" / f"{target}_fuzz"), *corpus_of(folder, target), f"-max_total_time={seconds}", *LIMITS,
+               f"-max_len={MAX_LENGTH[target]}", f"-dict={HERE / 'words.dict'}", f"-artifact_prefix={artifacts}/",
+               "-print_final_stats=1", "-verbosity=1", "-reload=0"]
+    if jobs > 1:
+        command += [f"-fork={jobs}"]
+    environment = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=0:detect_leaks=1")
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    (artifacts / "log").write_text(done.stdout, encoding="utf-8")
+    executions = re.search(r"number_of_executed_units:\s*(\d+)", done.stdout)
+    reached = re.findall(r"cov: (\d+)", done.stdout)
+    print(f"{target}: {executions.group(1) if executions else '?'} executions in {seconds} s, {reached[-1] if reached else '?'} edges reached",
+          flush=True)
+    inputs = sorted(path for path in artifacts.iterdir() if path.name != "log")
+    if done.returncode == 0 and not inputs:
+        return True
+    print("\n".join(line for line in done.stdout.splitlines() if not re.match(r"#\d+\s", line))[-12000:])
+    show(inputs)
+    return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="+", choices=[*MAX_LENGTH, "all"], metavar="TARGET", help=", ".join(MAX_LENGTH))
+    parser.add_argument("--seconds", type=int, default=int(os.environ.get("FUZZ_SECONDS", "10")))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--build-folder", type=pathlib.Path, default=HERE.parents[1] / "build" / "fuzz")
+    arguments = parser.parse_args()
+    clang = find_clang()
+    if clang is None:
+        print("skipped: no clang++ with libFuzzer here (Debian packages clang and libclang-rt-dev; FUZZ_CXX names another)")
+        sys.exit(SKIPPED)
+    targets = list(MAX_LENGTH) if "all" in arguments.targets else arguments.targets
+    build(arguments.build_folder, clang, targets)
+    # A list, so that every target runs.
+    sys.exit(0 if all([fuzz(arguments.build_folder, target, arguments.seconds, arguments.jobs) for target in targets]) else 1)
+
+
+if __name__ == "__main__":
+    main()

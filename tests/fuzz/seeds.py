@@ -1,0 +1,119 @@
+"""First inputs of the fuzz targets, cut from the checkpoints in tests/fixtures."""
+
+import io
+import json
+import pathlib
+import pickle
+import struct
+import zipfile
+
+# As in the targets' `names`.
+DCP_NAMES = [".metadata", "__0_0.distcp", "__1_0.distcp", "__0.metadata", "__1.metadata"]
+HF_NAMES = ["model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors",
+            "shard-00001-model-00001-of-00001.safetensors"]
+LARGEST = 64 * 1024
+
+
+def without_checksums(data):
+    """The archives in `data` with "no CRC recorded", so that a changed byte gets past the checksum."""
+    data = bytearray(data)
+    at = data.find(b"PK\1\2")
+    while at >= 0:
+        data[at + 16:at + 20] = bytes(4)
+        at = data.find(b"PK\1\2", at + 4)
+    return bytes(data)
+
+
+def archives(data):
+    """The torch.save archives that a DCP data file is a row of."""
+    while data:
+        end = data.find(b"PK\5\6")
+        if end < 0:
+            return
+        yield data[:end + 22]
+        data = data[end + 22:]
+
+
+def pickled(archive):
+    """data.pkl of a torch.save archive; None when Python's zip reader does not take it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as file:
+            name = next(n for n in file.namelist() if n.endswith("/data.pkl"))
+            return file.read(name)
+    except zipfile.BadZipFile:
+        return None
+
+
+def packed(files):
+    """(number of the name, bytes) pairs as the targets that need a directory take them."""
+    return b"".join(struct.pack("<BI", number, len(data)) + data for number, data in files)
+
+
+def small(paths, largest=LARGEST):
+    return [data for data in (path.read_bytes() for path in sorted(paths)) if len(data) <= largest]
+
+
+def zip_seeds(checkpoints):
+    items = {item for name in ("dcp_*", "fsdp2_t211_ws4_zeroshard") for data in small(checkpoints.glob(f"{name}/ckpt/*.distcp"))
+             for item in archives(data) if item.startswith(b"PK")}
+    # One item for each kind is enough: they differ in their pickles.
+    kinds = {}
+    for item in sorted(items, key=lambda i: (len(i), i)):
+        text = pickled(item) or b""
+        kinds.setdefault((len(item) // 512, len(text) // 8), item)
+    whole = [data for data in small(checkpoints.glob("pt_*/ckpt.pt")) if data.startswith(b"PK")]
+    return [without_checksums(data) for data in kinds.values()] + list(kinds.values())[:8] + whole
+
+
+def pickle_seeds(checkpoints):
+    seeds = small(checkpoints.glob("*/ckpt/.metadata"), 16 * 1024) + small(checkpoints.glob("pt_*legacy*/ckpt.pt"))
+    seeds += [text for text in map(pickled, zip_seeds(checkpoints)) if text]
+    value = {"a": [1, 2.5, None, True, "é", b"\0\xff", (1, 2, 3, 4), {5}, 1 << 70, -(1 << 40)], "b": bytearray(b"x")}
+    value["again"] = value["a"]
+    return seeds + [pickle.dumps(value, protocol) for protocol in (2, 3, 4, 5)]
+
+
+def torch_file_seeds(checkpoints):
+    files = small(checkpoints.glob("pt_*/ckpt.pt")) + small(checkpoints.glob("full_*/ckpt.pt"))
+    return files + [without_checksums(data) for data in files if data.startswith(b"PK")]
+
+
+def safetensors_seeds(checkpoints):
+    return small(checkpoints.glob("*/model*.safetensors")) + small(checkpoints.glob("dcp_*/ckpt/*.safetensors"))
+
+
+def dcp_seeds(checkpoints):
+    seeds = []
+    for directory in sorted(checkpoints.glob("*/ckpt")):
+        files = [(number, directory / name) for number, name in enumerate(DCP_NAMES) if (directory / name).is_file()]
+        index = [(number, path.read_bytes()) for number, path in files if "metadata" in path.name]
+        data = [(number, without_checksums(path.read_bytes())) for number, path in files if "metadata" not in path.name]
+        seeds += [packed(index), packed(index + data)]
+    return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
+
+
+def hf_seeds(checkpoints):
+    def header(tensors, size):
+        text = json.dumps(tensors).encode()
+        return struct.pack("<Q", len(text)) + text + bytes(size)
+
+    one = header({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}, 24)
+    two = header({"b": {"dtype": "BF16", "shape": [], "data_offsets": [0, 2]}, "__metadata__": {"format": "pt"}}, 2)
+    index = json.dumps({"metadata": {"total_size": 26}, "weight_map": {"a": HF_NAMES[1], "b": HF_NAMES[2]}}).encode()
+    sharded = json.dumps({"DCP_SHARDING_INFO": json.dumps({"a": {"saved_offsets": [1, 0]}}), "DCP_VERSION": "1.0", "format": "pt"})
+    shard = header({"a": {"dtype": "F32", "shape": [1, 3], "data_offsets": [0, 12]}, "__metadata__": json.loads(sharded)}, 12)
+    return [packed([(0, index), (1, one), (2, two)]), packed([(1, one), (2, two)]), packed([(3, one)]), packed([(4, shard)])]
+
+
+MAKERS = {"pickle": pickle_seeds, "zip": zip_seeds, "torch_blob": zip_seeds, "torch_file": torch_file_seeds,
+          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "hf_index": hf_seeds}
+
+
+def write(target, folder):
+    """Writes the seeds of a target as files 000, 001, ... Returns their number."""
+    checkpoints = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "checkpoints"
+    seeds = MAKERS[target](checkpoints)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(dict.fromkeys(seeds)):
+        (folder / f"{number:03}").write_bytes(data)
+    return len(seeds)

@@ -1,0 +1,123 @@
+#pragma once
+// Shared by the fuzz targets: inputs as files, and what a parser may throw.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/formats/dtype.hpp"
+#include "lib/source/source.hpp"
+
+namespace fsdp::fuzz {
+
+/// Tensors up to this size are read; an input of a few kilobytes can rightly claim more (a view with stride 0).
+constexpr std::uint64_t max_read_bytes = 1u << 20;
+
+/// A file in memory with a path, filled anew for every input.
+class MemoryFile {
+ public:
+  MemoryFile() : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (fd_ < 0) throw std::runtime_error("memfd_create failed");
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::filesystem::path fill(std::string_view bytes) {
+    if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, bytes.data(), bytes.size(), 0) != std::ssize(bytes)) {
+      throw std::runtime_error("the file in memory could not be written");
+    }
+    return "/proc/self/fd/" + std::to_string(fd_);
+  }
+
+ private:
+  int fd_;
+};
+
+/// A directory in memory (/dev/shm) that is gone when the process ends in an orderly way.
+class MemoryDirectory {
+ public:
+  MemoryDirectory() {
+    std::string pattern = "/dev/shm/fsdp-fuzz-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp in /dev/shm failed");
+    path_ = pattern;
+  }
+  ~MemoryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  MemoryDirectory(const MemoryDirectory&) = delete;
+  MemoryDirectory& operator=(const MemoryDirectory&) = delete;
+
+  /// An input holds files, each as: u8 number of its name in `names`, u32 little-endian length, bytes. The last one
+  /// may be cut. Files of the last input are gone.
+  const std::filesystem::path& fill(std::string_view input, std::span<const std::string_view> names) {
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) std::filesystem::remove(entry.path());
+    while (input.size() >= 5) {
+      const auto name = names[static_cast<unsigned char>(input[0]) % names.size()];
+      std::size_t length = 0;
+      for (int i = 4; i >= 1; --i)
+        length = length << 8 | static_cast<unsigned char>(input[static_cast<std::size_t>(i)]);
+      input.remove_prefix(5);
+      const auto bytes = input.substr(0, length);
+      File file = File::create(path_ / name);
+      file.write(bytes);
+      input.remove_prefix(bytes.size());
+    }
+    return path_;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Runs `parse`; a parser may refuse its input in these two ways only. Anything else ends the process, which is what
+/// the fuzzer reports.
+template <typename Parse>
+void refusal_is_fine(Parse parse) {
+  try {
+    parse();
+  } catch (const FormatError&) {
+  } catch (const IoError&) {  // a file that an index names is not there
+  }
+}
+
+/// Opens whatever lies at `path` and reads every tensor and value, and compares the checksums.
+inline void read_source(const std::filesystem::path& path) {
+  refusal_is_fine([&] {
+    const auto source = open_source(path);
+    std::vector<ReadSum> sums;
+    for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+      refusal_is_fine([&] {
+        const auto& tensor = source->tensors()[i];
+        const bool whole = tensor.size_bytes() <= max_read_bytes;
+        const std::uint64_t count = whole ? static_cast<std::uint64_t>(num_elements(tensor.shape)) : 16;
+        std::vector<std::byte> out(count * dtype_size_bytes(tensor.dtype));
+        source->read(i, 0, count, out, &sums);
+      });
+    }
+    for (std::size_t i = 0; i < source->values().size(); ++i) {
+      refusal_is_fine([&] {
+        if (source->value(i).value == nullptr) std::abort();
+      });
+    }
+    source->verify_sums(std::move(sums));
+  });
+}
+
+inline std::string_view as_text(const std::uint8_t* data, std::size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+}  // namespace fsdp::fuzz

@@ -1,0 +1,8 @@
+// A .pt file, zip or legacy, as any user gives it to the programs.
+#include "fuzz_support.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static fsdp::fuzz::MemoryFile memory;
+  fsdp::fuzz::read_source(memory.fill(fsdp::fuzz::as_text(data, size)));
+  return 0;
+}
