@@ -1,0 +1,160 @@
+#include "lib/hub/claim.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/hub/process_identity.hpp"
+#include "lib/hub/shared_write.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kReleased = "released";
+constexpr std::uint64_t kLongestClaimBytes = 65536;
+
+fs::path claim_file(const fs::path& directory, std::uint64_t generation) {
+  return directory / ("claim." + std::to_string(generation));
+}
+
+std::uint64_t highest_generation(const fs::path& directory) {
+  std::uint64_t highest = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    const auto name = entry->path().filename().string();
+    if (name.rfind("claim.", 0) != 0) continue;
+    std::uint64_t number = 0;
+    const auto* last = name.data() + name.size();
+    if (std::from_chars(name.data() + 6, last, number).ptr == last) highest = std::max(highest, number);
+  }
+  // A listing may be an old one (NFS caches them).
+  while (fs::exists(claim_file(directory, highest + 1), error)) ++highest;
+  return highest;
+}
+
+/// Time of the last heartbeat. Opened first, because NFS asks the server anew only then.
+std::optional<fs::file_time_type> last_beat(const fs::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  ::close(fd);
+  std::error_code error;
+  const auto time = fs::last_write_time(file, error);
+  return error ? std::nullopt : std::optional(time);
+}
+
+/// What the file system's clock says, which the heartbeats' times come from.
+std::optional<fs::file_time_type> file_system_now(const fs::path& directory) {
+  const auto probe = directory / (".tmp." + unique_name());
+  try {
+    File::create(probe).close();
+  } catch (const IoError&) {
+    return std::nullopt;
+  }
+  const auto time = last_beat(probe);
+  std::error_code ignored;
+  fs::remove(probe, ignored);
+  return time;
+}
+
+std::string claim_text(const fs::path& directory, std::uint64_t generation) {
+  try {
+    return read_text_file(claim_file(directory, generation), kLongestClaimBytes);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+Claim::Claim(fs::path directory, std::uint64_t generation)
+    : directory_(std::move(directory)), generation_(generation) {}
+
+Claim::~Claim() {
+  if (lost_ || ended_) return;
+  try {
+    publish_text(claim_file(directory_, generation_), kReleased);
+  } catch (const std::exception&) {
+    // A successor then waits for the silence, or sees that the process is gone.
+  }
+}
+
+void Claim::beat() {
+  if (ended_) return;
+  std::error_code error;
+  const bool touched = ::utimensat(AT_FDCWD, claim_file(directory_, generation_).c_str(), nullptr, 0) == 0;
+  if ((!touched && errno == ENOENT) || fs::exists(claim_file(directory_, generation_ + 1), error)) lost_ = true;
+}
+
+void Claim::end() {
+  ended_ = true;
+  std::error_code ignored;
+  std::vector<fs::path> others;
+  for (fs::directory_iterator entry(directory_, ignored), last; !ignored && entry != last; entry.increment(ignored)) {
+    if (entry->path().filename().string().rfind("claim.", 0) != 0) others.push_back(entry->path());
+  }
+  for (const auto& path : others) fs::remove_all(path, ignored);
+  // The highest claim last: as long as anything is left, it has an owner.
+  for (std::uint64_t i = 1; i <= generation_; ++i) fs::remove(claim_file(directory_, i), ignored);
+  fs::remove(directory_, ignored);
+}
+
+OwnerState owner_state(const fs::path& directory, std::uint64_t generation) {
+  const auto text = claim_text(directory, generation);
+  if (text == kReleased) return OwnerState::gone;
+  try {
+    return ProcessIdentity::from_json(text).surely_gone() ? OwnerState::gone : OwnerState::silent;
+  } catch (const FormatError&) {
+    return OwnerState::silent;
+  }
+}
+
+ClaimWatch::ClaimWatch(fs::path directory, std::chrono::milliseconds takeover_after)
+    : directory_(std::move(directory)), takeover_after_(takeover_after) {}
+
+bool ClaimWatch::may_be_alive(std::uint64_t generation) {
+  if (owner_state(directory_, generation) == OwnerState::gone) return false;
+  try {
+    holder_ = ProcessIdentity::from_json(claim_text(directory_, generation)).words();
+  } catch (const FormatError&) {
+    holder_ = "an unknown process";
+  }
+  const auto beat = last_beat(claim_file(directory_, generation));
+  const auto now = std::chrono::steady_clock::now();
+  if (!beat || generation != seen_generation_ || *beat != seen_beat_) {
+    seen_generation_ = generation;
+    seen_beat_ = beat.value_or(fs::file_time_type{});
+    seen_at_ = now;
+    // Silent long before this process came: no need to listen. Ten times over, as file systems' times may lag.
+    const auto file_system_time = beat ? file_system_now(directory_) : std::nullopt;
+    return !(file_system_time && *file_system_time - *beat > 10 * takeover_after_);
+  }
+  return now - seen_at_ < takeover_after_;
+}
+
+std::optional<std::uint64_t> ClaimWatch::try_take() {
+  holder_.clear();
+  make_directories(directory_);
+  const auto generation = highest_generation(directory_);
+  if (generation > 0 && may_be_alive(generation)) return std::nullopt;
+  try {
+    if (!create_exclusively(claim_file(directory_, generation + 1), ProcessIdentity::own().to_json())) {
+      return std::nullopt;
+    }
+  } catch (const IoError&) {
+    // The owner that finished removes the folder under this process's feet.
+    if (!fs::exists(directory_)) return std::nullopt;
+    throw;
+  }
+  return generation + 1;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,243 @@
+#include "lib/hub/file_download.hpp"
+
+#include <algorithm>
+
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/hub/content_hash.hpp"
+#include "lib/hub/hub_failure.hpp"
+#include "lib/hub/url.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kMostWrongContents = 2;
+
+std::uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+}  // namespace
+
+FileDownload::FileDownload(DownloadContext& context, std::vector<RemoteFile> files)
+    : context_(context),
+      files_(std::move(files)),
+      watch_(context.store.work_directory(files_.front()), context.options.takeover_after) {}
+
+bool FileDownload::content_is_right(const RemoteFile& wanted) const {
+  const auto& store = context_.store;
+  const auto path = store.content(wanted);
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  if (store.is_verified(wanted)) return true;
+  if (size_of(path) == wanted.size_bytes) {
+    const auto hash = hash_file(path, hash_kind(wanted.hash()), context_.stop);
+    if (hash.empty()) throw Stopped();
+    if (hash == wanted.hash()) {
+      store.set_verified(wanted);
+      return true;
+    }
+  }
+  std::error_code ignored;
+  fs::remove(store.ready_mark(context_.commit), ignored);
+  context_.log.warning(path.string() + ": does not hold what the hub says of " + wanted.path + "; fetching it again");
+  return false;
+}
+
+bool FileDownload::find_content() {
+  const auto right = std::find_if(files_.begin(), files_.end(), [&](const auto& one) { return content_is_right(one); });
+  if (right == files_.end()) return false;
+  add_to_snapshot(context_.store.content(*right));
+  return true;
+}
+
+void FileDownload::add_to_snapshot(const fs::path& source) {
+  for (const auto& one : files_) {
+    context_.store.add_to_snapshot(context_.commit, one, source);
+    context_.store.set_verified(one);
+  }
+}
+
+FileDownload::Opened FileDownload::open() {
+  const auto there = [&] {
+    if (!find_content()) return false;
+    context_.present_bytes += file().size_bytes - counted_bytes_;
+    counted_bytes_ = file().size_bytes;
+    return true;
+  };
+  if (there()) return Opened::there;
+  const auto generation = watch_.try_take();
+  if (!generation) return Opened::busy;
+  claim_ = std::make_shared<Claim>(context_.store.work_directory(file()), *generation);
+  context_.heartbeat.add(claim_);
+  // The owner before may have finished between the look and the claim.
+  if (there()) {
+    claim_->end();
+    claim_.reset();
+    return Opened::there;
+  }
+  partial_ =
+      std::make_unique<PartialFile>(claim_->directory(), *generation, file().hash(), file().size_bytes, context_.stop);
+  if (context_.stop && context_.stop()) throw Stopped();
+  const auto adopted = partial_->adopted_bytes();
+  context_.present_bytes += adopted - counted_bytes_;
+  counted_bytes_ = adopted;
+  if (adopted > 0) {
+    context_.log.info(file().path + ": goes on with " + format_bytes(static_cast<double>(adopted)) + " of " +
+                      format_bytes(static_cast<double>(file().size_bytes)) + " from an earlier run");
+  }
+  return Opened::open;
+}
+
+std::vector<ByteRange> FileDownload::take() {
+  if (ranges_ignored_) return partial_->take_all();
+  const auto range = partial_->take(context_.options.part_bytes);
+  return range ? std::vector{*range} : std::vector<ByteRange>{};
+}
+
+std::string FileDownload::url(const HubClient& hub) {
+  const std::lock_guard lock(url_mutex_);
+  return signed_url_.empty() ? hub.file_url(context_.options.repo, context_.commit, file().path) : signed_url_;
+}
+
+void FileDownload::forget_url(const std::string& url) {
+  const std::lock_guard lock(url_mutex_);
+  if (signed_url_ == url) signed_url_.clear();
+}
+
+struct FileDownload::Attempt {
+  bool progress = false;
+  bool range_ignored = false;
+  bool address_expired = false;
+  std::string reason;  ///< why it did not get everything; "" when it did
+  bool wrong_answer = false;
+  bool ended_early = false;
+  std::optional<std::chrono::seconds> asked;
+};
+
+FileDownload::Attempt FileDownload::attempt(HubClient& hub, IntervalSet& left) {
+  const auto ranges = left.ranges();
+  const auto size = file().size_bytes;
+  const bool whole = ranges.front().begin == 0 && ranges.back().end == size;
+  RangeSink sink({size, ranges.front().begin, ranges_ignored_ || whole}, left, context_.options.piece_bytes,
+                 [&](std::uint64_t begin, std::span<const std::byte> bytes) {
+                   if (claim_->lost()) throw ClaimLost();
+                   partial_->store(begin, bytes);
+                   context_.received_bytes += bytes.size();
+                   context_.present_bytes += bytes.size();
+                 });
+  std::vector<std::string> headers;
+  if (!whole) {
+    headers.push_back("Range: bytes=" + std::to_string(ranges.front().begin) + "-" +
+                      std::to_string(ranges.back().end - 1));
+  }
+  Attempt result;
+  const auto from = url(hub);
+  HubAnswer answer;
+  try {
+    answer = hub.get(from, headers, sink);
+  } catch (const TransferCut& cut) {
+    result.reason = cut.what();
+  }
+  sink.flush();
+  result.progress = sink.stored_bytes() > 0;
+  result.range_ignored = sink.range_ignored();
+  if (!result.reason.empty() || result.range_ignored) return result;
+  if (sink.complaint().empty()) {
+    judge(hub, answer, left.size(), result);
+  } else {
+    result.reason = url_host(answer.url) + ": " + sink.complaint();
+    result.wrong_answer = true;
+  }
+  if (!result.reason.empty() && !result.ended_early) forget_url(from);
+  return result;
+}
+
+void FileDownload::judge(const HubClient& hub, const HubAnswer& answer, std::uint64_t left_bytes, Attempt& result) {
+  const auto status = answer.head.status;
+  const auto from = url_host(answer.url) + ": ";
+  const bool elsewhere = !hub.is_endpoint(answer.url);
+  if (status == 200 || status == 206) {
+    if (elsewhere) {
+      const std::lock_guard lock(url_mutex_);
+      signed_url_ = answer.url;
+    }
+    result.ended_early = left_bytes > 0;
+    if (result.ended_early) result.reason = from + "the answer ended " + std::to_string(left_bytes) + " bytes early";
+  } else if (worth_retrying(status) || status == 416) {
+    result.reason = from + "status " + std::to_string(status);
+    result.asked = wait_asked_by(answer.head);
+  } else if (elsewhere) {
+    result.reason = from + "status " + std::to_string(status) + " at the address that the hub gave";
+    result.address_expired = true;
+  } else {
+    throw hub_failure(answer.head, {context_.options.repo, context_.commit, file().path}, context_.settings);
+  }
+}
+
+void FileDownload::fetch(HubClient& hub, const std::vector<ByteRange>& ranges) {
+  struct GiveBack {
+    PartialFile& partial;
+    const std::vector<ByteRange>& ranges;
+    ~GiveBack() { partial.give_back(ranges); }
+  } give_back{*partial_, ranges};
+  IntervalSet left;
+  for (const auto& range : ranges) left.add(range);
+  Backoff backoff(context_.options.retries, context_.stop);
+  bool address_renewed = false;
+  while (!left.empty()) {
+    const auto result = attempt(hub, left);
+    if (context_.stop && context_.stop()) throw Stopped();
+    if (result.range_ignored) {
+      ranges_ignored_ = true;
+      return;
+    }
+    if (result.reason.empty()) continue;
+    if (result.progress) backoff.progress();
+    // An address that expired is the ordinary case after an hour: ask for a new one at once, but only once in a row.
+    const bool at_once = result.address_expired && !address_renewed;
+    address_renewed = result.address_expired && !result.progress;
+    if (at_once) continue;
+    context_.log.debug(file().path + ": " + result.reason);
+    if (!backoff.wait(result.asked)) {
+      throw Error(result.wrong_answer ? ExitCode::bad_input : ExitCode::failed,
+                  file().path + ": gave up after " + std::to_string(backoff.failures()) +
+                      " attempts: " + result.reason + ". What arrived is kept: run the same command to go on");
+    }
+  }
+}
+
+bool FileDownload::finish() {
+  const auto hash = partial_->finish();
+  if (hash != file().hash()) {
+    context_.present_bytes -= file().size_bytes;
+    counted_bytes_ = 0;
+    partial_->start_over();
+    forget_url(signed_url_);
+    const auto text = file().path + ": what was sent has the hash " + hash + ", the hub says " + file().hash();
+    if (++wrong_contents_ == kMostWrongContents) {
+      throw FormatError(text + "; " + std::to_string(kMostWrongContents) +
+                        " downloads were wrong, nothing of them was kept. Try later or another HF_ENDPOINT");
+    }
+    context_.log.warning(text + "; fetching it again");
+    return false;
+  }
+  if (claim_->lost()) throw ClaimLost();
+  context_.store.publish(partial_->data_path(), file());
+  add_to_snapshot(context_.store.content(file()));
+  claim_->end();
+  partial_.reset();
+  claim_.reset();
+  return true;
+}
+
+void FileDownload::close() {
+  if (partial_) counted_bytes_ = partial_->present_bytes();
+  partial_.reset();
+  claim_.reset();
+}
+
+}  // namespace fsdp

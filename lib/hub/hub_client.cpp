@@ -1,0 +1,180 @@
+#include "lib/hub/hub_client.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lib/base/error.hpp"
+#include "lib/hub/content_hash.hpp"
+#include "lib/hub/hub_failure.hpp"
+#include "lib/hub/url.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr int kMostRedirects = 8;
+constexpr std::size_t kLongestAnswerBytes = 256u << 20;
+constexpr int kMostPages = 10000;
+
+HttpSettings http_settings(const HubSettings& settings) {
+  return {settings.connect_timeout, settings.stall_timeout, "fsdp-download/" FSDP_VERSION, find_ca_bundle()};
+}
+
+bool is_redirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+/// Hides the responses that are redirects.
+class FinalResponse : public HttpSink {
+ public:
+  explicit FinalResponse(HttpSink& sink) : sink_(sink) {}
+  bool head(const HttpHead& head) override {
+    redirect_ = is_redirect(head.status) && !head.header("location").empty();
+    return redirect_ || sink_.head(head);
+  }
+  // The rest of a redirect is not worth reading, but a short one keeps the connection open.
+  bool body(std::span<const std::byte> bytes) override {
+    return redirect_ ? (skipped_ += bytes.size()) < 65536 : sink_.body(bytes);
+  }
+
+ private:
+  HttpSink& sink_;
+  bool redirect_ = false;
+  std::size_t skipped_ = 0;
+};
+
+class TextSink : public HttpSink {
+ public:
+  bool head(const HttpHead&) override {
+    text.clear();
+    return true;
+  }
+  bool body(std::span<const std::byte> bytes) override {
+    if (text.size() + bytes.size() > kLongestAnswerBytes) throw FormatError("the hub's answer is unreasonably long");
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return true;
+  }
+  std::string text;
+};
+
+/// The address that a Link header gives for rel="next" (RFC 8288).
+std::optional<std::string> next_page(const std::string& link) {
+  const auto relation = link.find("rel=\"next\"");
+  if (relation == std::string::npos) return std::nullopt;
+  const auto begin = link.rfind('<', relation), end = link.rfind('>', relation);
+  if (begin == std::string::npos || end == std::string::npos || end <= begin) return std::nullopt;
+  return link.substr(begin + 1, end - begin - 1);
+}
+
+std::optional<RemoteFile> listed_file(const nlohmann::json& entry) {
+  if (entry.at("type") != "file") return std::nullopt;
+  RemoteFile file{entry.at("path").get<std::string>(), entry.at("size").get<std::uint64_t>(),
+                  entry.at("oid").get<std::string>(), std::nullopt, std::nullopt};
+  if (const auto lfs = entry.find("lfs"); lfs != entry.end() && lfs->is_object()) {
+    file.lfs_sha256 = lfs->contains("oid") ? lfs->at("oid").get<std::string>() : lfs->at("sha256").get<std::string>();
+    file.size_bytes = lfs->at("size").get<std::uint64_t>();
+  }
+  if (const auto xet = entry.find("xetHash"); xet != entry.end() && xet->is_string()) file.xet_hash = *xet;
+  check_remote_file(file);
+  return file;
+}
+
+std::string api_url(const HubSettings& settings, const RepoId& repo) {
+  return settings.endpoint + "/api/" + repo.type_word() + "s/" + repo.name;
+}
+
+}  // namespace
+
+HubClient::HubClient(const HubSettings& settings, const RetryPolicy& retries, std::function<bool()> stop)
+    : settings_(settings),
+      retries_(retries),
+      stop_(std::move(stop)),
+      http_(http_settings(settings), stop_),
+      origin_(url_origin(settings.endpoint)) {}
+
+bool HubClient::is_endpoint(const std::string& url) const { return url_origin(url) == origin_; }
+
+HubAnswer HubClient::get(const std::string& url, const std::vector<std::string>& headers, HttpSink& sink) {
+  HubAnswer answer{{}, url};
+  FinalResponse final_response(sink);
+  for (int i = 0; i <= kMostRedirects; ++i) {
+    auto all = headers;
+    all.emplace_back("Accept-Encoding: identity");
+    if (!settings_.token.empty() && is_endpoint(answer.url)) {
+      all.push_back("Authorization: Bearer " + settings_.token);
+    }
+    try {
+      answer.head = http_.get(answer.url, all, final_response);
+    } catch (const TransferCut& cut) {
+      throw TransferCut(url_host(answer.url) + ": " + cut.what());
+    }
+    const auto& location = answer.head.header("location");
+    if (!is_redirect(answer.head.status) || location.empty()) return answer;
+    answer.url = resolve_url(answer.url, location);
+  }
+  throw IoError(loggable_url(url) + ": redirects more than " + std::to_string(kMostRedirects) + " times");
+}
+
+HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& repo, const std::string& revision) {
+  Backoff backoff(retries_, stop_);
+  while (true) {
+    TextSink sink;
+    std::optional<std::chrono::seconds> asked;
+    std::string reason;
+    try {
+      auto answer = get(url, {}, sink);
+      if (answer.head.status == 200) return {std::move(sink.text), std::move(answer.head), std::move(answer.url)};
+      const auto failure = hub_failure(answer.head, {repo, revision, ""}, settings_);
+      if (!worth_retrying(answer.head.status)) throw failure;
+      reason = failure.what();
+      asked = wait_asked_by(answer.head);
+    } catch (const TransferCut& cut) {
+      reason = "cannot reach " + loggable_url(settings_.endpoint) + ": " + cut.what() +
+               ". Compute nodes often have no way out: run this on a login or data-transfer node, or set https_proxy";
+    }
+    if (stop_ && stop_()) throw Stopped();
+    if (!backoff.wait(asked)) throw Error(ExitCode::failed, reason);
+  }
+}
+
+ResolvedRevision HubClient::resolve_revision(const RepoId& repo, const std::string& revision) {
+  const auto answer = get_text(api_url(settings_, repo) + "/revision/" + percent_encode(revision), repo, revision);
+  try {
+    const auto json = nlohmann::json::parse(answer.text);
+    ResolvedRevision resolved{json.at("sha").get<std::string>(), json.value("id", repo.name)};
+    if (is_commit_id(resolved.commit)) return resolved;
+  } catch (const nlohmann::json::exception&) {
+    // The same as an answer without a commit.
+  }
+  throw FormatError(loggable_url(answer.url) + ": the answer names no commit: is HF_ENDPOINT a Hugging Face hub?");
+}
+
+std::vector<RemoteFile> HubClient::list_files(const RepoId& repo, const std::string& commit) {
+  std::vector<RemoteFile> files;
+  std::optional<std::string> url = api_url(settings_, repo) + "/tree/" + commit + "?recursive=true&expand=false";
+  for (int page = 0; url; ++page) {
+    if (page == kMostPages) throw FormatError(repo.name + ": the hub's listing does not end");
+    const auto answer = get_text(*url, repo, commit);
+    try {
+      for (const auto& entry : nlohmann::json::parse(answer.text)) {
+        if (auto file = listed_file(entry)) files.push_back(std::move(*file));
+      }
+    } catch (const nlohmann::json::exception& error) {
+      throw FormatError(loggable_url(answer.url) + ": not a listing of files: " + error.what());
+    }
+    url = next_page(answer.head.header("link"));
+    if (url) url = resolve_url(answer.url, *url);
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  const auto same =
+      std::adjacent_find(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path == b.path; });
+  if (same != files.end()) throw FormatError(repo.name + ": the hub lists " + same->path + " twice");
+  return files;
+}
+
+std::string HubClient::file_url(const RepoId& repo, const std::string& commit, const std::string& path) const {
+  const auto prefix = repo.type == RepoType::dataset ? "/datasets/" : "/";
+  return settings_.endpoint + prefix + repo.name + "/resolve/" + commit + "/" + percent_encode(path, "/");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,75 @@
+#include "lib/hub/hub_failure.hpp"
+
+#include "lib/hub/retry.hpp"
+#include "lib/hub/url.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What the server says, as one short printable line.
+std::string server_words(const HttpHead& head) {
+  std::string text;
+  for (const char c : head.header("x-error-message").substr(0, 200)) {
+    if (static_cast<unsigned char>(c) >= 32 && c != 127) text += c;
+  }
+  return text.empty() ? "" : " (the server says: " + text + ")";
+}
+
+std::string gated(const HubRequest& request, const HubSettings& settings) {
+  const auto page =
+      settings.endpoint + (request.repo.type == RepoType::dataset ? "/datasets/" : "/") + request.repo.name;
+  auto text = request.repo.name + " is gated: its owner wants to know who downloads it. Ask for access at " + page;
+  if (settings.token.empty()) {
+    return text + ", make a token at " + settings.endpoint + "/settings/tokens and put it into HF_TOKEN";
+  }
+  return text + " with the account that the token in " + settings.token_source +
+         " belongs to; if it has access, the token must be allowed to read gated repositories";
+}
+
+std::string not_found(const HubRequest& request, const HubSettings& settings) {
+  auto text = "no " + request.repo.type_word() + " \"" + request.repo.name + "\" at " +
+              loggable_url(settings.endpoint) + ", or it is private and ";
+  text += settings.token.empty() ? "no token was given (HF_TOKEN)"
+                                 : "the token in " + settings.token_source + " may not read it";
+  return text + ". Check the name" + (request.repo.type == RepoType::model ? "; for a dataset add --type dataset" : "");
+}
+
+}  // namespace
+
+Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSettings& settings) {
+  const auto& code = head.header("x-error-code");
+  const auto what = request.path.empty() ? request.repo.name : request.repo.name + ": " + request.path;
+  const auto said = server_words(head);
+  if (code == "GatedRepo") return {ExitCode::failed, gated(request, settings) + said};
+  if (code == "RevisionNotFound") {
+    return {ExitCode::bad_input, request.repo.name + " has no revision \"" + request.revision +
+                                     "\": --revision takes a branch, a tag or a commit" + said};
+  }
+  if (code == "EntryNotFound") {
+    return {ExitCode::bad_input, what + ": is not in revision \"" + request.revision + "\"" + said};
+  }
+  if (head.status == 401 && head.header("x-error-message") == "Invalid credentials in Authorization header") {
+    return {ExitCode::failed, "the hub does not accept the token in " + settings.token_source +
+                                  ": it is wrong or has expired; make a new one, or unset it for public repositories"};
+  }
+  // 401 is also what the hub answers about repositories that do not exist when no one is logged in.
+  if (code == "RepoNotFound" || head.status == 401 || head.status == 404) {
+    return {ExitCode::bad_input, not_found(request, settings) + said};
+  }
+  if (head.status == 403) {
+    return {ExitCode::failed,
+            what + ": access refused (403)" +
+                (settings.token.empty() ? "; a token in HF_TOKEN may help"
+                                        : "; the token in " + settings.token_source + " may lack the permission") +
+                said};
+  }
+  if (head.status == 429) {
+    const auto asked = wait_asked_by(head);
+    return {ExitCode::failed, what + ": the hub limits the number of requests (429)" +
+                                  (asked ? " and asks to wait " + std::to_string(asked->count()) + " s" : "") +
+                                  "; try later, with fewer --jobs or with a token in HF_TOKEN" + said};
+  }
+  return {ExitCode::failed, what + ": the hub answers with status " + std::to_string(head.status) + said};
+}
+
+}  // namespace fsdp

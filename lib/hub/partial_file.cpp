@@ -1,0 +1,219 @@
+#include "lib/hub/partial_file.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "lib/base/error.hpp"
+#include "lib/hub/claim.hpp"
+#include "lib/hub/free_space.hpp"
+#include "lib/hub/shared_write.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::uint64_t kReadBytes = 1 << 20;
+
+fs::path part_path(const fs::path& work_directory, std::uint64_t generation) {
+  return work_directory / ("part." + std::to_string(generation));
+}
+
+/// Generations of the parts in `work_directory`, ascending.
+std::vector<std::uint64_t> part_generations(const fs::path& work_directory) {
+  std::vector<std::uint64_t> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(work_directory, error), end; !error && entry != end; entry.increment(error)) {
+    const auto name = entry->path().filename().string();
+    std::uint64_t number = 0;
+    const auto* last = name.data() + name.size();
+    if (name.rfind("part.", 0) == 0 && std::from_chars(name.data() + 5, last, number).ptr == last) {
+      found.push_back(number);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+IntervalSet journalled(const fs::path& part, const std::string& hash, std::uint64_t size_bytes) {
+  IntervalSet set;
+  for (const auto& entry : read_journal(part / "journal", hash, size_bytes)) set.add(entry.range);
+  return set;
+}
+
+/// Calls `use` with each piece of `part` whose bytes are still those that were written.
+void for_each_sound_piece(const fs::path& part, const std::string& hash, std::uint64_t size_bytes,
+                          const std::function<bool()>& stop,
+                          const std::function<void(const JournalEntry&, std::span<const std::byte>)>& use) {
+  const auto entries = read_journal(part / "journal", hash, size_bytes);
+  if (entries.empty()) return;
+  std::error_code missing;
+  if (!fs::exists(part / "data", missing)) return;
+  const auto data = File::open_read(part / "data");
+  std::vector<std::byte> buffer;
+  const auto data_bytes = data.size_bytes();
+  for (const auto& entry : entries) {
+    if (stop && stop()) return;
+    if (entry.range.end > data_bytes) continue;
+    buffer.resize(entry.range.size());
+    data.read_at(entry.range.begin, buffer);
+    if (crc32_of(buffer) == entry.crc32) use(entry, buffer);
+  }
+}
+
+}  // namespace
+
+PartialFile::PartialFile(fs::path work_directory, std::uint64_t generation, std::string hash, std::uint64_t size_bytes,
+                         const std::function<bool()>& stop)
+    : work_directory_(std::move(work_directory)),
+      hash_(std::move(hash)),
+      size_bytes_(size_bytes),
+      part_(part_path(work_directory_, generation)),
+      data_path_(part_ / "data"),
+      hasher_(hash_kind(hash_), size_bytes) {
+  adopt_by_rename(generation);
+  open_files();
+  check_own_journal(stop);
+  copy_from_others(stop);
+  adopted_bytes_ = present_.size();
+  advance_hash();
+}
+
+void PartialFile::adopt_by_rename(std::uint64_t generation) {
+  std::uint64_t best = 0, best_bytes = 0;
+  for (const auto other : part_generations(work_directory_)) {
+    if (other >= generation || owner_state(work_directory_, other) != OwnerState::gone) continue;
+    const auto bytes = journalled(part_path(work_directory_, other), hash_, size_bytes_).size();
+    if (bytes > best_bytes) best = other, best_bytes = bytes;
+  }
+  std::error_code error;
+  if (best != 0) fs::rename(part_path(work_directory_, best), part_, error);
+  if (error) throw IoError(part_.string() + ": cannot take over a partial download: " + error.message());
+}
+
+void PartialFile::open_files() {
+  make_directories(part_);
+  data_ = File::open_update(data_path_);
+  reserve_space(data_, size_bytes_);
+  journal_ = std::make_unique<PartialJournal>(part_ / "journal", hash_, size_bytes_);
+}
+
+void PartialFile::check_own_journal(const std::function<bool()>& stop) {
+  for_each_sound_piece(part_, hash_, size_bytes_, stop, [&](const JournalEntry& entry, auto bytes) {
+    present_.add(entry.range);
+    if (entry.range.begin == hashed_bytes_) {
+      hasher_.update(bytes);
+      hashed_bytes_ = entry.range.end;
+    }
+  });
+}
+
+void PartialFile::copy_from_others(const std::function<bool()>& stop) {
+  for (const auto other : part_generations(work_directory_)) {
+    const auto part = part_path(work_directory_, other);
+    if (part == part_) continue;
+    for_each_sound_piece(part, hash_, size_bytes_, stop, [&](const JournalEntry& entry, auto bytes) {
+      for (const auto& gap : present_.missing(entry.range)) {
+        store(gap.begin, bytes.subspan(gap.begin - entry.range.begin, gap.size()));
+      }
+    });
+    std::error_code ignored;
+    if (!(stop && stop())) fs::remove_all(part, ignored);
+  }
+}
+
+void PartialFile::store(std::uint64_t begin, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const ByteRange range{begin, begin + bytes.size()};
+  data_.write_at(begin, bytes);
+  journal_->append({range, crc32_of(bytes)});
+  {
+    const std::lock_guard lock(mutex_);
+    present_.add(range);
+  }
+  advance_hash();
+}
+
+void PartialFile::advance_hash() {
+  // One thread hashes; the others go on, and what they add is seen in its next turn.
+  const std::unique_lock hash_lock(hash_mutex_, std::try_to_lock);
+  if (hash_lock.owns_lock()) hash_present_bytes();
+}
+
+void PartialFile::hash_present_bytes() {
+  hash_buffer_.resize(std::min(kReadBytes, size_bytes_));
+  while (true) {
+    std::uint64_t end = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      end = present_.run_end(hashed_bytes_);
+    }
+    if (end == hashed_bytes_) return;
+    const auto piece = std::span(hash_buffer_).first(std::min<std::uint64_t>(hash_buffer_.size(), end - hashed_bytes_));
+    data_.read_at(hashed_bytes_, piece);
+    hasher_.update(piece);
+    hashed_bytes_ += piece.size();
+  }
+}
+
+std::optional<ByteRange> PartialFile::take(std::uint64_t max_bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& gap : present_.missing({0, size_bytes_})) {
+    for (const auto& free : given_.missing(gap)) {
+      // Up to a multiple of max_bytes, so that the pieces of a resumed file stay regular.
+      const ByteRange range{free.begin, std::min(free.end, (free.begin / max_bytes + 1) * max_bytes)};
+      given_.add(range);
+      return range;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<ByteRange> PartialFile::take_all() {
+  const std::lock_guard lock(mutex_);
+  if (!given_.empty()) return {};
+  const auto all = present_.missing({0, size_bytes_});
+  for (const auto& range : all) given_.add(range);
+  return all;
+}
+
+void PartialFile::give_back(const std::vector<ByteRange>& ranges) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& range : ranges) given_.subtract(range);
+}
+
+std::uint64_t PartialFile::present_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return present_.size();
+}
+
+bool PartialFile::complete() const { return present_bytes() == size_bytes_; }
+
+std::string PartialFile::finish() {
+  data_.sync();
+  const std::lock_guard lock(hash_mutex_);
+  hash_present_bytes();
+  return hasher_.finish();
+}
+
+void PartialFile::start_over() {
+  const std::scoped_lock lock(hash_mutex_, mutex_);
+  journal_->clear();
+  present_ = {};
+  given_ = {};
+  adopted_bytes_ = 0;
+  hasher_ = ContentHash(hash_kind(hash_), size_bytes_);
+  hashed_bytes_ = 0;
+}
+
+std::uint64_t estimate_partial_bytes(const fs::path& work_directory, const std::string& hash,
+                                     std::uint64_t size_bytes) {
+  IntervalSet all;
+  for (const auto generation : part_generations(work_directory)) {
+    for (const auto& range : journalled(part_path(work_directory, generation), hash, size_bytes).ranges()) {
+      all.add(range);
+    }
+  }
+  return all.size();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,99 @@
+#include "lib/hub/process_identity.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+struct ProcessState {
+  char letter;
+  std::uint64_t start_ticks;
+};
+
+/// Fields 3 and 22 of /proc/PID/stat (proc(5)); the second field may hold spaces and parentheses.
+std::optional<ProcessState> process_state(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return std::nullopt;
+  const auto end_of_name = text.rfind(')');
+  if (end_of_name == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(end_of_name + 1));
+  ProcessState state{};
+  std::string skipped;
+  fields >> state.letter;
+  for (int i = 4; i < 22; ++i) fields >> skipped;
+  fields >> state.start_ticks;
+  return fields ? std::optional(state) : std::nullopt;
+}
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string link_target(const char* path) {
+  std::array<char, 256> target{};
+  const auto length = ::readlink(path, target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
+}
+
+}  // namespace
+
+ProcessIdentity ProcessIdentity::own() {
+  ProcessIdentity own;
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) == 0) own.host = name.data();
+  own.boot_id = first_line("/proc/sys/kernel/random/boot_id");
+  own.pid_namespace = link_target("/proc/self/ns/pid");
+  own.pid = ::getpid();
+  if (const auto state = process_state("self")) own.start_ticks = state->start_ticks;
+  return own;
+}
+
+ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    ProcessIdentity other;
+    other.host = json.at("host").get<std::string>();
+    other.boot_id = json.at("boot_id").get<std::string>();
+    other.pid_namespace = json.at("pid_namespace").get<std::string>();
+    other.pid = json.at("pid").get<std::int64_t>();
+    other.start_ticks = json.at("start_ticks").get<std::uint64_t>();
+    return other;
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(std::string("a claim does not name a process: ") + error.what());
+  }
+}
+
+std::string ProcessIdentity::to_json() const {
+  return nlohmann::json{{"host", host},
+                        {"boot_id", boot_id},
+                        {"pid_namespace", pid_namespace},
+                        {"pid", pid},
+                        {"start_ticks", start_ticks}}
+      .dump();
+}
+
+bool ProcessIdentity::surely_gone() const {
+  const auto here = own();
+  if (boot_id.empty() || pid_namespace.empty() || here.boot_id != boot_id || here.pid_namespace != pid_namespace) {
+    return false;
+  }
+  if (pid <= 0 || here.start_ticks == 0) return false;
+  const auto state = process_state(std::to_string(pid));
+  return !state || state->start_ticks != start_ticks || state->letter == 'Z' || state->letter == 'X';
+}
+
+std::string ProcessIdentity::words() const { return "process " + std::to_string(pid) + " on " + host; }
+
+}  // namespace fsdp

@@ -1,0 +1,87 @@
+#include "lib/hub/repo.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.hpp"
+#include "lib/hub/content_hash.hpp"
+
+namespace fsdp {
+namespace {
+
+bool name_part_ok(const std::string& part) {
+  if (part.empty() || part.size() > 96 || part.front() == '.' || part.front() == '-') return false;
+  return std::all_of(part.begin(), part.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  });
+}
+
+std::optional<std::string> optional_text(const nlohmann::json& entry, const char* key) {
+  const auto found = entry.find(key);
+  return found == entry.end() || found->is_null() ? std::nullopt : std::optional(found->get<std::string>());
+}
+
+}  // namespace
+
+RepoId RepoId::parse(RepoType type, const std::string& name) {
+  const auto slash = name.find('/');
+  const auto owner = slash == std::string::npos ? "owner" : name.substr(0, slash);
+  if (!name_part_ok(owner) || !name_part_ok(name.substr(slash == std::string::npos ? 0 : slash + 1))) {
+    throw UsageError("\"" + name + "\" is not a repository: write OWNER/NAME, such as codellama/CodeLlama-7b-hf");
+  }
+  return {type, name};
+}
+
+std::string RepoId::folder() const {
+  auto text = type == RepoType::model ? "models--" + name : "datasets--" + name;
+  if (const auto slash = text.find('/'); slash != std::string::npos) text.replace(slash, 1, "--");
+  return text;
+}
+
+void check_remote_file(const RemoteFile& file) {
+  const std::filesystem::path path(file.path);
+  const bool climbs =
+      std::any_of(path.begin(), path.end(), [](const auto& part) { return part == ".." || part == "."; });
+  const bool odd = std::any_of(file.path.begin(), file.path.end(), [](unsigned char c) { return c < 32 || c == 127; });
+  if (file.path.empty() || path.is_absolute() || climbs || odd || !path.has_filename()) {
+    throw FormatError("the repository lists a file that would land outside its folder, or has no proper name: \"" +
+                      file.path + "\"");
+  }
+  hash_kind(file.hash());
+}
+
+std::string tree_to_json(const std::vector<RemoteFile>& files) {
+  nlohmann::json entries = nlohmann::json::object();
+  for (const auto& file : files) {
+    auto& entry = entries[file.path];
+    entry = {{"size", file.size_bytes}, {"blob_id", file.blob_id}};
+    if (file.lfs_sha256) {
+      entry["lfs_sha256"] = *file.lfs_sha256;
+      entry["lfs_size"] = file.size_bytes;
+    }
+    if (file.xet_hash) entry["xet_hash"] = *file.xet_hash;
+  }
+  return nlohmann::json{{"format_version", 1}, {"files", entries}}.dump(1);
+}
+
+std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text) {
+  try {
+    const auto tree = nlohmann::json::parse(text);
+    if (tree.at("format_version") != 1) return std::nullopt;
+    std::vector<RemoteFile> files;
+    for (const auto& [path, entry] : tree.at("files").items()) {
+      files.push_back({path, entry.at("size").get<std::uint64_t>(), entry.at("blob_id").get<std::string>(),
+                       optional_text(entry, "lfs_sha256"), optional_text(entry, "xet_hash")});
+      check_remote_file(files.back());
+    }
+    return files;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  } catch (const FormatError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+enum class RepoType { model, dataset };
+
+/// A repository of the hub: "codellama/CodeLlama-7b-hf", or an old name without owner ("gpt2").
+struct RepoId {
+  RepoType type = RepoType::model;
+  std::string name;
+
+  /// \throws UsageError when `name` cannot be a repository's name
+  static RepoId parse(RepoType type, const std::string& name);
+  /// Folder in the cache: "models--codellama--CodeLlama-7b-hf"
+  std::string folder() const;
+  std::string type_word() const { return type == RepoType::model ? "model" : "dataset"; }
+};
+
+/// One file of a repository at one commit.
+struct RemoteFile {
+  std::string path;  ///< relative, with '/'
+  std::uint64_t size_bytes = 0;
+  std::string blob_id;                    ///< git's SHA-1 (of large files: of their pointer)
+  std::optional<std::string> lfs_sha256;  ///< of large files
+  std::optional<std::string> xet_hash;
+
+  /// Hash of the content and name of its blob in the cache.
+  const std::string& hash() const { return lfs_sha256 ? *lfs_sha256 : blob_id; }
+};
+
+/// \throws FormatError when a file of that name could land outside its folder, or its hash is none
+void check_remote_file(const RemoteFile& file);
+
+/// A listing as huggingface_hub keeps it in trees/COMMIT.json (format_version 1).
+std::string tree_to_json(const std::vector<RemoteFile>& files);
+/// \return empty when `text` is not such a file
+std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text);
+
+}  // namespace fsdp

@@ -1,0 +1,97 @@
+#include "lib/hub/shared_write.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+
+namespace fsdp {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {
+  throw IoError(path.string() + ": cannot " + what + ": " + std::strerror(error));
+}
+
+std::filesystem::path temporary_beside(const std::filesystem::path& path) {
+  return path.parent_path() / (".tmp." + unique_name());
+}
+
+/// A file that is removed unless it was renamed away.
+class Temporary {
+ public:
+  Temporary(std::filesystem::path path, std::string_view text, bool synced) : path_(std::move(path)) {
+    auto file = File::create(path_);
+    file.write(text);
+    if (synced) file.sync();
+    file.close();
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  ~Temporary() { ::unlink(path_.c_str()); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+bool create_with_o_excl(const std::filesystem::path& path, std::string_view text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) {
+    if (errno == EEXIST || errno == ENOENT) return false;
+    fail(path, "create", errno);
+  }
+  const auto written = ::write(fd, text.data(), text.size());
+  const int error = errno;
+  ::close(fd);
+  if (written != static_cast<ssize_t>(text.size())) fail(path, "write", error);
+  return true;
+}
+
+}  // namespace
+
+std::string unique_name() {
+  std::random_device random;
+  std::string name;
+  for (int i = 0; i < 2; ++i) {
+    const auto bits = random();
+    for (int shift = 28; shift >= 0; shift -= 4) name += "0123456789abcdef"[bits >> shift & 15];
+  }
+  return name;
+}
+
+void make_directories(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error && !std::filesystem::is_directory(directory)) {
+    throw IoError(directory.string() + ": cannot make this folder: " + error.message());
+  }
+}
+
+void publish_text(const std::filesystem::path& path, std::string_view text) {
+  make_directories(path.parent_path());
+  const Temporary temporary(temporary_beside(path), text, true);
+  if (::rename(temporary.path().c_str(), path.c_str()) != 0) fail(path, "replace", errno);
+}
+
+bool create_exclusively(const std::filesystem::path& path, std::string_view text) {
+  std::error_code gone;
+  if (!std::filesystem::is_directory(path.parent_path(), gone)) return false;
+  const Temporary temporary(temporary_beside(path), text, false);
+  if (::link(temporary.path().c_str(), path.c_str()) == 0) return true;
+  const int error = errno;
+  // A repeated NFS request may be told that the link is there: it is ours when the file has two names.
+  struct stat status {};
+  if (::stat(temporary.path().c_str(), &status) == 0 && status.st_nlink == 2) return true;
+  if (error == EEXIST || error == ENOENT) return false;
+  if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK)
+    return create_with_o_excl(path, text);
+  fail(path, "create", error);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,24 @@
+#pragma once
+// Writing where processes of several hosts write at once and locks may do nothing (Lustre, GPFS, NFS without flock).
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+/// A name no other process on any host uses: 16 random hexadecimal digits.
+std::string unique_name();
+
+/// Makes the folders of `directory`, which may appear or be made by another process meanwhile. \throws IoError
+void make_directories(const std::filesystem::path& directory);
+
+/// Replaces `path` as a whole: readers see the old or the new text, and of several writers one wins.
+/// Makes its folder. \throws IoError
+void publish_text(const std::filesystem::path& path, std::string_view text);
+
+/// Makes `path` with `text` unless it is there already; of several processes exactly one succeeds. Done with link(2),
+/// which is atomic on NFS, and O_EXCL where a file system has no hard links.
+/// \return false when it is there already, or its folder is gone. \throws IoError
+bool create_exclusively(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace fsdp

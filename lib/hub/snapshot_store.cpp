@@ -1,0 +1,185 @@
+#include "lib/hub/snapshot_store.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/hub/content_hash.hpp"
+#include "lib/hub/shared_write.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Size and time of change of a file: what a verified record remembers.
+std::string state_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  return fmt::format("{} {}.{:09}\n", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+}
+
+std::optional<std::string> text_of(const fs::path& path, std::uint64_t limit_bytes) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  return read_text_file(path, limit_bytes);
+}
+
+/// For files that only help later runs.
+void publish_if_possible(const fs::path& path, const std::string& text) {
+  try {
+    publish_text(path, text);
+  } catch (const IoError&) {
+  }
+}
+
+void copy_as_new(const fs::path& source, const fs::path& target) {
+  const auto temporary = target.parent_path() / (".tmp." + unique_name());
+  std::error_code error;
+  fs::copy_file(source, temporary, error);
+  if (!error) fs::rename(temporary, target, error);
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  throw IoError(target.string() + ": cannot copy from " + source.string() + ": " + error.message());
+}
+
+/// A link in place of what is there. \return false where the file system has no such links
+bool link_over(const fs::path& target, const fs::path& link, bool symbolic) {
+  const auto temporary = link.parent_path() / (".tmp." + unique_name());
+  std::error_code error;
+  if (symbolic) {
+    fs::create_symlink(target, temporary, error);
+  } else {
+    fs::create_hard_link(target, temporary, error);
+  }
+  if (error == std::errc::operation_not_permitted || error == std::errc::operation_not_supported ||
+      error == std::errc::function_not_supported || error == std::errc::cross_device_link) {
+    return false;
+  }
+  if (!error) fs::rename(temporary, link, error);
+  std::error_code ignored;
+  fs::remove(temporary, ignored);  // renaming one name of a file over another name of it leaves both
+  if (error) throw IoError(link.string() + ": cannot link to " + target.string() + ": " + error.message());
+  return true;
+}
+
+}  // namespace
+
+SnapshotStore SnapshotStore::in_cache(const fs::path& cache_dir, const RepoId& repo, bool symlinks) {
+  SnapshotStore store;
+  store.symlinks_ = symlinks;
+  store.base_ = fs::absolute(cache_dir).lexically_normal();
+  store.root_ = store.base_ / repo.folder();
+  store.own_ = store.root_ / ".fsdp";
+  return store;
+}
+
+SnapshotStore SnapshotStore::in_folder(const fs::path& local_dir) {
+  SnapshotStore store;
+  store.local_ = true;
+  store.base_ = fs::absolute(local_dir).lexically_normal();
+  if (!store.base_.has_filename()) store.base_ = store.base_.parent_path();
+  store.root_ = store.base_ / ".cache" / "huggingface";
+  store.own_ = store.root_ / ".fsdp";
+  return store;
+}
+
+fs::path SnapshotStore::snapshot(const std::string& commit) const {
+  return local_ ? base_ : root_ / "snapshots" / commit;
+}
+
+fs::path SnapshotStore::content(const RemoteFile& file) const {
+  return local_ ? base_ / file.path : root_ / "blobs" / file.hash();
+}
+
+fs::path SnapshotStore::work_directory(const RemoteFile& file) const { return own_ / "partial" / file.hash(); }
+
+fs::path SnapshotStore::verified_record(const RemoteFile& file) const {
+  // The path in a folder of its own kind: a file and a folder may share a name in different commits.
+  return own_ / "verified" / (local_ ? file.path + ".verified" : file.hash());
+}
+
+bool SnapshotStore::is_verified(const RemoteFile& file) const {
+  const auto state = state_of(content(file));
+  const auto record = text_of(verified_record(file), 4096);
+  return !state.empty() && record == file.hash() + " " + state;
+}
+
+void SnapshotStore::set_verified(const RemoteFile& file) const {
+  const auto text = file.hash() + " " + state_of(content(file));
+  if (text_of(verified_record(file), 4096) != text) publish_if_possible(verified_record(file), text);
+}
+
+void SnapshotStore::forget_verified(const RemoteFile& file) const {
+  std::error_code ignored;
+  fs::remove(verified_record(file), ignored);
+}
+
+void SnapshotStore::publish(const fs::path& data, const RemoteFile& file) const {
+  const auto target = content(file);
+  make_directories(target.parent_path());
+  if (::rename(data.c_str(), target.c_str()) != 0) {
+    throw IoError(target.string() + ": cannot move the finished download here: " + std::strerror(errno));
+  }
+  sync_directory(target.parent_path());
+}
+
+void SnapshotStore::add_to_snapshot(const std::string& commit, const RemoteFile& file, const fs::path& source) const {
+  const auto place = snapshot(commit) / file.path;
+  if (local_) {
+    make_directories(place.parent_path());
+    if (source != place) copy_as_new(source, place);
+    const auto seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    publish_if_possible(root_ / "download" / (file.path + ".metadata"),
+                        fmt::format("{}\n{}\n{:.6f}\n", commit, file.hash(), seconds));
+    return;
+  }
+  std::error_code error;
+  const bool same = fs::equivalent(place, source, error);
+  if (same && !error) return;
+  make_directories(place.parent_path());
+  const auto relative = source.lexically_relative(place.parent_path());
+  if (symlinks_ && link_over(relative, place, true)) return;
+  if (!link_over(source, place, false)) copy_as_new(source, place);
+}
+
+std::optional<std::string> SnapshotStore::read_ref(const std::string& revision) const {
+  if (is_commit_id(revision)) return revision;
+  const auto text = text_of((local_ ? own_ : root_) / "refs" / revision, 4096);
+  return text && is_commit_id(*text) ? text : std::nullopt;
+}
+
+void SnapshotStore::write_ref(const std::string& revision, const std::string& commit) const {
+  if (revision == commit || read_ref(revision) == commit) return;
+  publish_if_possible((local_ ? own_ : root_) / "refs" / revision, commit);
+}
+
+std::optional<std::vector<RemoteFile>> SnapshotStore::read_tree(const std::string& commit) const {
+  const auto text = text_of(root_ / "trees" / (commit + ".json"), 1u << 30);
+  return text ? tree_from_json(*text) : std::nullopt;
+}
+
+void SnapshotStore::write_tree(const std::string& commit, const std::vector<RemoteFile>& files) const {
+  publish_if_possible(root_ / "trees" / (commit + ".json"), tree_to_json(files));
+}
+
+void SnapshotStore::tag_cache() const {
+  const auto tag = (local_ ? root_ : base_) / "CACHEDIR.TAG";
+  std::error_code error;
+  if (fs::exists(tag, error)) return;
+  publish_if_possible(tag,
+                      "Signature: 8a477f597d28d172789f06886806bc55\n"
+                      "# This file is a cache directory tag created by fsdp-download.\n"
+                      "# For information about cache directory tags, see:\n"
+                      "#\thttps://bford.info/cachedir/\n");
+  if (local_) publish_if_possible(root_ / ".gitignore", "*");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,57 @@
+#pragma once
+// Where files go: huggingface_hub's cache layout, or a plain folder laid out as its local_dir.
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/hub/repo.hpp"
+
+namespace fsdp {
+
+/// Cache: CACHE/models--ORG--NAME/{blobs/HASH, snapshots/COMMIT/PATH -> blobs, refs/REVISION, trees/COMMIT.json}.
+/// Local: DIR/PATH and DIR/.cache/huggingface/{download/PATH.metadata, trees/COMMIT.json}.
+/// Ours, in a folder that others leave alone (.fsdp): partial/HASH, verified/..., manifest/COMMIT.json, ready/COMMIT.
+/// What only helps later runs is written where it can be: a cache that may only be read serves what it has.
+class SnapshotStore {
+ public:
+  static SnapshotStore in_cache(const std::filesystem::path& cache_dir, const RepoId& repo, bool symlinks);
+  static SnapshotStore in_folder(const std::filesystem::path& local_dir);
+
+  /// What users open.
+  std::filesystem::path snapshot(const std::string& commit) const;
+  /// Where a file's verified bytes lie (in the cache the same for all files of equal content).
+  std::filesystem::path content(const RemoteFile& file) const;
+  /// Folder of the claims and parts of a download.
+  std::filesystem::path work_directory(const RemoteFile& file) const;
+  std::filesystem::path manifest(const std::string& commit) const { return own_ / "manifest" / (commit + ".json"); }
+  std::filesystem::path ready_mark(const std::string& commit) const { return own_ / "ready" / commit; }
+  const std::filesystem::path& root() const { return root_; }
+
+  /// True when the content is there and was verified as it is now: same size, same time of change.
+  bool is_verified(const RemoteFile& file) const;
+  void set_verified(const RemoteFile& file) const;
+  void forget_verified(const RemoteFile& file) const;
+
+  /// Makes finished bytes the content. \throws IoError
+  void publish(const std::filesystem::path& data, const RemoteFile& file) const;
+  /// Makes the file appear in the snapshot, its content being there. \param source  the same content, for folders
+  void add_to_snapshot(const std::string& commit, const RemoteFile& file, const std::filesystem::path& source) const;
+
+  std::optional<std::string> read_ref(const std::string& revision) const;
+  void write_ref(const std::string& revision, const std::string& commit) const;
+  std::optional<std::vector<RemoteFile>> read_tree(const std::string& commit) const;
+  void write_tree(const std::string& commit, const std::vector<RemoteFile>& files) const;
+  /// Marks the cache for backup programs (CACHEDIR.TAG).
+  void tag_cache() const;
+
+ private:
+  std::filesystem::path verified_record(const RemoteFile& file) const;
+  bool local_ = false;
+  bool symlinks_ = true;
+  std::filesystem::path base_;  ///< the cache or the local folder
+  std::filesystem::path root_;  ///< of the repository in the cache; huggingface_hub's own folder in a local one
+  std::filesystem::path own_;   ///< .fsdp
+};
+
+}  // namespace fsdp

@@ -1,0 +1,139 @@
+#include "lib/hub/verify.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "lib/base/error.hpp"
+#include "lib/hub/content_hash.hpp"
+#include "lib/hub/download.hpp"
+#include "lib/hub/hub_client.hpp"
+#include "lib/hub/manifest.hpp"
+#include "lib/hub/shared_write.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Expected {
+  std::vector<RemoteFile> files;
+  std::string source;
+};
+
+/// Links of a snapshot point to blobs that are named by their hash; sizes are as found.
+std::vector<RemoteFile> files_by_links(const fs::path& snapshot) {
+  std::vector<RemoteFile> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(snapshot, error), end; !error && entry != end; entry.increment(error)) {
+    if (!entry->is_symlink(error)) continue;
+    RemoteFile file{entry->path().lexically_relative(snapshot).generic_string(), 0,
+                    fs::read_symlink(entry->path(), error).filename().string(), std::nullopt, std::nullopt};
+    file.size_bytes = fs::file_size(entry->path(), error);
+    error.clear();
+    if (file.blob_id.size() == 64) file.lfs_sha256 = file.blob_id;
+    files.push_back(std::move(file));
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return files;
+}
+
+Expected expected_files(const DownloadOptions& options, const SnapshotStore& store, const std::string& commit) {
+  const auto& wanted = options.selection;
+  if (const auto manifest = read_manifest(store.manifest(commit))) {
+    // Without patterns everything that was ever downloaded of this commit.
+    Selection all = wanted;
+    all.prefer_safetensors = false;
+    return {select_files(manifest->files, all).files, "manifest"};
+  }
+  if (const auto tree = store.read_tree(commit)) return {select_files(*tree, wanted).files, "listing"};
+  auto files = files_by_links(store.snapshot(commit));
+  if (files.empty()) throw MissingInput(store.snapshot(commit).string() + ": holds nothing that could be verified");
+  return {std::move(files), "blob names"};
+}
+
+/// "" when the file is right.
+std::string problem_of(const fs::path& path, const RemoteFile& file, const std::function<bool()>& stop) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return "is missing";
+  const auto size = fs::file_size(path, error);
+  if (error) return "cannot be read: " + error.message();
+  if (size != file.size_bytes) {
+    return "has " + std::to_string(size) + " bytes instead of " + std::to_string(file.size_bytes);
+  }
+  const auto hash = hash_file(path, hash_kind(file.hash()), stop);
+  if (hash.empty()) throw Stopped();
+  return hash == file.hash() ? "" : "has the hash " + hash + " instead of " + file.hash();
+}
+
+/// Calls `use` for 0 ... count - 1 in some order, from `jobs` threads. \throws what the first of them threw
+void in_parallel(std::size_t count, int jobs, const std::function<void(std::size_t)>& use) {
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < jobs; ++i) {
+      threads.emplace_back([&] {
+        try {
+          for (auto at = next++; at < count; at = next++) use(at);
+        } catch (...) {
+          next = count;
+          const std::lock_guard lock(mutex);
+          if (!failure) failure = std::current_exception();
+        }
+      });
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::string commit_of(const DownloadOptions& options, const SnapshotStore& store) {
+  const auto commit = store.read_ref(options.revision);
+  std::error_code error;
+  if (!commit || !fs::is_directory(store.snapshot(*commit), error)) {
+    throw MissingInput(options.repo.name + " at revision \"" + options.revision + "\" is not in " +
+                       store.root().string() + ": nothing to verify; download it first");
+  }
+  return *commit;
+}
+
+}  // namespace
+
+VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
+                             const std::function<bool()>& stop) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto store = store_of(options, settings);
+  VerifyReport report;
+  report.commit = commit_of(options, store);
+  report.snapshot = store.snapshot(report.commit);
+  const auto expected = expected_files(options, store, report.commit);
+  report.source = expected.source;
+  report.files = expected.files.size();
+  std::mutex mutex;
+  in_parallel(expected.files.size(), options.jobs, [&](std::size_t i) {
+    const auto& file = expected.files[i];
+    const auto problem = problem_of(report.snapshot / file.path, file, stop);
+    std::error_code error;
+    if (problem.empty()) {
+      if (fs::equivalent(report.snapshot / file.path, store.content(file), error)) store.set_verified(file);
+    } else {
+      store.forget_verified(file);
+    }
+    const std::lock_guard lock(mutex);
+    report.bytes += file.size_bytes;
+    if (!problem.empty()) report.problems.push_back({file.path, problem});
+  });
+  std::sort(report.problems.begin(), report.problems.end(),
+            [](const auto& a, const auto& b) { return a.path < b.path; });
+  std::error_code ignored;
+  if (!report.problems.empty()) fs::remove(store.ready_mark(report.commit), ignored);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+}  // namespace fsdp

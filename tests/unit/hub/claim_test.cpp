@@ -1,0 +1,142 @@
+#include "lib/hub/claim.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "lib/hub/heartbeat.hpp"
+#include "tests/unit/hub/hub_test_support.hpp"
+
+using namespace fsdp;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+TEST_SUITE("hub/claim") {
+  TEST_CASE("ProcessIdentity: knows itself, a dead process and what it cannot know") {
+    const auto own = ProcessIdentity::own();
+    CHECK(own.pid == ::getpid());
+    CHECK_FALSE(own.surely_gone());
+    const auto copy = ProcessIdentity::from_json(own.to_json());
+    CHECK(copy.words() == own.words());
+    CHECK_FALSE(copy.surely_gone());
+    CHECK(test::ended().surely_gone());
+    CHECK_FALSE(test::elsewhere().surely_gone());
+    for (const auto* text : {"", "{}", "[1]", "released", "{\"host\":1}"}) {
+      CHECK_THROWS(ProcessIdentity::from_json(text));
+    }
+  }
+
+  TEST_CASE("ClaimWatch: one at a time, the next after a release, each with a number of its own") {
+    const test::TempDir directory;
+    ClaimWatch first(directory / "a", 1h), second(directory / "a", 1h);
+    const auto generation = first.try_take();
+    REQUIRE(generation == 1);
+    {
+      const Claim claim(directory / "a", *generation);
+      CHECK_FALSE(second.try_take());
+      CHECK(second.holder() == ProcessIdentity::own().words());
+      CHECK(owner_state(directory / "a", 1) == OwnerState::silent);
+    }
+    CHECK(owner_state(directory / "a", 1) == OwnerState::gone);
+    CHECK(second.try_take() == 2);
+    CHECK_FALSE(first.try_take());
+  }
+
+  TEST_CASE("ClaimWatch: a process that ended is followed at once") {
+    const test::TempDir directory;
+    test::write_file(directory / "claim.4", test::ended().to_json());
+    CHECK(ClaimWatch(directory.path(), 1h).try_take() == 5);
+  }
+
+  TEST_CASE("ClaimWatch: another host's is waited for as long as it beats, and then for the silence") {
+    const test::TempDir directory;
+    test::write_file(directory / "claim.1", test::elsewhere().to_json());
+    ClaimWatch watch(directory.path(), 300ms);
+    for (int i = 0; i < 5; ++i) {
+      std::this_thread::sleep_for(100ms);
+      fs::last_write_time(directory / "claim.1", fs::file_time_type::clock::now());
+      REQUIRE_FALSE(watch.try_take());
+    }
+    CHECK(watch.holder() == "process 7 on far");
+    std::this_thread::sleep_for(350ms);
+    CHECK(watch.try_take() == 2);
+  }
+
+  TEST_CASE("ClaimWatch: silent long before is silent enough") {
+    const test::TempDir directory;
+    test::write_file(directory / "claim.1", test::elsewhere().to_json());
+    fs::last_write_time(directory / "claim.1", fs::file_time_type::clock::now() - 11min);
+    CHECK_FALSE(ClaimWatch(directory.path(), 70s).try_take());
+    CHECK(ClaimWatch(directory.path(), 60s).try_take() == 2);
+  }
+
+  TEST_CASE("ClaimWatch: an unreadable claim counts as one of an unknown process") {
+    const test::TempDir directory;
+    test::write_file(directory / "claim.1", "");
+    ClaimWatch watch(directory.path(), 200ms);
+    CHECK_FALSE(watch.try_take());
+    CHECK(watch.holder() == "an unknown process");
+    std::this_thread::sleep_for(250ms);
+    CHECK(watch.try_take() == 2);
+  }
+
+  TEST_CASE("ClaimWatch: of many that try at once one wins, again and again") {
+    const test::TempDir directory;
+    for (std::uint64_t round = 1; round <= 20; ++round) {
+      std::atomic<int> winners{0};
+      {
+        std::vector<std::jthread> threads;
+        for (int i = 0; i < 8; ++i) {
+          threads.emplace_back([&] {
+            const auto generation = ClaimWatch(directory.path(), 1h).try_take();
+            if (generation) ++winners;
+            if (generation) CHECK(*generation == round);
+          });
+        }
+      }
+      REQUIRE(winners == 1);
+      Claim(directory.path(), round);  // released at once
+    }
+  }
+
+  TEST_CASE("Claim: sees that it was taken over, or that its folder is gone; its end removes everything") {
+    const test::TempDir directory;
+    const auto folder = directory / "hash";
+    {
+      Claim claim(folder, ClaimWatch(folder, 1h).try_take().value());
+      claim.beat();
+      CHECK_FALSE(claim.lost());
+      test::write_file(folder / "claim.2", test::elsewhere().to_json());
+      claim.beat();
+      CHECK(claim.lost());
+    }
+    CHECK(owner_state(folder, 1) == OwnerState::silent);  // what was lost is not released
+    fs::remove(folder / "claim.2");
+    test::write_file(folder / "claim.1", "released");
+    Claim claim(folder, ClaimWatch(folder, 1h).try_take().value());
+    test::write_file(folder / "part.1" / "data", "x");
+    claim.end();
+    CHECK_FALSE(fs::exists(folder));
+    Claim orphan(folder, 1);
+    orphan.beat();
+    CHECK(orphan.lost());
+  }
+
+  TEST_CASE("Heartbeat: keeps claims fresh and lets go of those that ended") {
+    const test::TempDir directory;
+    auto claim = std::make_shared<Claim>(directory.path(), ClaimWatch(directory.path(), 1h).try_take().value());
+    const auto file = directory / "claim.1";
+    fs::last_write_time(file, fs::file_time_type::clock::now() - 1h);
+    Heartbeat heartbeat(20ms);
+    heartbeat.add(claim);
+    const auto is_fresh = [&] { return fs::file_time_type::clock::now() - fs::last_write_time(file) < 30min; };
+    for (int i = 0; i < 500 && !is_fresh(); ++i) std::this_thread::sleep_for(10ms);
+    CHECK(is_fresh());
+    claim.reset();
+    for (int i = 0; i < 500 && owner_state(directory.path(), 1) != OwnerState::gone; ++i)
+      std::this_thread::sleep_for(10ms);
+    CHECK(owner_state(directory.path(), 1) == OwnerState::gone);
+  }
+}

@@ -1,0 +1,180 @@
+// Names, addresses, settings and selections.
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "lib/base/error.hpp"
+#include "lib/hub/hub_failure.hpp"
+#include "lib/hub/hub_settings.hpp"
+#include "lib/hub/repo.hpp"
+#include "lib/hub/selection.hpp"
+#include "lib/hub/transfer_progress.hpp"
+#include "lib/hub/url.hpp"
+#include "tests/unit/hub/hub_test_support.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+RemoteFile file(const std::string& path) { return {path, 1, std::string(40, 'a'), std::nullopt, std::nullopt}; }
+
+std::vector<std::string> selected(const std::vector<std::string>& paths, const Selection& selection) {
+  std::vector<RemoteFile> files;
+  for (const auto& path : paths) files.push_back(file(path));
+  std::vector<std::string> names;
+  for (const auto& one : select_files(files, selection).files) names.push_back(one.path);
+  return names;
+}
+
+HubSettings settings_of(const std::map<std::string, std::string>& variables) {
+  return hub_settings([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::string() : found->second;
+  });
+}
+
+}  // namespace
+
+TEST_SUITE("hub/names") {
+  TEST_CASE("RepoId: names and folders") {
+    CHECK(RepoId::parse(RepoType::model, "codellama/CodeLlama-7b-hf").folder() == "models--codellama--CodeLlama-7b-hf");
+    CHECK(RepoId::parse(RepoType::dataset, "laion/strategic_game_chess").folder() ==
+          "datasets--laion--strategic_game_chess");
+    CHECK(RepoId::parse(RepoType::model, "gpt2").folder() == "models--gpt2");
+    for (const char* wrong :
+         {"", "/", "a/", "/a", "a/b/c", "..", "../a", "a/..", "a b", "a/b\n", "-x/y", "a/.b", "a%2fb"}) {
+      CAPTURE(wrong);
+      CHECK_THROWS_AS(RepoId::parse(RepoType::model, wrong), UsageError);
+    }
+  }
+
+  TEST_CASE("check_remote_file: nothing lands outside its folder") {
+    for (const char* right : {"a", "a/b.c", "..a/b..", "a b/ü"}) CHECK_NOTHROW(check_remote_file(file(right)));
+    for (const char* wrong : {"", "/a", "../a", "a/../b", "a/..", ".", "a/./b", "a/", "a\nb", "a\x7f"}) {
+      CAPTURE(wrong);
+      CHECK_THROWS_AS(check_remote_file(file(wrong)), FormatError);
+    }
+    auto no_hash = file("a");
+    no_hash.blob_id = "../../x";
+    CHECK_THROWS_AS(check_remote_file(no_hash), FormatError);
+  }
+
+  TEST_CASE("tree json: round trip; anything else is no listing") {
+    std::vector<RemoteFile> files{file("a"), {"b/c", 1ull << 40, std::string(40, 'b'), std::string(64, 'c'), "xet"}};
+    const auto text = tree_to_json(files);
+    const auto back = tree_from_json(text);
+    REQUIRE(back);
+    REQUIRE(back->size() == 2);
+    CHECK((*back)[1].path == "b/c");
+    CHECK((*back)[1].size_bytes == 1ull << 40);
+    CHECK((*back)[1].hash() == std::string(64, 'c'));
+    CHECK((*back)[1].xet_hash == "xet");
+    CHECK((*back)[0].hash() == std::string(40, 'a'));
+    for (const char* wrong :
+         {"", "[]", "{}", R"({"format_version":2,"files":{}})", R"({"format_version":1,"files":{"a":{}}})",
+          R"({"format_version":1,"files":{"../a":{"size":1,"blob_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}})"}) {
+      CHECK_FALSE(tree_from_json(wrong));
+    }
+  }
+
+  TEST_CASE("urls: origin, resolution, what may be logged") {
+    CHECK(url_origin("HTTPS://HuggingFace.co/api?x=1") == "https://huggingface.co:443");
+    CHECK(url_origin("http://h/") == "http://h:80");
+    CHECK(url_origin("https://h:8443/x") != url_origin("https://h/x"));
+    CHECK(url_origin("http://user:pw@h/x") == "http://h:80");
+    for (const char* wrong : {"", "file:///etc/passwd", "ftp://h/", "h/x", "http://"}) {
+      CHECK_THROWS_AS(url_origin(wrong), IoError);
+    }
+    CHECK(resolve_url("http://h/a/b?c=1", "/x/y?z=2") == "http://h/x/y?z=2");
+    CHECK(resolve_url("http://h/a", "https://other/b") == "https://other/b");
+    CHECK(loggable_url("https://u:p@h/x/y?X-Amz-Signature=secret#f") == "https://h/x/y");
+    CHECK(percent_encode("refs/pr/5") == "refs%2Fpr%2F5");
+    CHECK(percent_encode("a b/ü?#", "/") == "a%20b/%C3%BC%3F%23");
+  }
+
+  TEST_CASE("hub_settings: defaults and every variable") {
+    const auto plain = settings_of({{"HOME", "/home/me"}});
+    CHECK(plain.endpoint == "https://huggingface.co");
+    CHECK(plain.cache_dir == "/home/me/.cache/huggingface/hub");
+    CHECK(plain.token.empty());
+    CHECK_FALSE(plain.offline);
+    CHECK(plain.symlinks);
+    CHECK(settings_of({{"HF_HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}).cache_dir == "/h/hub");
+    CHECK(settings_of({{"XDG_CACHE_HOME", "/x"}}).cache_dir == "/x/huggingface/hub");
+    CHECK(settings_of({{"HF_HUB_CACHE", "/c"}, {"HUGGINGFACE_HUB_CACHE", "/old"}}).cache_dir == "/c");
+    CHECK(settings_of({{"HUGGINGFACE_HUB_CACHE", "/old"}}).cache_dir == "/old");
+    CHECK(settings_of({{"HF_ENDPOINT", "https://mirror/hf//"}}).endpoint == "https://mirror/hf");
+    CHECK(settings_of({{"HF_TOKEN", " hf_x\n"}}).token == "hf_x");
+    for (const char* yes : {"1", "on", "Yes", "TRUE"}) CHECK(settings_of({{"HF_HUB_OFFLINE", yes}}).offline);
+    for (const char* no : {"", "0", "off", "no", "2"}) CHECK_FALSE(settings_of({{"HF_HUB_OFFLINE", no}}).offline);
+    CHECK(settings_of({{"TRANSFORMERS_OFFLINE", "1"}}).offline);
+    CHECK(settings_of({{"HF_HUB_DOWNLOAD_TIMEOUT", "30"}}).stall_timeout == std::chrono::seconds(30));
+    CHECK_THROWS_AS(settings_of({{"HF_HUB_ETAG_TIMEOUT", "-1"}}), UsageError);
+    CHECK_THROWS_AS(settings_of({{"HF_TOKEN", "hf_x\r\nHost: evil"}}), UsageError);
+    CHECK_THROWS_AS(settings_of({{"HF_ENDPOINT", "file:///x"}}), UsageError);
+    const test::TempDir home;
+    test::write_file(home / "token", "hf_file\n");
+    CHECK(settings_of({{"HF_HOME", home.path().string()}}).token == "hf_file");
+    CHECK(settings_of({{"HF_HOME", home.path().string()}, {"HF_TOKEN", "hf_env"}}).token == "hf_env");
+    CHECK(settings_of({{"HF_HOME", home.path().string()}, {"HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"}}).token.empty());
+  }
+
+  TEST_CASE("matches: as huggingface_hub matches") {
+    CHECK(matches("*.json", "a/b.json"));
+    CHECK(matches("data/", "data/a/b"));
+    CHECK(matches("[!m]*", "config.json"));
+    CHECK(matches("a?c", "abc"));
+    CHECK(matches("a\\b*", "a\\bc"));
+    CHECK_FALSE(matches("*.JSON", "a.json"));
+    CHECK_FALSE(matches("config", "config.json"));
+  }
+
+  TEST_CASE("select_files: other formats only where there are safetensors and no patterns") {
+    const std::vector<std::string> both{"a.safetensors", "b.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+                                        "x.h5"};
+    CHECK(selected(both, {}) == std::vector<std::string>{"a.safetensors", "b.json"});
+    CHECK(selected({"b.json", "pytorch_model.bin"}, {}).size() == 2);
+    Selection all;
+    all.prefer_safetensors = false;
+    CHECK(selected(both, all).size() == 5);
+    CHECK(selected(both, {{"*"}, {}, 0, true}).size() == 5);
+    CHECK(selected(both, {{"*"}, {"*.bin", "x*"}, 2, true}) == std::vector<std::string>{"a.safetensors", "b.json"});
+    CHECK(selected(both, {{}, {"*.safetensors"}, 0, true}).size() == 4);
+    CHECK_THROWS_AS(selected(both, {{"none"}, {}, 0, true}), UsageError);
+    CHECK(preset_of("codellama/CodeLlama-7b-hf").include.size() == 8);
+    CHECK(preset_of("laion/strategic_game_chess").type == RepoType::dataset);
+    CHECK(preset_of("org/any").include.empty());
+  }
+
+  TEST_CASE("hub_failure: exit codes and no control characters from the server") {
+    const HubSettings settings = settings_of({{"HF_ENDPOINT", "http://h"}});
+    HubRequest request;
+    request.repo = RepoId::parse(RepoType::model, "a/b");
+    request.revision = "main";
+    const auto code = [&](int status, HttpHeaders headers) {
+      return hub_failure({status, headers}, request, settings).code();
+    };
+    CHECK(code(404, {}) == ExitCode::bad_input);
+    CHECK(code(401, {}) == ExitCode::bad_input);
+    CHECK(code(404, {{"x-error-code", "RevisionNotFound"}}) == ExitCode::bad_input);
+    CHECK(code(404, {{"x-error-code", "EntryNotFound"}}) == ExitCode::bad_input);
+    CHECK(code(403, {{"x-error-code", "GatedRepo"}}) == ExitCode::failed);
+    CHECK(code(403, {}) == ExitCode::failed);
+    CHECK(code(500, {}) == ExitCode::failed);
+    const std::string text = hub_failure({500, {{"x-error-message", "a\x1b[31m\nb"}}}, request, settings).what();
+    CHECK(text.find("a[31mb") != std::string::npos);
+  }
+
+  TEST_CASE("TransferProgress: speed of the last seconds and time left") {
+    TransferProgress progress(4ull << 30);
+    const TransferProgress::Clock::time_point start{};
+    CHECK(progress.rate() == 0);
+    progress.sample(start, 0);
+    for (int i = 1; i <= 60; ++i) {
+      progress.sample(start + std::chrono::seconds(i), (i <= 30 ? 0ull : static_cast<std::uint64_t>(i - 30)) << 20);
+    }
+    CHECK(progress.rate() == doctest::Approx(1 << 20));
+    CHECK(progress.line(3ull << 30) == "3.00 GiB of 4.00 GiB, 75 %, 1 MiB/s, 17:04 left");
+    CHECK(TransferProgress(0).line(0) == "0 KiB of 0 KiB, 100 %, 0 KiB/s");
+  }
+}
