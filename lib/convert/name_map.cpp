@@ -117,7 +117,10 @@ class MappedSource final : public DecoratedSource {
 
   std::int64_t heads(NameChange change) const { return is_queries(change) ? config_->num_heads : config_->kv_heads(); }
 
-  void transpose(std::size_t tensor, std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+  /// Reads the matrix as it is stored, a buffer of rows at a time, and hands each on with its first row and their
+  /// number.
+  template <typename Body>
+  void for_row_blocks(std::size_t tensor, std::vector<ReadSum>* sums, const Body& body) const {
     const auto inner = inner_tensor_[tensor];
     const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
     const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
@@ -129,24 +132,25 @@ class MappedSource final : public DecoratedSource {
       const auto part = std::min(step, rows - row);
       const auto in = std::span(buffer).first(part * columns * item);
       inner_->read(inner, row * columns, part * columns, in, sums);
-      scatter_rows(in, row, part, rows, columns, item, out);
+      body(std::span<const std::byte>(in), row, part);
     }
+  }
+
+  void transpose(std::size_t tensor, std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+    const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
+    const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
+    const auto item = dtype_size_bytes(tensors_[tensor].dtype);
+    for_row_blocks(tensor, sums,
+                   [&](auto in, auto row, auto part) { scatter_rows(in, row, part, rows, columns, item, out); });
   }
 
   /// A part of a transposed matrix, for whoever does not take it whole: a pass over everything for each buffer of rows.
   std::optional<std::uint32_t> read_columns(std::size_t tensor, std::uint64_t first, std::uint64_t count,
                                             std::span<std::byte> out) const {
-    const auto inner = inner_tensor_[tensor];
     const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
     const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
     const auto item = dtype_size_bytes(tensors_[tensor].dtype);
-    const auto step =
-        inner_->prefers_whole(inner) ? rows : std::clamp<std::uint64_t>(kBufferBytes / (columns * item), 1, rows);
-    std::vector<std::byte> buffer(step * columns * item);
-    for (std::uint64_t row = 0; row < rows; row += step) {
-      const auto part = std::min(step, rows - row);
-      const auto in = std::span(buffer).first(part * columns * item);
-      inner_->read(inner, row * columns, part * columns, in, nullptr);
+    for_row_blocks(tensor, nullptr, [&](auto in, auto row, auto part) {
       for (auto c = first / rows; c <= (first + count - 1) / rows; ++c) {
         const auto begin = std::max(first, c * rows + row), end = std::min(first + count, c * rows + row + part);
         for (auto at = begin; at < end; ++at) {
@@ -154,7 +158,7 @@ class MappedSource final : public DecoratedSource {
           std::memcpy(out.data() + (at - first) * item, in.data() + (r * columns + c) * item, item);
         }
       }
-    }
+    });
     return std::nullopt;
   }
 

@@ -108,16 +108,6 @@ class Stop(ConvertCase):
 
 
 class NoRoom(ConvertCase):
-    def small_disk(self, size):
-        """A tmpfs of `size`, where this user may mount one."""
-        disk = self.folder / "disk"
-        disk.mkdir(exist_ok=True)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, text=True, check=False)
-        if mounted.returncode:
-            self.skipTest(f"no tmpfs can be mounted here (the file-size test stands in): {mounted.stderr.strip()}")
-        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=False)
-        return disk
-
     def test_full_disk(self):
         disk = self.small_disk("40k")
         for ranks in (0, 2):

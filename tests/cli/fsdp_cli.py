@@ -202,6 +202,16 @@ class Case(unittest.TestCase):
         self.assertEqual(result.code, code, str(result))
         return result.json() if code == 0 else result
 
+    def small_disk(self, size):
+        """A tmpfs of `size`, where this user may mount one."""
+        disk = self.folder / "disk"
+        disk.mkdir(exist_ok=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, text=True, check=False)
+        if mounted.returncode:
+            self.skipTest(f"no tmpfs can be mounted here (the file-size test stands in): {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=False)
+        return disk
+
     def assert_refused(self, result, code, *words):
         """One message, the right exit code, and the message names `words`."""
         self.assertEqual(result.code, code, str(result))
