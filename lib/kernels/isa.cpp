@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 namespace fsdp::kernels::FSDP_KERNEL_ISA {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 #include "lib/kernels/element.hpp"
 #include "lib/kernels/dropout.hpp"
 #include "lib/kernels/flat.hpp"
+#include "lib/kernels/llama.hpp"
 #include "lib/kernels/rowwise.hpp"
 #include "lib/kernels/softmax.hpp"
 
@@ -43,6 +45,14 @@ const Table kTable = {
     .cross_entropy = [](Type type, const CrossEntropyArgs& a, std::int64_t b,
                         std::int64_t e) { FSDP_FOR_TYPE(cross_entropy, a, b, e) },
     .dropout = [](Type type, const DropoutArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(dropout, a, b, e) },
+    .rms_norm = [](Type type, const RmsNormArgs& a, std::int64_t b,
+                   std::int64_t e) { FSDP_FOR_TYPE(rms_norm, a, b, e) },
+    .rms_norm_backward = [](Type type, const RmsNormBackwardArgs& a, std::int64_t b,
+                            std::int64_t e) { FSDP_FOR_TYPE(rms_norm_backward, a, b, e) },
+    .swiglu = [](Type type, const SwigluArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(swiglu, a, b, e) },
+    .swiglu_backward = [](Type type, const SwigluBackwardArgs& a, std::int64_t b,
+                          std::int64_t e) { FSDP_FOR_TYPE(swiglu_backward, a, b, e) },
+    .rope = [](Type type, const RopeArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(rope, a, b, e) },
     .add_bias = [](Type type, void* x, const void* y, const void* bias, std::int64_t dim, std::int64_t b,
                    std::int64_t e) { FSDP_FOR_TYPE(add_bias, x, y, bias, dim, b, e) },
     .column_sum = [](Type type, const void* x, float* sum, std::int64_t dim, std::int64_t b,

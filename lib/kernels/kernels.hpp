@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+#include "lib/kernels/llama_args.hpp"
+
 namespace fsdp::kernels {
 
 /// Storage types; bf16 and f16 are bit patterns in memory.
@@ -16,7 +18,7 @@ enum class Type { f32, bf16, f16 };
 struct EmbedArgs {
   void* out_TD;
   const void* token_VD;
-  const void* position_LD;
+  const void* position_LD;  ///< may be null
   const std::int32_t* ids_T;
   std::int64_t row_length;  ///< L: row t sits at position t % L, shifted by first_position
   std::int64_t first_position;
@@ -117,6 +119,11 @@ struct Table {
   void (*causal_softmax_backward)(Type, const SoftmaxBackwardArgs&, std::int64_t, std::int64_t);
   LossSum (*cross_entropy)(Type, const CrossEntropyArgs&, std::int64_t, std::int64_t);
   void (*dropout)(Type, const DropoutArgs&, std::int64_t, std::int64_t);
+  void (*rms_norm)(Type, const RmsNormArgs&, std::int64_t, std::int64_t);
+  void (*rms_norm_backward)(Type, const RmsNormBackwardArgs&, std::int64_t, std::int64_t);
+  void (*swiglu)(Type, const SwigluArgs&, std::int64_t, std::int64_t);
+  void (*swiglu_backward)(Type, const SwigluBackwardArgs&, std::int64_t, std::int64_t);
+  void (*rope)(Type, const RopeArgs&, std::int64_t, std::int64_t);
   /// x[r, :] += y[r, :] + bias (y, bias may be null)
   void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t, std::int64_t);
   /// sum_D += column sums of x

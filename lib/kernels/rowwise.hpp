@@ -5,6 +5,10 @@ void embed(const EmbedArgs& a, std::int64_t begin, std::int64_t end) {
   for (std::int64_t t = begin; t < end; ++t) {
     T* out = static_cast<T*>(a.out_TD) + t * a.dim;
     const T* token = static_cast<const T*>(a.token_VD) + a.ids_T[t] * a.dim;
+    if (a.position_LD == nullptr) {
+      std::memcpy(out, token, static_cast<std::size_t>(a.dim) * sizeof(T));
+      continue;
+    }
     const T* position = static_cast<const T*>(a.position_LD) + (a.first_position + t % a.row_length) * a.dim;
 #pragma omp simd
     for (std::int64_t j = 0; j < a.dim; ++j) store(out, j, load(token, j) + load(position, j));

@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 
 #include "lib/kernels/kernels.hpp"
 #include "lib/model/ops.hpp"
@@ -23,11 +24,40 @@
 namespace fsdp {
 namespace {
 
-/// [N, 3D] seen as its q, k or v part: [B, H, L, head_size], strided.
+/// The packed projections seen as their q, k or v part: [B, heads of that part, L, head_size], strided.
 at::Tensor part(const at::Tensor& qkv_N3D, const AttentionShape& s, std::int64_t which) {
-  const auto width = s.heads * s.head_size;
-  return qkv_N3D.as_strided({s.rows, s.heads, s.length, s.head_size}, {s.length * 3 * width, s.head_size, 3 * width, 1},
-                            qkv_N3D.storage_offset() + which * width);
+  const auto width = s.packed_width();
+  const auto first_head = which == 0 ? 0 : s.heads + (which - 1) * s.key_heads();
+  return qkv_N3D.as_strided({s.rows, which == 0 ? s.heads : s.key_heads(), s.length, s.head_size},
+                            {s.length * width, s.head_size, width, 1},
+                            qkv_N3D.storage_offset() + first_head * s.head_size);
+}
+
+/// Of x [H, ...] the heads that are member `member` of their groups: [kv_heads, ...], a view.
+at::Tensor members(const at::Tensor& x, const AttentionShape& s, std::int64_t member) {
+  if (s.group() == 1) return x;
+  return x.unflatten(0, {s.key_heads(), s.group()}).select(1, member);
+}
+
+/// Keys or values [B, kv_heads, L, head_size] once for each head of queries.
+at::Tensor for_every_head(const at::Tensor& x, const AttentionShape& s) {
+  return s.group() == 1 ? x : x.repeat_interleave(s.group(), 1);
+}
+
+/// The inverse for gradients: heads of one group add up.
+at::Tensor sum_of_groups(const at::Tensor& x, const AttentionShape& s) {
+  return s.group() == 1 ? x : x.unflatten(1, {s.key_heads(), s.group()}).sum(2);
+}
+
+/// out (+)= sum over the group's members of a(member) @ b(member)
+template <typename Left, typename Right>
+void sum_over_group(at::Tensor out, const AttentionShape& s, const Left& a, const Right& b) {
+  gemm_out(out, a(0), b(0));
+  for (std::int64_t m = 1; m < s.group(); ++m) {
+    auto more = at::empty_like(out);
+    gemm_out(more, a(m), b(m));
+    out.add_(more);
+  }
 }
 
 at::Tensor heads_of(const at::Tensor& x_ND, const AttentionShape& s) {
@@ -65,8 +95,10 @@ at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s,
   auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_N3D.options());
   // Per sequence: the batch dimension is then the heads', whose stride batched products take without a copy.
   for (std::int64_t b = 0; b < s.rows; ++b) {
-    auto scores = probs[b];
-    gemm_out(scores, q[b], k[b].transpose(1, 2));
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto scores = members(probs[b], s, m);
+      gemm_out(scores, members(q[b], s, m), k[b].transpose(1, 2));
+    }
   }
   const auto type = kernel_type(qkv_N3D.scalar_type());
   const kernels::SoftmaxArgs args{probs.data_ptr(), s.length, s.length, score_scale(s)};
@@ -81,8 +113,10 @@ at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s,
   }
   auto out = heads_of(out_ND, s);
   for (std::int64_t b = 0; b < s.rows; ++b) {
-    auto target = out[b];
-    gemm_out(target, used[b], v[b]);
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto target = members(out[b], s, m);
+      gemm_out(target, members(used[b], s, m), v[b]);
+    }
   }
   return out_ND;
 }
@@ -108,10 +142,13 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
   }
   auto grad_scores = at::empty_like(probs);
   for (std::int64_t b = 0; b < s.rows; ++b) {
-    auto gv = grad_v[b];
-    gemm_out(gv, used[b].transpose(1, 2), grad_out[b]);
-    auto gs = grad_scores[b];
-    gemm_out(gs, grad_out[b], v[b].transpose(1, 2));
+    const auto grad_of = [&](std::int64_t m) { return members(grad_out[b], s, m); };
+    sum_over_group(
+        grad_v[b], s, [&](std::int64_t m) { return members(used[b], s, m).transpose(1, 2); }, grad_of);
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto gs = members(grad_scores[b], s, m);
+      gemm_out(gs, grad_of(m), v[b].transpose(1, 2));
+    }
   }
   if (s.dropout > 0) {
     auto flat = grad_scores.view({-1, s.length});
@@ -123,10 +160,13 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
   for_score_rows(s.rows * s.heads * s.length, s.length,
                  [&](auto b, auto e) { kernels::table().causal_softmax_backward(type, args, b, e); });
   for (std::int64_t b = 0; b < s.rows; ++b) {
-    auto gq = grad_q[b];
-    gemm_out(gq, grad_scores[b], k[b]);
-    auto gk = grad_k[b];
-    gemm_out(gk, grad_scores[b].transpose(1, 2), q[b]);
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto gq = members(grad_q[b], s, m);
+      gemm_out(gq, members(grad_scores[b], s, m), k[b]);
+    }
+    sum_over_group(
+        grad_k[b], s, [&](std::int64_t m) { return members(grad_scores[b], s, m).transpose(1, 2); },
+        [&](std::int64_t m) { return members(q[b], s, m); });
   }
   saved = {};
   return grad_qkv;
@@ -139,17 +179,19 @@ bool use_short_rows(const at::Tensor& qkv, const AttentionShape& s) {
 /// Attention by its formula, for dropout on other devices: a fused kernel would draw a mask of its own, another one
 /// when activation checkpointing runs the forward again.
 at::Tensor formula_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
-  auto scores = at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) * static_cast<double>(score_scale(s));
+  auto scores =
+      at::matmul(q, for_every_head(k, s).transpose(-2, -1)).to(at::kFloat) * static_cast<double>(score_scale(s));
   const auto future = at::ones({s.length, s.length}, scores.options().dtype(at::kBool)).triu(1);
   const auto probs = scores.masked_fill(future, -INFINITY).softmax(-1);
   auto mask = at::ones({s.rows * s.heads * s.length, s.length}, at::kFloat);
   ops::dropout(mask, score_keys(s), s.dropout);
-  return at::matmul((probs * mask.view(probs.sizes()).to(probs.device())).to(v.scalar_type()), v);
+  return at::matmul((probs * mask.view(probs.sizes()).to(probs.device())).to(v.scalar_type()), for_every_head(v, s));
 }
 
 /// Forward on devices without kernels of ours.
 at::Tensor device_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
-  return s.dropout > 0 ? formula_attention(q, k, v, s) : at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+  if (s.dropout > 0) return formula_attention(q, k, v, s);
+  return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true, std::nullopt, /*enable_gqa=*/s.group() > 1);
 }
 
 at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
@@ -170,7 +212,8 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
   const auto k = part(qkv_N3D, shape, 1);
   const auto v = part(qkv_N3D, shape, 2);
   if (qkv_N3D.device().is_cpu()) {
-    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
+    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        q, for_every_head(k, shape), for_every_head(v, shape), 0.0, /*is_causal=*/true);
     if (keep_for_backward) saved.logsumexp = logsumexp;
     return merge_heads(out, shape);
   }
@@ -192,11 +235,12 @@ at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Te
   const auto write = [&](std::int64_t which, const at::Tensor& grad) { part(grad_qkv, shape, which).copy_(grad); };
   if (qkv_N3D.device().is_cpu()) {
     auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        heads_of(grad_out_ND, shape), part(qkv_N3D, shape, 0), part(qkv_N3D, shape, 1), part(qkv_N3D, shape, 2),
-        heads_of(out_ND, shape), saved.logsumexp, 0.0, /*is_causal=*/true);
+        heads_of(grad_out_ND, shape), part(qkv_N3D, shape, 0), for_every_head(part(qkv_N3D, shape, 1), shape),
+        for_every_head(part(qkv_N3D, shape, 2), shape), heads_of(out_ND, shape), saved.logsumexp, 0.0,
+        /*is_causal=*/true);
     write(0, gq);
-    write(1, gk);
-    write(2, gv);
+    write(1, sum_of_groups(gk, shape));
+    write(2, sum_of_groups(gv, shape));
   } else {
     const auto grads = torch::autograd::grad({saved.graph_out}, {saved.graph_q, saved.graph_k, saved.graph_v},
                                              {heads_of(grad_out_ND, shape)});

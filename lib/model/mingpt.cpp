@@ -1,17 +1,14 @@
-#include "lib/model/mingpt.hpp"
+// minGPT (Karpathy): token and position embeddings, pre-norm blocks with tanh-GELU, head tied to the token embedding.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
-#include <cmath>
 #include <utility>
 
-#include "lib/base/error.hpp"
 #include "lib/model/attention.hpp"
+#include "lib/model/decoder.hpp"
 #include "lib/model/ops.hpp"
 #include "lib/tensor/gemm.hpp"
 
@@ -57,7 +54,7 @@ class EmbeddingStage final : public Stage {
     auto grad = grad_ND;
     if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(grad, token_keys(batch, 1), config_.dropout);
     for (auto* slot : grads) slot->finish();
-    ops::embed_backward(grads[0]->grad, grads[1]->grad, grad, batch.ids_N, batch.length);
+    ops::embed_backward(grads[0]->grad, &grads[1]->grad, grad, batch.ids_N, batch.length);
     return {};
   }
 
@@ -81,13 +78,12 @@ struct BlockState final : StageState {
   // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
 };
 
-class BlockStage final : public Stage {
+class BlockStage final : public DecoderBlock {
  public:
   BlockStage(const ModelConfig& config, int index, std::vector<int> parameters)
       : config_(config), index_(index), parameters_(std::move(parameters)), name_("block " + std::to_string(index)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
-  bool is_block() const override { return true; }
 
   at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND,
                      std::unique_ptr<StageState>* state) override {
@@ -175,28 +171,16 @@ class BlockStage final : public Stage {
     return grad_x_ND;
   }
 
-  at::Tensor decode(StageParams p, const at::Tensor& x_ND, LayerCache& cache, std::int64_t cache_length) const {
+  at::Tensor decode(StageParams p, const at::Tensor& x_ND, LayerCache& cache,
+                    std::int64_t cache_length) const override {
     const auto n = x_ND.size(0);
     const auto heads = config_.num_heads;
     const auto head_size = config_.embed_size / heads;
     const auto norm1 = ops::add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
     auto qkv = ops::linear(norm1.out_ND, p[attn_w]);
     ops::add_bias(qkv, {}, p[attn_b]);
-    const auto split = qkv.view({n, 3, heads, head_size}).permute({1, 2, 0, 3});
-    if (!cache.keys_HTC.defined()) {
-      cache.keys_HTC = at::empty({heads, config_.block_size, head_size}, x_ND.options());
-      cache.values_HTC = at::empty_like(cache.keys_HTC);
-    }
-    cache.keys_HTC.narrow(1, cache_length, n).copy_(split[1]);
-    cache.values_HTC.narrow(1, cache_length, n).copy_(split[2]);
-    const auto total = cache_length + n;
-    auto scores = at::matmul(split[0], cache.keys_HTC.narrow(1, 0, total).transpose(1, 2)).to(at::kFloat);
-    scores.mul_(1.0 / std::sqrt(static_cast<double>(head_size)));
-    // Token i of the new ones sees positions up to cache_length + i.
-    scores.masked_fill_(scores.new_ones({n, total}, at::kBool).triu(cache_length + 1), -INFINITY);
-    const auto probs = scores.softmax(-1).to(x_ND.scalar_type());
     const auto mixed =
-        at::matmul(probs, cache.values_HTC.narrow(1, 0, total)).transpose(0, 1).reshape({n, heads * head_size});
+        cached_attention(qkv, {1, n, heads, head_size, 0.0, {}}, cache, cache_length, config_.block_size);
     const auto norm2 =
         ops::add_layer_norm(x_ND, ops::linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
     auto pre = ops::linear(norm2.out_ND, p[fc_w]);
@@ -248,39 +232,16 @@ class BlockStage final : public Stage {
 
 }  // namespace
 
-std::int64_t row_alignment(const ParameterSpec& spec) { return spec.name == "transformer.wte.weight" ? 64 : 1; }
-
-Decoder make_mingpt(const ModelConfig& config) {
-  if (config.architecture != Architecture::mingpt) {
-    throw UsageError("this model is a Llama, which can be converted but not yet trained or evaluated: use a minGPT");
-  }
-  config.validate();
-  Decoder decoder;
-  decoder.config = config;
-  decoder.parameters = parameter_table(config);
-  const auto count = static_cast<int>(decoder.parameters.size());
-  decoder.stages.push_back(std::make_unique<EmbeddingStage>(config, std::vector<int>{0, 1}));
+void detail::add_mingpt_stages(Decoder& decoder) {
+  const auto& config = decoder.config;
+  const int token = parameter_index(decoder, "transformer.wte.weight");
+  decoder.stages.push_back(std::make_unique<EmbeddingStage>(
+      config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
   for (int block = 0; block < config.num_layers; ++block) {
-    std::vector<int> mine;
-    for (int i = 0; i < count; ++i) {
-      if (decoder.parameters[static_cast<std::size_t>(i)].block == block) mine.push_back(i);
-    }
-    decoder.stages.push_back(std::make_unique<BlockStage>(config, block, std::move(mine)));
+    decoder.stages.push_back(std::make_unique<BlockStage>(config, block, block_parameters(decoder, block)));
   }
-  decoder.loss = detail::make_mingpt_head(config, {count - 2, count - 1, 0});
-  return decoder;
-}
-
-at::Tensor Decoder::decode_block(int block, StageParams params, const at::Tensor& x_ND, LayerCache& cache,
-                                 std::int64_t cache_length) const {
-  const auto& stage = static_cast<const BlockStage&>(*stages[static_cast<std::size_t>(block) + 1]);
-  return stage.decode(params, x_ND, cache, cache_length);
-}
-
-at::Tensor Decoder::last_logits(StageParams p, const at::Tensor& x_ND) const {
-  const auto last = x_ND.narrow(0, x_ND.size(0) - 1, 1);
-  const auto normed = ops::add_layer_norm(last, {}, {}, p[0], p[1], config.layer_norm_eps).out_ND;
-  return ops::linear(normed, p[2]).narrow(1, 0, config.vocab_size).to(at::kFloat);
+  decoder.loss = make_head(config, {parameter_index(decoder, "transformer.ln_f.weight"),
+                                    parameter_index(decoder, "transformer.ln_f.bias"), token});
 }
 
 }  // namespace fsdp

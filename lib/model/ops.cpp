@@ -14,62 +14,26 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <vector>
 
 #include "lib/kernels/kernels.hpp"
+#include "lib/model/row_loops.hpp"
 #include "lib/tensor/gemm.hpp"
-#include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp::ops {
+
+using namespace detail;
+
 namespace {
 
 thread_local bool reference_only = false;  // tests compare the two implementations; no other use
-
-bool use_kernels(const at::Tensor& x) { return x.device().is_cpu() && !reference_only; }
-
-kernels::Type type_of(const at::Tensor& x) { return kernel_type(x.scalar_type()); }
-const void* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
-
-/// Rows split over ATen's threads; small work stays on the calling thread.
-template <typename Body>
-void for_rows(std::int64_t rows, std::int64_t row_elements, const Body& body) {
-  const std::int64_t grain = std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, row_elements));
-  at::parallel_for(0, rows, grain, body);
-}
-
-/// As for_rows, for bodies that add to float32 columns: each thread gets its own copy of `columns`, added up in order.
-template <std::size_t N, typename Body>
-void for_rows_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim, const Body& body) {
-  const std::int64_t chunks = std::clamp<std::int64_t>(rows * dim / 65536, 1, at::get_num_threads());
-  if (chunks == 1) {
-    body(std::int64_t{0}, rows, columns);
-    return;
-  }
-  std::vector<float> partial(static_cast<std::size_t>(chunks * static_cast<std::int64_t>(N) * dim), 0.0f);
-  at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t c = first; c < last; ++c) {
-      std::array<float*, N> mine{};
-      for (std::size_t k = 0; k < N; ++k) {
-        const auto at = (c * static_cast<std::int64_t>(N) + static_cast<std::int64_t>(k)) * dim;
-        mine[k] = columns[k] == nullptr ? nullptr : partial.data() + at;
-      }
-      body(rows * c / chunks, rows * (c + 1) / chunks, mine);
-    }
-  });
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    for (std::size_t k = 0; k < N; ++k) {
-      if (columns[k] == nullptr) continue;
-      const float* from = partial.data() + (c * static_cast<std::int64_t>(N) + static_cast<std::int64_t>(k)) * dim;
-      for (std::int64_t j = 0; j < dim; ++j) columns[k][j] += from[j];
-    }
-  }
-}
 
 }  // namespace
 
 ReferenceScope::ReferenceScope() : previous_(reference_only) { reference_only = true; }
 ReferenceScope::~ReferenceScope() { reference_only = previous_; }
+
+bool detail::use_kernels(const at::Tensor& x) { return x.device().is_cpu() && !reference_only; }
 
 at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                  std::int64_t row_length, std::int64_t first_position) {
@@ -79,7 +43,7 @@ at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, cons
     auto out_ND = at::empty({n, dim}, token_VD.options());
     const kernels::EmbedArgs args{out_ND.data_ptr(),
                                   token_VD.const_data_ptr(),
-                                  position_PD.const_data_ptr(),
+                                  data_or_null(position_PD),
                                   ids_N.const_data_ptr<std::int32_t>(),
                                   row_length,
                                   first_position,
@@ -87,11 +51,12 @@ at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, cons
     for_rows(n, dim, [&](auto b, auto e) { kernels::table().embed(type_of(token_VD), args, b, e); });
     return out_ND;
   }
+  if (!position_PD.defined()) return token_VD.index_select(0, ids_N);
   const auto positions = at::arange(n, ids_N.options().dtype(at::kLong)).remainder(row_length).add_(first_position);
   return token_VD.index_select(0, ids_N).add_(position_PD.index_select(0, positions));
 }
 
-void embed_backward(at::Tensor& grad_token_VD, at::Tensor& grad_position_PD, const at::Tensor& grad_ND,
+void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                     const at::Tensor& ids_N, std::int64_t row_length) {
   const auto n = ids_N.size(0);
   const auto dim = grad_ND.size(1);
@@ -114,13 +79,14 @@ void embed_backward(at::Tensor& grad_token_VD, at::Tensor& grad_position_PD, con
     };
     for (std::int64_t t = 0; t < n; ++t) {
       add_row(grad_token_VD, ids[t], t);
-      add_row(grad_position_PD, t % row_length, t);
+      if (grad_position_PD != nullptr) add_row(*grad_position_PD, t % row_length, t);
     }
     return;
   }
-  const auto positions = at::arange(n, ids_N.options().dtype(at::kLong)).remainder(row_length);
   grad_token_VD.index_add_(0, ids_N, grad_ND.to(grad_token_VD.scalar_type()));
-  grad_position_PD.index_add_(0, positions, grad_ND.to(grad_position_PD.scalar_type()));
+  if (grad_position_PD == nullptr) return;
+  const auto positions = at::arange(n, ids_N.options().dtype(at::kLong)).remainder(row_length);
+  grad_position_PD->index_add_(0, positions, grad_ND.to(grad_position_PD->scalar_type()));
 }
 
 NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,

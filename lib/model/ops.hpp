@@ -25,17 +25,18 @@ class ReferenceScope {
 struct NormResult {
   at::Tensor sum_ND;  ///< x + y + bias; x itself when there is no y
   at::Tensor out_ND;
-  at::Tensor mean_N;  ///< float32
+  at::Tensor mean_N;  ///< float32; RMSNorm has none
   at::Tensor rstd_N;  ///< float32
   double eps = 0;
 };
 
-/// token[ids] + position[first_position + t % L].  ids_N int32.
+/// token[ids] + position[first_position + t % L].  ids_N int32; position_PD undefined: token[ids].
 at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                  std::int64_t row_length, std::int64_t first_position);
 
 /// Adds grad_ND into the rows of token and position gradients (any dtype), rows in order: deterministic.
-void embed_backward(at::Tensor& grad_token_VD, at::Tensor& grad_position_PD, const at::Tensor& grad_ND,
+/// \param grad_position_PD  may be null
+void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                     const at::Tensor& ids_N, std::int64_t row_length);
 
 /// LayerNorm of x (+ y + y_bias when y is defined).

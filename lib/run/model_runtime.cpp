@@ -92,7 +92,7 @@ int set_threads(int ranks_on_node) {
 
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
                            const DeviceChoice& device, int accumulation_steps)
-    : world_(world), device_(device), policy_(make_policy(options)), decoder_(make_mingpt(config)) {
+    : world_(world), device_(device), policy_(make_policy(options)), decoder_(make_decoder(config)) {
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.collectives == "host-staged" || device_.backend == nullptr;
   if (options.collectives != "auto" && options.collectives != "host-staged") {

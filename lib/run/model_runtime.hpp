@@ -7,7 +7,7 @@
 #include "lib/comm/device_backend.hpp"
 #include "lib/fsdp/engine.hpp"
 #include "lib/fsdp/wrap.hpp"
-#include "lib/model/mingpt.hpp"
+#include "lib/model/decoder.hpp"
 #include "lib/run/train_options.hpp"
 
 namespace fsdp {

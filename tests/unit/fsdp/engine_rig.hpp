@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "lib/fsdp/wrap.hpp"
-#include "lib/model/mingpt.hpp"
+#include "lib/model/decoder.hpp"
 #include "lib/mpi/thread_group.hpp"
 #include "lib/optim/adamw.hpp"
 
@@ -18,7 +18,7 @@ class RigRank {
       : setup_(setup),
         world_(world),
         outcome_(outcome),
-        decoder_(make_mingpt(setup.model)),
+        decoder_(make_decoder(setup.model)),
         mesh_(make_mesh(world, setup.policy.sharding, setup.shard_group_size)),
         shard_(make_host_collectives(*mesh_.shard)),
         replicate_(make_host_collectives(*mesh_.replicate)) {

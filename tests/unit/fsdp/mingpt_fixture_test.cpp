@@ -1,28 +1,14 @@
 // Against PyTorch: tests/fixtures/numerics/mingpt_tiny (its README says how it was made).
-#include "tests/unit/fsdp/engine_rig.hpp"
-
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "lib/formats/safetensors.hpp"
+#include "tests/unit/fsdp/fixture_files.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
 
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(FSDP_FIXTURE_DIR) / "numerics" / "mingpt_tiny";
+const std::filesystem::path kFolder = numerics_folder("mingpt_tiny");
 
-nlohmann::json read_json(const char* name) { return nlohmann::json::parse(std::ifstream(kFolder / name)); }
-
-at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
-  const auto& entry = file.tensors().at(name);
-  auto tensor = at::empty(entry.shape, entry.dtype == DType::i32 ? at::kInt : at::kFloat);
-  file.read_rows(name, 0, entry.shape.at(0),
-                 {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
-  return tensor;
-}
+nlohmann::json read_json(const char* name) { return test::read_json(kFolder / name); }
 
 Setup fixture_setup() {
   at::set_num_threads(1);
@@ -31,13 +17,6 @@ Setup fixture_setup() {
   const SafetensorsReader file(kFolder / "model.safetensors");
   for (const auto& spec : parameter_table(setup.model)) setup.weights.push_back(read_tensor(file, spec.name));
   return setup;
-}
-
-at::Tensor int_tensor(const nlohmann::json& rows) {
-  const auto values = rows.get<std::vector<std::vector<std::int32_t>>>();
-  std::vector<std::int32_t> flat;
-  for (const auto& row : values) flat.insert(flat.end(), row.begin(), row.end());
-  return at::tensor(flat, at::kInt).view({static_cast<std::int64_t>(values.size()), -1});
 }
 
 /// The one batch of inputs.json for one step.
@@ -51,8 +30,6 @@ Setup one_batch() {
   setup.clip = 1e9;  // gradients stay as they are
   return setup;
 }
-
-double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
 
 }  // namespace
 

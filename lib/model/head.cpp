@@ -1,4 +1,4 @@
-// Final norm, tied head and cross-entropy: the logits exist for one chunk of tokens at a time, and their gradient is
+// Final norm, head and cross-entropy: the logits exist for one chunk of tokens at a time, and their gradient is
 // written over them.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "lib/model/mingpt.hpp"
+#include "lib/model/decoder.hpp"
+#include "lib/model/llama_ops.hpp"
 #include "lib/model/ops.hpp"
 #include "lib/tensor/gemm.hpp"
 
@@ -27,7 +28,7 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow
   return (tokens + chunks - 1) / chunks;  // equal chunks
 }
 
-class HeadStage final : public LossStage {
+class HeadStage final : public DecoderHead {
  public:
   HeadStage(const ModelConfig& config, std::vector<int> parameters)
       : config_(config), parameters_(std::move(parameters)) {}
@@ -35,9 +36,9 @@ class HeadStage final : public LossStage {
   const std::vector<int>& parameters() const override { return parameters_; }
 
   StageLoss forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
-    const auto norm = ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps);
+    const auto norm = final_norm(p, x_ND);
     StageLoss loss;
-    for_chunks(norm.out_ND, p[2], [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+    for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0));
     });
     return loss;
@@ -45,25 +46,49 @@ class HeadStage final : public LossStage {
 
   StageLoss forward_backward(StageParams p, StageGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
                              double grad_scale, at::Tensor& grad_x_ND) override {
-    const auto norm = ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps);
+    const auto norm = final_norm(p, x_ND);
     auto grad_norm_ND = at::empty_like(norm.out_ND);
     StageLoss loss;
-    for_chunks(norm.out_ND, p[2], [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+    for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale));
       if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       auto part = grad_norm_ND.narrow(0, first, rows);
-      gemm_out(part, logits, p[2]);
-      g[2]->add_product(logits.t(), norm.out_ND.narrow(0, first, rows));
+      gemm_out(part, logits, p.back());
+      g.back()->add_product(logits.t(), norm.out_ND.narrow(0, first, rows));
     });
-    auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
-    auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
-    grad_x_ND = ops::layer_norm_backward(grad_norm_ND, {}, x_ND, norm, p[0], {gamma_grad, beta_grad, nullptr});
-    g[0]->add(gamma_grad);
-    g[1]->add(beta_grad);
+    grad_x_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
     return loss;
   }
 
+  at::Tensor logits(StageParams p, const at::Tensor& x_ND) const override {
+    return ops::linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
+  }
+
  private:
+  /// GPT's final norm has weight and bias, Llama's a weight only.
+  static bool is_layer_norm(StageParams p) { return p.size() == 3; }
+
+  ops::NormResult final_norm(StageParams p, const at::Tensor& x_ND) const {
+    const auto eps = config_.layer_norm_eps;
+    return is_layer_norm(p) ? ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], eps)
+                            : ops::add_rms_norm(x_ND, {}, {}, p[0], eps);
+  }
+
+  at::Tensor final_norm_backward(StageParams p, StageGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
+                                 const ops::NormResult& norm) const {
+    auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
+    at::Tensor result;
+    if (is_layer_norm(p)) {
+      auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
+      result = ops::layer_norm_backward(grad_ND, {}, x_ND, norm, p[0], {gamma_grad, beta_grad, nullptr});
+      g[1]->add(beta_grad);
+    } else {
+      result = ops::rms_norm_backward(grad_ND, {}, x_ND, norm, p[0], gamma_grad);
+    }
+    g[0]->add(gamma_grad);
+    return result;
+  }
+
   static void add(StageLoss& total, const ops::LossResult& part) {
     total.loss_sum += part.loss_sum;
     total.tokens += part.tokens;
@@ -92,7 +117,7 @@ class HeadStage final : public LossStage {
 
 }  // namespace
 
-std::unique_ptr<LossStage> detail::make_mingpt_head(const ModelConfig& config, std::vector<int> parameters) {
+std::unique_ptr<DecoderHead> detail::make_head(const ModelConfig& config, std::vector<int> parameters) {
   return std::make_unique<HeadStage>(config, std::move(parameters));
 }
 

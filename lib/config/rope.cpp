@@ -1,0 +1,73 @@
+#include "lib/config/rope.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+double number(const nlohmann::json& scaling, const char* name) {
+  const auto found = scaling.find(name);
+  if (found == scaling.end() || !found->is_number() || !(found->get<double>() > 0)) {
+    throw UsageError(std::string("rope_scaling of config.json: '") + name + "' must be a number above 0");
+  }
+  return found->get<double>();
+}
+
+/// Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
+void scale_llama3(std::vector<float>& frequencies, const nlohmann::json& scaling) {
+  const double factor = number(scaling, "factor");
+  const double low = number(scaling, "low_freq_factor");
+  const double high = number(scaling, "high_freq_factor");
+  const double trained_length = number(scaling, "original_max_position_embeddings");
+  if (!(high > low)) {
+    throw UsageError("rope_scaling of config.json: high_freq_factor must be above low_freq_factor");
+  }
+  for (auto& frequency : frequencies) {
+    const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
+    if (wavelength < trained_length / high) continue;
+    double kept = 0;  // how much of the frequency stays as it is
+    if (wavelength <= trained_length / low) kept = (trained_length / wavelength - low) / (high - low);
+    frequency = static_cast<float>((1 - kept) * static_cast<double>(frequency) / factor +
+                                   kept * static_cast<double>(frequency));
+  }
+}
+
+}  // namespace
+
+std::vector<float> rope_frequencies(const ModelConfig& config) {
+  const auto width = config.head_width();
+  if (width % 2 != 0) {
+    throw UsageError("head_dim " + std::to_string(width) + " is odd: rotary positions turn pairs of elements");
+  }
+  if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
+    throw UsageError("rope_theta must be a number above 0");
+  }
+  std::vector<float> frequencies;
+  for (std::int64_t j = 0; j < width; j += 2) {
+    const auto exponent = static_cast<float>(j) / static_cast<float>(width);
+    frequencies.push_back(1.0f / std::pow(static_cast<float>(config.rope_theta), exponent));
+  }
+  if (config.rope_scaling.empty()) return frequencies;
+  const auto scaling = nlohmann::json::parse(config.rope_scaling, nullptr, false);
+  const auto text = [&](const char* name) {
+    const auto found = scaling.is_object() ? scaling.find(name) : scaling.end();
+    return found != scaling.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const auto type = text("rope_type").empty() ? text("type") : text("rope_type");
+  if (type == "linear") {
+    const auto factor = static_cast<float>(number(scaling, "factor"));
+    for (auto& frequency : frequencies) frequency /= factor;
+  } else if (type == "llama3") {
+    scale_llama3(frequencies, scaling);
+  } else if (type != "dynamic" && type != "default") {
+    throw UsageError("rope_scaling of config.json is '" + type + "'; supported: linear, llama3, dynamic");
+  }
+  return frequencies;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,14 @@
+#pragma once
+// Frequencies of the rotary position embedding, as transformers computes them (modeling_rope_utils.py).
+#include <vector>
+
+#include "lib/config/model_config.hpp"
+
+namespace fsdp {
+
+/// Radians per position of each pair of a head's elements: head_width() / 2 numbers, in float32 as there.
+/// Scaling: none, linear, llama3, and dynamic (which changes nothing up to max_position_embeddings).
+/// \throws UsageError naming a kind of scaling that is not supported, or a value that is missing or out of range
+std::vector<float> rope_frequencies(const ModelConfig& config);
+
+}  // namespace fsdp

@@ -1,0 +1,122 @@
+// Included by isa.cpp inside a per-instruction-set namespace. RMSNorm, SwiGLU, rotary positions and their backwards.
+
+template <typename T>
+void rms_norm(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
+  const auto* gamma = static_cast<const T*>(a.gamma_D);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const T* x = static_cast<const T*>(a.x_TD) + t * a.dim;
+    if (a.y_TD != nullptr) {
+      T* sum = static_cast<T*>(a.sum_out_TD) + t * a.dim;
+      const T* y = static_cast<const T*>(a.y_TD) + t * a.dim;
+      const auto* bias = static_cast<const T*>(a.y_bias_D);
+      if (bias != nullptr) {
+#pragma omp simd
+        for (std::int64_t j = 0; j < a.dim; ++j) store(sum, j, load(x, j) + (load(y, j) + load(bias, j)));
+      } else {
+#pragma omp simd
+        for (std::int64_t j = 0; j < a.dim; ++j) store(sum, j, load(x, j) + load(y, j));
+      }
+      x = sum;
+    }
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (std::int64_t j = 0; j < a.dim; ++j) squares += load(x, j) * load(x, j);
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.dim) + static_cast<float>(a.eps));
+    a.rstd_T[t] = rstd;
+    T* out = static_cast<T*>(a.out_TD) + t * a.dim;
+#pragma omp simd
+    for (std::int64_t j = 0; j < a.dim; ++j) store(out, j, load(x, j) * rstd * load(gamma, j));
+  }
+}
+
+template <typename T>
+void rms_norm_backward(const RmsNormBackwardArgs& a, std::int64_t begin, std::int64_t end) {
+  const auto* gamma = static_cast<const T*>(a.gamma_D);
+  float* grad_gamma = a.grad_gamma_D;
+  for (std::int64_t t = begin; t < end; ++t) {
+    const T* g = static_cast<const T*>(a.grad_out_TD) + t * a.dim;
+    const T* x = static_cast<const T*>(a.x_TD) + t * a.dim;
+    const T* residual = a.residual_TD == nullptr ? nullptr : static_cast<const T*>(a.residual_TD) + t * a.dim;
+    T* out = static_cast<T*>(a.grad_x_TD) + t * a.dim;
+    T* again = a.out_again_TD == nullptr ? nullptr : static_cast<T*>(a.out_again_TD) + t * a.dim;
+    const float rstd = a.rstd_T[t];
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t j = 0; j < a.dim; ++j) {
+      const float normal = load(x, j) * rstd;
+      const float grad = load(g, j);
+      grad_gamma[j] += grad * normal;
+      sum += grad * load(gamma, j) * normal;
+    }
+    const float mean = sum / static_cast<float>(a.dim);
+#pragma omp simd
+    for (std::int64_t j = 0; j < a.dim; ++j) {
+      const float normal = load(x, j) * rstd;
+      float v = rstd * (load(g, j) * load(gamma, j) - normal * mean);
+      if (residual != nullptr) v += load(residual, j);
+      store(out, j, v);
+    }
+    if (a.sum_grad_x_D != nullptr) {
+#pragma omp simd
+      for (std::int64_t j = 0; j < a.dim; ++j) a.sum_grad_x_D[j] += load(out, j);
+    }
+    if (again != nullptr) {
+#pragma omp simd
+      for (std::int64_t j = 0; j < a.dim; ++j) store(again, j, load(x, j) * rstd * load(gamma, j));
+    }
+  }
+}
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp_approx(-x)); }
+
+template <typename T>
+void swiglu(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+  const auto* gate = static_cast<const T*>(a.gate_TD) + begin * a.dim;
+  const auto* up = static_cast<const T*>(a.up_TD) + begin * a.dim;
+  auto* out = static_cast<T*>(a.out_TD) + begin * a.dim;
+#pragma omp simd
+  for (std::int64_t i = 0; i < (end - begin) * a.dim; ++i) {
+    const float g = load(gate, i);
+    store(out, i, g * sigmoid(g) * load(up, i));
+  }
+}
+
+template <typename T>
+void swiglu_backward(const SwigluBackwardArgs& a, std::int64_t begin, std::int64_t end) {
+  auto* grad = static_cast<T*>(a.grad_TD) + begin * a.dim;
+  auto* gate = static_cast<T*>(a.gate_TD) + begin * a.dim;
+  auto* up = static_cast<T*>(a.up_TD) + begin * a.dim;
+#pragma omp simd
+  for (std::int64_t i = 0; i < (end - begin) * a.dim; ++i) {
+    const float d = load(grad, i);
+    const float g = load(gate, i);
+    const float u = load(up, i);
+    const float s = sigmoid(g);
+    store(gate, i, d * u * s * (1.0f + g * (1.0f - s)));
+    store(up, i, d * g * s);
+    store(grad, i, g * s * u);
+  }
+}
+
+template <typename T>
+void rope(const RopeArgs& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t half = a.head_size / 2;
+  const float sign = a.inverse ? -1.0f : 1.0f;
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t position = a.first_position + t % a.row_length;
+    const float* cosine = a.cos_PH + position * half;
+    const float* sine = a.sin_PH + position * half;
+    for (std::int64_t h = 0; h < a.heads; ++h) {
+      T* low = static_cast<T*>(a.x) + t * a.leading + h * a.head_size;
+      T* high = low + half;
+#pragma omp simd
+      for (std::int64_t j = 0; j < half; ++j) {
+        const float x = load(low, j);
+        const float y = load(high, j);
+        const float s = sign * sine[j];
+        store(low, j, x * cosine[j] - y * s);
+        store(high, j, y * cosine[j] + x * s);
+      }
+    }
+  }
+}

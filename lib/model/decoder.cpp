@@ -1,0 +1,55 @@
+#include "lib/model/decoder.hpp"
+
+#include <stdexcept>
+#include <string>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+
+Decoder make_decoder(const ModelConfig& config) {
+  config.validate();
+  Decoder decoder;
+  decoder.config = config;
+  decoder.parameters = parameter_table(config);
+  if (config.architecture == Architecture::llama) {
+    detail::add_llama_stages(decoder);
+  } else {
+    detail::add_mingpt_stages(decoder);
+  }
+  return decoder;
+}
+
+std::int64_t row_alignment(const ParameterSpec& spec) {
+  return spec.name == "transformer.wte.weight" || spec.name == "model.embed_tokens.weight" ||
+                 spec.name == "lm_head.weight"
+             ? 64
+             : 1;
+}
+
+at::Tensor Decoder::decode_block(int block, StageParams params, const at::Tensor& x_ND, LayerCache& cache,
+                                 std::int64_t cache_length) const {
+  const auto& stage = static_cast<const DecoderBlock&>(*stages[static_cast<std::size_t>(block) + 1]);
+  return stage.decode(params, x_ND, cache, cache_length);
+}
+
+at::Tensor Decoder::last_logits(StageParams p, const at::Tensor& x_ND) const {
+  return loss->logits(p, x_ND.narrow(0, x_ND.size(0) - 1, 1));
+}
+
+std::vector<int> detail::block_parameters(const Decoder& decoder, int block) {
+  std::vector<int> mine;
+  for (std::size_t i = 0; i < decoder.parameters.size(); ++i) {
+    if (decoder.parameters[i].block == block) mine.push_back(static_cast<int>(i));
+  }
+  return mine;
+}
+
+int detail::parameter_index(const Decoder& decoder, const std::string& name) {
+  for (std::size_t i = 0; i < decoder.parameters.size(); ++i) {
+    if (decoder.parameters[i].name == name) return static_cast<int>(i);
+  }
+  throw std::logic_error("the model has no parameter " + name);
+}
+
+}  // namespace fsdp

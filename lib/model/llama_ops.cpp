@@ -1,0 +1,148 @@
+#include "lib/model/llama_ops.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/silu.h>
+
+#include "lib/model/row_loops.hpp"
+
+namespace fsdp::ops {
+
+using namespace detail;
+
+NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                        const at::Tensor& gamma_D, double eps) {
+  const auto n = x_ND.size(0);
+  const auto dim = x_ND.size(1);
+  NormResult result;
+  result.eps = eps;
+  if (use_kernels(x_ND)) {
+    result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
+    result.out_ND = at::empty_like(x_ND);
+    result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+    const kernels::RmsNormArgs args{result.sum_ND.data_ptr(),
+                                    result.out_ND.data_ptr(),
+                                    result.rstd_N.data_ptr<float>(),
+                                    x_ND.const_data_ptr(),
+                                    data_or_null(y_ND),
+                                    data_or_null(y_bias_D),
+                                    gamma_D.const_data_ptr(),
+                                    eps,
+                                    dim};
+    for_rows(n, dim, [&](auto b, auto e) { kernels::table().rms_norm(type_of(x_ND), args, b, e); });
+    return result;
+  }
+  result.sum_ND = x_ND;
+  if (y_ND.defined()) result.sum_ND = y_bias_D.defined() ? x_ND + (y_ND + y_bias_D) : x_ND + y_ND;
+  const auto wide = result.sum_ND.to(at::kFloat);
+  const auto rstd = wide.square().mean(at::IntArrayRef{1}, true).add_(eps).rsqrt_();
+  result.rstd_N = rstd.reshape({n});
+  result.out_ND = (wide * rstd * gamma_D.to(at::kFloat)).to(x_ND.scalar_type());
+  return result;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residual_ND, const at::Tensor& x_ND,
+                             const NormResult& saved, const at::Tensor& gamma_D, at::Tensor& grad_gamma_D,
+                             at::Tensor* grad_y_bias_D, at::Tensor* out_again_ND) {
+  const auto n = x_ND.size(0);
+  const auto dim = x_ND.size(1);
+  if (use_kernels(x_ND)) {
+    auto out_ND = at::empty_like(x_ND);
+    if (out_again_ND != nullptr) *out_again_ND = at::empty_like(x_ND);
+    const std::array<float*, 2> columns{grad_gamma_D.data_ptr<float>(),
+                                        grad_y_bias_D == nullptr ? nullptr : grad_y_bias_D->data_ptr<float>()};
+    for_rows_with_columns(n, columns, dim, [&](std::int64_t b, std::int64_t e, const std::array<float*, 2>& mine) {
+      const kernels::RmsNormBackwardArgs args{out_ND.data_ptr(),
+                                              grad_ND.const_data_ptr(),
+                                              data_or_null(residual_ND),
+                                              x_ND.const_data_ptr(),
+                                              saved.rstd_N.const_data_ptr<float>(),
+                                              gamma_D.const_data_ptr(),
+                                              mine[0],
+                                              mine[1],
+                                              out_again_ND == nullptr ? nullptr : out_again_ND->data_ptr(),
+                                              dim};
+      kernels::table().rms_norm_backward(type_of(x_ND), args, b, e);
+    });
+    return out_ND;
+  }
+  const auto rstd = saved.rstd_N.reshape({n, 1});
+  const auto normal = x_ND.to(at::kFloat) * rstd;
+  const auto gamma = gamma_D.to(at::kFloat);
+  const auto grad = grad_ND.to(at::kFloat);
+  grad_gamma_D.add_((grad * normal).sum(at::IntArrayRef{0}));
+  const auto scaled = grad * gamma;
+  auto dx = (scaled - normal * (scaled * normal).mean(at::IntArrayRef{1}, true)) * rstd;
+  if (residual_ND.defined()) dx.add_(residual_ND);
+  dx = dx.to(x_ND.scalar_type());
+  if (grad_y_bias_D != nullptr) grad_y_bias_D->add_(dx.sum(at::IntArrayRef{0}, false, at::kFloat));
+  if (out_again_ND != nullptr) *out_again_ND = (normal * gamma).to(x_ND.scalar_type());
+  return dx;
+}
+
+at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) {
+  if (use_kernels(gate_NF)) {
+    auto out_NF = at::empty_like(gate_NF);
+    const auto dim = gate_NF.size(1);
+    const kernels::SwigluArgs args{out_NF.data_ptr(), gate_NF.const_data_ptr(), up_NF.const_data_ptr(), dim};
+    for_rows(gate_NF.size(0), dim, [&](auto b, auto e) { kernels::table().swiglu(type_of(gate_NF), args, b, e); });
+    return out_NF;
+  }
+  return (at::silu(gate_NF.to(at::kFloat)) * up_NF).to(gate_NF.scalar_type());
+}
+
+void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) {
+  if (use_kernels(gate_NF)) {
+    const auto dim = gate_NF.size(1);
+    const kernels::SwigluBackwardArgs args{grad_NF.data_ptr(), gate_NF.data_ptr(), up_NF.data_ptr(), dim};
+    for_rows(gate_NF.size(0), dim,
+             [&](auto b, auto e) { kernels::table().swiglu_backward(type_of(gate_NF), args, b, e); });
+    return;
+  }
+  const auto gate = gate_NF.to(at::kFloat);
+  const auto sigmoid = gate.sigmoid();
+  const auto silu = gate * sigmoid;
+  const auto grad = grad_NF.to(at::kFloat);
+  const auto up = up_NF.to(at::kFloat);
+  // All three before the first is written: in float32 they share memory with what they are made from.
+  const auto out = silu * up;
+  const auto grad_up = grad * silu;
+  const auto grad_gate = grad * up * sigmoid * (gate * (1 - sigmoid) + 1);
+  grad_NF.copy_(out);
+  up_NF.copy_(grad_up);
+  gate_NF.copy_(grad_gate);
+}
+
+void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table, const RopePlace& place,
+          bool inverse) {
+  const auto n = x_NC.size(0);
+  if (use_kernels(x_NC)) {
+    const kernels::RopeArgs args{x_NC.data_ptr(),
+                                 x_NC.stride(0),
+                                 heads,
+                                 head_size,
+                                 table.cos_PH.const_data_ptr<float>(),
+                                 table.sin_PH.const_data_ptr<float>(),
+                                 place.row_length,
+                                 place.first_position,
+                                 inverse};
+    for_rows(n, heads * head_size, [&](auto b, auto e) { kernels::table().rope(type_of(x_NC), args, b, e); });
+    return;
+  }
+  const auto positions =
+      at::arange(n, x_NC.options().dtype(at::kLong)).remainder(place.row_length).add_(place.first_position);
+  const auto cosine = table.cos_PH.index_select(0, positions).unsqueeze(1);  // [N, 1, head_size / 2]
+  const auto sine = table.sin_PH.index_select(0, positions).unsqueeze(1).mul(inverse ? -1.0 : 1.0);
+  auto turned = x_NC.narrow(1, 0, heads * head_size).unflatten(1, {heads, 2, head_size / 2});
+  const auto low = turned.select(2, 0).to(at::kFloat);
+  const auto high = turned.select(2, 1).to(at::kFloat);
+  const auto new_low = low * cosine - high * sine;
+  const auto new_high = high * cosine + low * sine;
+  turned.select(2, 0).copy_(new_low);
+  turned.select(2, 1).copy_(new_high);
+}
+
+}  // namespace fsdp::ops

@@ -1,0 +1,61 @@
+#pragma once
+// Reading tests/fixtures/numerics, and rebuilding tensors by its prng.py.
+#include "tests/unit/fsdp/engine_rig.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "lib/formats/safetensors.hpp"
+
+namespace fsdp::test {
+
+inline std::filesystem::path numerics_folder(const char* name) {
+  return std::filesystem::path(FSDP_FIXTURE_DIR) / "numerics" / name;
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& file) {
+  return nlohmann::json::parse(std::ifstream(file));
+}
+
+inline at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
+  const auto& entry = file.tensors().at(name);
+  auto tensor = at::empty(entry.shape, entry.dtype == DType::i32 ? at::kInt : at::kFloat);
+  file.read_rows(name, 0, entry.shape.at(0),
+                 {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
+  return tensor;
+}
+
+inline at::Tensor int_tensor(const nlohmann::json& rows) {
+  const auto values = rows.get<std::vector<std::vector<std::int32_t>>>();
+  std::vector<std::int32_t> flat;
+  for (const auto& row : values) flat.insert(flat.end(), row.begin(), row.end());
+  return at::tensor(flat, at::kInt).view({static_cast<std::int64_t>(values.size()), -1});
+}
+
+inline double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
+
+/// prng.py's tensor(name, seed, shape, amp, center): the same numbers bit for bit.
+inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const std::vector<std::int64_t>& shape,
+                              double amp, double center) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  const auto mix = [](std::uint64_t z) {
+    z += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  };
+  auto tensor = at::empty(shape, at::kFloat);
+  auto* out = tensor.data_ptr<float>();
+  for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+    const auto bits = mix(hash + seed * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(i));
+    const double uniform = static_cast<double>(bits >> 40) / 16777216.0;
+    out[i] = static_cast<float>(center + (2.0 * uniform - 1.0) * amp);
+  }
+  return tensor;
+}
+
+}  // namespace fsdp::test
