@@ -1,20 +1,20 @@
 #pragma once
 // Byte-pair merging: the table of merges and its application to one word.
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace fsdp {
 
-/// Which pairs of ids merge, into what, and in which order.
+/// Which pairs of ids merge, into what, and in which order. Open addressing: a word costs a look-up per pair.
 class BpeMerges {
  public:
-  void reserve(std::size_t num_merges) { merges_.reserve(num_merges); }
+  void reserve(std::size_t num_merges);
 
-  /// Appends the next merge, of a lower priority than all before it. A pair that is already there keeps its place.
-  void add(std::int32_t left, std::int32_t right, std::int32_t merged);
+  /// Appends the next merge, of a lower priority than all before it. Ids are not negative.
+  /// \return false for a pair that is already there, which keeps its place
+  bool add(std::int32_t left, std::int32_t right, std::int32_t merged);
 
   /// Merges inside `word`: while a pair that is in the table is left, the one added first, of equals the leftmost.
   /// Takes O(n log n) for a word of n ids. Appends the result to `out`.
@@ -22,14 +22,23 @@ class BpeMerges {
 
  private:
   struct Merge {
-    std::int32_t rank;
+    std::uint64_t pair;
+    std::int32_t rank;  ///< kFree in an unused slot
     std::int32_t merged;
   };
   struct Candidate;
   struct Symbol;
-  std::optional<Candidate> candidate(const std::vector<Symbol>& symbols, std::int32_t left) const;
+  static constexpr std::int32_t kFree = -1;
 
-  std::unordered_map<std::uint64_t, Merge> merges_;
+  std::size_t slot_of(std::uint64_t pair) const;
+  void grow(std::size_t num_slots);
+  const Merge* find(std::int32_t left, std::int32_t right) const;
+  void queue_candidate(const std::vector<Symbol>& symbols, std::int32_t left, std::vector<Candidate>& queue) const;
+  void apply_short(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const;
+  void apply_long(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const;
+
+  std::vector<Merge> slots_;  ///< a power of two of them, at most half used
+  std::size_t size_ = 0;
 };
 
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "lib/tokenizer/tokenizer.hpp"
+#include "lib/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
 
@@ -13,8 +14,10 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer();
 /// A vocabulary of the same kind from a model's directory.
 /// \param vocab_json  {"piece": id, ...}, ids 0, 1, ... without gaps, all 256 bytes among the pieces
 /// \param merges_txt  one merge "left right" per line, the most frequent first; lines "#version..." are skipped
+/// \param config      marks and added tokens; without it <|endoftext|> is bos and eos, and no mark is added
 /// \throws IoError when a file cannot be read; FormatError naming file, line or piece, and what was expected
 std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& vocab_json,
-                                               const std::filesystem::path& merges_txt);
+                                               const std::filesystem::path& merges_txt,
+                                               const TokenizerConfig& config = {});
 
 }  // namespace fsdp

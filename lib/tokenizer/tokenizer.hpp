@@ -9,6 +9,14 @@
 
 namespace fsdp {
 
+/// CodeLlama's marks for filling in the middle of a text.
+struct InfillIds {
+  std::int32_t prefix;
+  std::int32_t suffix;
+  std::int32_t middle;
+  std::int32_t end;  ///< what the model writes when the middle is complete
+};
+
 /// One vocabulary. Immutable after construction: any number of threads may use it.
 class Tokenizer {
  public:
@@ -36,6 +44,21 @@ class Tokenizer {
   /// The mark put before a text, and the one put after it or between texts, where the vocabulary has them.
   virtual std::optional<std::int32_t> bos_id() const = 0;
   virtual std::optional<std::int32_t> eos_id() const = 0;
+
+  /// Ids of a whole text as Hugging Face's tokenizer gives them by default: with the beginning mark for Llama's
+  /// vocabularies, without any mark for GPT-2's.
+  virtual std::vector<std::int32_t> encode_document(std::string_view text) const { return encode(text); }
+
+  /// The marks of infilling, for vocabularies that have all four.
+  virtual std::optional<InfillIds> infill_ids() const { return {}; }
+
+  /// The prompt for what belongs between `prefix` and `suffix`: the beginning mark, then
+  /// <PRE> prefix <SUF> suffix <MID>. The suffix goes on inside a text: no space is put before it.
+  /// \throws UsageError when infill_ids() has none
+  virtual std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const;
+
+  /// What kind of vocabulary it is and where it came from, for logs: "GPT-2, 50257 ids".
+  virtual std::string description() const = 0;
 };
 
 }  // namespace fsdp

@@ -1,10 +1,8 @@
 #include "lib/tokenizer/byte_level_bpe.hpp"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -14,6 +12,8 @@
 #include "lib/dataset/token_rows.hpp"
 #include "lib/tokenizer/gpt2_merges.hpp"
 #include "lib/tokenizer/utf8.hpp"
+#include "tests/support/temp_files.hpp"
+#include "tests/unit/tokenizer/random_texts.hpp"
 
 namespace {
 
@@ -23,20 +23,6 @@ const std::string kData = FSDP_TEST_DATA_DIR;
 const fsdp::Tokenizer& gpt2() {
   static const auto tokenizer = fsdp::make_gpt2_tokenizer();
   return *tokenizer;
-}
-
-void append_utf8(std::string& text, std::uint32_t code) {
-  const auto put = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | (code >> 6)), put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | (code >> 12)), put(0x80 | ((code >> 6) & 0x3F)), put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | (code >> 18)), put(0x80 | ((code >> 12) & 0x3F)), put(0x80 | ((code >> 6) & 0x3F)),
-        put(0x80 | (code & 0x3F));
-  }
 }
 
 /// The one quoted `text` cell of a shipped CSV file.
@@ -51,12 +37,6 @@ std::string read_text_cell(const std::string& file) {
   FAIL("the cell does not end");
   return text;
 }
-
-struct TempDir {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / ("fsdp-bpe-test-" + std::to_string(::getpid()));
-  TempDir() { std::filesystem::create_directories(path); }
-  ~TempDir() { std::filesystem::remove_all(path); }
-};
 
 }  // namespace
 
@@ -103,13 +83,7 @@ TEST_SUITE("tokenizer/byte_level_bpe") {
   TEST_CASE("decode: gives back random Unicode text and random bytes") {
     std::mt19937 random(7);
     for (int round = 0; round < 200; ++round) {
-      std::string text, bytes;
-      for (int i = 0; i < 60; ++i) {
-        const std::uint32_t limits[] = {0x80, 0x250, 0x3000, 0xD800, 0x110000};
-        const auto code = static_cast<std::uint32_t>(random()) % limits[random() % 5];
-        if (code < 0xD800 || code > 0xDFFF) append_utf8(text, code);
-        bytes += static_cast<char>(random() % 256);
-      }
+      const std::string text = fsdp::test::random_text(random, 60), bytes = fsdp::test::random_bytes_text(random, 60);
       CHECK(fsdp::utf8_valid_prefix(text) == text.size());
       CHECK(gpt2().decode(gpt2().encode(text)) == text);
       CHECK(gpt2().decode(gpt2().encode(bytes)) == bytes);
@@ -162,16 +136,20 @@ TEST_SUITE("tokenizer/byte_level_bpe") {
   }
 
   TEST_CASE("make_byte_level_bpe: what is wrong with the files is named") {
-    TempDir dir;
-    const auto vocab = dir.path / "vocab.json";
-    const auto merges = dir.path / "merges.txt";
+    const fsdp::test::TempDir dir;
+    const auto vocab = dir / "vocab.json";
+    const auto merges = dir / "merges.txt";
     const auto make = [&] { fsdp::make_byte_level_bpe(vocab, merges); };
     const std::string good_vocab = fsdp::read_text_file(kData + "/gpt2/vocab.json");
     CHECK_THROWS_WITH_AS(make(), doctest::Contains("vocab.json"), fsdp::IoError);
 
     fsdp::replace_file(vocab, "[1, 2");
     fsdp::replace_file(merges, "#version: 0.2\n");
+    CHECK_THROWS_WITH_AS(make(), doctest::Contains("vocab.json: at byte 6: is no JSON"), fsdp::FormatError);
+    fsdp::replace_file(vocab, "[1, 2]");
     CHECK_THROWS_WITH_AS(make(), doctest::Contains("vocab.json: is no JSON object"), fsdp::FormatError);
+    fsdp::replace_file(vocab, std::string(1 << 20, '['));
+    CHECK_THROWS_WITH_AS(make(), doctest::Contains("vocab.json: is nested deeper than 64"), fsdp::FormatError);
     fsdp::replace_file(vocab, R"({"a": 0, "b": 1000000000000})");
     CHECK_THROWS_WITH_AS(make(), doctest::Contains("piece 'b' has id 1000000000000, expected the ids 0 to 1"),
                          fsdp::FormatError);
@@ -189,5 +167,34 @@ TEST_SUITE("tokenizer/byte_level_bpe") {
     fsdp::replace_file(merges, "q q\nqq q\nqqq qqq\n");
     CHECK_THROWS_WITH_AS(make(), doctest::Contains("uses a piece that the vocabulary does not have"),
                          fsdp::FormatError);
+    fsdp::replace_file(merges, "t h\nt h\n");
+    CHECK_THROWS_WITH_AS(make(), doctest::Contains("merge of 't' and 'h' is there twice"), fsdp::FormatError);
+  }
+
+  TEST_CASE("description and marks: GPT-2 adds none by itself") {
+    CHECK(gpt2().description() == "GPT-2, 50257 ids");
+    CHECK(gpt2().encode_document("a") == gpt2().encode("a"));
+    CHECK_FALSE(gpt2().infill_ids());
+    CHECK_THROWS_WITH_AS(static_cast<void>(gpt2().encode_infill("a", "b")),
+                         doctest::Contains("has no marks for infilling"), fsdp::UsageError);
+  }
+
+  TEST_CASE("make_byte_level_bpe: the config's marks and added tokens") {
+    fsdp::TokenizerConfig config;
+    config.where = "tokenizer_config.json";
+    config.bos_token = "<s>";
+    config.add_bos = config.add_eos = true;
+    config.added_tokens = {{50257, "<s>"}, {50259, "<pad>"}, {50260, "  ", false}};
+    const std::string folder = kData + "/gpt2/";
+    const auto tokenizer = fsdp::make_byte_level_bpe(folder + "vocab.json", folder + "merges.txt", config);
+
+    CHECK(tokenizer->vocab_size() == 50261);
+    CHECK(tokenizer->decode(Ids{50257, 50258, 50259}) == "<s><pad>");
+    CHECK(tokenizer->encode_document("a") == Ids{50257, 64, 50256});
+    CHECK(tokenizer->encode("<s>") == gpt2().encode("<s>"));
+    CHECK(tokenizer->encode("a  a") == Ids{64, 50260, 64});
+    config.added_tokens = {{1 << 30, "<s>"}};
+    CHECK_THROWS_WITH_AS(fsdp::make_byte_level_bpe(folder + "vocab.json", folder + "merges.txt", config),
+                         doctest::Contains("added token '<s>' has id 1073741824"), fsdp::FormatError);
   }
 }

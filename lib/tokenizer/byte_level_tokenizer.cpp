@@ -1,0 +1,94 @@
+#include "lib/tokenizer/byte_level_tokenizer.hpp"
+
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/tokenizer/tokenizer_config.hpp"
+
+namespace fsdp {
+
+ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
+    : description_(std::move(parts.description)),
+      piece_ids_(parts.pieces),
+      texts_(std::move(parts.pieces)),
+      merges_(std::move(parts.merges)),
+      words_(std::move(parts.patterns)),
+      added_tokens_(parts.added_tokens, parts.where),
+      marks_(std::move(parts.marks)),
+      bos_(parts.bos),
+      eos_(parts.eos),
+      ignore_merges_(parts.ignore_merges) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto id = piece_ids_.find(std::string(1, static_cast<char>(byte)));
+    if (id == PieceIds::kNoId) {
+      throw FormatError(parts.where + ": has no piece for byte " + std::to_string(byte) +
+                        ", expected a byte-level vocabulary with all 256");
+    }
+    byte_ids_[static_cast<std::size_t>(byte)] = id;
+  }
+  add_to_vocabulary(parts.added_tokens, parts.where, texts_);
+}
+
+void ByteLevelTokenizer::append(std::string_view text, std::vector<std::int32_t>& ids) const {
+  std::vector<std::string_view> words;
+  words_.split(text, words);
+  std::vector<std::int32_t> word_ids;
+  for (const std::string_view word : words) {
+    if (ignore_merges_) {
+      if (const auto id = piece_ids_.find(word); id != PieceIds::kNoId) {
+        ids.push_back(id);
+        continue;
+      }
+    }
+    word_ids.clear();
+    for (const char byte : word) word_ids.push_back(byte_ids_[static_cast<std::uint8_t>(byte)]);
+    merges_.apply(word_ids, ids);
+  }
+}
+
+std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 3);
+  if (added_tokens_.empty()) {
+    append(text, ids);
+    return ids;
+  }
+  for (const TextSegment& segment : added_tokens_.split(text)) {
+    if (segment.id == TextSegment::kPlain) {
+      append(segment.text, ids);
+    } else {
+      ids.push_back(segment.id);
+    }
+  }
+  return ids;
+}
+
+std::vector<std::int32_t> ByteLevelTokenizer::encode_document(std::string_view text) const {
+  return marks_.around(encode(text));
+}
+
+std::string ByteLevelTokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (const std::int32_t id : ids) text += texts_.of(id);
+  return text;
+}
+
+BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& pieces, const std::string& where) {
+  BpeMerges table;
+  table.reserve(merges.size());
+  for (const auto& [left, right] : merges) {
+    const auto left_id = pieces.find(left);
+    const auto right_id = pieces.find(right);
+    const auto merged_id = pieces.find(left + right);
+    if (left_id == PieceIds::kNoId || right_id == PieceIds::kNoId || merged_id == PieceIds::kNoId) {
+      throw FormatError(where + ": merge of '" + left + "' and '" + right +
+                        "' uses a piece that the vocabulary does not have; do the two belong together?");
+    }
+    if (!table.add(left_id, right_id, merged_id)) {
+      throw FormatError(where + ": merge of '" + left + "' and '" + right + "' is there twice");
+    }
+  }
+  return table;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,74 @@
+#pragma once
+// Byte-level byte-pair encoding: words of bytes, in which pairs are merged.
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/tokenizer/added_tokens.hpp"
+#include "lib/tokenizer/bpe_merges.hpp"
+#include "lib/tokenizer/document_marks.hpp"
+#include "lib/tokenizer/pre_tokenizer.hpp"
+#include "lib/tokenizer/token_texts.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+/// What a byte-level vocabulary is made of.
+struct ByteLevelParts {
+  std::string description;
+  std::string where;                ///< the file of the pieces, for errors
+  std::vector<std::string> pieces;  ///< the bytes of each id; empty ones are gaps
+  BpeMerges merges;
+  std::vector<SplitPattern> patterns;
+  std::vector<AddedToken> added_tokens;
+  DocumentMarks marks;
+  std::optional<std::int32_t> bos;
+  std::optional<std::int32_t> eos;
+  bool ignore_merges = false;  ///< a word that is a piece becomes it, whether merges lead there or not
+};
+
+class ByteLevelTokenizer final : public Tokenizer {
+ public:
+  /// \throws FormatError when a byte has no piece or an added token cannot be
+  explicit ByteLevelTokenizer(ByteLevelParts parts);
+
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::vector<std::int32_t> encode_document(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string decode_one(std::int32_t id) const override { return texts_.of(id); }
+  std::int64_t vocab_size() const override { return texts_.size(); }
+  std::optional<std::int32_t> bos_id() const override { return bos_; }
+  std::optional<std::int32_t> eos_id() const override { return eos_; }
+  std::string description() const override { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
+
+ private:
+  void append(std::string_view text, std::vector<std::int32_t>& ids) const;
+
+  std::string description_;
+  PieceIds piece_ids_;
+  TokenTexts texts_;
+  BpeMerges merges_;
+  PreTokenizer words_;
+  AddedTokenSearch added_tokens_;
+  DocumentMarks marks_;
+  std::optional<std::int32_t> bos_;
+  std::optional<std::int32_t> eos_;
+  bool ignore_merges_;
+  std::array<std::int32_t, 256> byte_ids_{};
+};
+
+/// A merge as the bytes of its two pieces.
+struct MergePair {
+  std::string left;
+  std::string right;
+};
+
+/// The table of `merges`, the most frequent first.
+/// \throws FormatError naming a merge with a piece that is not in the vocabulary, or one that is there twice
+BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& pieces, const std::string& where);
+
+}  // namespace fsdp

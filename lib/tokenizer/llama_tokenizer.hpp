@@ -1,0 +1,90 @@
+#pragma once
+// What all of Llama's vocabularies have in common, whichever file they come from.
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/tokenizer/document_marks.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
+#include "lib/tokenizer/tokenizer_config.hpp"
+
+namespace fsdp {
+
+/// One id of a vocabulary that writes spaces as U+2581.
+struct LlamaPiece {
+  enum class Kind : std::uint8_t {
+    text,     ///< stands for its characters, U+2581 for a space
+    byte,     ///< "<0x0A>" stands for one byte of a character that has no piece
+    control,  ///< a mark outside all texts: stands for nothing
+    literal   ///< stands for its name as it is
+  };
+  std::string text;
+  Kind kind = Kind::text;
+};
+
+/// U+2581, which stands for a space inside pieces. In a text it cannot be told from a space.
+inline constexpr std::string_view kSpaceSign = "\xE2\x96\x81";
+
+struct LlamaParts {
+  std::string description;
+  std::string where;               ///< the vocabulary's file, for errors
+  std::vector<LlamaPiece> pieces;  ///< by id
+  bool dummy_prefix = true;        ///< a text is encoded as if a space stood before it
+  std::optional<std::int32_t> bos;
+  std::optional<std::int32_t> eos;
+  DocumentMarks marks;
+  std::optional<InfillIds> infill;
+};
+
+class LlamaTokenizer : public Tokenizer {
+ public:
+  std::vector<std::int32_t> encode(std::string_view text) const final;
+  std::vector<std::int32_t> encode_document(std::string_view text) const final;
+  std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const final;
+  std::string decode(std::span<const std::int32_t> ids) const final;
+  std::string decode_one(std::int32_t id) const final { return texts_.of(id); }
+  std::int64_t vocab_size() const final { return texts_.size(); }
+  std::optional<std::int32_t> bos_id() const final { return bos_; }
+  std::optional<std::int32_t> eos_id() const final { return eos_; }
+  std::optional<InfillIds> infill_ids() const final { return infill_; }
+  std::string description() const final { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
+
+ protected:
+  explicit LlamaTokenizer(LlamaParts parts);
+
+  /// Appends the ids of `text`, any bytes. \param dummy_prefix  it begins a text
+  virtual void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const = 0;
+
+  /// The ids of single bytes.
+  const std::vector<std::int32_t>& byte_ids() const { return byte_ids_; }
+
+ private:
+  std::string description_;
+  TokenTexts texts_;
+  std::vector<bool> begins_with_space_;  ///< pieces that begin with U+2581
+  std::vector<std::int32_t> byte_ids_;   ///< [256]
+  bool dummy_prefix_;
+  std::optional<std::int32_t> bos_;
+  std::optional<std::int32_t> eos_;
+  DocumentMarks marks_;
+  std::optional<InfillIds> infill_;
+};
+
+/// Adds the tokens to the pieces. An id that is a piece of the same text already stays what it is.
+/// \throws FormatError for an id that cannot be
+void add_tokens(const std::vector<AddedToken>& tokens, const std::string& where, std::vector<LlamaPiece>& pieces);
+
+/// The id with this text, the first of several.
+std::optional<std::int32_t> find_piece(const std::vector<LlamaPiece>& pieces, std::string_view text);
+
+/// The marks named in `config`; none unless all four are in the vocabulary.
+std::optional<InfillIds> find_infill_ids(const std::vector<LlamaPiece>& pieces, const TokenizerConfig& config);
+
+/// True when no piece has a space sign behind another character: then nothing merges across the beginning of a space,
+/// and a text may be encoded in parts that begin there. Literal pieces, which no merge makes, do not count.
+bool splits_before_spaces(const std::vector<LlamaPiece>& pieces);
+
+}  // namespace fsdp

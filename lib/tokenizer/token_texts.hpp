@@ -1,0 +1,45 @@
+#pragma once
+// What each id of a vocabulary stands for.
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace fsdp {
+
+/// Texts by id.
+class TokenTexts {
+ public:
+  explicit TokenTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {}
+  std::int64_t size() const { return static_cast<std::int64_t>(texts_.size()); }
+
+  /// \throws UsageError naming an id that is not in [0, size())
+  const std::string& of(std::int32_t id) const;
+
+  /// Makes `id` stand for `text`, growing the vocabulary when it is beyond: ids between stand for nothing.
+  void set(std::int32_t id, std::string text);
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+/// Finds pieces by the bytes they stand for.
+class PieceIds {
+ public:
+  /// Of equal pieces the first has the id; empty ones have none.
+  explicit PieceIds(const std::vector<std::string>& pieces);
+
+  /// The id or kNoId.
+  std::int32_t find(std::string_view piece) const;
+  static constexpr std::int32_t kNoId = -1;
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> ids_;
+};
+
+}  // namespace fsdp
