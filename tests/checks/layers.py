@@ -12,8 +12,8 @@ import sys
 # Lowest first; folders of one level do not include each other, except as named in BESIDE.
 LEVELS = [
     {"base"},
-    {"formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "hub", "tensor"},
-    {"source"},
+    {"formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "hub", "tensor", "chess"},
+    {"source", "corpus"},
     {"target"},
     {"convert"},
     {"comm", "model", "optim"},
@@ -22,7 +22,7 @@ LEVELS = [
 ]
 # tensor is the adapter from byte records and kernels to LibTorch tensors.
 BESIDE = {("tensor", "formats"), ("tensor", "kernels")}
-TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "source", "target", "convert"}
+TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "source", "target", "convert", "corpus", "chess"}
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}
