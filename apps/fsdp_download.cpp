@@ -1,4 +1,5 @@
-// fsdp-download: a model or data set from the Hugging Face hub into its cache, resumable and verified.
+// fsdp-download: a model or data set from the Hugging Face hub into its cache, resumable and verified; `tokens` turns
+// texts into token files (fsdp_download_tokens.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,8 +7,11 @@
 #include <csignal>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "apps/app_main.hpp"
+#include "apps/fsdp_download_tokens.hpp"
+#include "apps/no_ranks.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/download.hpp"
@@ -30,15 +34,6 @@ struct Arguments {
   double takeover_after_seconds = 90;
   DownloadOptions download;
   JobOptions job;
-};
-
-/// Processes of one job, should a launcher start several, know nothing of each other here: claims on disk are enough.
-class NoRanks : public RankEnvironment {
- public:
-  std::unique_ptr<ProcessGroup> world() override { return make_single_group(); }
-  bool everyone_failed(std::chrono::milliseconds) override { return true; }
-  void set_exit_code(int) override {}
-  [[noreturn]] void abort_job(int exit_code) override { std::exit(exit_code); }
 };
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -197,7 +192,8 @@ int fetch_main(int argc, char** argv) {
       "Downloads a model or data set from the Hugging Face hub into its cache, where transformers finds it.\n"
       "Every file is checked against its hash; a later call goes on where an earlier one was stopped or killed.\n"
       "Prints the folder of the snapshot. Exit codes: 0 done, 1 failed, 2 usage, 3 --verify found a wrong file,\n"
-      "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to go on.",
+      "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to go on.\n"
+      "Texts to token files to train on: fsdp-download tokens --help.",
       "fsdp-download"};
   let_later_options_win(app);
   Arguments arguments;
@@ -215,7 +211,7 @@ int fetch_main(int argc, char** argv) {
         try {
           const auto step = arguments.verify ? verify : arguments.dry_run ? plan : download;
           return step(arguments, settings, log, stop, report);
-        } catch (const Stopped&) {
+        } catch (const DownloadStopped&) {
           arguments.job.json = false;
           log.warning(fmt::format("stopped by signal {}; what arrived is kept: run the same command to go on",
                                   signal.received()));
@@ -227,4 +223,8 @@ int fetch_main(int argc, char** argv) {
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::fetch_main(argc, argv); }
+int main(int argc, char** argv) {
+  // A repository of this name would have its owner before it.
+  if (argc > 1 && std::string_view(argv[1]) == "tokens") return fsdp::tokens_main(argc - 1, argv + 1);
+  return fsdp::fetch_main(argc, argv);
+}

@@ -9,6 +9,8 @@ namespace {
 std::recursive_mutex& library_mutex() {
   // The state it guards, HDF5's, is one per process: so is the mutex.
   static std::recursive_mutex mutex;
+  // HDF5 loses memory on damaged files, and at exit complains of that at length. Everything is closed before.
+  [[maybe_unused]] static const herr_t quiet = H5dont_atexit();
   return mutex;
 }
 

@@ -21,50 +21,25 @@ constexpr const char* kExpected = "a 2-dimensional integer dataset 'input_ids' [
   throw FormatError(file.string() + ": " + found + ", expected " + kExpected);
 }
 
-herr_t append_name(hid_t, const char* name, const H5L_info_t*, void* names) {
-  auto& joined = *static_cast<std::string*>(names);
-  joined += (joined.empty() ? "'" : ", '") + std::string(name) + "'";
-  return joined.size() > 200 ? 1 : 0;  // enough to recognise the file by
-}
-
-Hdf5Dataset open_dataset(const Hdf5File& handle, const std::filesystem::path& file) {
-  if (H5Lexists(handle.get(), kDataset, H5P_DEFAULT) <= 0) {
-    std::string names;
-    H5Literate(handle.get(), H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, append_name, &names);
+Hdf5Dataset open_input_ids(const Hdf5File& handle, const std::filesystem::path& file) {
+  if (!detail::has_dataset(handle, kDataset)) {
+    const auto names = detail::member_names(handle);
     refuse(file, "has no dataset 'input_ids', only " + (names.empty() ? "an empty root group" : names));
   }
-  return Hdf5Dataset(check_hdf5(H5Dopen2(handle.get(), kDataset, H5P_DEFAULT), file, "open dataset 'input_ids'"));
-}
-
-std::string describe(H5T_class_t type) {
-  switch (type) {
-    case H5T_FLOAT:
-      return "floating-point numbers";
-    case H5T_STRING:
-      return "strings";
-    case H5T_VLEN:
-      return "rows of varying length";
-    case H5T_COMPOUND:
-      return "compound records";
-    default:
-      return "no integers";
-  }
+  return detail::open_dataset(handle, file, kDataset);
 }
 
 /// \return true when every value of the stored type is an id in [0, 2^31)
 bool check_element_type(const Hdf5Dataset& dataset, const std::filesystem::path& file) {
-  const Hdf5Type type(check_hdf5(H5Dget_type(dataset.get()), file, "read the type of 'input_ids'"));
-  const auto type_class = H5Tget_class(type.get());
-  if (type_class != H5T_INTEGER) refuse(file, "dataset 'input_ids' holds " + describe(type_class));
-  return H5Tget_size(type.get()) < 4 && H5Tget_sign(type.get()) == H5T_SGN_NONE;
+  std::string found;
+  const auto type = detail::integer_type(dataset, file, kDataset, found);
+  if (type.size_bytes == 0) refuse(file, found);
+  return type.fits_int32;
 }
 
 std::array<std::int64_t, 2> read_shape(const Hdf5Dataset& dataset, const std::filesystem::path& file) {
-  const Hdf5Space space(check_hdf5(H5Dget_space(dataset.get()), file, "read the shape of 'input_ids'"));
-  const int rank = H5Sget_simple_extent_ndims(space.get());
-  if (rank != 2) refuse(file, "dataset 'input_ids' has " + std::to_string(rank) + " dimensions");
-  std::array<hsize_t, 2> shape{};
-  check_hdf5(H5Sget_simple_extent_dims(space.get(), shape.data(), nullptr), file, "read the shape of 'input_ids'");
+  const auto shape = detail::dataset_shape(dataset, file, kDataset);
+  if (shape.size() != 2) refuse(file, "dataset 'input_ids' has " + std::to_string(shape.size()) + " dimensions");
   const auto text = "[" + std::to_string(shape[0]) + ", " + std::to_string(shape[1]) + "]";
   if (shape[0] == 0) refuse(file, "dataset 'input_ids' of shape " + text + " has no rows");
   if (shape[1] < 2) {
@@ -124,7 +99,8 @@ void write_rows(const std::filesystem::path& file, const void* ids, std::array<h
 TokenRows::TokenRows(const std::filesystem::path& file) : file_(file) {
   const Hdf5Scope scope;
   handle_ = open_hdf5_read(file);
-  dataset_ = open_dataset(handle_, file);
+  dataset_ = open_input_ids(handle_, file);
+  chunks_ = detail::ChunkSizes(dataset_, file);
   fits_int32_ = check_element_type(dataset_, file);
   const auto shape = read_shape(dataset_, file);
   num_rows_ = shape[0];
@@ -161,6 +137,7 @@ void TokenRows::read_range(std::int64_t first_row, std::int64_t count, std::span
   std::vector<std::int64_t> wide(fits_int32_ ? 0 : out.size());
   {
     const Hdf5Scope scope;
+    chunks_.check(dataset_, file_, start, block);
     const Hdf5Space stored(check_hdf5(H5Dget_space(dataset_.get()), file_, what));
     const Hdf5Space memory(check_hdf5(H5Screate_simple(2, block.data(), nullptr), file_, what));
     check_hdf5(H5Sselect_hyperslab(stored.get(), H5S_SELECT_SET, start.data(), nullptr, block.data(), nullptr), file_,

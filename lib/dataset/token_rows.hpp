@@ -5,6 +5,7 @@
 #include <span>
 
 #include "lib/dataset/hdf5.hpp"
+#include "lib/dataset/hdf5_datasets.hpp"
 
 namespace fsdp {
 
@@ -39,6 +40,7 @@ class TokenRows {
   std::filesystem::path file_;
   Hdf5File handle_;
   Hdf5Dataset dataset_;
+  detail::ChunkSizes chunks_;
   std::int64_t num_rows_ = 0;
   std::int64_t row_length_ = 0;
   bool fits_int32_ = false;  ///< every value of the stored type is an id in [0, 2^31)

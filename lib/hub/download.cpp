@@ -173,7 +173,7 @@ std::uint64_t transfer(const Plan& plan, const DownloadOptions& options, const H
     }
     show_progress(context, queue, plan, [&] { return working > 0; });
   }
-  if (stop && stop()) throw Stopped();
+  if (stop && stop()) throw DownloadStopped();
   queue.rethrow_failure();
   return context.received_bytes;
 }

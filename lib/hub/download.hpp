@@ -32,7 +32,7 @@ SnapshotStore store_of(const DownloadOptions& options, const HubSettings& settin
 /// several processes at once, on several hosts, also for the same repository. Offline (settings.offline) it only looks
 /// whether everything is there.
 /// \param stop  asked several times a second; true ends the work
-/// \throws Stopped with a state that a later call goes on with; Error otherwise
+/// \throws DownloadStopped with a state that a later call goes on with; Error otherwise
 DownloadReport download_snapshot(const DownloadOptions& options, const HubSettings& settings, const Logger& log,
                                  const std::function<bool()>& stop);
 

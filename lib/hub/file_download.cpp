@@ -35,7 +35,7 @@ bool FileDownload::content_is_right(const RemoteFile& wanted) const {
   if (store.is_verified(wanted)) return true;
   if (size_of(path) == wanted.size_bytes) {
     const auto hash = hash_file(path, hash_kind(wanted.hash()), context_.stop);
-    if (hash.empty()) throw Stopped();
+    if (hash.empty()) throw DownloadStopped();
     if (hash == wanted.hash()) {
       store.set_verified(wanted);
       return true;
@@ -81,7 +81,7 @@ FileDownload::Opened FileDownload::open() {
   }
   partial_ =
       std::make_unique<PartialFile>(claim_->directory(), *generation, file().hash(), file().size_bytes, context_.stop);
-  if (context_.stop && context_.stop()) throw Stopped();
+  if (context_.stop && context_.stop()) throw DownloadStopped();
   const auto adopted = partial_->adopted_bytes();
   context_.present_bytes += adopted - counted_bytes_;
   counted_bytes_ = adopted;
@@ -190,7 +190,7 @@ void FileDownload::fetch(HubClient& hub, const std::vector<ByteRange>& ranges) {
   bool address_renewed = false;
   while (!left.empty()) {
     const auto result = attempt(hub, left);
-    if (context_.stop && context_.stop()) throw Stopped();
+    if (context_.stop && context_.stop()) throw DownloadStopped();
     if (result.range_ignored) {
       ranges_ignored_ = true;
       return;

@@ -49,12 +49,12 @@ class FileDownload {
     busy,   ///< another process downloads it
     open    ///< claimed by this process: take() and fetch()
   };
-  /// Looks for the content, then for the claim. Reads what is there to check it. \throws Error, Stopped
+  /// Looks for the content, then for the claim. Reads what is there to check it. \throws Error, DownloadStopped
   Opened open();
 
   /// Ranges to fetch next; empty when there are none now.
   std::vector<ByteRange> take();
-  /// Fetches ranges that take() gave, until they are there. \throws Error, ClaimLost, Stopped
+  /// Fetches ranges that take() gave, until they are there. \throws Error, ClaimLost, DownloadStopped
   void fetch(HubClient& hub, const std::vector<ByteRange>& ranges);
   bool complete() const { return partial_->complete(); }
   bool lost() const { return claim_->lost(); }

@@ -132,7 +132,7 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
       reason = "cannot reach " + loggable_url(settings_.endpoint) + ": " + cut.what() +
                ". Compute nodes often have no way out: run this on a login or data-transfer node, or set https_proxy";
     }
-    if (stop_ && stop_()) throw Stopped();
+    if (stop_ && stop_()) throw DownloadStopped();
     if (!backoff.wait(asked)) throw Error(ExitCode::failed, reason);
   }
 }

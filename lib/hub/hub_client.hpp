@@ -59,9 +59,9 @@ class HubClient {
 };
 
 /// Thrown where work ends because the user or the scheduler asked for it.
-class Stopped : public std::runtime_error {
+class DownloadStopped : public std::runtime_error {
  public:
-  Stopped() : std::runtime_error("stopped") {}
+  DownloadStopped() : std::runtime_error("stopped") {}
 };
 
 }  // namespace fsdp

@@ -66,7 +66,7 @@ std::string problem_of(const fs::path& path, const RemoteFile& file, const std::
     return "has " + std::to_string(size) + " bytes instead of " + std::to_string(file.size_bytes);
   }
   const auto hash = hash_file(path, hash_kind(file.hash()), stop);
-  if (hash.empty()) throw Stopped();
+  if (hash.empty()) throw DownloadStopped();
   return hash == file.hash() ? "" : "has the hash " + hash + " instead of " + file.hash();
 }
 

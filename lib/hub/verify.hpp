@@ -26,7 +26,7 @@ struct VerifyReport {
 /// Reads every file of a snapshot and compares its hash; needs no network. What should be there comes from the manifest
 /// of earlier downloads, else from the listing that huggingface_hub keeps, else from the names of the blobs. Files that
 /// are found wrong will be fetched again by the next download, and the ready mark is removed.
-/// \throws MissingInput when there is no snapshot; Stopped
+/// \throws MissingInput when there is no snapshot; DownloadStopped
 VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
                              const std::function<bool()>& stop);
 

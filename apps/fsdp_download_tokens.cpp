@@ -1,0 +1,207 @@
+// fsdp-download tokens: Parquet, JSON Lines, CSV or text to HDF5 token files.
+#include "apps/fsdp_download_tokens.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/app_main.hpp"
+#include "apps/no_ranks.hpp"
+#include "lib/base/status_line.hpp"
+#include "lib/base/stop_signal.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/corpus/tokenize.hpp"
+#include "lib/hub/local_snapshot.hpp"
+#include "lib/tokenizer/open_tokenizer.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kExamples = R"(Examples
+  A text cell or a text file -> packed rows of 256 GPT-2 ids, for fsdp-finetune --train-data:
+    fsdp-download tokens --input data/shakespeare/train.csv --tokenizer gpt2 --output train.h5
+  Longer rows, the texts under another key of each JSON line, at most 100000 of them:
+    fsdp-download tokens --input a.jsonl b.jsonl --field content --max-rows 100000 --tokenizer gpt2 --seq-len 1024 --output rows.h5
+  One document per game (the column Moves of every Parquet file of a downloaded data set), with the model's tokenizer:
+    fsdp-download laion/strategic_game_chess --max-files 4
+    fsdp-download codellama/CodeLlama-7b-hf
+    fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --documents --output games.h5)";
+
+struct Arguments {
+  TokenizeOptions tokenize;
+  std::vector<std::string> inputs;
+  std::string output;
+  bool pack = false;
+  JobOptions job;
+};
+
+class Help : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: fsdp-download tokens --input FILES... --tokenizer DIR|gpt2 --output X.h5 [OPTIONS]\n";
+  }
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  auto& o = arguments.tokenize;
+  app.add_option(
+         "--input", arguments.inputs,
+         "Parquet, JSON Lines, CSV or text files, directories of one kind of them, or data sets ORG/NAME in the "
+         "cache; may be given several "
+         "times")
+      ->required()
+      ->take_all();
+  app.add_option("--tokenizer", o.tokenizer_name,
+                 "gpt2 (built in), or a model's directory with tokenizer.model, tokenizer.json or vocab.json and "
+                 "merges.txt, or ORG/NAME in the cache")
+      ->required();
+  app.add_option("--output", arguments.output, "the HDF5 file to write; replaced when the new one is complete")
+      ->required();
+  auto* seq_len = app.add_option(spellings("seq-len"), o.seq_len, "ids per packed row")
+                      ->capture_default_str()
+                      ->check(CLI::Range(2, 1 << 24));
+  auto* pack = app.add_flag("--pack", arguments.pack,
+                            "all documents one after the other, cut into rows of --seq-len ids (the default)");
+  app.add_flag("--documents", o.documents, "one document for each text, of its own length")
+      ->excludes(pack)
+      ->excludes(seq_len);
+  app.add_option("--field", o.field, "the key or column of the texts (default: text; in Parquet also Moves)");
+  app.add_option(spellings("max-rows"), o.max_rows, "texts to read, over all files; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  o.threads = 0;
+  app.add_option("--threads", o.threads, "that encode; 0: the cores it may use, at most 8")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  app.add_flag("--json", arguments.job.json, "print one JSON object with the result on stdout");
+  app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
+  app.set_config("--config", "", "read options from a file");
+  app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+/// A live line on a terminal, a line now and then in a log.
+class Progress {
+ public:
+  Progress(const Logger& log, std::int64_t max_rows) : status_(log), max_rows_(max_rows) {}
+
+  void show(const TokenizeProgress& now) {
+    const auto time = Clock::now();
+    if (time - last_ < (status_.on_terminal() ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    last_ = time;
+    status_.on_terminal() ? status_.show(line(now)) : status_.keep(line(now));
+  }
+  void finish() { status_.clear(); }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string line(const TokenizeProgress& now) const {
+    double done = now.bytes_total > 0 ? static_cast<double>(now.bytes_read) / static_cast<double>(now.bytes_total) : 0;
+    if (max_rows_ > 0) done = std::max(done, static_cast<double>(now.documents) / static_cast<double>(max_rows_));
+    const auto rate = static_cast<double>(now.tokens) / std::max(1e-3, seconds());
+    auto text = fmt::format(
+        "{} of {}, {:.0f} %, {} documents, {} tokens, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
+        format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99), format_count(now.documents),
+        format_count(now.tokens), format_count(static_cast<std::int64_t>(rate)));
+    if (done > 0) text += fmt::format(", {} left", format_duration(seconds() * (1 - done) / done));
+    return text;
+  }
+
+  StatusLine status_;
+  std::int64_t max_rows_;
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_ = begin_;
+};
+
+std::string summary(const TokenizeOptions& options, const TokenizeReport& result, double seconds) {
+  auto text = fmt::format("{} document{}", format_count(result.documents), result.documents == 1 ? "" : "s");
+  if (result.empty_documents > 0) text += fmt::format(" ({} empty)", format_count(result.empty_documents));
+  text += fmt::format(", {} tokens", format_count(result.tokens));
+  if (!options.documents) {
+    text += fmt::format(", {} rows of {}, {} tokens at the end left out", format_count(result.rows), options.seq_len,
+                        format_count(result.dropped_tokens));
+  }
+  return text + fmt::format("; {} written in {}", options.output.string(), format_duration(seconds));
+}
+
+nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& result, const Tokenizer& tokenizer,
+                         double seconds) {
+  nlohmann::json report{{"output", options.output.string()},
+                        {"layout", options.documents ? "documents" : "rows"},
+                        {"tokenizer", options.tokenizer_name},
+                        {"tokenizer_description", tokenizer.description()},
+                        {"vocab_size", tokenizer.vocab_size()},
+                        {"documents", result.documents},
+                        {"empty_documents", result.empty_documents},
+                        {"tokens", result.tokens},
+                        {"seconds", seconds}};
+  if (!options.documents) {
+    report["seq_len"] = options.seq_len;
+    report["rows"] = result.rows;
+    report["dropped_tokens"] = result.dropped_tokens;
+  }
+  auto& files = report["inputs"] = nlohmann::json::array();
+  for (const auto& file : result.files) files.push_back(file.string());
+  return report;
+}
+
+ExitCode run_tokens(Arguments& arguments, const Logger& log, nlohmann::json& report) {
+  auto& options = arguments.tokenize;
+  const auto settings = hub_settings(process_environment());
+  for (const auto& input : arguments.inputs)
+    options.inputs.push_back(find_snapshot(input, RepoType::dataset, settings));
+  if (options.tokenizer_name != "gpt2") {
+    options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
+  }
+  options.output = arguments.output;
+  if (options.threads == 0) options.threads = std::min(8, usable_cores());
+  const auto tokenizer = open_tokenizer(options.tokenizer_name);
+  log.info(tokenizer->description());
+  const StopSignal signal;
+  Progress progress(log, options.max_rows);
+  const auto result = tokenize(
+      options, *tokenizer, [&](const TokenizeProgress& now) { progress.show(now); },
+      [&] { return signal.received() != 0; });
+  progress.finish();
+  if (result.stopped) {
+    throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
+  }
+  log.info(summary(options, result, progress.seconds()));
+  report = report_of(options, result, *tokenizer, progress.seconds());
+  if (!arguments.job.json) {
+    std::cout << options.output.string() << std::endl;
+    if (!std::cout) throw IoError("stdout: cannot write the result");
+  }
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+int tokens_main(int argc, char** argv) {
+  CLI::App app{
+      "Turns texts into a token file to train on: Parquet, JSON Lines, CSV or plain text in, HDF5 out.\n"
+      "Files are read as streams, encoded on several threads and written in order: the result does not depend on how\n"
+      "many. Prints the name of the file. Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input.",
+      "fsdp-download tokens"};
+  app.formatter(std::make_shared<Help>());
+  app.footer(kExamples);
+  let_later_options_win(app);
+  Arguments arguments;
+  add_options(app, arguments);
+  if (const int code = parse(app, argc, argv); code >= 0) return code;
+  return run_job(
+      arguments.job, [](const MpiOptions&) { return std::make_unique<NoRanks>(); },
+      [&](ProcessGroup&, const Logger& log, nlohmann::json& report) { return run_tokens(arguments, log, report); });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,8 @@
+#pragma once
+
+namespace fsdp {
+
+/// `fsdp-download tokens`: texts to token files. argv[0] is "tokens". \return an exit code
+int tokens_main(int argc, char** argv);
+
+}  // namespace fsdp

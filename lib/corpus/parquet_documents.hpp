@@ -1,0 +1,29 @@
+#pragma once
+// Parquet loaded at run time: Apache Arrow's libraries have 60 MB and are needed for these files only.
+//
+// libfsdp_parquet.so lies beside the program; it is made of lib/corpus/plugin where a Parquet library was found.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/corpus/documents.hpp"
+#include "lib/corpus/plugin/parquet_column.hpp"
+
+namespace fsdp {
+
+/// Opens one column of a Parquet file: strings, or lists of strings, which are joined by spaces.
+/// \param field  a top-level column; empty: `text`, else `Moves`
+/// \throws as open_documents
+std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field);
+
+namespace detail {
+
+/// Where libfsdp_parquet.so may lie, for a program in `program_directory`.
+std::vector<std::filesystem::path> parquet_plugin_candidates(const std::filesystem::path& program_directory);
+
+/// \throws RuntimeFailure unless `library` loads and names `abi` as its own
+OpenParquetFunction* open_parquet_plugin(const std::filesystem::path& library, const std::string& abi);
+
+}  // namespace detail
+}  // namespace fsdp

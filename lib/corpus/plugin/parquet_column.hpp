@@ -1,0 +1,31 @@
+#pragma once
+// What a program and libfsdp_parquet.so exchange. Standard library only: Arrow's headers meet no others.
+#include <cstdint>
+#include <string>
+
+namespace fsdp::detail {
+
+/// One column of one file, read from front to back. No exception crosses this interface.
+class ParquetColumn {
+ public:
+  virtual ~ParquetColumn() = default;
+  enum class Step { document, end, failed };
+  /// Replaces `text` by the value of the next row, or by what is wrong (without the file's name) when it failed.
+  virtual Step next(std::string& text) noexcept = 0;
+  /// Of the row that next() gave last, from 0.
+  virtual std::int64_t row() const noexcept = 0;
+  virtual std::int64_t num_rows() const noexcept = 0;
+};
+
+/// They exchange C++ objects, so both must come from one build. Bump the number with ParquetColumn.
+inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 1";
+
+/// The two symbols of libfsdp_parquet.so.
+using ParquetAbiFunction = const char*();
+/// \param field  a top-level column; empty: `text`, else `Moves`
+/// \return null when it failed; `failure` then says why, without the file's name
+using OpenParquetFunction = ParquetColumn*(const char* file, const char* field, std::string* failure);
+inline constexpr const char* kParquetAbiSymbol = "fsdp_parquet_abi";
+inline constexpr const char* kOpenParquetSymbol = "fsdp_open_parquet";
+
+}  // namespace fsdp::detail

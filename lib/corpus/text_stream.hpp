@@ -1,0 +1,49 @@
+#pragma once
+// A text file read once from front to back in blocks.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "lib/base/file.hpp"
+
+namespace fsdp::detail {
+
+/// What a line or cell may have at most: a file without line ends, or with an open quote, is not read into memory
+/// whole.
+inline constexpr std::size_t kMostText_bytes = std::size_t{1} << 30;
+
+class TextStream {
+ public:
+  /// Opens the file and skips a UTF-8 byte-order mark. \throws IoError
+  explicit TextStream(const std::filesystem::path& file);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  /// The next byte, or -1 at the end. \throws IoError
+  int get() {
+    if (at_ == block_.size() && !refill()) return -1;
+    return static_cast<unsigned char>(block_[at_++]);
+  }
+  int peek() {
+    if (at_ == block_.size() && !refill()) return -1;
+    return static_cast<unsigned char>(block_[at_]);
+  }
+  /// Replaces `line` by what comes up to the next '\n', which is passed over.
+  /// \param line_number  for the message
+  /// \return false at the end
+  /// \throws FormatError when the line is longer than kMostText_bytes
+  bool next_line(std::string& line, std::int64_t line_number);
+
+  /// Bytes that get() or next_line() gave.
+  std::int64_t bytes_read() const { return static_cast<std::int64_t>(offset_ - block_.size() + at_); }
+
+ private:
+  bool refill();
+
+  File file_;
+  std::uint64_t size_;
+  std::uint64_t offset_ = 0;  ///< of what follows the block
+  std::string block_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace fsdp::detail

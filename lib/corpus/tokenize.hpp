@@ -1,0 +1,49 @@
+#pragma once
+// Texts to token files: reads Parquet, JSON Lines, CSV or plain text, encodes on several threads, writes HDF5.
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+struct TokenizeOptions {
+  std::vector<std::filesystem::path> inputs;  ///< in this order; of a directory what data_files() finds in it
+  std::filesystem::path output;               ///< .h5, written under another name and renamed when complete
+  bool documents = false;                     ///< tokens + offsets; otherwise packed rows in input_ids
+  std::int64_t seq_len = 256;                 ///< ids per packed row
+  std::string field;                          ///< column or key; empty: `text`, or Moves in Parquet files that have it
+  std::int64_t max_rows = 0;                  ///< documents read over all inputs; 0: all
+  int threads = 1;
+  std::string tokenizer_name;  ///< for the output's attributes
+};
+
+struct TokenizeProgress {
+  std::int64_t documents = 0;
+  std::int64_t tokens = 0;
+  std::int64_t bytes_read = 0;  ///< of bytes_total
+  std::int64_t bytes_total = 0;
+};
+
+struct TokenizeReport {
+  std::vector<std::filesystem::path> files;  ///< that were read, directories looked into
+  std::int64_t documents = 0;
+  std::int64_t empty_documents = 0;
+  std::int64_t tokens = 0;          ///< encoded
+  std::int64_t rows = 0;            ///< of a packed output
+  std::int64_t dropped_tokens = 0;  ///< the tail of a packed output
+  bool stopped = false;             ///< `stop_wanted` said so; nothing was written
+};
+
+/// Documents of a packed output follow each other without marks between them but those of encode_document().
+/// \param progress     called now and then from the calling thread
+/// \param stop_wanted  asked now and then
+/// \throws FormatError naming file and line or row of what is malformed; UsageError; IoError
+TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                        const std::function<void(const TokenizeProgress&)>& progress = {},
+                        const std::function<bool()>& stop_wanted = {});
+
+}  // namespace fsdp

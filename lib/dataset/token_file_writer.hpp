@@ -1,0 +1,55 @@
+#pragma once
+// Token files written as the ids come: what is in memory does not grow with the file. The file appears under its name
+// when it is complete; until then there is a hidden sibling, which goes when the writer does.
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// Where the ids come from: attributes of the file's root group.
+struct TokenFileNotes {
+  std::string tokenizer;              ///< `tokenizer`: its name
+  std::string tokenizer_description;  ///< `tokenizer_description`
+  std::int64_t vocab_size = 0;        ///< `vocab_size`; ids are stored as uint16 where 65536 or less, else as uint32
+  std::vector<std::string> sources;   ///< `source_files`, one a line
+};
+
+class TokenFileWriter {
+ public:
+  TokenFileWriter() = default;
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+  virtual ~TokenFileWriter() = default;
+
+  /// Adds one document; an empty one counts among documents, too.
+  /// \param ids  each in [0, vocab_size)
+  /// \throws IoError when it cannot be written; std::invalid_argument
+  virtual void add(std::span<const std::int32_t> ids) = 0;
+
+  /// Writes what is missing and gives the file its name, replacing an old one.
+  /// \param stop_wanted  asked now and then
+  /// \return false when it said so: nothing was written
+  /// \throws IoError; FormatError when the ids do not fill one row
+  virtual bool finish(const std::function<bool()>& stop_wanted = {}) = 0;
+};
+
+/// Packed rows: dataset `input_ids` [rows, row_length], contiguous, rows = floor(ids / (row_length + 1)), filled from
+/// the first id on without gaps; the ids after that are left out. Attribute `seq_len` is row_length. The number of rows
+/// is known at the end only, so the ids wait in a nameless file beside the output, which has to have room for both.
+/// \throws UsageError when row_length < 2 or vocab_size < 1; IoError
+std::unique_ptr<TokenFileWriter> write_packed_rows(const std::filesystem::path& file, std::int64_t row_length,
+                                                   const TokenFileNotes& notes);
+
+/// Rows that `num_ids` ids fill.
+constexpr std::int64_t packed_rows(std::int64_t num_ids, std::int64_t row_length) { return num_ids / (row_length + 1); }
+
+/// Documents as TokenDocuments reads them: `tokens` and `offsets`, both chunked.
+/// \throws UsageError when vocab_size < 1; IoError
+std::unique_ptr<TokenFileWriter> write_token_documents(const std::filesystem::path& file, const TokenFileNotes& notes);
+
+}  // namespace fsdp

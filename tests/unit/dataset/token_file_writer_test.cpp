@@ -1,0 +1,186 @@
+#include "lib/dataset/token_file_writer.hpp"
+
+#include <doctest/doctest.h>
+
+#include <iterator>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/dataset/token_documents.hpp"
+#include "lib/dataset/token_rows.hpp"
+#include "tests/support/temp_files.hpp"
+
+namespace {
+
+using fsdp::test::TempDir;
+using Ids = std::vector<std::int32_t>;
+
+fsdp::TokenFileNotes notes(std::int64_t vocab_size) { return {"name", "what it is", vocab_size, {"a.csv", "b.csv"}}; }
+
+Ids counting(std::size_t count, std::int32_t bound) {
+  Ids ids(count);
+  for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(bound));
+  return ids;
+}
+
+Ids read_document(const fsdp::TokenDocuments& documents, std::int64_t i) {
+  Ids ids(static_cast<std::size_t>(documents.length(i)));
+  documents.read(i, ids);
+  return ids;
+}
+
+/// Bytes of an element of a dataset, and whether it is stored in one piece.
+std::pair<std::size_t, bool> stored_as(const std::filesystem::path& file, const char* name) {
+  const fsdp::Hdf5Scope scope;
+  const auto handle = fsdp::open_hdf5_read(file);
+  const fsdp::Hdf5Dataset dataset(H5Dopen2(handle.get(), name, H5P_DEFAULT));
+  const fsdp::Hdf5Type type(H5Dget_type(dataset.get()));
+  const fsdp::Hdf5Properties layout(H5Dget_create_plist(dataset.get()));
+  return {H5Tget_size(type.get()), H5Pget_layout(layout.get()) == H5D_CONTIGUOUS};
+}
+
+std::size_t entries(const TempDir& dir) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(dir.path()), {}));
+}
+
+}  // namespace
+
+TEST_SUITE("dataset/token_file_writer") {
+  TEST_CASE("packed rows: floor(ids / (L + 1)) rows of L ids that follow each other, whatever the pieces") {
+    TempDir dir;
+    // 30 ids make 5 rows of 5: the last 5 ids are left out.
+    auto writer = fsdp::write_packed_rows(dir / "a.h5", 5, notes(100));
+    const auto ids = counting(30, 100);
+    writer->add(std::span(ids).first(7));
+    writer->add({});
+    writer->add(std::span(ids).subspan(7));
+    CHECK(writer->finish());
+    writer.reset();
+
+    const fsdp::TokenRows rows(dir / "a.h5");
+    CHECK(rows.num_rows() == 5);
+    CHECK(rows.row_length() == 5);
+    const std::vector<std::int64_t> all{0, 1, 2, 3, 4};
+    Ids read(25);
+    rows.read_rows(all, read);
+    CHECK(read == Ids(ids.begin(), ids.begin() + 25));
+    CHECK(stored_as(dir / "a.h5", "input_ids") == std::pair<std::size_t, bool>{2, true});
+    CHECK(entries(dir) == 1);
+  }
+
+  TEST_CASE("packed rows: more than is held in memory at once, and ids of 32 bits") {
+    TempDir dir;
+    const auto ids = counting(3'000'000, 70000);
+    auto writer = fsdp::write_packed_rows(dir / "a.h5", 999, notes(65537));
+    CHECK_THROWS_AS(writer->add(std::span(ids).first(66000)), std::invalid_argument);
+    writer.reset();
+    writer = fsdp::write_packed_rows(dir / "a.h5", 999, notes(70000));
+    for (std::size_t first = 0; first < ids.size(); first += 100'000)
+      writer->add(std::span(ids).subspan(first, 100'000));
+    CHECK(writer->finish());
+
+    const fsdp::TokenRows rows(dir / "a.h5");
+    CHECK(rows.num_rows() == 3000);
+    std::vector<std::int64_t> all(3000);
+    std::iota(all.begin(), all.end(), std::int64_t{0});
+    Ids read(3000 * 999);
+    rows.read_rows(all, read);
+    CHECK((read == Ids(ids.begin(), ids.begin() + 3000 * 999)));
+    CHECK(stored_as(dir / "a.h5", "input_ids").first == 4);
+  }
+
+  TEST_CASE("uint16 up to 65536 ids") {
+    TempDir dir;
+    auto writer = fsdp::write_packed_rows(dir / "a.h5", 2, notes(65536));
+    writer->add(Ids{0, 65535, 1});
+    CHECK(writer->finish());
+    Ids row(2);
+    fsdp::TokenRows(dir / "a.h5").read_row(0, row);
+    CHECK(row == Ids{0, 65535});
+    CHECK(stored_as(dir / "a.h5", "input_ids").first == 2);
+  }
+
+  TEST_CASE("documents: lengths from none to many chunks, empty ones kept") {
+    TempDir dir;
+    std::vector<Ids> all{{}, counting(1, 9), {}, counting(5'000'000, 65536), counting(20'000, 7), {}};
+    for (const std::int64_t vocab_size : {65536, 65537}) {
+      auto writer = fsdp::write_token_documents(dir / "a.h5", notes(vocab_size));
+      for (const auto& ids : all) writer->add(ids);
+      CHECK(writer->finish());
+      const fsdp::TokenDocuments documents(dir / "a.h5");
+      REQUIRE(documents.num_documents() == 6);
+      CHECK(documents.num_tokens() == 5'020'001);
+      for (std::int64_t i = 0; i < 6; ++i) CHECK((read_document(documents, i) == all[static_cast<std::size_t>(i)]));
+      CHECK(stored_as(dir / "a.h5", "tokens").first == (vocab_size == 65536 ? 2 : 4));
+    }
+    CHECK(entries(dir) == 1);
+  }
+
+  TEST_CASE("documents: very many short ones, and none with an id") {
+    TempDir dir;
+    auto writer = fsdp::write_token_documents(dir / "a.h5", notes(10));
+    for (int i = 0; i < 700'000; ++i) writer->add(i % 3 == 0 ? Ids{} : Ids{i % 10});
+    CHECK(writer->finish());
+    const fsdp::TokenDocuments many(dir / "a.h5");
+    CHECK(many.num_documents() == 700'000);
+    CHECK(many.length(699'999) == 0);
+    CHECK(read_document(many, 699'998) == Ids{8});
+
+    writer = fsdp::write_token_documents(dir / "b.h5", notes(10));
+    writer->add({});
+    CHECK(writer->finish());
+    const fsdp::TokenDocuments empty(dir / "b.h5");
+    CHECK(empty.num_documents() == 1);
+    CHECK(empty.num_tokens() == 0);
+  }
+
+  TEST_CASE("what is not finished leaves nothing; what was there stays") {
+    TempDir dir;
+    fsdp::replace_file(dir / "a.h5", "old");
+    {
+      const auto rows = fsdp::write_packed_rows(dir / "a.h5", 2, notes(10));
+      rows->add(Ids(5'000'000, 1));
+      const auto documents = fsdp::write_token_documents(dir / "b.h5", notes(10));
+      documents->add(Ids(5'000'000, 1));
+      CHECK(entries(dir) == 3);
+    }
+    CHECK(entries(dir) == 1);
+    {
+      const auto rows = fsdp::write_packed_rows(dir / "a.h5", 2, notes(10));
+      rows->add(Ids(100, 1));
+      CHECK_FALSE(rows->finish([] { return true; }));
+    }
+    CHECK(entries(dir) == 1);
+    CHECK(fsdp::read_text_file(dir / "a.h5") == "old");
+  }
+
+  TEST_CASE("refused: too few ids, ids out of the vocabulary, impossible sizes") {
+    TempDir dir;
+    auto writer = fsdp::write_packed_rows(dir / "a.h5", 4, notes(10));
+    writer->add(Ids{1, 2, 3, 4});
+    CHECK_THROWS_WITH_AS(writer->finish(), doctest::Contains("4 token ids do not fill one row"), fsdp::FormatError);
+    CHECK_THROWS_AS(writer->add(Ids{10}), std::invalid_argument);
+    CHECK_THROWS_AS(writer->add(Ids{-1}), std::invalid_argument);
+    CHECK_THROWS_AS(fsdp::write_packed_rows(dir / "b.h5", 1, notes(10)), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::write_token_documents(dir / "b.h5", notes(0)), fsdp::UsageError);
+    CHECK_THROWS_WITH_AS(fsdp::write_token_documents(dir / "none/b.h5", notes(10)),
+                         doctest::Contains("there is no directory"), fsdp::IoError);
+    CHECK_THROWS_WITH_AS(fsdp::write_token_documents("/proc/b.h5", notes(10)),
+                         doctest::Contains("/proc/b.h5: token file not written: "), fsdp::IoError);
+  }
+
+  TEST_CASE("a long list of sources fits") {
+    TempDir dir;
+    auto many = notes(10);
+    many.sources.assign(20'000, "a/long/name/of/a/file.parquet");
+    auto writer = fsdp::write_token_documents(dir / "a.h5", many);
+    writer->add(Ids{1});
+    CHECK(writer->finish());
+    CHECK(fsdp::TokenDocuments(dir / "a.h5").num_documents() == 1);
+  }
+}
