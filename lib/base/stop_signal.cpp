@@ -24,16 +24,20 @@ extern "C" void on_stop_signal(int number) {
 }  // namespace
 
 StopSignal::StopSignal() {
-  received_signal = 0;
   struct sigaction action {};
   action.sa_handler = on_stop_signal;
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int number : kSignals) ::sigaction(number, &action, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &previous_[i]);
+  if (previous_[0].sa_handler != on_stop_signal) received_signal = 0;
 }
 
 StopSignal::~StopSignal() {
-  for (const int number : kSignals) ::signal(number, SIG_DFL);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    // What was there before us is the default, except inside another one: programs start with some signals ignored.
+    if (previous_[i].sa_handler != on_stop_signal) previous_[i].sa_handler = SIG_DFL;
+    ::sigaction(kSignals[i], &previous_[i], nullptr);
+  }
 }
 
 int StopSignal::received() const { return received_signal; }

@@ -1,11 +1,15 @@
 #pragma once
 // Asking a run to stop: signals and the end of the job's time.
+#include <signal.h>
+
+#include <array>
 #include <chrono>
 #include <optional>
 
 namespace fsdp {
 
-/// While it lives, SIGTERM, SIGINT and SIGUSR1 only set a flag; a second SIGINT ends the process at once.
+/// While it lives, SIGTERM, SIGINT and SIGUSR1 only set a flag; a second SIGINT ends the process at once. One inside
+/// another shares its flag.
 class StopSignal {
  public:
   StopSignal();
@@ -14,6 +18,9 @@ class StopSignal {
   ~StopSignal();
   /// The signal received, 0 for none.
   int received() const;
+
+ private:
+  std::array<struct sigaction, 3> previous_{};
 };
 
 /// When the scheduler will end this job, where it says so (SLURM_JOB_END_TIME).

@@ -183,7 +183,15 @@ void SafetensorsModel::open_index(const std::filesystem::path& index) {
     if (!value.is_string()) throw FormatError(index.string() + ": weight_map names something else than a file");
     const auto file_name = value.get<std::string>();
     const auto [place, is_new] = number_of.emplace(file_name, files_.size());
-    if (is_new) files_.emplace_back(inside_directory(index.parent_path(), file_name, index));
+    if (is_new) {
+      const auto file = inside_directory(index.parent_path(), file_name, index);
+      std::error_code error;
+      if (!std::filesystem::exists(file, error)) {
+        throw MissingInput(file.string() + ": is missing, " + index.filename().string() +
+                           " names it; fetch the model again (fsdp-download goes on where it stopped)");
+      }
+      files_.emplace_back(file);
+    }
     const auto& tensors = files_[place->second].tensors();
     const auto found = tensors.find(name);
     if (found == tensors.end()) {

@@ -143,7 +143,9 @@ at::Tensor Engine::master(std::size_t param) {
 }
 
 at::Tensor Engine::gradient(std::size_t param) {
-  return unit_of(static_cast<int>(param)).grads->shard(static_cast<std::size_t>(slot_index_[param]));
+  auto& grads = *unit_of(static_cast<int>(param)).grads;
+  grads.prepare();
+  return grads.shard(static_cast<std::size_t>(slot_index_[param]));
 }
 
 void Engine::publish_parameters() {
@@ -191,6 +193,7 @@ std::vector<Event> Engine::plan(bool training, MicroBatchPlace place) {
 }
 
 StageLoss Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+  for (auto& unit : units_) unit->grads->prepare();
   last_schedule_ = plan(true, place);
   Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
   return run(last_schedule_, state);

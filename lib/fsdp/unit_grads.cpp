@@ -16,11 +16,11 @@
 namespace fsdp {
 namespace {
 
-std::vector<at::Tensor> make_shards(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+std::vector<at::Tensor> make_shards(const ProcessGroup& group, const std::vector<ParamLayout>& layouts,
                                     at::Device device) {
   std::vector<at::Tensor> shards;
   for (const auto& layout : layouts) {
-    const auto range = shard_range(layout.rows(), context.shard_group.size(), context.shard_group.rank());
+    const auto range = shard_range(layout.rows(), group.size(), group.rank());
     shards.push_back(
         at::zeros(layout.shape_with_rows(range.padded_rows), at::TensorOptions(at::kFloat).device(device)));
   }
@@ -40,11 +40,16 @@ class SharedUnitGrads final : public UnitGrads {
     for (const int slot : my_slots_) views_.push_back(make_views(slot));
     // Alone and in float32 the full gradient is the shard: no second copy.
     in_place_ = group_.size() == 1 && dtype_ == at::kFloat && my_slots_.size() == 1;
+  }
+
+  void prepare() override {
+    if (!shards_.empty()) return;
     if (!in_place_) {
-      shards_ = make_shards(context, layouts_, at::kCPU);
-    } else {
-      for (std::size_t i = 0; i < layouts_.size(); ++i)
-        shards_.push_back(views_[0][i].grad.narrow(0, 0, layouts_[i].rows()));
+      shards_ = make_shards(group_, layouts_, at::kCPU);
+      return;
+    }
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      shards_.push_back(views_[0][i].grad.narrow(0, 0, layouts_[i].rows()));
     }
   }
 
@@ -123,7 +128,11 @@ class CollectiveUnitGrads final : public UnitGrads {
       : context_(context),
         layouts_(std::move(layouts)),
         options_(at::TensorOptions(dtype).device(context.device)),
-        shards_(make_shards(context, layouts_, shard_device)) {}
+        shard_device_(shard_device) {}
+
+  void prepare() override {
+    if (shards_.empty()) shards_ = make_shards(context_.shard_group, layouts_, shard_device_);
+  }
 
   void begin() override {
     if (!slots_.empty()) return;
@@ -167,6 +176,7 @@ class CollectiveUnitGrads final : public UnitGrads {
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
   at::TensorOptions options_;
+  at::Device shard_device_;
   std::vector<at::Tensor> shards_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way

@@ -14,6 +14,8 @@ namespace fsdp {
 class UnitGrads {
  public:
   virtual ~UnitGrads() = default;
+  /// Makes the shards, zero, where they are not there yet: who only evaluates needs no room for them.
+  virtual void prepare() = 0;
   /// Makes slots() writable: empty ones after a reduction, the ones at hand while a round is open.
   virtual void begin() = 0;
   virtual std::vector<GradSlot>& slots() = 0;
@@ -21,7 +23,7 @@ class UnitGrads {
   virtual void start_reduce(bool accumulate) = 0;
   /// shard(i) holds the sum. Slots are not writable until the next begin().
   virtual void finish_reduce() = 0;
-  /// float32 [padded_rows, ...], zero in the padding.
+  /// float32 [padded_rows, ...], zero in the padding. After prepare().
   virtual at::Tensor shard(std::size_t param) = 0;
 };
 

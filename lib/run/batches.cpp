@@ -1,6 +1,7 @@
 #include "lib/run/batches.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 
@@ -8,26 +9,69 @@
 
 namespace fsdp {
 
-BatchReader::BatchReader(const std::filesystem::path& file, std::int64_t seq_len, std::int64_t vocab_size)
-    : rows_(file), pairs_(std::min(seq_len, rows_.row_length() - 1)), vocab_size_(vocab_size) {
-  if (seq_len < 1) throw UsageError("--seq-len is " + std::to_string(seq_len) + ", it must be at least 1");
+BatchReader::BatchReader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
+    : vocab_size_(vocab_size) {
+  if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
+  if (token_file_kind(file) == TokenFileKind::rows) {
+    rows_.emplace(file);
+    pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, rows_->row_length() - 1);
+    return;
+  }
+  documents_.emplace(file);
+  if (documents_->num_documents() == 0) throw FormatError(file.string() + ": holds no documents");
+  if (limit.seq_len == 1) throw UsageError("--seq-len is 1: a document needs 2 ids to predict one of them");
+  const auto most_ids = limit.seq_len == 0 ? std::min(kDefaultDocumentIds, limit.positions) : limit.seq_len;
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) longest = std::max(longest, documents_->length(i));
+  if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
+  pairs_ = std::min(most_ids, longest) - 1;
 }
 
-MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                             at::Device device) const {
-  MicroBatch batch;
-  batch.rows = static_cast<std::int64_t>(rows.size());
+std::int64_t BatchReader::num_rows() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
+
+void BatchReader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
-  const auto width = rows_.row_length();
+  const auto width = rows_->row_length();
   std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
-  rows_.read_rows(rows, ids);
-  check_token_ids(ids, vocab_size_, rows_.file(), rows);
+  rows_->read_rows(rows, ids);
+  check_token_ids(ids, vocab_size_, rows_->file(), rows);
   batch.ids_N = at::empty({batch.rows * pairs_}, at::kInt);
   batch.targets_N = at::empty({batch.rows * pairs_}, at::kInt);
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     const auto* row = ids.data() + r * width;
     std::copy_n(row, pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
     std::copy_n(row + 1, pairs_, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
+  }
+}
+
+void BatchReader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  constexpr std::int32_t kPad = 0, kIgnored = -1;
+  batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
+  for (const auto row : rows) {
+    batch.length = std::max(batch.length, std::min(documents_->length(row), pairs_ + 1) - 1);
+  }
+  batch.ids_N = at::full({batch.rows * batch.length}, kPad, at::kInt);
+  batch.targets_N = at::full({batch.rows * batch.length}, kIgnored, at::kInt);
+  std::vector<std::int32_t> ids;
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    const auto document = rows[static_cast<std::size_t>(r)];
+    ids.resize(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
+    documents_->read(document, ids);
+    check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
+    if (ids.size() < 2) continue;
+    std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + r * batch.length);
+    std::copy(ids.begin() + 1, ids.end(), batch.targets_N.data_ptr<std::int32_t>() + r * batch.length);
+  }
+}
+
+MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                             at::Device device) const {
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  if (rows_) {
+    fill_rows(rows, batch);
+  } else {
+    fill_documents(rows, batch);
   }
   if (!sample_keys.empty()) {
     batch.sample_keys = at::empty({batch.rows}, at::kLong);

@@ -1,22 +1,38 @@
 #pragma once
 // Micro-batches from token files.
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lib/dataset/data_order.hpp"
+#include "lib/dataset/token_documents.hpp"
 #include "lib/dataset/token_rows.hpp"
 #include "lib/tensor/stage.hpp"
 
 namespace fsdp {
 
-/// Rows of a token file as inputs and targets: a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n],
-/// targets row[1:n+1].
+/// How long a sequence may be.
+struct SequenceLimit {
+  std::int64_t seq_len = 0;    ///< asked for; 0: as long as the model and the data allow, documents up to 512 ids
+  std::int64_t positions = 0;  ///< of the model
+};
+
+/// A token file's samples as inputs and targets.
+///
+/// Rows (`input_ids`): a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
+/// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
+/// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
 class BatchReader {
  public:
-  /// \throws UsageError when seq_len < 1
-  BatchReader(const std::filesystem::path& file, std::int64_t seq_len, std::int64_t vocab_size);
+  static constexpr std::int64_t kDefaultDocumentIds = 512;
 
-  std::int64_t num_rows() const { return rows_.num_rows(); }
+  /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
+  BatchReader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
+
+  /// Rows or documents.
+  std::int64_t num_rows() const;
+  bool has_documents() const { return documents_.has_value(); }
+  /// Pairs of a row; of documents the most that one gives.
   std::int64_t tokens_per_row() const { return pairs_; }
 
   /// \param rows         row numbers; none gives a micro-batch without rows
@@ -26,8 +42,12 @@ class BatchReader {
                   at::Device device) const;
 
  private:
-  TokenRows rows_;
-  std::int64_t pairs_;
+  void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+
+  std::optional<TokenRows> rows_;
+  std::optional<TokenDocuments> documents_;
+  std::int64_t pairs_ = 0;
   std::int64_t vocab_size_;
 };
 

@@ -112,7 +112,7 @@ ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const
         fmt::format("--seq-len {} is longer than the {} positions of the model", options.seq_len, config.block_size));
   }
   if (!options.data.empty()) {
-    reader.emplace(options.data, options.seq_len == 0 ? config.block_size : options.seq_len, config.vocab_size);
+    reader.emplace(options.data, SequenceLimit{options.seq_len, config.block_size}, config.vocab_size);
   }
   ModelRuntime runtime(world, config, options.sharding, device, 1);
   if (evaluated.weights) {

@@ -6,9 +6,11 @@
 #include "lib/run/finetune_job.hpp"
 #include "lib/run/generate.hpp"
 #include "lib/run/initialize.hpp"
+#include "lib/run/prepare_data.hpp"
+#include "lib/run/text.hpp"
 #include "lib/run/throughput.hpp"
 #include "lib/tensor/host_allocator.hpp"
-#include "lib/tokenizer/byte_level_bpe.hpp"
+#include "lib/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -37,17 +39,15 @@ void FinetuneJob::set_up() {
   restart_ = find_restart(world_, options_, directory_ / "checkpoints", log_);
   config_ = plan_model(options_, restart_);
   batches_ = plan_batches(options_, world_.size());
-  const auto seq_len = options_.model.seq_len == 0 ? config_.block_size : options_.model.seq_len;
   const bool training = options_.max_epochs >= 0 || options_.max_steps > 0;
-  if (!options_.save_final_full.empty()) check_full_output();
-  if (training) {
-    if (options_.train_data.empty()) throw UsageError("--train-data is missing: an HDF5 file with a dataset input_ids");
-    train_reader_.emplace(options_.train_data, seq_len, config_.vocab_size);
-  }
-  if (!options_.val_data.empty()) val_reader_.emplace(options_.val_data, seq_len, config_.vocab_size);
-  if (!training && !val_reader_ && options_.prompt.empty()) {
+  check_final_outputs();
+  if (training && options_.train_data.empty())
+    throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
+  if (!training && options_.val_data.empty() && options_.prompt.empty()) {
     throw UsageError("--max-epochs -1 evaluates only: give --val-data, --prompt or both");
   }
+  open_tokenizer_for_texts();
+  open_data(training);
   const auto schedule =
       plan_schedule(options_, training ? plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step) : 1);
   runtime_ = std::make_unique<ModelRuntime>(world_, config_, options_.sharding, device_, batches_.accumulation_steps);
@@ -65,12 +65,52 @@ void FinetuneJob::set_up() {
   }
   describe(device_, threads);
   if (options_.dry_run) return;
+  load_weights();
+}
+
+/// The tokenizer that was asked for, else the one of the weights or of the run that goes on, else GPT-2's.
+void FinetuneJob::open_tokenizer_for_texts() {
+  const auto& model = options_.model;
+  tokenizer_name_ = model.tokenizer;
+  if (tokenizer_name_.empty() && !model.directory.empty() && has_tokenizer(model.directory))
+    tokenizer_name_ = model.directory;
+  if (tokenizer_name_.empty() && restart_ && restart_->knows_run()) {
+    const auto saved = restart_->manifest.data.value("tokenizer", std::string());
+    if (saved == "gpt2" || has_tokenizer(saved)) tokenizer_name_ = saved;
+  }
+  if (tokenizer_name_.empty() && config_.architecture == Architecture::mingpt) tokenizer_name_ = "gpt2";
+  if (tokenizer_name_.empty()) return;
+  tokenizer_ = open_tokenizer(tokenizer_name_);
+}
+
+void FinetuneJob::open_data(bool training) {
+  TextOptions texts;
+  texts.field = options_.data_field;
+  texts.directory = directory_ / "data";
+  texts.tokenizer_name = tokenizer_name_;
+  texts.tokenizer = tokenizer_.get();
+  texts.model = &config_;
+  texts.quiet = options_.runtime.quiet;
+  const SequenceLimit limit{options_.model.seq_len, config_.block_size};
+  const auto open = [&](const std::string& data) {
+    const auto file = prepare_tokens(world_, data, texts, log_, [this] { return signal_.received() != 0; });
+    return BatchReader(file, limit, config_.vocab_size);
+  };
+  if (!options_.val_data.empty()) val_reader_.emplace(open(options_.val_data));
+  texts.max_rows = options_.max_rows;
+  if (training) train_reader_.emplace(open(options_.train_data));
+}
+
+void FinetuneJob::load_weights() {
   if (restart_) {
     restore();
-  } else if (options_.model.model == "mingpt") {
+  } else if (options_.model.directory.empty()) {
     initialize_parameters(*runtime_, options_.seed);
   } else {
-    load_safetensors_parameters(*runtime_, options_.model.model);
+    const auto start = Clock::now();
+    load_safetensors_parameters(*runtime_, options_.model.directory);
+    world_.barrier();
+    log_.info(fmt::format("weights   {}   {:.1f} s", options_.model.directory, seconds_since(start)));
   }
 }
 
@@ -85,8 +125,8 @@ void FinetuneJob::describe(const DeviceChoice& device, int threads) {
                                                                                           : "MPI collectives"));
   const auto& policy = runtime_->policy();
   log_.info(fmt::format(
-      "model     mingpt {} x {}, {:.1f} M parameters in {} unit{}   {}{}, prefetch {}{}{}   {}", config_.num_layers,
-      config_.embed_size, static_cast<double>(num_parameters(runtime_->decoder().parameters)) / 1e6,
+      "model     {} {} x {}, {:.1f} M parameters in {} unit{}   {}{}, prefetch {}{}{}   {}", architecture_name(config_),
+      config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(runtime_->decoder().parameters)) / 1e6,
       runtime_->num_units(), runtime_->num_units() == 1 ? "" : "s", to_string(policy.sharding),
       is_hybrid(policy.sharding) ? fmt::format(" ({} shards x {} replicas)", mesh.shard->size(), mesh.replicate->size())
                                  : "",
@@ -96,9 +136,9 @@ void FinetuneJob::describe(const DeviceChoice& device, int threads) {
                                     : (val_reader_ ? val_reader_->tokens_per_row() : config_.block_size);
   if (train_reader_) {
     log_.info(fmt::format(
-        "data      {} rows x {} tokens   {} rows per step ({} ranks x {}{})   {} steps{}",
-        format_count(train_reader_->num_rows()), length, batches_.rows_per_step, world_.size(),
-        batches_.rows_per_micro_batch,
+        "data      {} {} {} tokens   {} rows per step ({} ranks x {}{})   {} steps{}",
+        format_count(train_reader_->num_rows()), train_reader_->has_documents() ? "texts of up to" : "rows x", length,
+        batches_.rows_per_step, world_.size(), batches_.rows_per_micro_batch,
         batches_.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", batches_.accumulation_steps) : "",
         format_count(plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step)),
         val_reader_ ? fmt::format("   validation {} rows", format_count(val_reader_->num_rows())) : ""));
@@ -122,12 +162,13 @@ void FinetuneJob::evaluate_only(nlohmann::json& report) {
 
 void FinetuneJob::generate_text() {
   if (options_.prompt.empty()) return;
-  const auto tokenizer = make_gpt2_tokenizer();
+  if (tokenizer_ == nullptr) throw UsageError("--prompt: no tokenizer is known, give --tokenizer");
+  check_vocabulary(*tokenizer_, tokenizer_name_, config_);
   SamplingOptions sampling;
   sampling.num_tokens = options_.num_tokens;
   sampling.seed = options_.seed;
-  const auto ids = generate(*runtime_, tokenizer->encode(options_.prompt), sampling);
-  if (world_.rank() == 0) log_.info("text      " + options_.prompt + tokenizer->decode(ids));
+  const auto ids = generate(*runtime_, tokenizer_->encode_document(options_.prompt), sampling);
+  if (world_.rank() == 0) log_.info("text      " + options_.prompt + continuation(*tokenizer_, ids));
 }
 
 }  // namespace detail

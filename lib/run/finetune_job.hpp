@@ -19,6 +19,7 @@
 #include "lib/run/run_plan.hpp"
 #include "lib/run/train_options.hpp"
 #include "lib/run/trainer.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
 
 namespace fsdp::detail {
 
@@ -41,6 +42,9 @@ class FinetuneJob {
 
  private:
   void set_up();
+  void open_tokenizer_for_texts();
+  void open_data(bool training);
+  void load_weights();
   void describe(const DeviceChoice& device, int threads);
   void restore();
   bool try_restore(const std::filesystem::path& checkpoint);
@@ -52,8 +56,11 @@ class FinetuneJob {
   void restore_foreign();
   Place foreign_place(const ForeignCheckpoint& foreign, const ForeignOptimizer& state) const;
   std::string about_optimizer(const ForeignOptimizer& state) const;
-  void check_full_output();
-  bool save_full(std::filesystem::path checkpoint);
+  void check_final_outputs();
+  std::filesystem::path state_for_final(std::filesystem::path checkpoint, const std::filesystem::path& temporary);
+  bool save_final(const std::filesystem::path& checkpoint);
+  bool save_full(const std::filesystem::path& checkpoint);
+  bool save_hf(const std::filesystem::path& checkpoint);
   double current_lr() const;
   void set_old_run_aside() const;
   ExitCode train(nlohmann::json& report);
@@ -80,6 +87,8 @@ class FinetuneJob {
   BatchPlan batches_;
   ModelConfig config_;
   std::optional<RestartPoint> restart_;
+  std::string tokenizer_name_;  ///< "gpt2", a directory, or "" where none is known
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<BatchReader> train_reader_;
   std::optional<BatchReader> val_reader_;
   std::unique_ptr<ModelRuntime> runtime_;

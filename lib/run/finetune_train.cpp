@@ -8,6 +8,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/run/evaluate.hpp"
 #include "lib/run/finetune_job.hpp"
+#include "lib/run/text.hpp"
 #include "lib/run/throughput.hpp"
 #include "lib/tensor/host_allocator.hpp"
 
@@ -22,6 +23,12 @@ RunManifest FinetuneJob::manifest() const {
   manifest.options["total-batch-size"] = std::to_string(batches_.rows_per_step);
   manifest.data = {
       {"train", options_.train_data}, {"rows", train_reader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
+  if (!tokenizer_name_.empty()) {
+    std::error_code error;
+    const auto absolute = std::filesystem::absolute(tokenizer_name_, error);
+    manifest.data["tokenizer"] = tokenizer_name_ == "gpt2" ? tokenizer_name_ : absolute.string();
+  }
+  if (!options_.model.directory.empty()) manifest.data["weights"] = options_.model.directory;
   manifest.world_size = world_.size();
   return manifest;
 }
@@ -120,13 +127,16 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
       {"shard", {{"all_gathers", counts.shard.all_gathers}, {"reduce_scatters", counts.shard.reduce_scatters}}},
       {"replicate", {{"all_reduces", counts.replicate.all_reduces}}}};
   if (metrics_) metrics_->add(record);
-  progress_->step(
-      step.step, total_steps,
-      fmt::format("step {:>6}/{}   loss {:.4f}   norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.step, total_steps,
-                  step.loss, step.grad_norm, step.lr, format_count(static_cast<std::int64_t>(rate)),
-                  peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * mfu) : "",
-                  step.skipped ? "   skipped (fp16 overflow)" : ""),
-      step.seconds);
+  const auto rest = fmt::format("norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.grad_norm, step.lr,
+                                format_count(static_cast<std::int64_t>(rate)),
+                                peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * mfu) : "",
+                                step.skipped ? "   skipped (fp16 overflow)" : "");
+  // The line that scripts around the chess fine-tune know, and the one of a run from scratch.
+  const auto line = config_.architecture == Architecture::llama
+                        ? fmt::format("({}/{}) loss={:.4f} ({:.3f}s/step)   {}", step.step, total_steps, step.loss,
+                                      step.seconds, rest)
+                        : fmt::format("step {:>6}/{}   loss {:.4f}   {}", step.step, total_steps, step.loss, rest);
+  progress_->step(step.step, total_steps, line, step.seconds);
 }
 
 /// A new run under a used name must neither mix with the old one's checkpoints nor lose them.
@@ -198,15 +208,16 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   progress_->finish();
   if (world_.rank() == 0) {
     draw_loss_curve(
-        directory_, fmt::format("mingpt {} x {}", config_.num_layers, config_.embed_size),
+        directory_, fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size),
         fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
   }
   write_trace();
   if (last_checkpoint_.empty() && restart_) last_checkpoint_ = restart_->candidates.front();
-  if (!stopped && !options_.save_final_full.empty()) {
+  if (!stopped) {
     const bool is_saved = (saved_this_step || keep) && save_error_.empty();
-    if (!save_full(is_saved ? last_checkpoint_ : std::filesystem::path())) stopped = true;
-    report["full_checkpoint"] = options_.save_final_full;
+    if (!save_final(is_saved ? last_checkpoint_ : std::filesystem::path())) stopped = true;
+    if (!options_.save_final_full.empty()) report["full_checkpoint"] = options_.save_final_full;
+    if (!options_.save_final_hf.empty()) report["hf_directory"] = options_.save_final_hf;
   }
   report["steps"] = trainer_->state().step;
   report["samples"] = trainer_->state().samples;

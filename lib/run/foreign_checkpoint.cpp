@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::string_view kEmbedding = "transformer.wte.weight";
 constexpr std::string_view kHead = "lm_head.weight";  // the same tensor: writers that drop one of two names keep either
-constexpr std::string_view kPositions = "transformer.wpe.weight";
+/// One tensor that every model of an architecture has: minGPT, Llama.
+constexpr std::array<std::string_view, 2> kMarks{"transformer.wpe.weight", "model.embed_tokens.weight"};
 constexpr double kMostSteps = 9007199254740992.0;  // 2^53: every whole number up to here is a double
 
 /// `name` without the components that wrapper modules put into it.
@@ -71,13 +72,17 @@ void ForeignCheckpoint::find_model() {
   }
   std::vector<std::string> prefixes;
   for (const auto& [name, index] : tensors_) {
-    if (!name.ends_with(kPositions)) continue;
-    const auto prefix = name.substr(0, name.size() - kPositions.size());
-    if (prefix.empty() || prefix.back() == '.') prefixes.push_back(prefix);
+    for (const auto mark : kMarks) {
+      if (!name.ends_with(mark)) continue;
+      const auto prefix = name.substr(0, name.size() - mark.size());
+      if (prefix.empty() || prefix.back() == '.') prefixes.push_back(prefix);
+    }
   }
   if (prefixes.empty()) {
-    throw FormatError(fmt::format("{}: holds no '{}', so no model that can be trained here (minGPT with its own names)",
-                                  path_.string(), kPositions));
+    throw FormatError(
+        fmt::format("{}: holds neither '{}' nor '{}', so no model that can be trained here (minGPT, or Llama with "
+                    "Hugging Face's names)",
+                    path_.string(), kMarks[0], kMarks[1]));
   }
   for (const char* usual : {"model.", "model_state.", "model_state_dict.", "state_dict.", ""}) {
     if (std::find(prefixes.begin(), prefixes.end(), usual) == prefixes.end()) continue;

@@ -19,7 +19,7 @@ namespace fsdp {
 /// Names are compared without the parts that wrappers add (module, _fsdp_wrapped_module, _orig_mod, ...).
 class ForeignCheckpoint {
  public:
-  /// \throws FormatError when it is no checkpoint, or holds no minGPT; IoError
+  /// \throws FormatError when it is no checkpoint, or holds neither minGPT nor Llama; IoError
   explicit ForeignCheckpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 #include <tuple>
 
@@ -74,7 +75,10 @@ void verify(ProcessGroup& world, const Source& source, const std::vector<ReadSum
 void read_all(RowReader& reader, ModelRuntime& runtime, const ForeignCheckpoint& checkpoint, AdamW* optimizer,
               const ForeignOptimizer& state) {
   const auto plan = plan_parameters(checkpoint, runtime.decoder().config);
-  const auto head = checkpoint.parameter("lm_head.weight");
+  std::map<std::string, std::size_t> copies;  // parameters that the checkpoint holds a second time, under a tied name
+  for (const auto& [alias, name] : tied_names(runtime.decoder().config)) {
+    if (const auto copy = checkpoint.parameter(alias)) copies.emplace(name, *copy);
+  }
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto& layout = engine.layout(i);
@@ -90,11 +94,12 @@ void read_all(RowReader& reader, ModelRuntime& runtime, const ForeignCheckpoint&
     };
     const auto values = reader.rows({plan[i], 0}, layout, range);
     engine.master(i).narrow(0, 0, range.num_rows).copy_(values);
-    if (head && layout.name == "transformer.wte.weight" && *head != plan[i] &&
-        !same_bits(values, reader.rows({*head, 0}, layout, range))) {
-      throw FormatError(checkpoint.path().string() + ": '" + checkpoint.source().tensors()[*head].name +
+    const auto copy = copies.find(layout.name);
+    if (copy != copies.end() && copy->second != plan[i] &&
+        !same_bits(values, reader.rows({copy->second, 0}, layout, range))) {
+      throw FormatError(checkpoint.path().string() + ": '" + checkpoint.source().tensors()[copy->second].name +
                         "' differs from '" + checkpoint.source().tensors()[plan[i]].name +
-                        "': models whose head is not tied to the token embedding are not supported");
+                        "': the model's head is tied to its token embedding, so they must be equal");
     }
     if (optimizer == nullptr || !state.found) continue;
     fill(optimizer->exp_avg(i), state.exp_avg[i]);

@@ -35,12 +35,13 @@ ShownSize shown_by(const ForeignCheckpoint& checkpoint, const char* option, std:
   return {option, std::move(arguments), tensor.shape[dim], tensor.name, tensor.shape};
 }
 
-/// Block number in "transformer.h.<number>.<rest>"; -1 when the name is none of a block.
+/// Block number in "transformer.h.<number>.<rest>" or "model.layers.<number>.<rest>"; -1 when the name is none of a
+/// block.
 std::int64_t block_of(const std::string& name) {
-  constexpr std::string_view kBlocks = "transformer.h.";
-  if (!name.starts_with(kBlocks)) return -1;
+  const std::string_view blocks = name.starts_with("model.") ? "model.layers." : "transformer.h.";
+  if (!name.starts_with(blocks)) return -1;
   std::int64_t block = -1;
-  const auto* begin = name.data() + kBlocks.size();
+  const auto* begin = name.data() + blocks.size();
   const auto result = std::from_chars(begin, name.data() + name.size(), block);
   const bool is_number = result.ec == std::errc() && result.ptr != begin && *result.ptr == '.' && *begin != '-';
   return is_number ? block : -1;
@@ -86,6 +87,11 @@ ModelConfig foreign_model(const ForeignCheckpoint& checkpoint, const ModelWish& 
   const auto& beside = checkpoint.source().info().directory;
   if (std::filesystem::is_directory(checkpoint.path(), error) && std::filesystem::exists(beside / "config.json", error))
     return read_model_config(beside);
+  if (checkpoint.parameter("model.embed_tokens.weight") && !checkpoint.parameter("transformer.wpe.weight")) {
+    throw UsageError(checkpoint.path().string() +
+                     " holds a Llama, whose heads and rotary positions show in no tensor: name a directory with its "
+                     "config.json (--model of fsdp-finetune, --model-config of fsdp-eval)");
+  }
   const auto vocabulary = shown_by(checkpoint, "vocab-size", {"vocab_size"}, kEmbedding, 0);
   const auto width = shown_by(checkpoint, "embed-size", {"embed_size", "n_embd"}, kEmbedding, 1);
   const auto positions = shown_by(checkpoint, "", {}, "transformer.wpe.weight", 0);

@@ -8,6 +8,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <set>
+#include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/formats/safetensors.hpp"
@@ -44,6 +46,27 @@ void fill_normal(float* out, std::int64_t first, std::int64_t n, std::uint64_t k
   });
 }
 
+/// Buffers that some writers store beside the parameters: they follow from config.json.
+bool is_known_buffer(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+/// A tensor without a place means that config.json describes another model.
+void check_all_used(const SafetensorsModel& model, const ModelConfig& config, const std::filesystem::path& directory) {
+  std::set<std::string> known;
+  for (const auto& spec : parameter_table(config)) known.insert(spec.name);
+  for (const auto& [name, original] : tied_names(config)) known.insert(name);
+  for (const auto& [name, entry] : model.tensors()) {
+    if (known.contains(name) || is_known_buffer(name)) continue;
+    throw FormatError(directory.string() + ": tensor '" + name +
+                      "' has no place in the model that config.json describes");
+  }
+}
+
+bool is_floating(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
+}
+
 }  // namespace
 
 void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
@@ -70,6 +93,7 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
 void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::path& directory) {
   const at::NoGradGuard no_grad;
   const SafetensorsModel model(directory);
+  check_all_used(model, runtime.decoder().config, directory);
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto& layout = engine.layout(i);
@@ -81,6 +105,10 @@ void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::p
     if (entry->second.shape != layout.shape) {
       throw FormatError(fmt::format("{}: parameter '{}' has shape [{}], config.json says [{}]", directory.string(),
                                     layout.name, fmt::join(entry->second.shape, ", "), fmt::join(layout.shape, ", ")));
+    }
+    if (!is_floating(entry->second.dtype)) {
+      throw FormatError(fmt::format("{}: parameter '{}' is {}, expected float64, float32, bfloat16 or float16",
+                                    directory.string(), layout.name, torch_name(entry->second.dtype)));
     }
     const auto range = engine.range(i);
     if (range.num_rows == 0) continue;

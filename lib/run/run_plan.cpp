@@ -58,7 +58,7 @@ namespace {
 
 ModelWish model_wish(const ModelOptions& options) {
   ModelWish wish;
-  if (options.model != "mingpt") wish.config = read_model_config(options.model);
+  if (!options.directory.empty()) wish.config = read_model_config(options.directory);
   const std::map<std::string, std::int64_t> sizes{{"num-layers", options.num_layers},
                                                   {"num-heads", options.num_heads},
                                                   {"embed-size", options.embed_size},
@@ -157,12 +157,7 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
     config.vocab_size = wish.vocab_size;
     config.block_size = wish.seq_len == 0 ? 256 : wish.seq_len;
   } else {
-    std::error_code error;
-    if (!std::filesystem::is_directory(wish.model, error)) {
-      throw UsageError("--model is '" + wish.model +
-                       "': choose mingpt, or a directory with config.json and model.safetensors");
-    }
-    config = read_model_config(wish.model);
+    config = read_model_config(wish.directory);
   }
   config.dropout = wish.dropout;
   config.validate();
@@ -201,15 +196,22 @@ LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) 
   LrSchedule schedule;
   schedule.shape = parse_lr_schedule(options.lr_schedule);
   schedule.peak = options.lr;
-  schedule.warmup_steps = options.warmup_steps;
   schedule.total_steps = options.schedule_steps > 0 ? options.schedule_steps : total_steps;
+  schedule.warmup_steps =
+      options.warmup_steps > 0
+          ? options.warmup_steps
+          : static_cast<std::int64_t>(options.warmup_ratio * static_cast<double>(schedule.total_steps));
   return schedule;
 }
 
 std::filesystem::path run_directory(const TrainOptions& options) {
   auto name = options.run_name;
   if (name.empty())
-    name = options.model.model == "mingpt" ? "mingpt" : std::filesystem::path(options.model.model).filename().string();
+    // "ORG/NAME@REVISION" is NAME; a directory may be named with a slash at its end.
+    name = (std::filesystem::path(options.model.model.substr(0, options.model.model.find('@'))) / "")
+               .parent_path()
+               .filename()
+               .string();
   if (name.empty() || name == "." || name == "..")
     throw UsageError("--run-name '" + name + "' is no name for a directory");
   return std::filesystem::path(options.out_dir) / name;

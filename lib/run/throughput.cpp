@@ -90,7 +90,12 @@ MemoryEstimate estimate_memory(ModelRuntime& runtime, std::int64_t rows, std::in
   const auto d = static_cast<double>(config.embed_size);
   const auto f = static_cast<double>(config.ffn_hidden_size);
   const double scores = length <= kShortRow ? static_cast<double>(config.num_heads) * static_cast<double>(length) : 0.0;
-  const double per_block = tokens * (8 * d + 2 * f + scores) * param_bytes;
+  // What a block keeps: GPT its input, sum, q, k, v, heads, norms and pre-activation; Llama gate and up instead.
+  const auto queries = static_cast<double>(config.num_heads * config.head_width());
+  const auto keys = static_cast<double>(config.kv_heads() * config.head_width());
+  const bool llama = config.architecture == Architecture::llama;
+  const double kept_width = llama ? 2 * d + 2 * queries + 2 * keys + 2 * f : 8 * d + 2 * f;
+  const double per_block = tokens * (kept_width + scores) * param_bytes;
   const auto layers = static_cast<double>(config.num_layers);
   const double kept = policy.checkpoint_every > 0 ? std::ceil(layers / policy.checkpoint_every) : 0;
   estimate.activations = (layers - kept) * per_block + kept * tokens * d * param_bytes + (kept > 0 ? per_block : 0) +

@@ -10,7 +10,9 @@
 namespace fsdp {
 
 struct ModelOptions {
-  std::string model = "mingpt";  ///< mingpt, or a directory with config.json and model.safetensors
+  std::string model = "mingpt";  ///< mingpt, or the name of weights: a directory or ORG/NAME
+  std::string directory;         ///< where those weights are: config.json and safetensors
+  std::string tokenizer;         ///< gpt2 or a directory; empty: the model's
   std::int64_t num_layers = 12;
   std::int64_t num_heads = 12;
   std::int64_t embed_size = 768;
@@ -47,7 +49,9 @@ struct TrainOptions {
   ShardingOptions sharding;
   RuntimeOptions runtime;
 
-  std::string train_data, val_data;
+  std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
+  std::string data_field;               ///< key or column of the texts; empty: the usual one
+  std::int64_t max_rows = 0;            ///< texts of the training data; 0: all
   double max_epochs = 1;                ///< negative: evaluate only
   std::int64_t max_steps = 0;           ///< wins over max_epochs when > 0
   std::int64_t batch_size = 4;          ///< sequences per rank and micro-batch
@@ -57,6 +61,7 @@ struct TrainOptions {
   double lr = 1e-3;
   std::string lr_schedule = "constant";
   std::int64_t warmup_steps = 0;
+  double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
   std::int64_t schedule_steps = 0;  ///< 0: the run's steps
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
@@ -74,6 +79,7 @@ struct TrainOptions {
   int keep_last = 0;                 ///< checkpoints kept; 0: all
   bool no_final_save = false;
   std::string save_final_full;  ///< .pt or .safetensors file to write at the end of the run; empty: none
+  std::string save_final_hf;    ///< directory in Hugging Face's layout to write at the end; empty: none
   std::int64_t eval_every = 0;  ///< optimizer steps; 0: at the end only
   std::int64_t log_every = 10;
   double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells

@@ -1,0 +1,262 @@
+#include "apps/finetune_options.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "apps/torch_main.hpp"
+
+namespace fsdp {
+namespace {
+
+void add_model_options(CLI::App& app, ModelOptions& o) {
+  const auto group = "Model";
+  app.add_option("--model", o.model,
+                 "mingpt (from scratch); or weights to start from: a directory with config.json and safetensors, or "
+                 "ORG/NAME in the Hugging Face cache")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--tokenizer", o.tokenizer,
+                 "of texts: gpt2, a directory, or ORG/NAME; default: the model's, gpt2 for a minGPT")
+      ->group(group);
+  app.add_option(spellings("num-layers"), o.num_layers, "transformer blocks")->capture_default_str()->group(group);
+  app.add_option(spellings("num-heads"), o.num_heads, "attention heads")->capture_default_str()->group(group);
+  app.add_option(spellings("embed-size"), o.embed_size, "width of the model")->capture_default_str()->group(group);
+  app.add_option(spellings("ffn-hidden-size"), o.ffn_hidden_size, "width of the feed-forward layers; 0: 4 x embed-size")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("vocab-size"), o.vocab_size, "tokens of the vocabulary")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seq-len,--seq_len,--seq-length,--seq_length,--max-seq-length,--max_seq_length", o.seq_len,
+                 "longest sequence; 0: the model's, 256 for a new one")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--dropout", o.dropout, "probability of zeroing an activation while training")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_sharding_options(CLI::App& app, ShardingOptions& o) {
+  const auto group = "Sharding, precision, memory";
+  app.add_option("--sharding", o.sharding,
+                 "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("shard-group-size"), o.shard_group_size,
+                 "ranks per shard group of a hybrid strategy; 0: the ranks of a node")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--wrap", o.wrap, "what is gathered together: block, none (all at once) or size:N (parameters)")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag(spellings("no-fsdp"))->description("the same as --sharding no-shard")->configurable(false)->group(group);
+  app.add_flag(spellings("no-layer-wrap-policy"))
+      ->description("the same as --wrap none")
+      ->configurable(false)
+      ->group(group);
+  app.add_flag(spellings("gradient-checkpointing"))
+      ->description("the same as --activation-checkpointing all")
+      ->configurable(false)
+      ->group(group);
+  app.add_option(spellings("backward-prefetch"), o.backward_prefetch,
+                 "gather the next unit before (pre), after (post) or not during a unit's backward")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag(spellings("forward-prefetch"), o.forward_prefetch, "gather the next unit before a unit's forward")
+      ->group(group);
+  app.add_flag("--limit-all-gathers,--limit_all_gathers,!--no-limit-all-gathers", o.limit_all_gathers,
+               "at most two units gathered or on their way, beside the root (the default)")
+      ->default_str("true")
+      ->group(group);
+  app.add_option("--precision", o.precision, "float32, bf16 or fp16: sets the three below; masters stay float32")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("param-dtype"), o.param_dtype, "of gathered parameters and activations")->group(group);
+  app.add_option(spellings("reduce-dtype"), o.reduce_dtype, "of gradients on their way")->group(group);
+  app.add_option(spellings("buffer-dtype"), o.buffer_dtype, "of buffers")->group(group);
+  app.add_option(
+         "--activation-checkpointing,--activation_checkpointing,--activation-checkpoints,--activation_checkpoints",
+         o.activation_checkpointing,
+         "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
+      ->expected(0, 1)
+      ->group(group);
+  app.add_flag(spellings("cpu-offload"), o.cpu_offload, "keep masters, gradients and optimizer state in host memory")
+      ->group(group);
+  app.add_flag(spellings("meta-init"), o.meta_init,
+               "accepted: every start is sharded, no rank ever holds the full model")
+      ->group(group);
+  app.add_flag(spellings("reduce-every-micro-batch"), o.reduce_every_micro_batch,
+               "accumulate sharded gradients: less memory, more communication")
+      ->group(group);
+  app.add_option("--collectives", o.collectives, "auto, or host-staged (MPI moves everything through host memory)")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, std::string& time_limit) {
+  auto group = "Data and steps";
+  app.add_option(
+         spellings("train-data"), o.train_data,
+         "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, a "
+         "directory, or a data set ORG/NAME in the Hugging Face cache")
+      ->group(group);
+  app.add_option(spellings("val-data"), o.val_data, "the same for validation")->group(group);
+  app.add_option(spellings("data-field"), o.data_field, "key or column of the texts; default: text, or Moves")
+      ->group(group);
+  app.add_option(spellings("max-rows"), o.max_rows, "texts to take from the training data; 0: all")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("max-epochs"), o.max_epochs, "passes over the data; negative: evaluate only")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-steps,--max_steps,--max-training-steps,--max_training_steps", o.max_steps,
+                 "optimizer steps; wins over max-epochs")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--batch-size,--batch_size,--batch-size-per-device,--batch_size_per_device", o.batch_size,
+                 "sequences per rank and micro-batch")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("total-batch-size"), o.total_batch_size,
+                 "sequences per optimizer step over all ranks; sets the accumulation steps")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("gradient-accumulation-steps"), o.gradient_accumulation_steps,
+                 "micro-batches per optimizer step")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seed", o.seed, "decides initial weights, data order and dropout")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag(spellings("no-shuffle"), o.no_shuffle, "read rows in file order")->group(group);
+  group = "Optimizer";
+  app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("lr-schedule"), o.lr_schedule, "constant, linear or cosine, after the warm-up")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("warmup-steps"), o.warmup_steps, "steps of linear warm-up")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("warmup-ratio"), o.warmup_ratio,
+                 "warm-up as a share of the schedule, where no steps are given")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(group);
+  app.add_option(spellings("schedule-steps"), o.schedule_steps, "length of the schedule; 0: the run's")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices")->capture_default_str()->group(group);
+  app.add_option("--betas", o.betas, "of AdamW")->expected(2)->capture_default_str()->group(group);
+  app.add_option("--eps", o.eps, "of AdamW")->capture_default_str()->group(group);
+  app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does")->group(group);
+  app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
+      ->capture_default_str()
+      ->group(group);
+  group = "Output, checkpoints, stopping";
+  app.add_option(spellings("out-dir"), o.out_dir, "where runs go")->capture_default_str()->group(group);
+  app.add_option(spellings("run-name"), o.run_name, "directory of this run below out-dir; default: the model's name")
+      ->group(group);
+  app.add_option("--restart-checkpoint-file,--restart_checkpoint_file,--restart", o.restart_checkpoint,
+                 "go on from a checkpoint: a directory, 'latest' of this run, or a .pt or safetensors file")
+      ->group(group);
+  app.add_option(spellings("save-every"), o.save_every, "optimizer steps between checkpoints; 0: at the end only")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("save-interval-minutes"), save_minutes,
+                 "also save when this much time has passed (sites that kill without a signal)")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("keep-last"), o.keep_last, "checkpoints kept; 0: all")->capture_default_str()->group(group);
+  app.add_flag(spellings("no-save"), o.no_final_save, "no checkpoint at the end")->group(group);
+  app.add_option(spellings("save-final-full"), o.save_final_full,
+                 "at the end write everything into one file: .pt, .pth, .bin (torch.save) or .safetensors")
+      ->group(group);
+  app.add_option(spellings("save-final-hf"), o.save_final_hf,
+                 "at the end write a directory that Hugging Face's transformers opens")
+      ->group(group);
+  app.add_option(spellings("eval-every"), o.eval_every, "optimizer steps between validations; 0: at the end only")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("log-every"), o.log_every, "optimizer steps between log lines")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("time-limit"), time_limit,
+                 "stop in time, with a checkpoint and exit code 85: minutes or [H:]M:S; Slurm's limit is known")
+      ->group(group);
+  app.add_flag(spellings("dry-run"), o.dry_run, "show layout, accumulation and memory, then end")->group(group);
+  app.add_option("--trace", o.runtime.trace_file,
+                 "write compute, collective, optimizer and input events (Chrome trace format)")
+      ->group(group);
+  app.add_option("--prompt", o.prompt, "generate from this text at the end")->group(group);
+  app.add_option(spellings("num-tokens"), o.num_tokens, "tokens to generate")->capture_default_str()->group(group);
+}
+
+/// Minutes, or M:S, or H:M:S.
+double parse_time_limit(const std::string& text) {
+  if (text.empty()) return 0;
+  double total = 0;
+  int parts = 0;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ':'); ++parts) {
+    std::size_t used = 0;
+    double value = -1;
+    try {
+      value = std::stod(part, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used != part.size() || value < 0 || parts > 2) {
+      throw UsageError("--time-limit is '" + text + "', give minutes or [H:]M:S");
+    }
+    total = total * 60 + value;
+  }
+  return parts == 1 ? total * 60 : total;
+}
+
+/// A flag that stands for `option value`.
+void apply_flag(CLI::App& app, const std::string& flag, const std::string& option, const std::string& value,
+                const std::string& standing) {
+  if (app.get_option(flag)->count() == 0) return;
+  auto* target = app.get_option(option);
+  if (target->count() > 0 && standing != value) {
+    throw UsageError(flag + " and " + option + " " + standing + " contradict each other: give one of them");
+  }
+  target->clear();
+  target->add_result(value);
+  target->run_callback();
+}
+
+}  // namespace
+
+void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
+  add_model_options(app, a.options.model);
+  add_training_options(app, a.options, a.save_minutes, a.time_limit);
+  add_sharding_options(app, a.options.sharding);
+  add_runtime_options(app, a.options.runtime);
+  app.add_option("--environment", a.environment, "accepted (pbs, local): the launcher is recognised by itself")
+      ->group("");
+  app.set_config("--config", "", "read options from a file (as --print-config writes)");
+  app.add_flag("--print-config,--print_config", a.print_config, "write all options as a config file and end")
+      ->configurable(false);
+}
+
+void settle_finetune_options(CLI::App& app, FinetuneArguments& a) {
+  auto& sharding = a.options.sharding;
+  auto* checkpointing = app.get_option("--activation-checkpointing");
+  const auto& text = sharding.activation_checkpointing;
+  if (checkpointing->count() > 0 && (text.empty() || text == "true")) {
+    checkpointing->clear();  // given without a value
+    checkpointing->add_result("all");
+    checkpointing->run_callback();
+  }
+  apply_flag(app, "--no-fsdp", "--sharding", "no-shard", sharding.sharding);
+  apply_flag(app, "--no-layer-wrap-policy", "--wrap", "none", sharding.wrap);
+  apply_flag(app, "--gradient-checkpointing", "--activation-checkpointing", "all", sharding.activation_checkpointing);
+  a.options.save_interval_minutes = a.save_minutes;
+  a.options.time_limit_seconds = parse_time_limit(a.time_limit);
+}
+
+}  // namespace fsdp

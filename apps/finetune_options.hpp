@@ -1,0 +1,40 @@
+#pragma once
+// The options of fsdp-finetune, and where those come from that the command line leaves open.
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "lib/run/train_options.hpp"
+
+namespace fsdp {
+
+/// What the parser fills besides TrainOptions.
+struct FinetuneArguments {
+  TrainOptions options;
+  double save_minutes = 0;
+  std::string time_limit;
+  std::string environment;  ///< a seed's option; accepted
+  bool print_config = false;
+};
+
+void add_finetune_options(CLI::App& app, FinetuneArguments& arguments);
+
+/// What several spellings of one wish come to: flags that stand for a value, an option without one. After parsing.
+/// \throws UsageError when two of them contradict each other
+void settle_finetune_options(CLI::App& app, FinetuneArguments& arguments);
+
+/// Options that the command line leaves open, from what the checkpoint says about its run.
+/// \throws UsageError when a size that was given is not the checkpoint's; FormatError
+void apply_saved_options(CLI::App& app, TrainOptions& options);
+
+/// Options that are still open when weights are fine-tuned: those of the chess fine-tune of CodeLlama.
+void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options);
+
+/// What a checkpoint keeps of the options: by long name, as text.
+nlohmann::json collect_saved_options(const CLI::App& app);
+
+/// Finds models and data sets of the hub in its cache: ORG/NAME becomes a directory.
+/// \throws MissingInput with the command that fetches what is not there
+void resolve_names(TrainOptions& options);
+
+}  // namespace fsdp

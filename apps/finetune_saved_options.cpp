@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "apps/finetune_options.hpp"
+#include "lib/base/error.hpp"
+#include "lib/hub/local_snapshot.hpp"
+#include "lib/run/checkpoint_load.hpp"
+#include "lib/run/run_plan.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What a resumed run takes from its checkpoint unless told otherwise: what decides the trajectory.
+constexpr std::array kSavedOptions{"lr",         "lr-schedule", "warmup-steps", "schedule-steps", "weight-decay",
+                                   "betas",      "eps",         "decay-all",    "clip-grad-norm", "seed",
+                                   "no-shuffle", "dropout",     "seq-len",      "max-epochs",     "max-steps",
+                                   "train-data", "val-data",    "precision",    "warmup-ratio",   "tokenizer",
+                                   "data-field", "max-rows"};
+
+/// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
+void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,
+                         const std::filesystem::path& checkpoint) {
+  if (o.model != "mingpt") return;
+  const auto check = [&](const char* name, std::int64_t asked, std::int64_t has) {
+    if (app.get_option(name)->count() == 0 || asked == has) return;
+    throw UsageError(
+        fmt::format("{} {} contradicts the checkpoint {}, whose model has {}: leave the option out, or "
+                    "start a new run under another --run-name",
+                    name, asked, checkpoint.string(), has));
+  };
+  check("--num-layers", o.num_layers, config.num_layers);
+  check("--num-heads", o.num_heads, config.num_heads);
+  check("--embed-size", o.embed_size, config.embed_size);
+  check("--vocab-size", o.vocab_size, config.vocab_size);
+  if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
+}
+
+void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>& words) {
+  auto* option = app.get_option(std::string("--") + name);
+  if (option->count() > 0) return;
+  for (const auto& word : words) option->add_result(word);
+  option->run_callback();
+}
+
+}  // namespace
+
+nlohmann::json collect_saved_options(const CLI::App& app) {
+  nlohmann::json saved = nlohmann::json::object();
+  for (const char* name : kSavedOptions) {
+    const auto* option = app.get_option(std::string("--") + name);
+    if (option->count() > 0) saved[name] = fmt::format("{}", fmt::join(option->reduced_results(), " "));
+  }
+  return saved;
+}
+
+void apply_saved_options(CLI::App& app, TrainOptions& options) {
+  if (options.restart_checkpoint.empty()) return;
+  const auto checkpoints = run_directory(options) / "checkpoints";
+  const bool ours_only = names_latest(options.restart_checkpoint);
+  OpenedCheckpoint opened;
+  std::filesystem::path checkpoint;
+  for (const auto& path : checkpoint_candidates(options.restart_checkpoint, checkpoints)) {
+    try {
+      opened = open_checkpoint(path, ours_only);
+      checkpoint = path;
+      break;
+    } catch (const Error&) {
+      // The job itself tries all candidates and says what is wrong with them.
+    }
+  }
+  if (checkpoint.empty() || !opened.knows_run()) return;
+  const auto& manifest = opened.manifest;
+  check_model_options(app, options.model, manifest.config, checkpoint);
+  const auto& saved = manifest.options;
+  const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
+  for (const char* name : kSavedOptions) {
+    auto* option = app.get_option(std::string("--") + name);
+    if (!saved.contains(name) || option->count() > 0) continue;
+    if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
+    const auto text = saved[name].get<std::string>();
+    try {
+      if (option->get_expected_max() > 1) {
+        std::istringstream words(text);
+        for (std::string word; words >> word;) option->add_result(word);
+      } else {
+        option->add_result(text);  // a path may hold spaces
+      }
+      option->run_callback();
+    } catch (const CLI::Error&) {
+      throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
+    }
+  }
+  const bool batch_given =
+      app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
+  if (saved.contains("total-batch-size") && !batch_given) {
+    const auto text = saved["total-batch-size"].get<std::string>();
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), options.total_batch_size);
+    if (result.ec != std::errc() || result.ptr != text.data() + text.size() || options.total_batch_size < 1) {
+      throw FormatError(
+          fmt::format("{}: its run had --total-batch-size '{}', which cannot be", checkpoint.string(), text));
+    }
+    options.total_batch_restored = true;
+  }
+}
+
+void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
+  if (options.model.model == "mingpt") return;
+  // The warm-up belongs to the schedule: who chooses one chooses the other.
+  const bool own_schedule = app.get_option("--warmup-steps")->count() + app.get_option("--lr-schedule")->count() > 0;
+  // torch.optim.AdamW's own, a linear schedule with a tenth of warm-up, and the seed of the data order.
+  set_if_open(app, "lr", {"1e-5"});
+  if (!own_schedule) set_if_open(app, "warmup-ratio", {"0.1"});
+  set_if_open(app, "lr-schedule", {"linear"});
+  set_if_open(app, "betas", {"0.9", "0.999"});
+  set_if_open(app, "weight-decay", {"0.01"});
+  set_if_open(app, "decay-all", {"true"});
+  set_if_open(app, "seed", {"42"});
+}
+
+void resolve_names(TrainOptions& options) {
+  const auto settings = hub_settings(process_environment());
+  auto& model = options.model;
+  if (model.model != "mingpt") {
+    std::error_code error;
+    if (model.model.find('/') == std::string::npos && !std::filesystem::exists(model.model, error)) {
+      throw UsageError(
+          "--model is '" + model.model +
+          "': choose mingpt, a directory with config.json and safetensors, or ORG/NAME in the Hugging Face "
+          "cache");
+    }
+    model.directory = find_snapshot(model.model, RepoType::model, settings);
+  }
+  if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
+    model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
+  }
+  for (auto* data : {&options.train_data, &options.val_data}) {
+    if (!data->empty()) *data = find_snapshot(*data, RepoType::dataset, settings);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,96 @@
+// Whole decoders on the device against the CPU: the plain operators there against the kernels here.
+#include "tests/support/torch_doctest.hpp"
+
+#include "tests/gpu/gpu_support.hpp"
+#include "tests/unit/model/decoder_rig.hpp"
+
+namespace {
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+const at::Device kCuda(at::kCUDA, 0);
+
+ModelConfig small_mingpt() {
+  ModelConfig config;
+  config.num_layers = 2;
+  config.num_heads = 2;
+  config.embed_size = 64;
+  config.ffn_hidden_size = 96;
+  config.vocab_size = 97;
+  config.block_size = 10;
+  return config;
+}
+
+ModelConfig small_llama(std::int64_t kv_heads, bool biases) {
+  ModelConfig config = small_mingpt();
+  config.architecture = Architecture::llama;
+  config.num_kv_heads = kv_heads;
+  config.attention_bias = config.mlp_bias = biases;
+  return config;
+}
+
+Model moved(const Model& model, at::ScalarType dtype) {
+  Model copy(model.decoder.config);
+  for (std::size_t i = 0; i < copy.parameters.size(); ++i) copy.parameters[i] = model.parameters[i].to(kCuda, dtype);
+  return copy;
+}
+
+MicroBatch moved(const MicroBatch& batch) {
+  auto copy = batch;
+  copy.ids_N = batch.ids_N.to(kCuda);
+  copy.targets_N = batch.targets_N.to(kCuda);
+  return copy;
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/model") {
+  TEST_CASE("loss and gradients of minGPT and Llama on the device are the CPU's") {
+    cuda_backend()->set_device(0);
+    for (const auto& config : {small_mingpt(), small_llama(2, false), small_llama(1, true)}) {
+      at::manual_seed(3);
+      const Model model(config);
+      const auto batch = random_batch(3, 10, 97);
+      std::vector<GradSlot> want;
+      const auto loss = model.gradients(batch, 1.0, want);
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        // float32 sums in another order; bf16 has 8 bits, rounded at every operation.
+        const double tolerance = dtype == at::kFloat ? 1e-4 : 5e-2;
+        std::vector<GradSlot> got;
+        const auto there = moved(model, dtype).gradients(moved(batch), 1.0, got);
+        CHECK(there.tokens == loss.tokens);
+        CHECK(there.loss_sum == doctest::Approx(loss.loss_sum).epsilon(tolerance));
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          INFO(model.decoder.parameters[i].name);
+          CHECK(relative_error(got[i].grad.to(at::kCPU), want[i].grad) < tolerance);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("decoding with a cache on the device: the logits of the CPU") {
+    cuda_backend()->set_device(0);
+    for (const auto& config : {small_mingpt(), small_llama(1, false)}) {
+      at::manual_seed(4);
+      const Model model(config);
+      const auto there = moved(model, at::kFloat);
+      const auto batch = random_batch(1, 10, 97);
+      const auto logits = [&](const Model& m, const MicroBatch& b) {
+        std::vector<LayerCache> caches(2);
+        at::Tensor x;
+        for (std::int64_t done = 0; done < 10; done += 5) {
+          const MicroBatch part{b.ids_N.narrow(0, done, 5), {}, 1, 5, {}, done};
+          auto& embedding = *m.decoder.stages[0];
+          x = embedding.forward(m.of(embedding.parameters()), part, {}, nullptr);
+          for (int block = 0; block < 2; ++block) {
+            const auto index = static_cast<std::size_t>(block);
+            x = m.decoder.decode_block(block, m.of(m.decoder.stages[index + 1]->parameters()), x, caches[index], done);
+          }
+        }
+        return m.decoder.last_logits(m.of(m.decoder.loss->parameters()), x).to(at::kCPU);
+      };
+      CHECK(relative_error(logits(there, moved(batch)), logits(model, batch)) < 1e-4);
+    }
+  }
+}
