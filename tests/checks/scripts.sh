@@ -6,9 +6,10 @@ cd "$(dirname "$0")/../.."
 mapfile -t files < <(find .ci scripts slurm pbs tests -type f -exec grep -lE '^#!.*(/| )(ba)?sh$' {} + | sort)
 ((${#files[@]} > 5)) || { echo "only ${#files[@]} scripts found: is this the source tree?"; exit 1; }
 bad=0
-for file in "${files[@]}" scripts/common.sh; do
+files+=(scripts/common.sh scripts/jobs/*.sh) # to be sourced
+for file in "${files[@]}"; do
     bash -n "$file" || bad=1
-    [[ -x $file || $file == */common.sh ]] || { echo "$file is not executable"; bad=1; }
+    [[ -x $file || $file == */common.sh || $file == scripts/jobs/* ]] || { echo "$file is not executable"; bad=1; }
 done
 if command -v shellcheck >/dev/null; then
     shellcheck --severity=warning -x -P SCRIPTDIR "${files[@]}" || bad=1

@@ -53,3 +53,22 @@ same_losses() {
     "$FSDP_PYTHON" "$here/same_losses.py" "$work/runs/$1/metrics.jsonl" "$work/runs/$2/metrics.jsonl" "${@:3}" ||
         fail "runs $1 and $2 differ"
 }
+
+# start_slurm: a real, small Slurm of our own until the test ends; skips the test where there is none.
+start_slurm() {
+    local tool started
+    PATH=$PATH:/usr/sbin:/sbin
+    for tool in slurmctld slurmd munged sbatch srun scontrol; do
+        command -v "$tool" >/dev/null || skip "no $tool: apt-get install -y slurm-wlm munge"
+    done
+    export SLURM_TOY_DIR=$work/slurm
+    # A requeued job need not wait for the next minute. MPICH names its shared memory after job and step: two tests at a
+    # time, each with a Slurm, must not have the same.
+    export SLURM_TOY_EXTRA="SchedulerParameters=sched_interval=2,bf_interval=2
+FirstJobId=$((1 + RANDOM * 1000 + RANDOM % 1000))"
+    cleanup+=("$here/slurm-down --purge")
+    started=$("$here/slurm-up" 2>"$work/slurm-up.log") || skip "Slurm cannot run here: $(tail -n 1 "$work/slurm-up.log")"
+    eval "$started"
+}
+state() { scontrol show job "$1" | sed -nE 's/.*JobState=([A-Z]+).*/\1/p'; }
+ended() { [[ $(state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)$ ]]; }

@@ -12,7 +12,8 @@ cd "$work"
 FSDP_BUILD_DIR=$FSDP_BUILD "$FSDP_SOURCE/scripts/dist" --no-build --out "$work"
 tar -xf "$work"/fsdp-*.tar.*
 cd "$work"/fsdp-*/
-for file in LICENSE README data/shakespeare/train.h5 slurm/mingpt.sh pbs/mingpt.pbs licenses; do
+for file in LICENSE README data/shakespeare/train.h5 data/chess/validation.jsonl licenses slurm/mingpt.sh pbs/mingpt.pbs \
+    slurm/chess_pipeline.sh pbs/chess_pipeline.sh scripts/jobs/common.sh; do
     [[ -e $file ]] || fail "the tarball lacks $file"
 done
 for program in bin/fsdp-*; do
@@ -39,4 +40,7 @@ cmake --install "$FSDP_BUILD" --prefix "$work/installed" >/dev/null
 for program in "$work"/installed/bin/fsdp-*; do
     "${bare[@]}" "$program" --version >/dev/null || fail "installed $program --version ended with $?"
 done
-[[ -x $work/installed/share/fsdp/slurm/mingpt.sh ]] || fail "the job script is not installed"
+# An installed job script finds what it shares with the others, the programs and the data.
+(cd "$work" && "${bare[@]}" bash "$work/installed/share/fsdp/slurm/chess_pipeline.sh" --dry-run) >pipeline.out ||
+    fail "the installed chess_pipeline.sh --dry-run ended with $?: $(<pipeline.out)"
+grep -q "^finetune" pipeline.out || fail "the installed chess_pipeline.sh does not say what it would submit"

@@ -4,16 +4,8 @@
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
-PATH=$PATH:/usr/sbin:/sbin
-for tool in slurmctld slurmd munged sbatch srun scontrol; do
-    command -v "$tool" >/dev/null || skip "no $tool: apt-get install -y slurm-wlm munge"
-done
 small_run
-export SLURM_TOY_DIR=$work/slurm
-export SLURM_TOY_EXTRA="SchedulerParameters=sched_interval=2,bf_interval=2" # a requeued job need not wait for the next minute
-cleanup+=("$here/slurm-down --purge")
-started=$("$here/slurm-up" 2>"$work/slurm-up.log") || skip "Slurm cannot run here: $(tail -n 1 "$work/slurm-up.log")"
-eval "$started"
+start_slurm
 cd "$work"
 
 # submit NAME STEPS [ARGUMENTS of sbatch]: prints the job's number.
@@ -21,8 +13,6 @@ submit() {
     RUN_NAME=$1 sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --time=10 --output="$work/$1.out" "${@:3}" \
         "$FSDP_SOURCE/slurm/mingpt.sh" --max-steps "$2" --save-every 5 --seed 3
 }
-state() { scontrol show job "$1" | sed -nE 's/.*JobState=([A-Z]+).*/\1/p'; }
-ended() { [[ $(state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)$ ]]; }
 show_and_fail() { cat "$work/$1.out"; fail "$2"; }
 
 # finish JOB NAME: waits for the end, which must be a good one.

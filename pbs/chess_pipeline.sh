@@ -1,0 +1,84 @@
+#!/bin/bash
+# The whole chess fine-tune under PBS, to be started on a login node:
+#   download -> bf16check -> memprobe -> finetune -> convert -> eval
+# The download runs here, the others are submitted, each after the one before it ended well (afterok; when the fine-tune
+# submits itself again, the job that waits for it is made to wait for the new one). Stages whose results hold are left
+# out, so starting it again is safe.
+#
+#   SUBMIT="-A PROJECT" bash pbs/chess_pipeline.sh [OPTIONS of fsdp-finetune, such as --gradient_checkpointing]
+#   bash pbs/chess_pipeline.sh --dry-run      # says what would be done
+#
+# Variables: those of chess_finetune.pbs and chess_download.pbs (RUN_NAME is chess), and
+#   DOWNLOAD   here, qsub (as a job: where compute nodes have internet) or no     here
+#   SUBMIT, SUBMIT_DOWNLOAD, SUBMIT_FINETUNE, SUBMIT_GPU, SUBMIT_CPU    further options for qsub: for all jobs, for one,
+#              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert)
+#   HF_DTYPE   of the weights in OUT_DIR/RUN_NAME/hf     bf16
+#   EVAL_ARGS  further options for fsdp-eval
+#
+#PBS -l select=1:system=polaris
+#PBS -l place=scatter
+#PBS -l walltime=00:30:00
+#PBS -l filesystems=home:eagle
+#PBS -q debug
+#PBS -r y
+#PBS -k doe
+#PBS -j oe
+set -euo pipefail
+
+# PBS runs a copy of this file. What it shares with the others is below the folder of submission.
+for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "${PBS_O_WORKDIR:-.}"{,/..}; do
+    if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/pbs.sh ]]; then break; fi
+done
+FSDP_HOME=$(cd "$FSDP_HOME" && pwd)
+# shellcheck source=../scripts/jobs/pbs.sh
+source "$FSDP_HOME/scripts/jobs/pbs.sh" || { echo "submit from the project's folder, or set FSDP_HOME to it" && exit 2; }
+# shellcheck source=../scripts/jobs/chess.sh
+source "$FSDP_HOME/scripts/jobs/chess.sh"
+# shellcheck source=../scripts/jobs/chess_stages.sh
+source "$FSDP_HOME/scripts/jobs/chess_stages.sh"
+if [[ -n ${PBS_JOBID:-} ]]; then # a job of the chain
+    [[ -n ${CHESS_STAGE:-} ]] || die "start this on a login node, it submits the jobs itself" 2
+    enter_pbs_job
+    find_programs fsdp-finetune
+    read -ra chess_arguments <<<"${ARGS:-}"
+    chess_settings chess
+    set_up_nccl
+    export HF_HUB_OFFLINE=1
+    "stage_$CHESS_STAGE" "${chess_arguments[@]}"
+    exit
+fi
+scheduler=pbs dry_run=0
+if [[ ${1:-} == --dry-run ]]; then dry_run=1 && shift; fi
+((dry_run)) || command -v qsub >/dev/null || die "no qsub here" 2
+find_programs fsdp-finetune
+chess_settings chess
+
+# submit STAGE AFTER ARGUMENTS: sets job. The environment goes along (-V): values with commas would not pass -v.
+submit() {
+    local words=(-V) script="$FSDP_HOME/pbs/chess_pipeline.sh" more
+    if [[ -n $2 ]]; then words+=(-W "depend=afterok:$2"); fi
+    case $1 in
+        download) script=$FSDP_HOME/pbs/chess_download.pbs more=${SUBMIT_DOWNLOAD:-} ;;
+        finetune) script=$FSDP_HOME/pbs/chess_finetune.pbs more=${SUBMIT_FINETUNE:-} ;;
+        convert) words+=(-N chess_convert) more=${SUBMIT_CPU:-} ;;
+        *) words+=(-N "chess_$1") more=${SUBMIT_GPU:-} ;;
+    esac
+    read -ra more <<<"${SUBMIT:-} $more"
+    words+=("${more[@]}" "$script")
+    if ((dry_run)); then
+        echo "CHESS_STAGE=$1 ARGS='${*:3}' qsub ${words[*]}"
+        job="(${1^^})"
+        return
+    fi
+    if [[ $1 == finetune ]]; then mkdir -p "$run_dir" && rm -f "$run_dir/pbs-next"; fi
+    job=$(CHESS_STAGE=$1 ARGS="${*:3}" qsub "${words[@]}") || return
+    # Read by the fine-tune when it submits itself again.
+    if [[ $1 == convert ]]; then echo "$job" >"$run_dir/pbs-next"; fi
+}
+cancel() { qdel "$@"; }
+watch() {
+    echo "watch: qstat $*"
+    echo "cancel: qdel $*"
+}
+read -ra chess_arguments <<<"${ARGS:-}"
+chess_pipeline "${chess_arguments[@]}" "$@"

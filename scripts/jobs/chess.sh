@@ -1,0 +1,169 @@
+# Shared by the chess scripts of both schedulers: settings, options of the run, and what is checked before GPUs are used.
+# Source it after slurm.sh or pbs.sh.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+chess_model=codellama/CodeLlama-7b-hf
+chess_dataset=laion/strategic_game_chess
+
+# Sets what decides where things are. $1: the default RUN_NAME
+chess_settings() {
+    OUT_DIR=${OUT_DIR:-runs}
+    RUN_NAME=${RUN_NAME:-$1}
+    PLAN=${PLAN:-}
+    run_dir=$OUT_DIR/$RUN_NAME
+    chess_data=$OUT_DIR/data/$(basename "${DATASET:-$chess_dataset}").h5 # what chess_download.sh makes
+    default_precision=bf16
+    if [[ ${DEVICE:-auto} == cpu || (${DEVICE:-auto} == auto && ! -e /dev/nvidiactl) ]]; then default_precision=float32; fi
+    model_directory='' train_data='' val_data='' # found by check_inputs
+}
+
+# plan_has NAME...: the file PLAN sets one of these options, in either spelling.
+plan_has() {
+    local name
+    [[ -n $PLAN && -r $PLAN ]] || return 1
+    for name; do
+        if grep -qE "^[[:space:]]*${name//-/[-_]}[[:space:]]*=" "$PLAN"; then return 0; fi
+    done
+    return 1
+}
+
+# setting VARIABLE DEFAULT NAME...: the variable's value becomes option --NAME. Where the variable is not set the plan
+# decides, by any of the names; where it does not say either, DEFAULT. An empty value leaves the option out.
+setting() {
+    local name=$3
+    if [[ -n ${!1+set} ]]; then
+        option "--$name" "${!1}"
+    elif ! plan_has "${@:3}"; then
+        option "--$name" "$2"
+    fi
+}
+
+# Fills options for fsdp-finetune. $@: the script's own arguments, which win
+chess_options() {
+    arguments_given "$@"
+    options=()
+    if [[ $given == *" --run-name"[\ =]* || $given == *" --out-dir"[\ =]* ]]; then
+        die "--run-name and --out-dir are the variables RUN_NAME and OUT_DIR of this script" 2
+    fi
+    option --config "$PLAN"
+    setting MODEL "$chess_model" model
+    setting DATA "$chess_data" train-data
+    setting VAL_DATA "$FSDP_HOME/data/chess/validation.jsonl" val-data
+    setting BATCH_SIZE_PER_DEVICE 1 batch_size_per_device batch-size
+    setting TOTAL_BATCH_SIZE 64 total-batch-size gradient-accumulation-steps
+    setting LEARNING_RATE 1e-5 learning_rate lr
+    setting MAX_TRAINING_STEPS '' max_training_steps max-steps
+    setting MAX_SEQ_LENGTH 512 max_seq_length seq-len seq-length
+    setting PRECISION "$default_precision" precision
+    setting DEVICE auto device
+    setting SAVE_INTERVAL_MINUTES 30 save-interval-minutes
+    setting KEEP_LAST 2 keep-last
+    setting SAVE_FINAL_HF "$run_dir/hf" save-final-hf
+    option --out-dir "$OUT_DIR"
+    option --run-name "$RUN_NAME"
+}
+
+# --- where models and data are ----------------------------------------------------------------------------------------
+hub_cache() {
+    local home=${HF_HOME:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/huggingface} cache
+    cache=${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$home/hub}}
+    echo "${cache/#\~\//${HOME:-}/}"
+}
+
+# find_snapshot models|datasets NAME: prints the folder, as fsdp-finetune finds it: a path that exists, or ORG/NAME or
+# ORG/NAME@REVISION in the Hugging Face cache.
+find_snapshot() {
+    local name=${2%%@*} revision=main folder commit
+    if [[ -e $2 ]]; then echo "$2"; return; fi
+    [[ $name == */* && $name != */*/* && $name != [./~]* ]] || return 1
+    if [[ $2 == *@* ]]; then revision=${2#*@}; fi
+    folder=$(hub_cache)/$1--${name/\//--}
+    commit=$revision # a commit may be named itself
+    if [[ -r $folder/refs/$revision ]]; then commit=$(<"$folder/refs/$revision"); fi
+    [[ -d $folder/snapshots/$commit ]] || return 1
+    echo "$folder/snapshots/$commit"
+}
+
+# --- checks that need no GPU and a second or two ----------------------------------------------------------------------
+chess_config='' # what fsdp-finetune understood of options and plan, a line per option
+configured() { sed -nE "s/^$1=[\"']?(.*[^\"'])[\"']?\$/\1/p" <<<"$chess_config" | head -n 1; }
+
+check_model() { # NAME
+    local problem name
+    model_directory=$(find_snapshot models "$1") ||
+        die "model $1: no such directory, and not in the cache $(hub_cache). On a machine with network run chess_download, or \
+fsdp-download $1" 4
+    [[ -r $model_directory/config.json ]] || die "model $1: $model_directory has no config.json that can be read" 4
+    # Reads the index and the headers: every file of the weights is there and has its full length.
+    problem=$("$FSDP_BIN/fsdp-ckpt-convert" --inspect "$model_directory" 2>&1 >/dev/null) ||
+        die "model $1 is not whole: ${problem:-fsdp-ckpt-convert --inspect $model_directory failed}" 4
+    if [[ -n $(configured tokenizer) ]]; then return; fi
+    for name in tokenizer.model tokenizer.json vocab.json; do
+        if [[ -s $model_directory/$name ]]; then return; fi
+    done
+    die "model $1: $model_directory has no tokenizer (tokenizer.model, tokenizer.json or vocab.json)" 4
+}
+
+# check_data NAME: prints the file or folder.
+check_data() {
+    local path
+    path=$(find_snapshot datasets "$1") || return 1
+    [[ -r $path ]] || return 1
+    if [[ -d $path ]]; then
+        [[ -n $(find -L "$path" -type f -size +0 ! -name '.*' -print -quit) ]] || return 1
+    else
+        [[ -s $path ]] || return 1
+    fi
+    echo "$path"
+}
+
+# Ends the script with 4 when the plan, the model or data are missing, with 2 when fsdp-finetune does not take the options.
+# $@: the script's own arguments
+check_inputs() {
+    local name
+    if [[ -n $PLAN && ! -r $PLAN ]]; then die "PLAN=$PLAN: no such file, or it cannot be read" 4; fi
+    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) ||
+        die "fsdp-finetune does not take these options: ${options[*]} $*" 2
+    check_model "$(configured model)"
+    name=$(configured train-data)
+    train_data=$(check_data "$name") ||
+        die "training data ${name:-(none)}: not there, empty or not readable. On a machine with network chess_download makes \
+$chess_data; DATA names others, for example $FSDP_HOME/data/chess/train.jsonl" 4
+    name=$(configured val-data)
+    if [[ -z $name ]]; then return; fi
+    val_data=$(check_data "$name") ||
+        die "validation data $name: not there, empty or not readable; set VAL_DATA (empty: none)" 4
+}
+
+# --- what is done -----------------------------------------------------------------------------------------------------
+# A stage that is done leaves its mark in $run_dir/stages: what it was made from. Another mark, or a result that is gone,
+# means that the stage is to be done again.
+mark() { # STAGE TEXT
+    mkdir -p "$run_dir/stages"
+    printf '%s\n' "$2" >"$run_dir/stages/$1.part"
+    mv -f "$run_dir/stages/$1.part" "$run_dir/stages/$1"
+}
+has_mark() { [[ -r $run_dir/stages/$1 && $(<"$run_dir/stages/$1") == "$2" ]]; } # STAGE TEXT
+
+final_checkpoint() { readlink "$run_dir/checkpoints/latest" 2>/dev/null || true; }
+
+# Options that change what is trained, with the data they were given; without those that only say where and how.
+finetune_mark() { # the script's own arguments
+    local -a words=()
+    local i
+    for ((i = 0; i < ${#options[@]}; i += 2)); do
+        case ${options[i]} in
+            --batch_size_per_device | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
+            --config) words+=("plan $(cksum <"$PLAN" 2>/dev/null || true)") ;;
+            *) words+=("${options[i]}" "${options[i + 1]}") ;;
+        esac
+    done
+    echo "$(final_checkpoint) ${words[*]} $*"
+}
+run_finished() {
+    mark finetune "$(finetune_mark "${chess_arguments[@]}")"
+    rm -f "$run_dir/pbs-next"
+}
+finetune_holds() { # the script's own arguments
+    [[ -d $run_dir/checkpoints/latest/ ]] && has_mark finetune "$(finetune_mark "$@")"
+}

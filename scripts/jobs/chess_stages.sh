@@ -1,0 +1,158 @@
+# The stages of the chess pipeline that have no script of their own, and the chain. Source it after chess.sh.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+# Each stage runs as a job; ends the script on failure. $@: the fine-tune's arguments
+stage_bf16check() {
+    choose_launcher
+    mkdir -p "$run_dir"
+    "${launch[@]}" "$FSDP_BIN/fsdp-bf16check" --device "${DEVICE:-auto}" --json >"$run_dir/bf16check.json" ||
+        die "fsdp-bf16check ended with code $?: see $run_dir/bf16check.json" 3
+    mark bf16check "${DEVICE:-auto}"
+}
+
+stage_memprobe() {
+    PLAN=''
+    chess_options "$@"
+    choose_launcher
+    mkdir -p "$run_dir"
+    "${launch[@]}" "$FSDP_BIN/fsdp-memprobe" "${options[@]}" "$@" --write-plan "$run_dir/plan.ini" ||
+        die "fsdp-memprobe ended with code $?"
+    [[ -s $run_dir/plan.ini ]] || die "fsdp-memprobe wrote no $run_dir/plan.ini"
+    mark memprobe "$(memprobe_mark)"
+}
+memprobe_mark() { echo "${options[*]}"; }
+
+need_finetune() {
+    finetune_holds "$@" || die "$run_dir holds no finished fine-tune with these options: run the finetune stage first" 4
+    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) ||
+        die "fsdp-finetune does not take its options" 2
+}
+
+# The result as transformers opens it; every element compared with the checkpoint's.
+stage_convert() {
+    local checkpoint dtype=${HF_DTYPE:-bf16} tolerance=0
+    chess_options "$@"
+    need_finetune "$@"
+    checkpoint=$(final_checkpoint)
+    model_directory=$(find_snapshot models "$(configured model)") || die "the model's configuration and tokenizer are gone" 4
+    # A float32 weight and its nearest bf16 (fp16) number differ by at most 2^-8 (2^-11) of its size.
+    case $dtype in bf16 | bfloat16) tolerance=0.004 ;; fp16 | float16) tolerance=0.0005 ;; esac
+    "$FSDP_BIN/fsdp-ckpt-convert" "$run_dir/checkpoints/$checkpoint" "$run_dir/hf" --to hf --dtype "$dtype" \
+        --config-from "$model_directory" --overwrite --sync || die "the conversion ended with code $?"
+    "$FSDP_BIN/fsdp-ckpt-convert" --verify "$run_dir/checkpoints/$checkpoint" "$run_dir/hf" --model-only --tolerance "$tolerance" ||
+        die "$run_dir/hf is not what the checkpoint holds" 3
+    mark convert "$checkpoint $dtype"
+}
+convert_holds() { [[ -s $run_dir/hf/config.json ]] && has_mark convert "$(final_checkpoint) ${HF_DTYPE:-bf16}"; }
+
+eval_options() { # the words after fsdp-eval MODEL
+    local length extra
+    words=(--data "$val_data" --device "${DEVICE:-auto}" --precision "${PRECISION:-$default_precision}")
+    length=$(configured seq-len)
+    if ((${length:-0} > 0)); then words+=(--seq-len "$length"); fi
+    # Moves can be scored where the games are there as text, not as tokens.
+    if [[ $val_data != *.h5 ]] && "$FSDP_BIN/fsdp-eval" --help | grep -q -e '--chess '; then words+=(--chess "$val_data"); fi
+    read -ra extra <<<"${EVAL_ARGS:-}"
+    words+=("${extra[@]}")
+}
+
+stage_eval() {
+    local name
+    chess_options "$@"
+    need_finetune "$@"
+    convert_holds || die "$run_dir/hf is not what the last checkpoint holds: run the convert stage first" 4
+    name=$(configured val-data)
+    val_data=$(check_data "$name") || die "validation data ${name:-(none)}: not there; set VAL_DATA" 4
+    eval_options
+    choose_launcher
+    "${launch[@]}" "$FSDP_BIN/fsdp-eval" "$run_dir/hf" "${words[@]}" --json >"$run_dir/eval.json.part" ||
+        die "fsdp-eval ended with code $?"
+    mv -f "$run_dir/eval.json.part" "$run_dir/eval.json"
+    cat "$run_dir/eval.json"
+    mark eval "$(eval_mark)"
+}
+eval_mark() { echo "$(final_checkpoint) ${HF_DTYPE:-bf16} ${words[*]}"; }
+eval_holds() {
+    local words
+    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) || return 1
+    val_data=$(check_data "$(configured val-data)") || return 1
+    eval_options
+    [[ -s $run_dir/eval.json ]] && has_mark eval "$(eval_mark)"
+}
+
+# --- the chain --------------------------------------------------------------------------------------------------------
+# Needs, from the script: submit STAGE AFTER ARGUMENTS..., which sets job; cancel JOB...; watch JOB...
+chain=() # the jobs
+line() { printf '%-10s %-14s %s\n' "$1" "$2" "$3"; }
+
+add_stage() { # STAGE ARGUMENTS of the fine-tune
+    local after=${chain[*]:+${chain[-1]}}
+    if ! submit "$1" "$after" "${@:2}"; then
+        if ((${#chain[@]})); then cancel "${chain[@]}" || true; fi
+        die "$1 was not submitted; the jobs before it are cancelled: ${chain[*]:-none}"
+    fi
+    line "$1" "$job" "${after:+after $after}"
+    chain+=("$job")
+}
+
+# chess_pipeline ARGUMENTS of the fine-tune
+chess_pipeline() {
+    local here
+    here=$(compgen -G "$FSDP_HOME/$scheduler/chess_download.*")
+    line stage job ''
+    # The fine-tune leaves the conversion to a stage that holds no GPUs.
+    export SAVE_FINAL_HF='' FSDP_HOME FSDP_BIN OUT_DIR RUN_NAME
+    case ${DOWNLOAD:-here} in
+        no) line download - "left out, as DOWNLOAD=no says" ;;
+        here)
+            if ((dry_run)); then
+                if bash "$here" --check >/dev/null; then line download - holds; else line download - "would run here: $here"; fi
+            else
+                bash "$here" || die "the download ended with code $?; start the pipeline again to go on" $?
+                line download - "holds"
+            fi ;;
+        *) if bash "$here" --check >/dev/null; then line download - holds; else add_stage download; fi ;;
+    esac
+
+    if [[ ! -x $FSDP_BIN/fsdp-bf16check ]]; then
+        line bf16check - "fsdp-bf16check: not in FSDP_BIN, stage left out"
+    elif has_mark bf16check "${DEVICE:-auto}"; then
+        line bf16check - holds
+    else
+        add_stage bf16check "$@"
+    fi
+
+    chess_options "$@"
+    if [[ ! -x $FSDP_BIN/fsdp-memprobe ]]; then
+        line memprobe - "fsdp-memprobe: not in FSDP_BIN, stage left out"
+    elif [[ -n $PLAN ]]; then
+        line memprobe - "left out, PLAN=$PLAN is given"
+    else
+        if [[ -s $run_dir/plan.ini ]] && has_mark memprobe "$(memprobe_mark)"; then
+            line memprobe - holds
+        else
+            rm -f "$run_dir/plan.ini"
+            add_stage memprobe "$@"
+        fi
+        PLAN=$run_dir/plan.ini
+        export PLAN
+        chess_options "$@"
+    fi
+
+    # Only what is there now can be looked at now; the fine-tune's job looks again.
+    if ((${#chain[@]} == 0 && !dry_run)); then check_inputs "$@"; fi
+    if ((${#chain[@]} == 0)) && finetune_holds "$@"; then
+        line finetune - "holds: $run_dir/checkpoints/$(final_checkpoint)"
+    else
+        add_stage finetune "$@"
+    fi
+    if ((${#chain[@]} == 0)) && convert_holds; then line convert - "holds: $run_dir/hf"; else add_stage convert "$@"; fi
+    if ((${#chain[@]} == 0)) && eval_holds "$@"; then line eval - "holds: $run_dir/eval.json"; else add_stage eval "$@"; fi
+    if ((${#chain[@]} == 0)); then
+        say "everything holds: nothing to do"
+    elif ((dry_run)); then
+        say "nothing was submitted; the jobs above would be submitted"
+    else
+        watch "${chain[@]}"
+    fi
+}

@@ -1,0 +1,80 @@
+#!/bin/bash
+# The whole chess fine-tune, to be started on a login node:
+#   download -> bf16check -> memprobe -> finetune -> convert -> eval
+# The download runs here, the others are submitted, each after the one before it ended well (afterok; the fine-tune may
+# requeue itself in between). Stages whose results hold are left out, so starting it again is safe.
+#
+#   SBATCH_ACCOUNT=ACCOUNT bash slurm/chess_pipeline.sh [OPTIONS of fsdp-finetune, such as --gradient_checkpointing]
+#   bash slurm/chess_pipeline.sh --dry-run    # says what would be done
+#
+# Variables: those of chess_finetune.sh and chess_download.sh (RUN_NAME is chess), and
+#   DOWNLOAD   here, sbatch (as a job: where compute nodes have internet) or no     here
+#   SUBMIT, SUBMIT_DOWNLOAD, SUBMIT_FINETUNE, SUBMIT_GPU, SUBMIT_CPU    further options for sbatch: for all jobs, for one,
+#              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert); SBATCH_ACCOUNT and
+#              its like work as well
+#   HF_DTYPE   of the weights in OUT_DIR/RUN_NAME/hf     bf16
+#   EVAL_ARGS  further options for fsdp-eval
+set -euo pipefail
+
+# Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
+submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |
+    sed -nE 's,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p' || true)
+for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
+    if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/slurm.sh ]]; then break; fi
+done
+FSDP_HOME=$(cd "$FSDP_HOME" && pwd)
+# shellcheck source=../scripts/jobs/slurm.sh
+source "$FSDP_HOME/scripts/jobs/slurm.sh" || { echo "submit from the project's folder, or set FSDP_HOME to it" && exit 2; }
+# shellcheck source=../scripts/jobs/chess.sh
+source "$FSDP_HOME/scripts/jobs/chess.sh"
+# shellcheck source=../scripts/jobs/chess_stages.sh
+source "$FSDP_HOME/scripts/jobs/chess_stages.sh"
+if [[ ${1:-} == --stage ]]; then # a job of the chain
+    cd "${SLURM_SUBMIT_DIR:-.}"
+    find_programs fsdp-finetune
+    chess_settings chess
+    export HF_HUB_OFFLINE=1
+    "stage_$2" "${@:3}"
+    exit
+fi
+[[ -z ${SLURM_JOB_ID:-} ]] || die "start this on a login node, it submits the jobs itself" 2
+scheduler=slurm dry_run=0
+if [[ ${1:-} == --dry-run ]]; then dry_run=1 && shift; fi
+((dry_run)) || command -v sbatch >/dev/null || die "no sbatch here" 2
+find_programs fsdp-finetune
+chess_settings chess
+
+# submit STAGE AFTER ARGUMENTS: sets job
+submit() {
+    local words=(--parsable) script="$FSDP_HOME/slurm/chess_pipeline.sh" more
+    local gpus=(--nodes=1 --ntasks-per-node=4 --gres=gpu:4 --constraint=gpu80 --cpus-per-task=8 --mem=128G --time=01:00:00)
+    if [[ -n $2 ]]; then words+=(--dependency="afterok:$2" --kill-on-invalid-dep=yes); fi
+    case $1 in
+        download) script=$FSDP_HOME/slurm/chess_download.sh more=${SUBMIT_DOWNLOAD:-} ;;
+        finetune) script=$FSDP_HOME/slurm/chess_finetune.sh more=${SUBMIT_FINETUNE:-} ;;
+        convert)
+            words+=(--job-name=chess_convert --nodes=1 --ntasks=1 --cpus-per-task=4 --mem=32G --time=01:00:00)
+            more=${SUBMIT_CPU:-} ;;
+        *) words+=(--job-name="chess_$1" "${gpus[@]}") more=${SUBMIT_GPU:-} ;;
+    esac
+    words+=(--output=%x-%j.out)
+    read -ra more <<<"${SUBMIT:-} $more"
+    words+=("${more[@]}" "$script")
+    case $1 in download | finetune) ;; *) words+=(--stage "$1") ;; esac
+    if [[ $1 != download ]]; then words+=("${@:3}"); fi
+    if ((dry_run)); then
+        echo "sbatch ${words[*]}"
+        job="(${1^^})"
+        return
+    fi
+    job=$(sbatch "${words[@]}") || return
+    job=${job%%;*} # JOB;CLUSTER where there are several
+}
+cancel() { scancel "$@"; }
+watch() {
+    local IFS=,
+    echo "watch: squeue -j $*     output: chess_*-JOB.out in this folder"
+    IFS=' '
+    echo "cancel: scancel $*"
+}
+chess_pipeline "$@"

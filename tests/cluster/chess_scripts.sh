@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# What the chess scripts decide by themselves, with stand-ins for launchers and schedulers, and for programs where these
+# would only take time: options and plan, checks, the chain of jobs under Slurm and PBS.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+cd "$work"
+mkdir -p bin launcher
+unset "${!SLURM_@}" "${!PBS_@}" "${!HF_@}" "${!SUBMIT@}" MODEL DATA VAL_DATA PLAN ARGS DEVICE PRECISION LEARNING_RATE MAX_TRAINING_STEPS DOWNLOAD
+snapshot=$("$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$work/hf/hub")
+# The real programs check models and options; what would train says what it was told.
+ln -s "$FSDP_BIN/fsdp-ckpt-convert" "$FSDP_BIN/fsdp-download" "$FSDP_BIN/fsdp-eval" bin/
+cat >bin/fsdp-finetune <<SH
+#!/bin/sh
+case "\$*" in *--print-config*) exec "$FSDP_BIN/fsdp-finetune" "\$@" ;; esac
+echo "options: \$*"
+SH
+cat >>bin/fsdp-finetune <<'SH'
+if [ -n "${REACH_STEP:-}" ]; then
+    mkdir -p "$OUT_DIR/$RUN_NAME/checkpoints/step-$REACH_STEP"
+    ln -sfn "step-$REACH_STEP" "$OUT_DIR/$RUN_NAME/checkpoints/latest"
+fi
+exit "${END_WITH:-0}"
+SH
+# sbatch and qsub number the jobs and note what they are given; the third one fails when asked to.
+cat >launcher/sbatch <<'SH'
+#!/bin/sh
+echo "$(basename "$0") $* [CHESS_STAGE=${CHESS_STAGE:-} ARGS=${ARGS:-} PLAN=${PLAN:-} RUN_NAME=${RUN_NAME:-} SAVE_FINAL_HF=${SAVE_FINAL_HF-unset}]" >>submitted
+number=$(wc -l <submitted)
+[ "$number" = "${FAIL_AT:-0}" ] && exit 1
+echo "$number${SERVER:-}"
+SH
+cp launcher/sbatch launcher/qsub
+for name in scancel qdel qalter scontrol; do printf '#!/bin/sh\necho "%s $*"\n' $name >launcher/$name; done
+cat >launcher/qstat <<'SH'
+#!/bin/sh
+printf 'Job Id: 7.server\n    Resource_List.walltime = 01:02:30\n    Submit_arguments = -V -W depend=afterok:6.server -A some_project\n\t pbs/chess_finetune.pbs\n'
+SH
+chmod +x bin/fsdp-finetune launcher/*
+printf 'node1\nnode1\nnode2\nnode2\n' >nodefile
+
+train=$FSDP_SOURCE/data/chess/train.jsonl
+script() { # VARIABLE=VALUE... -- SCRIPT ARGUMENTS
+    local -a variables=()
+    while [[ $1 != -- ]]; do variables+=("$1"); shift; done
+    env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" HF_HOME="$work/hf" OUT_DIR="$work/runs" MODEL=tiny/CodeLlama DATA="$train" \
+        SERVER=.server "${variables[@]}" bash "$FSDP_SOURCE/$2" "${@:3}" 2>&1
+}
+slurm() { script SLURM_JOB_ID=7 SLURM_SUBMIT_DIR="$work" LAUNCHER=env "$@"; }
+pbs() { script PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" LAUNCHER=env "$@"; }
+expect() { # CODE WORDS COMMAND...: COMMAND ends with CODE and prints WORDS
+    local code=$1 words=$2 got=0
+    shift 2
+    output=$("$@") || got=$?
+    if [[ $got != "$code" || $output != *"$words"* ]]; then
+        printf '%s\n' "$output"
+        fail "'$*' gave $got, expected $code and: $words"
+    fi
+}
+no() { if [[ $output == *"$1"* ]]; then printf '%s\n' "$output"; fail "the last command says: $1"; fi; }
+finetune=slurm/chess_finetune.sh
+
+echo "-- options: argument, else variable, else plan, else the script's own"
+expect 0 "--batch_size_per_device 1 --total-batch-size 64 --learning_rate 1e-5 --max_seq_length 512 --precision" slurm RUN_NAME=a -- $finetune
+no --config
+no --max_training_steps
+expect 0 "--batch_size_per_device 4 --total-batch-size 128 --learning_rate 2e-5 --max_training_steps 9 --max_seq_length 512 --precision float32 --device cpu" \
+    slurm RUN_NAME=a BATCH_SIZE_PER_DEVICE=4 TOTAL_BATCH_SIZE=128 LEARNING_RATE=2e-5 MAX_TRAINING_STEPS=9 DEVICE=cpu -- $finetune
+expect 0 "--precision bf16" slurm RUN_NAME=a DEVICE=cuda -- $finetune
+expect 0 "--run-name a --gradient_checkpointing --seed 7" slurm RUN_NAME=a -- $finetune --gradient_checkpointing --seed 7
+printf '# a plan\nbatch-size = 2\nlr=3e-4\nprecision="bf16"\nmodel="%s"\n' "$snapshot" >plan.ini
+expect 0 "--config $work/plan.ini --model tiny/CodeLlama" slurm RUN_NAME=a PLAN="$work/plan.ini" DEVICE=cpu -- $finetune
+no --batch_size_per_device
+no --learning_rate
+no --precision
+expect 0 "--batch_size_per_device 8" slurm RUN_NAME=a PLAN="$work/plan.ini" BATCH_SIZE_PER_DEVICE=8 -- $finetune
+expect 0 "--max_seq_length 512 --precision bf16 --device auto --save-interval-minutes 15" pbs RUN_NAME=a PRECISION=bf16 -- pbs/chess_finetune.pbs
+expect 0 "--time-limit 0:59:30 --seed 3 --lr 1" pbs RUN_NAME=a ARGS="--seed 3 --lr 1" -- pbs/chess_finetune.pbs
+
+echo "-- what is missing or wrong ends it before the launcher starts"
+expect 4 "PLAN=none.ini" slurm PLAN=none.ini -- $finetune
+expect 4 "training data gone.jsonl" slurm DATA=gone.jsonl -- $finetune
+expect 4 "validation data gone.jsonl" slurm VAL_DATA=gone.jsonl -- $finetune
+expect 0 "validation none" slurm RUN_NAME=a VAL_DATA= -- $finetune
+: >empty.jsonl
+expect 4 "empty" slurm DATA=empty.jsonl -- $finetune
+expect 4 "fsdp-download nobody/nothing" slurm MODEL=nobody/nothing -- $finetune
+expect 4 "fsdp-download nobody/nothing" pbs MODEL=nobody/nothing -- pbs/chess_finetune.pbs
+expect 2 "--no-such-option" slurm -- $finetune --no-such-option
+expect 2 "OUT_DIR" slurm -- $finetune --out-dir elsewhere
+cp -RL "$snapshot" part
+rm part/tokenizer.model
+expect 4 "no tokenizer" slurm MODEL=part -- $finetune
+rm part/model-00001-of-00002.safetensors
+expect 4 "model-00001-of-00002.safetensors" slurm MODEL=part -- $finetune
+rm part/config.json
+expect 4 "config.json" slurm MODEL=part -- $finetune
+expect 2 "sbatch" slurm SLURM_JOB_ID= -- $finetune
+expect 2 "qsub" pbs PBS_JOBID= -- pbs/chess_finetune.pbs
+
+echo "-- 85: again, from the checkpoint, as long as there is progress"
+expect 0 "scontrol requeue 7" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000010 -- $finetune
+expect 0 "--restart-checkpoint-file latest" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000018 -- $finetune
+expect 0 "from step 18" slurm RUN_NAME=d END_WITH=85 -- $finetune
+expect 0 "requeueing" slurm RUN_NAME=d END_WITH=85 -- $finetune
+expect 1 "no progress" slurm RUN_NAME=d END_WITH=85 -- $finetune
+
+echo "-- the chain under Slurm"
+pipeline() { rm -f submitted; script MODEL="$snapshot" "$@" && cat submitted; }
+printf '#!/bin/sh\n' >bin/fsdp-memprobe
+chmod +x bin/fsdp-memprobe
+cp bin/fsdp-memprobe bin/fsdp-bf16check
+expect 0 "eval       5" pipeline SERVER=';cluster' SUBMIT="-A account" SUBMIT_CPU="-p cpu" -- slurm/chess_pipeline.sh --seed 3
+mapfile -t jobs <submitted
+[[ ${#jobs[@]} == 5 ]] || fail "${#jobs[@]} jobs"
+for words in "0 --job-name=chess_bf16check" "0 --stage bf16check --seed 3" "1 --dependency=afterok:1 " "1 --stage memprobe" \
+    "2 --dependency=afterok:2 " "2 chess_finetune.sh --seed 3 " "2 PLAN=$work/runs/chess/plan.ini" "2 SAVE_FINAL_HF=]" "3 --dependency=afterok:3 " \
+    "3 -A account -p cpu " "3 --stage convert" "4 --dependency=afterok:4 " "4 --gres=gpu:4 --constraint=gpu80" "4 --stage eval"; do
+    [[ ${jobs[${words%% *}]} == *"${words#* }"* ]] || { printf '%s\n' "${jobs[@]}"; fail "job ${words%% *} lacks: ${words#* }"; }
+done
+rm bin/fsdp-memprobe
+expect 0 "fsdp-memprobe: not in FSDP_BIN, stage left out" pipeline -- slurm/chess_pipeline.sh
+[[ $(wc -l <submitted) == 4 ]] || fail "not four jobs"
+no "PLAN=$work"
+rm bin/fsdp-bf16check
+expect 0 "fsdp-bf16check: not in FSDP_BIN, stage left out" pipeline -- slurm/chess_pipeline.sh
+[[ $(wc -l <submitted) == 3 ]] || fail "not three jobs"
+rm -f submitted
+expect 1 "scancel 1.server 2.server" script MODEL="$snapshot" FAIL_AT=3 -- slurm/chess_pipeline.sh
+expect 0 "would be submitted" script -- slurm/chess_pipeline.sh --dry-run
+expect 4 "training data gone.h5" script MODEL="$snapshot" DATA=gone.h5 DOWNLOAD=no -- slurm/chess_pipeline.sh
+expect 4 "no finished fine-tune" slurm -- slurm/chess_pipeline.sh --stage convert
+expect 3 "not there" script MODEL=nobody/nothing -- slurm/chess_download.sh --check
+expect 0 "data $train: given" script MODEL="$snapshot" -- slurm/chess_download.sh --check
+
+echo "-- the chain under PBS; the fine-tune hands over to the job that goes on"
+expect 0 "eval       3.server" pipeline RUN_NAME=p SUBMIT="-A project" -- pbs/chess_pipeline.sh --seed 3
+mapfile -t jobs <submitted
+for words in "0 qsub -V -A project $FSDP_SOURCE/pbs/chess_finetune.pbs" "0 ARGS=--seed 3" "0 RUN_NAME=p" "1 -W depend=afterok:1.server -N chess_convert" \
+    "1 CHESS_STAGE=convert" "2 depend=afterok:2.server" "2 CHESS_STAGE=eval"; do
+    [[ ${jobs[${words%% *}]} == *"${words#* }"* ]] || { printf '%s\n' "${jobs[@]}"; fail "job ${words%% *} lacks: ${words#* }"; }
+done
+expect 0 "qalter -W depend=afterok:4.server 2.server" pbs RUN_NAME=p END_WITH=85 REACH_STEP=00000010 -- pbs/chess_finetune.pbs
+[[ $(tail -n 1 submitted) == "qsub -V -A some_project pbs/chess_finetune.pbs "*RUN_NAME=p* ]] || { cat submitted; fail "not submitted as before, less the dependency"; }
+printf '#!/bin/sh\nexit 1\n' >launcher/qalter
+expect 85 "does not start" pbs RUN_NAME=p END_WITH=85 REACH_STEP=00000012 -- pbs/chess_finetune.pbs
+expect 0 "ended with code 0" pbs RUN_NAME=p REACH_STEP=00000020 -- pbs/chess_finetune.pbs
+[[ ! -e runs/p/pbs-next ]] || fail "a finished fine-tune would still hand over"
+expect 85 "RUN_NAME=q" pbs RUN_NAME=q END_WITH=85 REACH_STEP=00000010 RESUBMIT=no -- pbs/chess_finetune.pbs
+echo "as expected"
