@@ -72,6 +72,9 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
   app.add_option("--precision", o.precision, "float32, bf16 or fp16: sets the three below; masters stay float32")
       ->capture_default_str()
       ->group(group);
+  app.add_flag(spellings("allow-emulated-bf16"), o.allow_emulated_bf16,
+               "train in bf16 on a GPU that has no units for it, slowly")
+      ->group(group);
   app.add_option(spellings("param-dtype"), o.param_dtype, "of gathered parameters and activations")->group(group);
   app.add_option(spellings("reduce-dtype"), o.reduce_dtype, "of gradients on their way")->group(group);
   app.add_option(spellings("buffer-dtype"), o.buffer_dtype, "of buffers")->group(group);

@@ -16,31 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "lib/comm/device_info.hpp"
 #include "lib/comm/tensor_collectives.hpp"
 #include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
-
-/// Version of a driver or library; 0.0.0 when it could not be told.
-struct LibraryVersion {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  auto operator<=>(const LibraryVersion&) const = default;
-};
-
-struct DeviceInfo {
-  std::string name;       ///< "NVIDIA A100-SXM4-40GB"
-  int compute_major = 0;  ///< compute capability: 8.0 and above compute in bf16 natively
-  int compute_minor = 0;
-  std::int64_t total_bytes = 0;
-  LibraryVersion driver;      ///< newest CUDA the driver can run
-  LibraryVersion runtime;     ///< CUDA runtime in use
-  LibraryVersion nccl_built;  ///< NCCL whose headers were compiled against
-  LibraryVersion nccl;        ///< NCCL in use
-  std::string pci_bus_id;     ///< "0000:3b:00.0"
-  int numa_node = -1;         ///< -1: the kernel does not say
-};
 
 /// The caching allocator's own numbers.
 struct DeviceMemory {
@@ -81,7 +61,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 1";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 2";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

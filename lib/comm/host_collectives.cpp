@@ -127,22 +127,22 @@ class HostCollectives final : public TensorCollectives {
   }
 
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
-    if (size() == 1) return std::make_unique<DoneWork>();
+    if (size() == 1 || tensors.empty()) return std::make_unique<DoneWork>();
     // All tensors as one flat buffer, padded so that every rank sums an equal slice; the sums are gathered back.
     std::int64_t total = 0;
     for (const auto& tensor : tensors) total += tensor.numel();
     const std::int64_t slice = (total + size() - 1) / size();
-    auto flat = at::empty({slice * size()}, at::kFloat);
+    auto flat = at::empty({slice * size()}, tensors.front().options());
     std::int64_t at_element = 0;
     for (const auto& tensor : tensors) {
       flat.narrow(0, at_element, tensor.numel()).copy_(tensor.reshape({-1}));
       at_element += tensor.numel();
     }
     flat.narrow(0, at_element, flat.numel() - at_element).zero_();
-    auto sum = at::empty({slice}, at::kFloat);
+    auto sum = at::empty({slice}, flat.options().dtype(at::kFloat));
     const TensorReduce reduce{flat, sum, false};
     reduce_scatter(std::span(&reduce, 1))->wait();
-    const TensorGather gather{sum, flat};
+    const TensorGather gather{sum.to(flat.scalar_type()), flat};
     all_gather(std::span(&gather, 1))->wait();
     at_element = 0;
     for (const auto& tensor : tensors) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/text_format.hpp"
+#include "lib/probe/bf16_verdict.hpp"
 #include "lib/run/evaluate.hpp"
 #include "lib/run/finetune.hpp"
 #include "lib/run/finetune_job.hpp"
@@ -36,6 +37,7 @@ void FinetuneJob::set_up() {
   const auto node = world_.split_by_node();
   const int threads = set_threads(node->size());
   device_ = choose_device(options_.runtime.device, node->rank(), node->size());
+  check_bf16();
   restart_ = find_restart(world_, options_, directory_ / "checkpoints", log_);
   config_ = plan_model(options_, restart_);
   batches_ = plan_batches(options_, world_.size());
@@ -66,6 +68,34 @@ void FinetuneJob::set_up() {
   describe(device_, threads);
   if (options_.dry_run) return;
   load_weights();
+}
+
+/// bf16 in software costs a multiple of float32's time: on a GPU that is a mistake, on a CPU it may be meant to save
+/// memory. fsdp-bf16check measures what this only looks up.
+void FinetuneJob::check_bf16() {
+  if (make_policy(options_.sharding).precision.param_dtype != at::kBFloat16) return;
+  Bf16Answer answer;
+  if (device_.backend != nullptr) {
+    const auto info = device_.backend->info(device_.device.index());
+    answer = bf16_support(&info);
+  } else {
+    answer = bf16_support(nullptr);
+  }
+  std::string problem;
+  if (answer.verdict != Bf16Verdict::native) problem = device_.description + ": " + answer.reason;
+  const bool refuse = device_.backend != nullptr && !options_.sharding.allow_emulated_bf16;
+  if (world_.all_reduce(problem.empty() ? 0.0 : 1.0, Reduce::max) == 0) return;
+  std::string first;
+  const auto problems = world_.gather(problem, 0);
+  for (std::size_t rank = 0; rank < problems.size() && first.empty(); ++rank) {
+    if (!problems[rank].empty()) first = fmt::format("rank {}, {}", rank, problems[rank]);
+  }
+  first = world_.broadcast_text(first, 0);
+  if (world_.all_reduce(refuse && !problem.empty() ? 1.0 : 0.0, Reduce::max) > 0) {
+    throw UsageError("--precision bf16 would be emulated: " + first +
+                     "; use float32 or fp16, other nodes (fsdp-bf16check names the bad ones), or --allow-emulated-bf16");
+  }
+  log_.warning("bf16 is emulated here and will be slow: " + first);
 }
 
 /// The tokenizer that was asked for, else the one of the weights or of the run that goes on, else GPT-2's.

@@ -42,6 +42,7 @@ class FinetuneJob {
 
  private:
   void set_up();
+  void check_bf16();
   void open_tokenizer_for_texts();
   void open_data(bool training);
   void load_weights();

@@ -51,6 +51,7 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
                              const std::function<bool()>& stop_wanted) {
   TokenizeOptions how;
   how.inputs = data_files({data});
+  if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
   const auto name = fmt::format("{}-{:016x}.h5", data.stem().string(), fingerprint(how.inputs, options));
   how.output = options.directory / name;
   std::error_code error;
@@ -107,7 +108,6 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
         throw UsageError(data.string() +
                          " holds texts, and no tokenizer is known: give --tokenizer gpt2 or a directory");
       } else {
-        if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
         result = encode(data, options, log, stop_wanted).string();
       }
     } catch (const Error& error) {

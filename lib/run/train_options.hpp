@@ -33,6 +33,7 @@ struct ShardingOptions {
   std::string precision = "float32";                    ///< preset for the three below
   std::string param_dtype, reduce_dtype, buffer_dtype;  ///< empty: the preset's
   std::string activation_checkpointing = "none";        ///< none, all or every:N
+  bool allow_emulated_bf16 = false;                     ///< on a GPU without bf16 units
   bool cpu_offload = false;
   bool meta_init = false;  ///< accepted for the seed's sake: initialisation is always sharded
   bool reduce_every_micro_batch = false;

@@ -18,6 +18,7 @@ LEVELS = [
     {"convert"},
     {"comm", "model", "optim"},
     {"fsdp", "cuda"},
+    {"probe"},
     {"run"},
 ]
 # tensor is the adapter from byte records and kernels to LibTorch tensors.

@@ -1,0 +1,78 @@
+#pragma once
+// What one rank finds out about bf16 on its device: facts only. What follows from them is bf16_verdict's matter.
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/comm/device_info.hpp"
+
+namespace fsdp {
+
+struct ProcessorFacts {
+  std::string name;            ///< "AMD EPYC 9654"
+  bool avx512_bf16 = false;    ///< x86: dot products of bf16 pairs
+  bool amx_bf16 = false;       ///< x86: products of bf16 tiles
+  bool amx_tile = false;       ///< the tiles that amx_bf16 needs
+  bool amx_permitted = false;  ///< the kernel lets this process use tiles
+  std::string amx_refusal;     ///< the kernel's reason, when it does not
+  bool arm_bf16 = false;       ///< AArch64: BFDOT, BFMMLA
+  bool arm_sve_bf16 = false;   ///< the same in SVE
+};
+
+/// Timed matrix products; 0: not measured.
+struct GemmFacts {
+  double bf16_tflops = 0;
+  double float32_tflops = 0;       ///< by what training uses (lib/tensor/gemm)
+  double float32_aten_tflops = 0;  ///< by at::mm
+  std::int64_t size = 0;           ///< n of the n x n x n products
+  std::string implementation;      ///< what oneDNN took for bf16: "brg_matmul:avx512_core_bf16"; "" on a GPU
+  std::string failure;             ///< why bf16 could not be multiplied
+
+  /// bf16 over float32 speed; 0 when one of them was not measured.
+  double ratio() const { return float32_tflops > 0 ? bf16_tflops / float32_tflops : 0; }
+};
+
+/// One bf16 all-reduce over a group of ranks.
+struct ReduceFacts {
+  int ranks = 0;            ///< 0: not done
+  std::int64_t bytes = 0;   ///< of each rank's tensor
+  double bus_gb_per_s = 0;  ///< bus bandwidth as nccl-tests defines it: bytes / seconds * 2 (n - 1) / n / 1e9
+  std::string transport;    ///< "NCCL 2.28.9, NET/IB", "shared memory", "MPICH 5.0.2"
+  std::string wrong;        ///< the first element that differs from the exact sum; "" when all agree
+  std::string failure;      ///< why it could not be done
+  std::string sums_in;      ///< "float32" or "bf16": how it adds; "" when two ranks cannot tell
+};
+
+/// The link between the first ranks of two nodes.
+struct NodePairFacts {
+  std::string other_host;
+  double bus_gb_per_s = 0;
+};
+
+struct RankFacts {
+  int rank = 0;
+  int node = 0;      ///< nodes are counted from 0
+  std::string host;  ///< as the scheduler calls the node
+  std::optional<DeviceInfo> gpu;
+  std::string gpu_missing;  ///< why no GPU is used; "" when one is, or none was wanted
+  bool gpu_broken = false;  ///< there is a GPU, but gpu_missing keeps it from being used
+  ProcessorFacts processor;
+  GemmFacts gemm;
+  ReduceFacts job_reduce;     ///< over all ranks
+  ReduceFacts node_reduce;    ///< over the ranks of this node
+  ReduceFacts across_reduce;  ///< over the first ranks of all nodes; only they have it
+  std::vector<NodePairFacts> pairs;
+
+  /// "NVIDIA A100-SXM4-40GB" or the processor's name
+  const std::string& device() const { return gpu ? gpu->name : processor.name; }
+};
+
+std::string to_text(const LibraryVersion& version);
+
+nlohmann::json to_json(const RankFacts& facts);
+/// \throws std::logic_error when `json` did not come from to_json()
+RankFacts rank_facts_from_json(const nlohmann::json& json);
+
+}  // namespace fsdp
