@@ -40,6 +40,7 @@ struct Engine::Run {
   std::vector<at::Tensor> inputs;  ///< of checkpointed stages
   std::vector<std::unique_ptr<StageState>> states;
   StageLoss loss;
+  const HeadBody* head = nullptr;  ///< instead of the loss stage
 };
 
 Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(input), policy_(policy) {
@@ -204,6 +205,11 @@ StageLoss Engine::evaluate(const MicroBatch& batch) {
   return run(plan(false, {}), state);
 }
 
+StageLoss Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
+  Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}, &head};
+  return run(plan(false, {}), state);
+}
+
 StageLoss Engine::run(const std::vector<Event>& events, Run& state) {
   const at::NoGradGuard no_grad;
   state.inputs.resize(input_.stages.size());
@@ -275,7 +281,8 @@ void Engine::execute(const Event& event, Run& state) {
       const TraceRecorder::Scope scope(trace_, "head and loss", "compute");
       const auto params = full_parameters(input_.loss->parameters());
       if (!state.training) {
-        state.loss = input_.loss->forward(params, state.batch, state.x_ND);
+        state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
+                                           : input_.loss->forward(params, state.batch, state.x_ND);
         return;
       }
       const auto slots = grad_slots(input_.loss->parameters());

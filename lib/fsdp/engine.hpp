@@ -36,6 +36,9 @@ struct EngineInput {
   int accumulation_steps = 1;                          ///< micro-batches per optimizer step
 };
 
+/// What a forward pass ends in instead of the loss stage: its gathered parameters and the last stage's output.
+using HeadBody = std::function<StageLoss(StageParams params, const at::Tensor& x_ND)>;
+
 /// Position of a micro-batch in its optimizer step.
 struct MicroBatchPlace {
   bool first = true;
@@ -61,6 +64,8 @@ class Engine {
   StageLoss forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
   /// Forward only.
   StageLoss evaluate(const MicroBatch& batch);
+  /// Forward only, with `head` in place of the loss stage; it is not called on a rank without rows.
+  StageLoss evaluate(const MicroBatch& batch, const HeadBody& head);
   /// Runs body with the gathered parameters of a stage (index stages.size(): the loss). Collective. For generation.
   void with_stage_parameters(std::size_t stage, const std::function<void(StageParams)>& body);
 

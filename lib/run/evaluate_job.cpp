@@ -2,154 +2,183 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/text_format.hpp"
-#include "lib/run/checkpoint_load.hpp"
-#include "lib/run/evaluate.hpp"
-#include "lib/run/foreign_load.hpp"
-#include "lib/run/initialize.hpp"
-#include "lib/run/run_plan.hpp"
+#include "lib/run/evaluate_data.hpp"
+#include "lib/run/evaluate_progress.hpp"
+#include "lib/run/evaluate_result.hpp"
+#include "lib/run/evaluate_subject.hpp"
+#include "lib/run/evaluate_text.hpp"
 #include "lib/tensor/host_allocator.hpp"
-#include "lib/tokenizer/byte_level_bpe.hpp"
-#include "lib/tokenizer/utf8.hpp"
 
 namespace fsdp {
 namespace {
 
-/// Prints tokens as they come, never half a character.
-class TextPrinter {
+void check(const EvaluateOptions& o) {
+  if (o.data.empty() && o.prompt.empty() && o.chess.empty())
+    throw UsageError("nothing to do: give --data, --chess, --prompt or several of them");
+  const auto at_least = [](std::int64_t value, std::int64_t least, const char* option) {
+    if (value < least) throw UsageError(fmt::format("{} is {}, it must be at least {}", option, value, least));
+  };
+  at_least(o.batch_size, 1, "--batch-size");
+  at_least(o.max_rows, 0, "--max-rows");
+  at_least(o.seq_len, 0, "--seq-len");
+  at_least(o.chess_positions, 0, "--chess-positions");
+  if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
+  if (!o.compare.empty() && !o.prompt.empty()) throw UsageError("--prompt does not go with --compare");
+}
+
+/// Gates that no figure of this evaluation can answer are told before the work.
+void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options, const EvaluationInput* input) {
+  for (const auto& gate : gates) {
+    const bool chess = gate.metric.starts_with("chess_");
+    if (chess && options.chess.empty()) throw UsageError("--gate " + gate.text + " needs --chess");
+    if (!chess && input == nullptr) throw UsageError("--gate " + gate.text + " needs --data");
+    if (gate.metric == "bits_per_byte" && !input->texts)
+      throw UsageError("--gate " + gate.text + " needs texts in --data: token files do not say their bytes");
+    if ((gate.metric == "loss" || gate.metric == "perplexity") && !input->same_tokens)
+      throw UsageError("--gate " + gate.text +
+                       ": the tokenizers of A and B make different tokens of these texts; gate bits_per_byte");
+    if (gate.metric == "chess_legal" && options.chess_positions == 0)
+      throw UsageError("--gate " + gate.text + " needs --chess-positions");
+  }
+}
+
+class EvaluateJob {
  public:
-  TextPrinter(const Tokenizer& tokenizer, bool enabled) : tokenizer_(tokenizer), enabled_(enabled) {}
-  void add(std::int32_t id) {
-    pending_ += tokenizer_.decode_one(id);
-    const auto ready = utf8_printable_prefix(pending_);
-    print(pending_.substr(0, ready));
-    pending_.erase(0, ready);
+  EvaluateJob(ProcessGroup& world, const EvaluateOptions& options, const Logger& log)
+      : world_(world), options_(options), log_(log) {}
+
+  ExitCode run(nlohmann::json& report) {
+    check(options_);
+    std::vector<Gate> gates;
+    for (const auto& text : options_.gates) gates.push_back(parse_gate(text));
+    install_host_allocator();
+    const auto node = world_.split_by_node();
+    set_threads(node->size());
+    device_ = choose_device(options_.runtime.device, node->rank(), node->size());
+    open_subjects();
+    if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);
+    check_gates(gates, options_, input_ ? &*input_ : nullptr);
+    report["world_size"] = world_.size();
+    if (options_.compare.empty()) {
+      evaluate(0, report);
+      return ExitCode::ok;
+    }
+    return compare_both(gates, report);
   }
-  void print(const std::string& text) const {
-    if (enabled_) std::cout << text << std::flush;
-  }
-  void end() const { print(pending_ + "\n"); }
 
  private:
-  const Tokenizer& tokenizer_;
-  bool enabled_;
-  std::string pending_;
+  void open_subjects() {
+    auto paths = options_.compare;
+    if (paths.empty()) paths.push_back(options_.checkpoint);
+    for (const auto& path : paths) {
+      std::error_code error;
+      subjects_.push_back(
+          open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
+      auto& subject = subjects_.back();
+      if (!options_.prompt.empty()) open_subject_tokenizer(subject, "--prompt");
+      if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
+      if (options_.seq_len > subject.config.block_size) {
+        throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len,
+                                     subject.config.block_size));
+      }
+    }
+  }
+
+  ExitCode compare_both(const std::vector<Gate>& gates, nlohmann::json& report) {
+    std::vector<std::vector<Metric>> metrics;
+    for (const char* name : {"a", "b"}) {
+      const auto index = metrics.size();
+      print(fmt::format("{}  {}", index == 0 ? "A" : "B", subjects_[index].path.string()));
+      metrics.push_back(evaluate(index, report[name]));
+    }
+    const auto comparison = compare(metrics[0], metrics[1], gates);
+    report["comparison"] = comparison_to_json(comparison);
+    print("");
+    for (const auto& line : comparison_to_text(comparison)) print(line);
+    return comparison.passed() ? ExitCode::ok : ExitCode::answer_no;
+  }
+
+  /// The model is gone when this returns: the next one may need the memory.
+  std::vector<Metric> evaluate(std::size_t index, nlohmann::json& report) {
+    const auto& subject = subjects_[index];
+    ModelRuntime runtime(world_, subject.config, options_.sharding, device_, 1);
+    load_subject(runtime, subject);
+    report["checkpoint"] = subject.path.string();
+    report["model"] = model_config_to_json(subject.config);
+    if (subject.tokenizer != nullptr) report["tokenizer"] = subject.tokenizer_name;
+    std::vector<Metric> metrics;
+    if (input_) evaluate_loss(runtime, index, report, metrics);
+    if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
+    if (!options_.prompt.empty())
+      write_text(runtime, *subject.tokenizer, options_.prompt, options_.sampling, !options_.runtime.json, report);
+    return metrics;
+  }
+
+  void evaluate_loss(ModelRuntime& runtime, std::size_t index, nlohmann::json& report, std::vector<Metric>& metrics) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto& data = input_->of_subject[index];
+    EvaluationProgress progress(log_, shows_progress(), "loss     ");
+    const ScoreOptions how{data.rows, options_.batch_size, input_->texts ? subjects_[index].tokenizer.get() : nullptr};
+    const auto scores = score_rows(runtime, *data.reader, how, [&](std::int64_t done) {
+      progress.show(static_cast<double>(done) / static_cast<double>(data.rows),
+                    fmt::format("{} of {} rows", format_count(done), format_count(data.rows)));
+    });
+    auto result = loss_result(scores);
+    result.ids_not_scored = data.ids_not_scored;
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report["data"] = options_.data;
+    add_to_json(result, report);
+    for (const auto& line : to_text(result)) print(line);
+    if (input_->same_tokens) return add_metrics(result, metrics);
+    // Losses per token of different tokens do not compare.
+    metrics.push_back({"bits_per_byte", false, result.bits_per_byte});
+  }
+
+  void evaluate_games(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,
+                      std::vector<Metric>& metrics) {
+    ChessOptions how;
+    how.data = options_.chess;
+    how.field = options_.data_field;
+    how.max_games = options_.max_rows;
+    how.positions = options_.chess_positions;
+    how.seed = options_.sampling.seed;
+    how.limit = options_.seq_len;
+    for (const auto& s : subjects_) {
+      if (how.limit == 0 || s.config.block_size < how.limit) how.limit = s.config.block_size;
+    }
+    how.batch_size = options_.batch_size;
+    how.show_progress = shows_progress();
+    const auto result = evaluate_chess(runtime, *subject.tokenizer, how, log_);
+    add_to_json(result, report);
+    report["chess"]["data"] = options_.chess;
+    for (const auto& line : to_text(result)) print(line);
+    add_metrics(result, metrics);
+  }
+
+  bool shows_progress() const { return world_.rank() == 0 && !options_.runtime.quiet; }
+  void print(const std::string& line) const {
+    if (world_.rank() == 0 && !options_.runtime.json) std::cout << line << std::endl;
+  }
+
+  ProcessGroup& world_;
+  const EvaluateOptions& options_;
+  const Logger& log_;
+  DeviceChoice device_;
+  std::vector<EvaluationSubject> subjects_;
+  std::optional<EvaluationInput> input_;
 };
-
-void write_text(ModelRuntime& runtime, const EvaluateOptions& options, nlohmann::json& report) {
-  const auto tokenizer = make_gpt2_tokenizer();
-  const bool printing = runtime.world().rank() == 0 && !options.runtime.json;
-  TextPrinter printer(*tokenizer, printing);
-  printer.print(options.prompt);
-  const auto ids = generate(runtime, tokenizer->encode(options.prompt), options.sampling, [&](std::int32_t id) {
-    // A model may have more ids than the tokenizer has pieces.
-    if (id < tokenizer->vocab_size()) printer.add(id);
-  });
-  printer.end();
-  std::vector<std::int32_t> known;
-  for (const auto id : ids) {
-    if (id < tokenizer->vocab_size()) known.push_back(id);
-  }
-  const auto text = tokenizer->decode(known);
-  report["prompt"] = options.prompt;
-  report["tokens_generated"] = ids;
-  report["text"] = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  report["text"] = nlohmann::json::parse(report["text"].get<std::string>());
-}
-
-/// What is to be evaluated: its model, and how its weights are read.
-struct Evaluated {
-  ModelConfig config;
-  std::shared_ptr<const ForeignCheckpoint> foreign;
-  bool weights = false;  ///< a directory with config.json and safetensors
-};
-
-Evaluated open_evaluated(const std::filesystem::path& path, const std::string& model_config) {
-  std::error_code error;
-  const auto has = [&](const char* name) { return std::filesystem::exists(path / name, error); };
-  Evaluated evaluated;
-  if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
-    evaluated.weights = true;
-    evaluated.config = read_model_config(path);
-    return evaluated;
-  }
-  const auto opened = open_checkpoint(path, false);
-  evaluated.foreign = opened.foreign;
-  if (opened.knows_run()) {
-    evaluated.config = opened.manifest.config;
-    return evaluated;
-  }
-  ModelWish wish;
-  if (!model_config.empty()) wish.config = read_model_config(model_config);
-  evaluated.config = foreign_model(*opened.foreign, wish);
-  return evaluated;
-}
 
 }  // namespace
 
 ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const Logger& log, nlohmann::json& report) {
-  if (options.data.empty() && options.prompt.empty()) throw UsageError("nothing to do: give --data, --prompt or both");
-  if (options.batch_size < 1)
-    throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
-  install_host_allocator();
-  const auto node = world.split_by_node();
-  set_threads(node->size());
-  const auto device = choose_device(options.runtime.device, node->rank(), node->size());
-
-  std::error_code error;
-  const auto path = std::filesystem::weakly_canonical(options.checkpoint, error);
-  auto evaluated = open_evaluated(path, options.model_config);
-  auto& config = evaluated.config;
-  config.dropout = 0;
-  std::optional<BatchReader> reader;
-  if (options.seq_len > config.block_size) {
-    throw UsageError(
-        fmt::format("--seq-len {} is longer than the {} positions of the model", options.seq_len, config.block_size));
-  }
-  if (!options.data.empty()) {
-    reader.emplace(options.data, SequenceLimit{options.seq_len, config.block_size}, config.vocab_size);
-  }
-  ModelRuntime runtime(world, config, options.sharding, device, 1);
-  if (evaluated.weights) {
-    load_safetensors_parameters(runtime, path);
-  } else if (evaluated.foreign != nullptr) {
-    load_foreign(runtime, *evaluated.foreign, nullptr, {});
-    runtime.engine().publish_parameters();
-  } else {
-    std::string problem;
-    try {
-      load_checkpoint_parameters(runtime, path);
-    } catch (const FormatError& damage) {
-      problem = damage.what();
-    }
-    fail_together(world, problem);
-    runtime.engine().publish_parameters();
-  }
-  report["checkpoint"] = path.string();
-  report["model"] = model_config_to_json(config);
-  report["world_size"] = world.size();
-  if (reader) {
-    const auto result = evaluate_rows(runtime, *reader, options.batch_size);
-    report["loss"] = result.loss;
-    report["perplexity"] = result.perplexity;
-    report["tokens"] = result.tokens;
-    report["rows"] = result.rows;
-    report["seconds"] = result.seconds;
-    report["data"] = options.data;
-    const auto line =
-        fmt::format("loss {:.6f}   perplexity {:.3f}   {} tokens in {} rows   {} tok/s", result.loss, result.perplexity,
-                    format_count(result.tokens), format_count(result.rows),
-                    format_count(static_cast<std::int64_t>(static_cast<double>(result.tokens) / result.seconds)));
-    if (world.rank() == 0 && !options.runtime.json) std::cout << line << std::endl;
-  }
-  if (!options.prompt.empty()) write_text(runtime, options, report);
-  (void)log;
-  return ExitCode::ok;
+  return EvaluateJob(world, options, log).run(report);
 }
 
 }  // namespace fsdp

@@ -87,7 +87,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 }
 
 std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32_t> prompt,
-                                   const SamplingOptions& options, const std::function<void(std::int32_t)>& on_token) {
+                                   const SamplingOptions& options, const TokenSink& on_token) {
   const at::NoGradGuard no_grad;
   const auto& config = runtime.decoder().config;
   check(prompt, options, config.vocab_size);
@@ -110,7 +110,7 @@ std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32
     }
     runtime.world().broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);
     ids.push_back(next);
-    if (on_token) on_token(next);
+    if (on_token && !on_token(next)) break;
   }
   ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt_size));
   return ids;

@@ -17,13 +17,15 @@ struct SamplingOptions {
   bool no_cache = false;  ///< the whole sequence for every token, as a check
 };
 
+/// Takes each new id on every rank. \return false to end the text there
+using TokenSink = std::function<bool(std::int32_t id)>;
+
 /// Continues `prompt` (at least one id). Rank 0 draws each token and tells the others. Once the sequence is longer than
 /// the model's positions, the last block_size ids are what the model sees, as minGPT does it.
-/// Collective. \param on_token  called on every rank with each new id
+/// Collective. \param on_token  must decide alike on all ranks; the id that ends the text is part of the result
 /// \throws UsageError for an empty prompt, an id outside the vocabulary or options out of range
 std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32_t> prompt,
-                                   const SamplingOptions& options,
-                                   const std::function<void(std::int32_t)>& on_token = {});
+                                   const SamplingOptions& options, const TokenSink& on_token = {});
 
 /// One id from logits [vocabulary] (float32, host), by options; `random` uniform in [0, 1). For tests.
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, double random);

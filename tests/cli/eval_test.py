@@ -88,8 +88,9 @@ class Evaluate(fsdp_cli.Case):
 
     def test_text_and_json_outputs(self):
         result = fsdp_cli.run("fsdp-eval", [self.checkpoint, "--data", self.tokens, *fsdp_cli.COMMON], ranks=2)
-        self.assertEqual((result.code, len(result.out.splitlines())), (0, 1), str(result))
+        self.assertEqual((result.code, len(result.out.splitlines())), (0, 2), str(result))
         self.assertRegex(result.out, r"^loss \d+\.\d+   perplexity \d+\.\d+   504 tokens in 21 rows")
+        self.assertRegex(result.out.splitlines()[1], r"^     95 %: \d+\.\d+ to \d+\.\d+   perplexity \d+\.\d+ to \d+\.\d+   standard error \d")
         report = self.evaluate(self.checkpoint, "--data", self.tokens, "--prompt", "a", ranks=2)
         self.assertEqual({"loss", "perplexity", "tokens", "rows", "text", "model", "checkpoint", "world_size"} - report.keys(), set())
         self.assertEqual(pathlib.Path(report["checkpoint"]).name, "step-00000004", "the link is followed")
@@ -109,10 +110,10 @@ class Evaluate(fsdp_cli.Case):
         result = self.train("only", "--model", model, "--max-epochs", "-1", "--val-data", self.val_data, "--json", ranks=2)
         self.assertAlmostEqual(result.json()["val_loss"], loss, delta=1e-6)
 
-    def test_a_prompt_outside_the_vocabulary(self):
+    def test_a_tokenizer_that_is_not_the_models(self):
         self.train("small", "--max-steps", 1)
-        result = self.evaluate(self.checkpoints("small") / "latest", "--prompt", "wherefore", ranks=2, code=2)
-        self.assert_refused(result, 2, "vocabulary of 97")
+        result = self.evaluate(self.checkpoints("small") / "latest", "--prompt", "wherefore", ranks=2, code=4)
+        self.assert_refused(result, 4, "50257 ids", "97 only")
         self.assert_refused(self.evaluate(self.checkpoint, "--prompt", "", code=2), 2, "--prompt")
 
 

@@ -16,8 +16,9 @@ shard-group-size sharding time-limit total-batch-size trace train-data val-data 
 weight-decay wrap
 """.split()
 EVAL = """
-batch-size collective-timeout config data device help init-timeout json no-cache num-tokens precision prompt quiet seed
-seq-len sharding temperature top-k top-p version
+batch-size cache-dir chess chess-positions collective-timeout compare config data data-field device gate help init-timeout
+json max-rows max-seq-length model-config no-cache num-tokens precision prompt quiet seed seq-len seq-length sharding
+temperature tokenizer top-k top-p version
 """.split()
 
 # What minimal_fsdp's README and its parser name, in both spellings, with values that are not the defaults.
