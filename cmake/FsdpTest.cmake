@@ -1,4 +1,5 @@
-# fsdp_unit_test(FOLDER LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as unit.FOLDER.
+# fsdp_unit_test(FOLDER [TORCH] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
+#   unit.FOLDER; TORCH: its files begin with ATen's headers, compiled once for all such programs.
 # fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [SERIAL]): any command as a
 #   ctest test; exit code 77 means skipped, the reason is in its output.
 find_package(doctest REQUIRED)
@@ -28,14 +29,24 @@ function(fsdp_add_test name)
   endif()
 endfunction()
 
+# ATen's headers cost ten seconds a file. An executable, since a precompiled header fits one kind of position-independent
+# code only.
+add_executable(fsdp_torch_headers "${PROJECT_SOURCE_DIR}/tests/support/torch_headers.cpp")
+target_link_libraries(fsdp_torch_headers PRIVATE fsdp_doctest_main fsdp::torch_cpu)
+target_precompile_headers(fsdp_torch_headers PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/torch_doctest.hpp")
+set_target_properties(fsdp_torch_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+
 function(fsdp_unit_test folder)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/unit/${folder}/*_test.cpp")
   if(NOT sources)
     return()
   endif()
   add_executable(unit_${folder} ${sources})
   target_link_libraries(unit_${folder} PRIVATE fsdp_doctest_main ${ARG_LINKS})
+  if(ARG_TORCH)
+    target_precompile_headers(unit_${folder} REUSE_FROM fsdp_torch_headers)
+  endif()
   set_target_properties(unit_${folder} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   fsdp_add_test(unit.${folder} COMMAND unit_${folder} LABELS unit TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -92,8 +92,9 @@ void FinetuneJob::check_bf16() {
   }
   first = world_.broadcast_text(first, 0);
   if (world_.all_reduce(refuse && !problem.empty() ? 1.0 : 0.0, Reduce::max) > 0) {
-    throw UsageError("--precision bf16 would be emulated: " + first +
-                     "; use float32 or fp16, other nodes (fsdp-bf16check names the bad ones), or --allow-emulated-bf16");
+    throw UsageError(
+        "--precision bf16 would be emulated: " + first +
+        "; use float32 or fp16, other nodes (fsdp-bf16check names the bad ones), or --allow-emulated-bf16");
   }
   log_.warning("bf16 is emulated here and will be slow: " + first);
 }
@@ -197,7 +198,8 @@ void FinetuneJob::generate_text() {
   SamplingOptions sampling;
   sampling.num_tokens = options_.num_tokens;
   sampling.seed = options_.seed;
-  const auto ids = generate(*runtime_, tokenizer_->encode_document(options_.prompt), sampling);
+  const auto ids = generate(*runtime_, tokenizer_->encode_document(options_.prompt), sampling,
+                            [&](std::int32_t id) { return id != tokenizer_->eos_id(); });
   if (world_.rank() == 0) log_.info("text      " + options_.prompt + continuation(*tokenizer_, ids));
 }
 

@@ -1,0 +1,1 @@
+// Nothing but the precompiled header that the tests on LibTorch share (cmake/FsdpTest.cmake).
