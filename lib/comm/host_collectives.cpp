@@ -5,6 +5,7 @@
 
 #include "lib/comm/tensor_collectives.hpp"
 #include "lib/kernels/kernels.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
@@ -14,10 +15,10 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
-at::Tensor on_host(const at::Tensor& tensor) { return tensor.device().is_cpu() ? tensor : tensor.to(at::kCPU); }
+at::Tensor on_host(const at::Tensor& tensor) { return runs_on_host(tensor.device()) ? tensor : tensor.to(at::kCPU); }
 
 at::Tensor host_twin(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  return runs_on_host(tensor.device()) ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
 void copy_back(const at::Tensor& to, const at::Tensor& from) {
@@ -26,6 +27,7 @@ void copy_back(const at::Tensor& to, const at::Tensor& from) {
 
 /// out (+)= sum of `ranks` equal slices that lie one after the other in `slices`.
 void sum_slices(const at::Tensor& out, const at::Tensor& slices, int ranks, bool accumulate) {
+  if (simulating()) return;
   const auto type = kernel_type(slices.scalar_type());
   const auto bytes = static_cast<std::size_t>(slices.nbytes()) / static_cast<std::size_t>(ranks);
   std::vector<const void*> sources;

@@ -12,6 +12,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/kernels/kernels.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
 
@@ -65,8 +66,9 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
 Engine::~Engine() = default;
 
 void Engine::build_units() {
+  const MemoryScope scope(MemoryCategory::parameters);
   auto& shard = *input_.mesh->shard;
-  const double mine = input_.device.is_cpu() && input_.allow_peer_memory ? 1.0 : 0.0;
+  const double mine = runs_on_host(input_.device) && input_.allow_peer_memory ? 1.0 : 0.0;
   peer_memory_ = false;
   if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
   unit_index_.resize(input_.parameters.size());
@@ -87,9 +89,10 @@ void Engine::build_units() {
     unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
     for (std::size_t i = 0; i < unit->params.size(); ++i) {
       const auto own = unit->gathered->own_rows(i);
-      const bool same = dtype == at::kFloat && (!policy_.cpu_offload || input_.device.is_cpu());
+      const bool same = dtype == at::kFloat && (!policy_.cpu_offload || runs_on_host(input_.device));
       // In float32 the gathered rows are the masters; otherwise masters stand apart and are narrowed on publish.
-      const auto device = policy_.cpu_offload ? at::Device(at::kCPU) : input_.device;
+      const auto device = policy_.cpu_offload ? host_device() : input_.device;
+      const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
       unit->masters.push_back(same ? own : at::zeros(own.sizes(), at::TensorOptions(at::kFloat).device(device)));
       const auto others = own.numel() * (shard.size() - 1);
       unit->gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
@@ -107,8 +110,9 @@ void Engine::build_gradients() {
   const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
   const auto dtype = accumulate_locally ? at::kFloat : policy_.precision.reduce_dtype;
   if (!peer_memory_) {
-    const auto shard_device = policy_.cpu_offload ? at::Device(at::kCPU) : input_.device;
-    for (auto& unit : units_) unit->grads = make_collective_unit_grads(context, unit->layouts, dtype, shard_device);
+    for (auto& unit : units_) {
+      unit->grads = make_collective_unit_grads(context, unit->layouts, dtype, policy_.cpu_offload);
+    }
     return;
   }
   // Slot 0 is the root's, 1 and 2 are shared by the blocks; with local accumulation each unit has a slot of its own.
@@ -151,6 +155,7 @@ at::Tensor Engine::gradient(std::size_t param) {
 
 void Engine::publish_parameters() {
   const at::NoGradGuard no_grad;
+  if (simulating()) begin_moment("publish parameters");
   for (auto& unit : units_) {
     const TraceRecorder::Scope scope(trace_, "publish " + unit->name, "optimizer");
     for (std::size_t i = 0; i < unit->masters.size(); ++i) {
@@ -240,8 +245,32 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
   counts_.replicate.bytes += unit.shard_bytes;
 }
 
+std::string Engine::describe(const Event& event) const {
+  const auto index = static_cast<std::size_t>(event.index);
+  switch (event.kind) {
+    case EventKind::forward:
+      return "forward " + input_.stages[index]->name();
+    case EventKind::recompute:
+      return "recompute " + input_.stages[index]->name();
+    case EventKind::backward:
+      return "backward " + input_.stages[index]->name();
+    case EventKind::loss:
+      return "head and loss";
+    case EventKind::start_gather:
+    case EventKind::finish_gather:
+      return "gather " + units_[index]->name;
+    case EventKind::release:
+      return "release " + units_[index]->name;
+    case EventKind::start_reduce:
+    case EventKind::finish_reduce:
+      return "reduce " + units_[index]->name;
+  }
+  return "?";
+}
+
 void Engine::execute(const Event& event, Run& state) {
   const auto index = static_cast<std::size_t>(event.index);
+  if (simulating()) begin_moment(describe(event));
   // A rank without rows takes part in the collectives and computes nothing.
   const bool empty = state.batch.rows == 0;
   switch (event.kind) {
@@ -330,17 +359,19 @@ void Engine::with_stage_parameters(std::size_t stage, const std::function<void(S
 double Engine::gradient_norm() {
   const at::NoGradGuard no_grad;
   const TraceRecorder::Scope scope(trace_, "gradient norm", "collective");
+  if (simulating()) begin_moment("gradient norm");
   double squares = 0;
   at::Tensor on_device;  // summed there and fetched once: each item() would stop the device
   for (std::size_t param = 0; param < num_parameters(); ++param) {
     const auto grad = gradient(param);
     const auto n = range(param).num_rows * layout(param).row_elements();
     if (n == 0) continue;
-    if (!grad.device().is_cpu()) {
+    if (!runs_on_host(grad.device()) && !recorded_on_host(grad)) {
       const auto part = grad.to(at::kDouble).square_().sum();
       on_device = on_device.defined() ? on_device + part : part;
       continue;
     }
+    if (simulating()) continue;
     // Fixed pieces, so that the sum does not depend on the number of threads.
     constexpr std::int64_t kPiece = 1 << 16;
     std::vector<double> parts(static_cast<std::size_t>((n + kPiece - 1) / kPiece));
@@ -353,7 +384,7 @@ double Engine::gradient_norm() {
     });
     for (const double part : parts) squares += part;
   }
-  if (on_device.defined()) squares += on_device.item<double>();
+  if (on_device.defined() && !simulating()) squares += on_device.item<double>();
   return std::sqrt(input_.mesh->shard->all_reduce(squares, Reduce::sum));
 }
 

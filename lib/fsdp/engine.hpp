@@ -89,6 +89,7 @@ class Engine {
   void build_gradients();
   StageLoss run(const std::vector<Event>& events, Run& run);
   void execute(const Event& event, Run& run);
+  std::string describe(const Event& event) const;
   void start_gather(Unit& unit);
   void finish_reduce(Unit& unit, const Run& run);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);

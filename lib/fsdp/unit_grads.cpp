@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <numeric>
@@ -11,13 +11,16 @@
 #include "lib/fsdp/buffer_bytes.hpp"
 #include "lib/kernels/kernels.hpp"
 #include "lib/tensor/host_allocator.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
 
-std::vector<at::Tensor> make_shards(const ProcessGroup& group, const std::vector<ParamLayout>& layouts,
+std::vector<at::Tensor> make_shards(const ProcessGroup& group, const std::vector<ParamLayout>& layouts, bool on_host,
                                     at::Device device) {
+  const MemoryScope scope(MemoryCategory::gradients, on_host);
+  if (on_host) device = host_device();
   std::vector<at::Tensor> shards;
   for (const auto& layout : layouts) {
     const auto range = shard_range(layout.rows(), group.size(), group.rank());
@@ -45,7 +48,7 @@ class SharedUnitGrads final : public UnitGrads {
   void prepare() override {
     if (!shards_.empty()) return;
     if (!in_place_) {
-      shards_ = make_shards(group_, layouts_, at::kCPU);
+      shards_ = make_shards(group_, layouts_, true, host_device());
       return;
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
@@ -82,8 +85,8 @@ class SharedUnitGrads final : public UnitGrads {
     std::vector<GradSlot> views;
     std::size_t offset = 0;
     for (const auto& layout : layouts_) {
-      auto buffer = at::from_blob(memory_->address(group_.rank(), slot) + offset,
-                                  layout.shape_with_rows(layout.buffer_rows(group_.size())), at::TensorOptions(dtype_));
+      auto buffer = tensor_at(memory_->address(group_.rank(), slot) + offset,
+                              layout.shape_with_rows(layout.buffer_rows(group_.size())), dtype_);
       views.push_back({buffer.narrow(0, 0, layout.compute_rows()), false});
       offset += detail::buffer_bytes(layout, dtype_, group_.size());
     }
@@ -99,6 +102,7 @@ class SharedUnitGrads final : public UnitGrads {
       for (int r = 0; r < group_.size(); ++r) {
         sources[static_cast<std::size_t>(r)] = memory_->address(r, slot) + offset + skip;
       }
+      if (simulating()) return;
       auto* out = shards_[i].data_ptr<float>();
       at::parallel_for(0, range.num_rows * layout.row_elements(), 65536, [&](std::int64_t b, std::int64_t e) {
         kernels::table().sum_sources(kernel_type(dtype_), out, sources.data(), group_.size(), accumulate_, b, e);
@@ -124,18 +128,19 @@ class SharedUnitGrads final : public UnitGrads {
 class CollectiveUnitGrads final : public UnitGrads {
  public:
   CollectiveUnitGrads(const UnitContext& context, std::vector<ParamLayout> layouts, at::ScalarType dtype,
-                      at::Device shard_device)
+                      bool shards_on_host)
       : context_(context),
         layouts_(std::move(layouts)),
         options_(at::TensorOptions(dtype).device(context.device)),
-        shard_device_(shard_device) {}
+        shards_on_host_(shards_on_host) {}
 
   void prepare() override {
-    if (shards_.empty()) shards_ = make_shards(context_.shard_group, layouts_, shard_device_);
+    if (shards_.empty()) shards_ = make_shards(context_.shard_group, layouts_, shards_on_host_, context_.device);
   }
 
   void begin() override {
     if (!slots_.empty()) return;
+    const MemoryScope scope(MemoryCategory::reduce_buffers);
     for (const auto& layout : layouts_) {
       buffers_.push_back(at::empty(layout.shape_with_rows(layout.buffer_rows(context_.shard_group.size())), options_));
       slots_.push_back({buffers_.back().narrow(0, 0, layout.compute_rows()), false});
@@ -150,11 +155,13 @@ class CollectiveUnitGrads final : public UnitGrads {
       const auto rows = layouts_[i].compute_rows();
       buffers_[i].narrow(0, rows, buffers_[i].size(0) - rows).zero_();
     }
+    const MemoryScope scope(MemoryCategory::reduce_buffers);
     // Under way while the next unit's backward computes; finish_reduce() only waits.
     std::vector<TensorReduce> reduces;
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto rows = shards_[i].size(0) * context_.shard_group.size();
-      targets_.push_back(shards_[i].to(options_.device()));  // the shard itself unless it is offloaded
+      // The shard itself unless it is offloaded.
+      targets_.push_back(recorded_on_host(shards_[i]) ? at::empty_like(shards_[i]) : shards_[i].to(options_.device()));
       reduces.push_back({buffers_[i].narrow(0, 0, rows), targets_.back(), accumulate});
     }
     work_ = context_.collectives.reduce_scatter(reduces);
@@ -176,7 +183,7 @@ class CollectiveUnitGrads final : public UnitGrads {
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
   at::TensorOptions options_;
-  at::Device shard_device_;
+  bool shards_on_host_;
   std::vector<at::Tensor> shards_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way
@@ -198,9 +205,13 @@ GradMemory::GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot
   const auto ranks = static_cast<std::size_t>(group_.size());
   memory_ = group_.peer_memory(rank_bytes_ * ranks, 2 * ranks * slot_bytes.size());
   if (memory_ == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for gradients");
+  const MemoryScope scope(MemoryCategory::reduce_buffers);
   count_external_host_memory(static_cast<std::int64_t>(rank_bytes_));
 }
-GradMemory::~GradMemory() { count_external_host_memory(-static_cast<std::int64_t>(rank_bytes_)); }
+GradMemory::~GradMemory() {
+  const MemoryScope scope(MemoryCategory::reduce_buffers);
+  count_external_host_memory(-static_cast<std::int64_t>(rank_bytes_));
+}
 
 std::byte* GradMemory::address(int rank, int slot) const {
   return memory_->data() + static_cast<std::size_t>(rank) * rank_bytes_ + offsets_[static_cast<std::size_t>(slot)];
@@ -254,8 +265,8 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
 
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
-                                                      at::Device shard_device) {
-  return std::make_unique<CollectiveUnitGrads>(context, layouts, dtype, shard_device);
+                                                      bool shards_on_host) {
+  return std::make_unique<CollectiveUnitGrads>(context, layouts, dtype, shards_on_host);
 }
 
 }  // namespace fsdp

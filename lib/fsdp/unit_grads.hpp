@@ -70,8 +70,9 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
                                                   std::vector<int> slots, std::shared_ptr<std::size_t> next_slot);
 
 /// Gradients in ordinary tensors, reduced by the axis's collectives.
+/// \param shards_on_host  the shards are kept in host memory, whatever the device
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
-                                                      at::Device shard_device);
+                                                      bool shards_on_host);
 
 }  // namespace fsdp

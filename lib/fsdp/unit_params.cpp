@@ -1,7 +1,6 @@
 #include "lib/fsdp/unit_params.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>
@@ -9,6 +8,7 @@
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
 #include "lib/tensor/host_allocator.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
 namespace {
@@ -21,7 +21,7 @@ class SharedUnitParams final : public UnitParams {
     std::size_t offset = 0;
     for (const auto& layout : layouts) {
       const auto rows = layout.buffer_rows(group_.size());
-      auto buffer = at::from_blob(memory_->data() + offset, layout.shape_with_rows(rows), at::TensorOptions(dtype));
+      auto buffer = tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), dtype);
       const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
       own_.push_back(buffer.narrow(0, range.padded_rows * group_.rank(), range.padded_rows));
       full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
@@ -96,6 +96,7 @@ class CollectiveUnitParams final : public UnitParams {
 
   void start_gather() override {
     if (alone()) return;
+    const MemoryScope scope(MemoryCategory::gathered);
     const int ranks = context_.shard_group.size();
     std::vector<TensorGather> gathers;
     for (std::size_t i = 0; i < layouts_.size(); ++i) {

@@ -18,7 +18,9 @@
 
 #include "lib/kernels/kernels.hpp"
 #include "lib/model/ops.hpp"
+#include "lib/model/simulated_ops.hpp"
 #include "lib/tensor/gemm.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
@@ -68,7 +70,9 @@ float score_scale(const AttentionShape& s) { return 1.0f / std::sqrt(static_cast
 
 /// One key per row of scores, so that a dropped probability depends on sample, head and position alone.
 at::Tensor score_keys(const AttentionShape& s) {
-  auto keys = at::empty({s.rows, s.heads, s.length}, at::kLong);
+  const MemoryScope scope(MemoryCategory::activations, true);
+  auto keys = at::empty({s.rows, s.heads, s.length}, at::TensorOptions(at::kLong).device(host_device()));
+  if (simulating()) return keys.view({-1});
   auto* out = keys.data_ptr<std::int64_t>();
   const auto* per_row = s.dropout_keys.const_data_ptr<std::int64_t>();
   for (std::int64_t b = 0; b < s.rows; ++b) {
@@ -82,6 +86,7 @@ at::Tensor score_keys(const AttentionShape& s) {
 
 template <typename Body>
 void for_score_rows(std::int64_t rows, std::int64_t length, const Body& body) {
+  if (simulating()) return;
   // A row block of `length` must not be split: a row's number within it tells how many columns it may see.
   at::parallel_for(0, rows / length, std::max<std::int64_t>(1, 32768 / (length * length)),
                    [&](std::int64_t b, std::int64_t e) { body(b * length, e * length); });
@@ -173,7 +178,7 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
 }
 
 bool use_short_rows(const at::Tensor& qkv, const AttentionShape& s) {
-  return qkv.device().is_cpu() && (s.length <= kShortRow || s.dropout > 0);
+  return runs_on_host(qkv.device()) && (s.length <= kShortRow || s.dropout > 0);
 }
 
 /// Attention by its formula, for dropout on other devices: a fused kernel would draw a mask of its own, another one
@@ -208,6 +213,7 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
     if (!keep_for_backward) saved = {};
     return out;
   }
+  if (simulating()) return detail::simulated_attention(qkv_N3D, shape, keep_for_backward, saved);
   const auto q = part(qkv_N3D, shape, 0);
   const auto k = part(qkv_N3D, shape, 1);
   const auto v = part(qkv_N3D, shape, 2);
@@ -231,6 +237,7 @@ at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Te
                                      const AttentionShape& shape, AttentionSaved& saved) {
   if (shape.rows == 0) return at::empty_like(qkv_N3D);
   if (use_short_rows(qkv_N3D, shape)) return short_row_backward(grad_out_ND, qkv_N3D, shape, saved);
+  if (simulating()) return detail::simulated_attention_backward(grad_out_ND, qkv_N3D, shape, saved);
   auto grad_qkv = at::empty_like(qkv_N3D);
   const auto write = [&](std::int64_t which, const at::Tensor& grad) { part(grad_qkv, shape, which).copy_(grad); };
   if (qkv_N3D.device().is_cpu()) {

@@ -11,6 +11,7 @@
 #include "lib/model/llama_ops.hpp"
 #include "lib/model/ops.hpp"
 #include "lib/tensor/gemm.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
 namespace {
@@ -101,6 +102,7 @@ class HeadStage final : public DecoderHead {
     const auto padded_vocab = weight_VD.size(0);
     const auto row_bytes = padded_vocab * static_cast<std::int64_t>(x_ND.element_size());
     const auto rows = chunk_rows(n, row_bytes, x_ND.element_size() < 4);
+    const MemoryScope scope(MemoryCategory::logits);
     auto buffer = at::empty({rows, padded_vocab}, x_ND.options());
     for (std::int64_t first = 0; first < n; first += rows) {
       const auto count = std::min(rows, n - first);

@@ -7,11 +7,30 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/silu.h>
 
+#include <algorithm>
+
 #include "lib/model/row_loops.hpp"
 
 namespace fsdp::ops {
 
 using namespace detail;
+
+namespace {
+
+/// Some rows after the other in plain operators: their float32 intermediates are several times as large as what they
+/// are made from, and would decide how large a batch a GPU can take.
+template <typename Body>
+void for_pieces(std::int64_t rows, std::int64_t row_elements, const Body& body) {
+  constexpr std::int64_t kElements = std::int64_t{1} << 24;
+  const auto piece = std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, row_elements));
+  for (std::int64_t first = 0; first < rows; first += piece) {
+    body(first, std::min(piece, rows - first));
+    // The pieces between the first and the last allocate what the first did.
+    if (simulating()) first = std::max(first, (rows - 1) / piece * piece - piece);
+  }
+}
+
+}  // namespace
 
 NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                         const at::Tensor& gamma_D, double eps) {
@@ -37,10 +56,15 @@ NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at
   }
   result.sum_ND = x_ND;
   if (y_ND.defined()) result.sum_ND = y_bias_D.defined() ? x_ND + (y_ND + y_bias_D) : x_ND + y_ND;
-  const auto wide = result.sum_ND.to(at::kFloat);
-  const auto rstd = wide.square().mean(at::IntArrayRef{1}, true).add_(eps).rsqrt_();
-  result.rstd_N = rstd.reshape({n});
-  result.out_ND = (wide * rstd * gamma_D.to(at::kFloat)).to(x_ND.scalar_type());
+  result.out_ND = at::empty_like(x_ND);
+  result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+  const auto gamma = gamma_D.to(at::kFloat);
+  for_pieces(n, dim, [&](std::int64_t first, std::int64_t rows) {
+    const auto wide = result.sum_ND.narrow(0, first, rows).to(at::kFloat);
+    const auto rstd = wide.square().mean(at::IntArrayRef{1}, true).add_(eps).rsqrt_();
+    result.rstd_N.narrow(0, first, rows).copy_(rstd.reshape({rows}));
+    result.out_ND.narrow(0, first, rows).copy_(wide * rstd * gamma);
+  });
   return result;
 }
 
@@ -69,18 +93,23 @@ at::Tensor rms_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residu
     });
     return out_ND;
   }
-  const auto rstd = saved.rstd_N.reshape({n, 1});
-  const auto normal = x_ND.to(at::kFloat) * rstd;
   const auto gamma = gamma_D.to(at::kFloat);
-  const auto grad = grad_ND.to(at::kFloat);
-  grad_gamma_D.add_((grad * normal).sum(at::IntArrayRef{0}));
-  const auto scaled = grad * gamma;
-  auto dx = (scaled - normal * (scaled * normal).mean(at::IntArrayRef{1}, true)) * rstd;
-  if (residual_ND.defined()) dx.add_(residual_ND);
-  dx = dx.to(x_ND.scalar_type());
-  if (grad_y_bias_D != nullptr) grad_y_bias_D->add_(dx.sum(at::IntArrayRef{0}, false, at::kFloat));
-  if (out_again_ND != nullptr) *out_again_ND = (normal * gamma).to(x_ND.scalar_type());
-  return dx;
+  auto dx_ND = at::empty_like(x_ND);
+  if (out_again_ND != nullptr) *out_again_ND = at::empty_like(x_ND);
+  for_pieces(n, dim, [&](std::int64_t first, std::int64_t rows) {
+    const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, rows); };
+    const auto rstd = part(saved.rstd_N).reshape({rows, 1});
+    const auto normal = part(x_ND).to(at::kFloat) * rstd;
+    const auto grad = part(grad_ND).to(at::kFloat);
+    grad_gamma_D.add_((grad * normal).sum(at::IntArrayRef{0}));
+    const auto scaled = grad * gamma;
+    auto dx = (scaled - normal * (scaled * normal).mean(at::IntArrayRef{1}, true)) * rstd;
+    if (residual_ND.defined()) dx.add_(part(residual_ND));
+    part(dx_ND).copy_(dx);
+    if (out_again_ND != nullptr) part(*out_again_ND).copy_(normal * gamma);
+  });
+  if (grad_y_bias_D != nullptr) grad_y_bias_D->add_(dx_ND.sum(at::IntArrayRef{0}, false, at::kFloat));
+  return dx_ND;
 }
 
 at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) {
@@ -91,7 +120,12 @@ at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) {
     for_rows(gate_NF.size(0), dim, [&](auto b, auto e) { kernels::table().swiglu(type_of(gate_NF), args, b, e); });
     return out_NF;
   }
-  return (at::silu(gate_NF.to(at::kFloat)) * up_NF).to(gate_NF.scalar_type());
+  auto out_NF = at::empty_like(gate_NF);
+  for_pieces(gate_NF.size(0), gate_NF.size(1), [&](std::int64_t first, std::int64_t rows) {
+    out_NF.narrow(0, first, rows)
+        .copy_(at::silu(gate_NF.narrow(0, first, rows).to(at::kFloat)) * up_NF.narrow(0, first, rows));
+  });
+  return out_NF;
 }
 
 void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) {
@@ -102,18 +136,21 @@ void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF
              [&](auto b, auto e) { kernels::table().swiglu_backward(type_of(gate_NF), args, b, e); });
     return;
   }
-  const auto gate = gate_NF.to(at::kFloat);
-  const auto sigmoid = gate.sigmoid();
-  const auto silu = gate * sigmoid;
-  const auto grad = grad_NF.to(at::kFloat);
-  const auto up = up_NF.to(at::kFloat);
-  // All three before the first is written: in float32 they share memory with what they are made from.
-  const auto out = silu * up;
-  const auto grad_up = grad * silu;
-  const auto grad_gate = grad * up * sigmoid * (gate * (1 - sigmoid) + 1);
-  grad_NF.copy_(out);
-  up_NF.copy_(grad_up);
-  gate_NF.copy_(grad_gate);
+  for_pieces(gate_NF.size(0), gate_NF.size(1), [&](std::int64_t first, std::int64_t rows) {
+    const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, rows); };
+    const auto gate = part(gate_NF).to(at::kFloat);
+    const auto sigmoid = gate.sigmoid();
+    const auto silu = gate * sigmoid;
+    const auto grad = part(grad_NF).to(at::kFloat);
+    const auto up = part(up_NF).to(at::kFloat);
+    // All three before the first is written: in float32 they share memory with what they are made from.
+    const auto out = silu * up;
+    const auto grad_up = grad * silu;
+    const auto grad_gate = grad * up * sigmoid * (gate * (1 - sigmoid) + 1);
+    part(grad_NF).copy_(out);
+    part(up_NF).copy_(grad_up);
+    part(gate_NF).copy_(grad_gate);
+  });
 }
 
 void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table, const RopePlace& place,
@@ -134,8 +171,12 @@ void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const Ro
   }
   const auto positions =
       at::arange(n, x_NC.options().dtype(at::kLong)).remainder(place.row_length).add_(place.first_position);
-  const auto cosine = table.cos_PH.index_select(0, positions).unsqueeze(1);  // [N, 1, head_size / 2]
-  const auto sine = table.sin_PH.index_select(0, positions).unsqueeze(1).mul(inverse ? -1.0 : 1.0);
+  const auto pick = [&](const at::Tensor& from_PH) {  // [N, 1, head_size / 2]
+    if (simulating()) return at::empty({n, 1, head_size / 2}, from_PH.options());
+    return from_PH.index_select(0, positions).unsqueeze(1);
+  };
+  const auto cosine = pick(table.cos_PH);
+  const auto sine = pick(table.sin_PH).mul(inverse ? -1.0 : 1.0);
   auto turned = x_NC.narrow(1, 0, heads * head_size).unflatten(1, {heads, 2, head_size / 2});
   const auto low = turned.select(2, 0).to(at::kFloat);
   const auto high = turned.select(2, 1).to(at::kFloat);

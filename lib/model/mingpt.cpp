@@ -11,6 +11,7 @@
 #include "lib/model/decoder.hpp"
 #include "lib/model/ops.hpp"
 #include "lib/tensor/gemm.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
 namespace {
@@ -19,7 +20,9 @@ constexpr std::uint64_t kPlaceSpread = 0xd1342543de82ef95ull;  // odd, so that p
 
 /// A key per token from the samples' keys, for the dropout at one place of the model.
 at::Tensor token_keys(const MicroBatch& batch, std::uint64_t place) {
-  auto keys = at::empty({batch.rows * batch.length}, at::kLong);
+  const MemoryScope scope(MemoryCategory::activations, true);
+  auto keys = at::empty({batch.rows * batch.length}, at::TensorOptions(at::kLong).device(host_device()));
+  if (simulating()) return keys;
   auto* out = keys.data_ptr<std::int64_t>();
   const auto* sample = batch.sample_keys.const_data_ptr<std::int64_t>();
   for (std::int64_t b = 0; b < batch.rows; ++b) {

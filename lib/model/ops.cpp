@@ -18,6 +18,7 @@
 
 #include "lib/kernels/kernels.hpp"
 #include "lib/model/row_loops.hpp"
+#include "lib/model/simulated_ops.hpp"
 #include "lib/tensor/gemm.hpp"
 
 namespace fsdp::ops {
@@ -33,7 +34,7 @@ thread_local bool reference_only = false;  // tests compare the two implementati
 ReferenceScope::ReferenceScope() : previous_(reference_only) { reference_only = true; }
 ReferenceScope::~ReferenceScope() { reference_only = previous_; }
 
-bool detail::use_kernels(const at::Tensor& x) { return x.device().is_cpu() && !reference_only; }
+bool detail::use_kernels(const at::Tensor& x) { return runs_on_host(x.device()) && !reference_only; }
 
 at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                  std::int64_t row_length, std::int64_t first_position) {
@@ -51,6 +52,7 @@ at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, cons
     for_rows(n, dim, [&](auto b, auto e) { kernels::table().embed(type_of(token_VD), args, b, e); });
     return out_ND;
   }
+  if (simulating()) return detail::simulated_embed(token_VD, position_PD.defined(), n);
   if (!position_PD.defined()) return token_VD.index_select(0, ids_N);
   const auto positions = at::arange(n, ids_N.options().dtype(at::kLong)).remainder(row_length).add_(first_position);
   return token_VD.index_select(0, ids_N).add_(position_PD.index_select(0, positions));
@@ -77,7 +79,7 @@ void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, con
         kernels::table().add_bias(type, target, source, nullptr, dim, 0, 1);
       }
     };
-    for (std::int64_t t = 0; t < n; ++t) {
+    for (std::int64_t t = 0; t < n && !simulating(); ++t) {
       add_row(grad_token_VD, ids[t], t);
       if (grad_position_PD != nullptr) add_row(*grad_position_PD, t % row_length, t);
     }
@@ -116,6 +118,10 @@ NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const 
   }
   result.sum_ND = x_ND;
   if (y_ND.defined()) result.sum_ND = y_bias_D.defined() ? x_ND + (y_ND + y_bias_D) : x_ND + y_ND;
+  if (simulating()) {
+    detail::simulated_layer_norm(result);
+    return result;
+  }
   auto [out, mean, rstd] = at::native_layer_norm(result.sum_ND, {dim}, gamma_D, beta_D, eps);
   result.out_ND = out;
   result.mean_N = mean.reshape({n}).to(at::kFloat);
@@ -159,6 +165,7 @@ at::Tensor layer_norm_backward(const at::Tensor& grad_ND, const at::Tensor& resi
     });
     return out_ND;
   }
+  if (simulating()) return detail::simulated_layer_norm_backward(x_ND, grads, again);
   const auto statistics = [&](const at::Tensor& s) {
     // ATen keeps the statistics of reduced-precision CPU inputs in the input's own type.
     return s.reshape({n, 1}).to(x_ND.device().is_cpu() ? x_ND.scalar_type() : at::kFloat);
@@ -234,7 +241,11 @@ void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) {
 
 void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) {
   const auto dim = x_ND.size(1);
-  if (!x_ND.device().is_cpu()) {
+  if (simulating_cuda()) {
+    detail::simulated_dropout(x_ND);
+    return;
+  }
+  if (!runs_on_host(x_ND.device())) {
     // The mask is made on the host so that it is the same on every device and for every rank layout.
     auto mask = at::empty({x_ND.size(0), dim}, x_ND.options().device(at::kCPU).dtype(at::kFloat)).fill_(1.0);
     dropout(mask, keys_N.to(at::kCPU), probability);
@@ -255,6 +266,7 @@ LossResult cross_entropy(at::Tensor& logits_NV, const at::Tensor& targets_N, std
     const kernels::CrossEntropyArgs args{
         logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab, padded, static_cast<float>(grad_scale),
         grad_scale != 0};
+    if (simulating()) return {0.0, n};
     const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
     std::vector<kernels::LossSum> sums(static_cast<std::size_t>(chunks));
     at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {
@@ -274,8 +286,9 @@ LossResult cross_entropy(at::Tensor& logits_NV, const at::Tensor& targets_N, std
   const auto target = targets_N.clamp_min(0).to(at::kLong).unsqueeze(1);
   auto log_probs = at::log_softmax(real, 1, at::kFloat);
   const auto mask = counts.to(at::kFloat);
-  result.loss_sum = -(log_probs.gather(1, target).squeeze(1) * mask).sum(at::kDouble).item<double>();
-  result.tokens = counts.sum().item<std::int64_t>();
+  const auto loss_sum = (log_probs.gather(1, target).squeeze(1) * mask).sum(at::kDouble);
+  result.loss_sum = simulating() ? 0.0 : -loss_sum.item<double>();
+  result.tokens = simulating() ? n : counts.sum().item<std::int64_t>();
   if (grad_scale != 0) {
     auto grad = log_probs.exp_();
     grad.scatter_add_(1, target, at::zeros({n, 1}, grad.options()).sub_(1));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/tensor/memory_recorder.hpp"
+
 namespace fsdp {
 
 const ops::RopeTable& RopeCache::up_to(std::int64_t positions, at::Device device) {
@@ -13,8 +15,12 @@ const ops::RopeTable& RopeCache::up_to(std::int64_t positions, at::Device device
   constexpr std::int64_t kStep = 256;
   const auto rows = (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep;
   const auto half = static_cast<std::int64_t>(frequencies_.size());
-  table_.cos_PH = at::empty({rows, half}, at::kFloat);
-  table_.sin_PH = at::empty({rows, half}, at::kFloat);
+  // It outlives the stage that happens to need it first.
+  const MemoryScope scope(MemoryCategory::workspace);
+  const auto on_host = at::TensorOptions(at::kFloat).device(host_device());
+  table_.cos_PH = at::empty({rows, half}, on_host);
+  table_.sin_PH = at::empty({rows, half}, on_host);
+  if (simulating()) return table_;
   auto* cosine = table_.cos_PH.data_ptr<float>();
   auto* sine = table_.sin_PH.data_ptr<float>();
   for (std::int64_t p = 0; p < rows; ++p) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/kernels/kernels.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp::ops::detail {
@@ -18,9 +19,10 @@ bool use_kernels(const at::Tensor& x);
 inline kernels::Type type_of(const at::Tensor& x) { return kernel_type(x.scalar_type()); }
 inline const void* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 
-/// Rows split over ATen's threads; small work stays on the calling thread.
+/// Rows split over ATen's threads; small work stays on the calling thread. A simulated run has nothing to compute.
 template <typename Body>
 void for_rows(std::int64_t rows, std::int64_t row_elements, const Body& body) {
+  if (simulating()) return;
   const std::int64_t grain = std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, row_elements));
   at::parallel_for(0, rows, grain, body);
 }
@@ -28,6 +30,7 @@ void for_rows(std::int64_t rows, std::int64_t row_elements, const Body& body) {
 /// As for_rows, for bodies that add to float32 columns: each thread gets its own copy of `columns`, added up in order.
 template <std::size_t N, typename Body>
 void for_rows_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim, const Body& body) {
+  if (simulating()) return;
   const std::int64_t chunks = std::clamp<std::int64_t>(rows * dim / 65536, 1, at::get_num_threads());
   if (chunks == 1) {
     body(std::int64_t{0}, rows, columns);

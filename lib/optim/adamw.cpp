@@ -7,11 +7,14 @@
 
 #include <optional>
 
+#include "lib/tensor/memory_recorder.hpp"
+
 namespace fsdp {
 
 AdamW::AdamW(std::vector<at::Tensor> masters, std::vector<bool> decay, const AdamWOptions& options)
     : masters_(std::move(masters)), decay_(std::move(decay)), options_(options) {
   for (const auto& master : masters_) {
+    const MemoryScope scope(MemoryCategory::optimizer, recorded_on_host(master));
     exp_avg_.push_back(at::zeros_like(master));
     exp_avg_sq_.push_back(at::zeros_like(master));
   }
@@ -38,6 +41,7 @@ void AdamW::step_group(const std::vector<at::Tensor>& gradients, double lr, doub
   const std::vector<at::Tensor> steps(params.size(), at::full({}, static_cast<double>(steps_), options));
   std::optional<at::Tensor> divisor;
   if (grad_divisor != 1.0) divisor = at::full({}, grad_divisor, options);
+  if (simulating()) return;  // it updates in place and allocates nothing
   at::_fused_adamw_(params, grads, first, second, {}, steps, lr, options_.beta1, options_.beta2,
                     decay ? options_.weight_decay : 0.0, options_.eps, /*amsgrad=*/false, /*maximize=*/false, divisor,
                     std::nullopt);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/base/error.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
 
@@ -27,7 +28,36 @@ BatchReader::BatchReader(const std::filesystem::path& file, const SequenceLimit&
   pairs_ = std::min(most_ids, longest) - 1;
 }
 
-std::int64_t BatchReader::num_rows() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
+BatchReader BatchReader::random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size) {
+  BatchReader reader;
+  reader.random_rows_ = num_rows;
+  reader.pairs_ = pairs;
+  reader.vocab_size_ = vocab_size;
+  return reader;
+}
+
+void BatchReader::fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const {
+  const MemoryScope scope(MemoryCategory::batch);
+  batch.length = pairs_;
+  const auto options = at::TensorOptions(at::kInt).device(simulating() ? device : at::Device(at::kCPU));
+  batch.ids_N = at::empty({batch.rows * pairs_}, options);
+  batch.targets_N = at::empty({batch.rows * pairs_}, options);
+  if (simulating()) return;
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    for (std::int64_t t = 0; t < pairs_; ++t) {
+      const auto id =
+          static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(rows[static_cast<std::size_t>(r)]), t) %
+                                    static_cast<std::uint64_t>(vocab_size_));
+      batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
+      batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
+    }
+  }
+}
+
+std::int64_t BatchReader::num_rows() const {
+  if (random_rows_ > 0) return random_rows_;
+  return rows_ ? rows_->num_rows() : documents_->num_documents();
+}
 
 void BatchReader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
@@ -68,7 +98,9 @@ MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::v
                              at::Device device) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
-  if (rows_) {
+  if (random_rows_ > 0) {
+    fill_random(rows, device, batch);
+  } else if (rows_) {
     fill_rows(rows, batch);
   } else {
     fill_documents(rows, batch);
@@ -79,7 +111,7 @@ MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::v
       batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r]);
     }
   }
-  if (!device.is_cpu()) {
+  if (batch.ids_N.device() != device) {
     batch.ids_N = batch.ids_N.to(device);
     batch.targets_N = batch.targets_N.to(device);
   }
@@ -96,6 +128,7 @@ std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {
 
 std::int64_t count_targets(const MicroBatch& batch) {
   if (batch.rows == 0) return 0;
+  if (simulating()) return batch.targets_N.numel();
   return batch.targets_N.ge(0).sum().item<std::int64_t>();
 }
 

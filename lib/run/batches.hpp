@@ -29,6 +29,9 @@ class BatchReader {
   /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
   BatchReader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
 
+  /// Random ids instead of a file's, for runs that only measure: `num_rows` rows of `pairs` inputs and targets.
+  static BatchReader random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size);
+
   /// Rows or documents.
   std::int64_t num_rows() const;
   bool has_documents() const { return documents_.has_value(); }
@@ -42,13 +45,16 @@ class BatchReader {
                   at::Device device) const;
 
  private:
+  BatchReader() = default;
+  void fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const;
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
 
   std::optional<TokenRows> rows_;
   std::optional<TokenDocuments> documents_;
+  std::int64_t random_rows_ = 0;
   std::int64_t pairs_ = 0;
-  std::int64_t vocab_size_;
+  std::int64_t vocab_size_ = 0;
 };
 
 /// Dropout key of the sample at a stream position: depends on nothing else.

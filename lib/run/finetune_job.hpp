@@ -71,6 +71,7 @@ class FinetuneJob {
   void evaluate_only(nlohmann::json& report);
   void generate_text();
   void write_trace();
+  void report_memory(nlohmann::json& report);
   bool out_of_time() const;
   bool save_is_due(bool last_step);
   void log_step(const StepReport& step, std::int64_t total_steps);
@@ -105,6 +106,7 @@ class FinetuneJob {
   double first_loss_ = std::nan("");
   double last_loss_ = std::nan("");
   double last_val_loss_ = std::nan("");
+  StepReport last_step_;
   std::filesystem::path last_checkpoint_;
 };
 

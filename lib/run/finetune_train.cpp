@@ -185,6 +185,7 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
     saved_this_step = false;
     if (std::isnan(first_loss_)) first_loss_ = step.loss;
     last_loss_ = step.loss;
+    last_step_ = step;
     slowest_step_seconds_ = std::max(slowest_step_seconds_, step.seconds);
     log_step(step, total_steps);
     const bool last = trainer_->state().step >= total_steps || trainer_->state().samples >= total_samples;
@@ -212,6 +213,7 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
         fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
   }
   write_trace();
+  report_memory(report);
   if (last_checkpoint_.empty() && restart_) last_checkpoint_ = restart_->candidates.front();
   if (!stopped) {
     const bool is_saved = (saved_this_step || keep) && save_error_.empty();
@@ -240,6 +242,29 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
                         format_duration(seconds_since(begin_)), first_loss_, last_loss_,
                         (directory_ / "loss.svg").string()));
   return ExitCode::ok;
+}
+
+/// What the run took, the highest of all ranks: the figures that fsdp-memprobe predicts.
+void FinetuneJob::report_memory(nlohmann::json& report) {
+  if (last_step_.step == 0) return;
+  if (device_.device.is_cpu()) {
+    log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank)",
+                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes)));
+    return;
+  }
+  const auto card = static_cast<double>(device_.backend->info(device_.device.index()).total_bytes);
+  const auto retries = static_cast<std::int64_t>(last_step_.alloc_retries);
+  log_.info(fmt::format(
+      "memory    peak {} in tensors, {} reserved, {:.1f} % of the card (highest rank)   {} cudaMalloc retries",
+      format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
+      100.0 * last_step_.reserved_bytes / card, retries));
+  report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
+  report["alloc_retries"] = retries;
+  if (retries == 0) return;
+  log_.warning(fmt::format(
+      "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "
+      "--batch-size with more accumulation is faster (fsdp-memprobe --search finds the largest without retries)",
+      retries));
 }
 
 void FinetuneJob::write_trace() {

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <new>
 
+#include "lib/tensor/memory_recorder.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -188,7 +190,9 @@ void install_host_allocator() {
 
 HostMemoryStats host_memory_stats() { return HostAllocator::instance().stats(); }
 void reset_host_memory_peak() { HostAllocator::instance().reset_peak(); }
-void count_external_host_memory(std::int64_t bytes) { HostAllocator::instance().count(bytes); }
+void count_external_host_memory(std::int64_t bytes) {
+  simulating() ? record_external(bytes) : HostAllocator::instance().count(bytes);
+}
 void trim_host_memory() { HostAllocator::instance().trim(); }
 
 }  // namespace fsdp

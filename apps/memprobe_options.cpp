@@ -1,0 +1,142 @@
+#include "apps/memprobe_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "apps/app_main.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/hub/local_snapshot.hpp"
+
+namespace fsdp {
+namespace {
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) {
+    if (!word.empty()) words.push_back(word);
+  }
+  return words;
+}
+
+void set_option(CLI::App& app, const std::string& name, const std::string& value) {
+  auto* option = app.get_option(name);
+  option->clear();
+  option->add_result(value);
+  option->run_callback();
+}
+
+/// "all" or "a,b" for an option of one value: the list, and the first of it as the option's own value.
+void take_list(CLI::App& app, const std::string& name, const std::string& all_word, const std::vector<std::string>& all,
+               const std::string& given, std::vector<std::string>& list) {
+  list = given == all_word ? all : split(given);
+  if (list.size() <= 1 && given != all_word) {
+    list.clear();
+    return;
+  }
+  set_option(app, name, list.front());
+}
+
+}  // namespace
+
+void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+  auto& o = a.options;
+  const auto group = "What is asked";
+  const auto add = [&](CLI::Option* option) { return option->group(group)->configurable(false); };
+  add(app.add_option("--ranks", o.ranks, "ranks of the job; default: this job's")->check(CLI::Range(1, 65536)));
+  add(app.add_option(spellings("ranks-per-node"), o.ranks_per_node, "of them on a node; default: all")
+          ->check(CLI::Range(1, 65536)));
+  add(app.add_option("--nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 65536)));
+  add(app.add_option("--rank", o.rank, "the rank that is simulated")
+          ->capture_default_str()
+          ->check(CLI::Range(0, 65535)));
+  add(app.add_option("--gpu", o.gpu,
+                     "each rank's card: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its bytes "
+                     "(79GiB); default: the GPU at hand, else CPUs"));
+  add(app.add_option("--memory", o.memory, "CPUs: what a rank may take; default: its share of this machine"));
+  add(app.add_option(spellings("cuda-context"), o.cuda_context,
+                     "bytes of the CUDA context, instead of the usual ones"));
+  add(app.add_option(spellings("nccl-buffers"), o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones"));
+  add(app.add_flag("--search,!--no-search", o.search,
+                   "the largest batch per device that fits without alloc retries, for each combination of --sharding "
+                   "(all, or a,b), --precision (a,b) and --activation-checkpointing (both)"));
+  add(app.add_option(spellings("max-batch"), o.max_batch, "end of the search; default: 65536")
+          ->check(CLI::Range(1, 1000000)));
+  add(app.add_flag("--measure", o.measure, "run real steps on this job's ranks and compare"));
+  add(app.add_flag("--alone", o.alone,
+                   "with --measure: this process is rank --rank of --ranks, the others are simulated"));
+  add(app.add_option("--plan,--write-plan,--write_plan", a.plan_file,
+                     "write the best choice as a file for fsdp-finetune --config"));
+  add(app.add_option("--plot", o.plot_file, "draw memory over a step, .svg or .png"));
+  app.add_flag("--trial", a.trial)->group("")->configurable(false);
+  add_finetune_options(app, a.job);
+  app.get_option("--sharding")->description(app.get_option("--sharding")->get_description() + "; a list, or all");
+}
+
+void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+  auto& sharding = a.job.options.sharding;
+  auto& o = a.options;
+  take_list(app, "--sharding", "all",
+            {"full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}, sharding.sharding,
+            o.shardings);
+  take_list(app, "--precision", "all", {"float32", "bf16"}, sharding.precision, o.precisions);
+  take_list(app, "--activation-checkpointing", "both", {"none", "all"}, sharding.activation_checkpointing,
+            o.checkpointings);
+  settle_finetune_options(app, a.job);
+  if (app.get_option("--nodes")->count() > 0 && app.get_option("--ranks")->count() > 0 && !o.alone) {
+    throw UsageError("--nodes and --ranks contradict each other: give one of them");
+  }
+  if (o.alone) o.nodes.clear();
+  if (!o.nodes.empty() && o.ranks_per_node == 0) throw UsageError("--nodes needs --ranks-per-node");
+  if (a.trial) {
+    a.plan_file.clear();
+    o.plot_file.clear();
+  }
+  if (!o.plot_file.empty() && !o.plot_file.ends_with(".svg") && !o.plot_file.ends_with(".png")) {
+    throw UsageError("--plot " + o.plot_file + ": name a file that ends in .svg or .png");
+  }
+  if (o.alone && !o.measure) throw UsageError("--alone goes with --measure");
+  auto& model = a.job.options.model;
+  if (model.model != "mingpt") {
+    std::error_code error;
+    model.directory = std::filesystem::exists(model.model, error)
+                          ? model.model
+                          : find_snapshot(model.model, RepoType::model, hub_settings(process_environment())).string();
+  }
+  o.train = a.job.options;
+}
+
+void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice& choice) {
+  set_option(app, "--sharding", choice.sharding);
+  set_option(app, "--precision", choice.precision);
+  set_option(app, "--activation-checkpointing", choice.checkpointing);
+  set_option(app, "--batch-size", std::to_string(choice.batch_size));
+  const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;
+  const int on_node = std::min(choice.ranks, choice.ranks_per_node);
+  const auto host_gib = [&](double factor) {
+    return static_cast<std::int64_t>(factor * static_cast<double>(choice.host_bytes) * on_node / 1073741824.0) + 1;
+  };
+  const auto& options = a.job.options;
+  const auto per_round = choice.batch_size * choice.ranks;
+  std::string text = fmt::format(
+      "# Written by fsdp-memprobe {}: {}\n# fsdp-finetune --config {}\n#\n"
+      "# Slurm:  --nodes={} --ntasks-per-node={}{} --mem={}G\n"
+      "# PBS:    -l select={}:mpiprocs={}{}:mem={}gb\n",
+      FSDP_VERSION, choice.summary, a.plan_file, nodes, on_node,
+      choice.card.empty() ? std::string() : fmt::format(" --gres=gpu:{}", on_node), host_gib(1.2), nodes, on_node,
+      choice.card.empty() ? std::string() : fmt::format(":ngpus={}", on_node), host_gib(1.2));
+  if (options.total_batch_size > 0) {
+    text +=
+        fmt::format("# accumulation: {} sequences per step = {} ranks x {} x {} micro-batches\n",
+                    options.total_batch_size, choice.ranks, choice.batch_size, options.total_batch_size / per_round);
+  }
+  replace_file(a.plan_file, text + app.config_to_str(false, false));
+}
+
+}  // namespace fsdp

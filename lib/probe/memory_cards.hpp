@@ -1,0 +1,36 @@
+#pragma once
+// GPUs by name: how much memory a program can have of each. Free of LibTorch.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+struct GpuCard {
+  std::string name;              ///< "a100-80g"
+  std::int64_t total_bytes = 0;  ///< what cudaMemGetInfo calls total: the card less what the driver sets aside
+  int compute_capability = 80;   ///< 10 * major + minor
+  int multiprocessors = 108;
+};
+
+/// What a rank takes of a card outside the caching allocator.
+struct DeviceOverheads {
+  std::int64_t context_bytes = 0;  ///< CUDA context with the kernels of PyTorch and NCCL that it loads
+  std::int64_t nccl_bytes = 0;     ///< NCCL's channel buffers, both mesh axes
+};
+
+/// "a100-80g" and so on, or a number of bytes: "79GiB", "80e9", "79.15 GiB".
+/// \throws UsageError naming the choices
+GpuCard find_card(std::string_view text);
+
+/// Names of all cards, separated by commas.
+std::string card_names();
+
+/// "79GiB", "512MB", "1e9", "80G" (GiB). \throws UsageError naming `option`
+std::int64_t parse_bytes(std::string_view text, std::string_view option);
+
+/// The defaults that are assumed where nothing else is said; see memory_cards.cpp for where the numbers are from.
+/// \param communicators  mesh axes with more than one rank
+DeviceOverheads usual_overheads(const GpuCard& card, int communicators, bool several_nodes);
+
+}  // namespace fsdp

@@ -1,0 +1,140 @@
+#include "lib/run/memory_prediction.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "lib/base/error.hpp"
+#include "lib/fsdp/mesh.hpp"
+#include "lib/probe/memory_device.hpp"
+#include "lib/run/model_runtime.hpp"
+#include "lib/run/trainer.hpp"
+
+namespace fsdp {
+namespace {
+
+/// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
+constexpr int kSteps = 3;
+
+/// cuBLAS's, which PyTorch takes from the caching allocator once per stream: CUDABlas getChosenWorkspaceSize(), 2.11.
+std::int64_t cublas_workspace_bytes(const GpuCard& card) {
+  constexpr std::int64_t kKiB = 1024;
+  return card.compute_capability >= 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
+}
+
+SimulatedTraits traits_of(const MemoryRequest& request) {
+  SimulatedTraits traits;
+  traits.threads = request.threads;
+  if (!request.card) return traits;
+  traits.device = SimulatedDevice::cuda;
+  traits.compute_capability = request.card->compute_capability;
+  traits.multiprocessors = request.card->multiprocessors;
+  return traits;
+}
+
+HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const MemoryProfile& profile) {
+  HostMemory host;
+  host.program_bytes = program_bytes(request.card.has_value());
+  host.states_bytes = request.card ? profile.host_bytes : profile.peak_bytes;
+  const auto& engine = runtime.engine();
+  std::int64_t shards = 0;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto bytes = 4 * engine.range(i).num_rows * engine.layout(i).row_elements();
+    host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
+    shards += bytes;
+  }
+  if (runtime.saves_shards()) host.save_bytes = 3 * shards;  // masters and both moments
+  return host;
+}
+
+}  // namespace
+
+std::int64_t program_bytes(bool gpu) {
+  // Resident sets of fsdp-finetune before its first tensor: libtorch_cpu, MPI; libtorch_cuda and the driver's mappings.
+  return (gpu ? std::int64_t{1600} : std::int64_t{180}) << 20;
+}
+
+std::int64_t allocator_capacity(const GpuCard& card, const DeviceOverheads& overheads) {
+  return card.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::total_bytes() const {
+  if (!on_card) return profile.peak_bytes;
+  return allocator.reserved_peak_bytes + overheads.context_bytes + overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::rounding_bytes() const {
+  return on_card ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
+}
+
+MemoryPrediction predict_memory(const MemoryRequest& request) {
+  const auto& options = request.options;
+  const bool on_card = request.card.has_value();
+  if (on_card && options.sharding.collectives != "auto") {
+    throw UsageError("--collectives " + options.sharding.collectives + " is for tests; leave it out with --gpu");
+  }
+  const auto policy = make_policy(options.sharding);
+  MemoryRecorder recorder(traits_of(request));
+  const auto world = make_simulated_world(
+      request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); });
+  const auto batches = plan_batches(options, request.job.ranks);
+  DeviceChoice device;
+  device.device = at::Device(at::kMeta);
+  if (on_card) device.backend = make_simulated_backend(*request.card);
+
+  MemoryPrediction prediction;
+  prediction.on_card = on_card;
+  prediction.rows_per_step = batches.rows_per_step;
+  prediction.accumulation_steps = batches.accumulation_steps;
+  ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
+  const auto reader =
+      BatchReader::random(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size);
+  TrainerOptions trainer_options;
+  trainer_options.batches = batches;
+  trainer_options.shuffle = false;
+  Trainer trainer(runtime, reader, trainer_options);
+  at::Tensor workspace;
+  if (on_card) {
+    const MemoryScope scope(MemoryCategory::workspace);
+    workspace = at::empty({cublas_workspace_bytes(*request.card)}, at::TensorOptions(at::kByte).device(device.device));
+  }
+  std::vector<std::int32_t> first_moments;
+  CommCounts before;
+  for (int step = 0; step < kSteps; ++step) {
+    begin_moment("read tokens");
+    first_moments.push_back(static_cast<std::int32_t>(recorder.log().moments.size()) - 1);
+    before = runtime.engine().counts();
+    trainer.step(batches.rows_per_step, [] { return false; });
+  }
+  const auto& counts = runtime.engine().counts();
+  const auto minus = [](const AxisCounts& a, const AxisCounts& b) {
+    return AxisCounts{a.all_gathers - b.all_gathers, a.reduce_scatters - b.reduce_scatters,
+                      a.all_reduces - b.all_reduces, a.bytes - b.bytes};
+  };
+  prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
+  prediction.profile = profile_memory(recorder.log(), first_moments);
+  prediction.host = host_memory(request, runtime, prediction.profile);
+  const auto& config = request.config;
+  const double tokens =
+      static_cast<double>(batches.rows_per_micro_batch * request.tokens_per_row) * batches.accumulation_steps;
+  // A third of a step's products are its forward; recomputed blocks do theirs twice.
+  const double recomputed =
+      policy.checkpoint_every > 0
+          ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
+                static_cast<double>(config.num_layers)
+          : 0.0;
+  const double per_token = flops_per_token(config, request.tokens_per_row);
+  const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
+  prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
+  if (on_card) {
+    const auto& mesh = runtime.mesh();
+    const int communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
+    prediction.overheads =
+        request.overheads ? *request.overheads : usual_overheads(*request.card, communicators, mesh.num_nodes > 1);
+    prediction.allocator =
+        simulate_caching_allocator(recorder.log(), allocator_capacity(*request.card, prediction.overheads));
+  }
+  return prediction;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,302 @@
+#include "lib/run/memprobe.hpp"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/text_format.hpp"
+#include "lib/probe/memory_device.hpp"
+#include "lib/run/batches.hpp"
+#include "lib/run/memprobe_job.hpp"
+#include "lib/run/model_runtime.hpp"
+#include "lib/run/run_plan.hpp"
+#include "lib/run/text.hpp"
+#include "lib/run/throughput.hpp"
+#include "lib/tensor/host_allocator.hpp"
+
+namespace fsdp {
+namespace {
+
+using detail::Answer;
+using detail::Combination;
+
+class MemprobeJob {
+ public:
+  MemprobeJob(ProcessGroup& world, const MemprobeOptions& options, const Logger& log)
+      : world_(world), options_(options), log_(log) {}
+
+  ExitCode run(nlohmann::json& report, std::optional<MemprobeChoice>& choice) {
+    set_up();
+    for (const auto& combination : combinations()) answers_.push_back(answer(combination));
+    if (world_.rank() != 0) return code();
+    print();
+    write(report);
+    choice = choose();
+    if (!options_.plot_file.empty()) {
+      const auto& best = answers_[best_index()];
+      detail::draw_memory(
+          options_.plot_file, best, budget_,
+          fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size));
+      log_.info("picture   " + options_.plot_file);
+    }
+    return code();
+  }
+
+ private:
+  void set_up() {
+    install_host_allocator();
+    const auto node = world_.split_by_node();
+    set_threads(node->size());
+    job_ranks_per_node_ = node->size();
+    config_ = plan_model(options_.train, std::nullopt);
+    plan_tokens();
+    if (options_.gpu.empty() || options_.measure) {
+      device_ = choose_device(options_.train.runtime.device, node->rank(), node->size());
+    }
+    if (!options_.gpu.empty() && !(options_.measure && device_.backend == nullptr)) {
+      budget_.card = find_card(options_.gpu);
+    } else if (device_.backend != nullptr) {
+      const auto info = device_.backend->info(device_.device.index());
+      budget_.card = GpuCard{info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, 108};
+    }
+    if (!options_.gpu.empty() && !budget_.card) {
+      log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
+    }
+    if (options_.measure && !options_.search && !options_.alone && options_.ranks != 0 &&
+        options_.ranks != world_.size()) {
+      throw UsageError(
+          fmt::format("--measure runs on the {} ranks of this job, --ranks says {}: start {} ranks, or "
+                      "simulate one of them with --alone",
+                      world_.size(), options_.ranks, options_.ranks));
+    }
+    if (options_.rank != 0 && options_.measure && !options_.alone && !options_.search) {
+      throw UsageError("--rank goes with a prediction, --alone or --search");
+    }
+  }
+
+  void plan_tokens() {
+    const auto& wish = options_.train.model;
+    // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
+    tokens_ = wish.seq_len != 0        ? wish.seq_len
+              : wish.model == "mingpt" ? config_.block_size
+                                       : std::min(BatchReader::kDefaultDocumentIds, config_.block_size);
+    const auto& data = options_.train.train_data;
+    std::error_code error;
+    if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return;
+    tokens_ = BatchReader(data, {wish.seq_len, config_.block_size}, config_.vocab_size).tokens_per_row();
+  }
+
+  std::vector<Combination> combinations() {
+    const auto or_one = [](const std::vector<std::string>& list, const std::string& one) {
+      return list.empty() ? std::vector<std::string>{one} : list;
+    };
+    const auto& sharding = options_.train.sharding;
+    const int ranks = options_.ranks == 0 ? world_.size() : options_.ranks;
+    int per_node = options_.ranks_per_node;
+    if (per_node == 0) per_node = options_.ranks == 0 ? job_ranks_per_node_ : ranks;
+    std::vector<int> sizes;
+    for (const int nodes : options_.nodes) sizes.push_back(nodes * per_node);
+    if (sizes.empty()) sizes.push_back(ranks);
+    std::vector<Combination> all;
+    for (const int size : sizes) {
+      for (const auto& strategy : or_one(options_.shardings, sharding.sharding)) {
+        for (const auto& precision : or_one(options_.precisions, sharding.precision)) {
+          for (const auto& checkpointing : or_one(options_.checkpointings, sharding.activation_checkpointing)) {
+            all.push_back({strategy, checkpointing.empty() ? "none" : checkpointing, precision, size, per_node});
+          }
+        }
+      }
+    }
+    return all;
+  }
+
+  MemoryRequest request(const Combination& c, std::int64_t batch_size) const {
+    MemoryRequest request;
+    request.config = config_;
+    request.options = options_.train;
+    request.options.sharding.sharding = c.sharding;
+    request.options.sharding.activation_checkpointing = c.checkpointing;
+    request.options.sharding.precision = c.precision;
+    request.options.batch_size = batch_size;
+    request.tokens_per_row = tokens_;
+    request.job = {c.ranks, c.ranks_per_node, options_.rank};
+    request.card = budget_.card;
+    request.threads = at::get_num_threads();
+    if (budget_.card && (!options_.cuda_context.empty() || !options_.nccl_buffers.empty())) {
+      const bool several = c.ranks > c.ranks_per_node;
+      request.overheads = usual_overheads(*budget_.card, c.ranks > 1 ? 1 : 0, several);
+      if (!options_.cuda_context.empty())
+        request.overheads->context_bytes = parse_bytes(options_.cuda_context, "--cuda-context");
+      if (!options_.nccl_buffers.empty())
+        request.overheads->nccl_bytes = parse_bytes(options_.nccl_buffers, "--nccl-buffers");
+    }
+    return request;
+  }
+
+  Answer answer(const Combination& c) {
+    if (!budget_.card) {
+      budget_.host_bytes = options_.memory.empty()
+                               ? static_cast<std::int64_t>(machine_memory_bytes()) / c.ranks_per_node
+                               : parse_bytes(options_.memory, "--memory");
+    }
+    Answer answer;
+    answer.combination = c;
+    answer.alone = options_.alone;
+    answer.batch_size = options_.train.batch_size;
+    const auto predict = [&](std::int64_t batch) { return predict_memory(request(c, batch)); };
+    if (options_.search) {
+      const auto batches =
+          detail::allowed_batches(options_.train, c.ranks, options_.max_batch == 0 ? 65536 : options_.max_batch);
+      const auto guess =
+          detail::guess_largest(batches, [&](std::int64_t batch) { return detail::headroom(predict(batch), budget_); });
+      answer.largest = detail::largest_that_fits(
+          batches, guess, [&](std::int64_t batch) { return detail::fits_budget(predict(batch), budget_); });
+      if (options_.measure) search_by_measuring(answer, batches);
+      answer.batch_size = std::max<std::int64_t>(1, answer.measured_largest.value_or(*answer.largest));
+    }
+    answer.prediction = predict(answer.batch_size);
+    answer.fits = detail::fits_budget(answer.prediction, budget_);
+    if (options_.measure && !options_.search) measure(answer);
+    return answer;
+  }
+
+  void measure(Answer& answer) {
+    const auto ask = request(answer.combination, answer.batch_size);
+    if (!options_.alone) {
+      answer.measured = measure_memory(world_, ask, device_);
+      return;
+    }
+    const auto policy = make_policy(ask.options.sharding);
+    const auto lone = make_lone_rank(ask.job, [&](ProcessGroup& group) {
+      make_mesh(group, policy.sharding, ask.options.sharding.shard_group_size);
+    });
+    auto device = device_;
+    if (device.backend != nullptr) device.backend = make_lone_backend(device.backend);
+    answer.measured = measure_memory(*lone, ask, device);
+  }
+
+  /// Around the predicted one, each in a process of its own, on the first rank while the others wait.
+  void search_by_measuring(Answer& answer, const std::vector<std::int64_t>& batches) {
+    double largest = 0;
+    if (world_.rank() == 0) {
+      const auto& c = answer.combination;
+      const auto passes = [&](std::int64_t batch) {
+        world_.all_reduce(1.0, Reduce::max);  // the others see that there is one more trial
+        const auto measured = detail::measure_in_child(options_, c, batch);
+        if (!measured) return false;
+        const bool fits = budget_.card ? measured->alloc_retries == 0 && measured->ooms == 0
+                                       : measured->peak_bytes + answer_overhead(c, batch) <= budget_.host_bytes;
+        if (fits) answer.measured = measured;
+        return fits;
+      };
+      largest = static_cast<double>(detail::largest_that_fits(batches, *answer.largest, passes));
+    }
+    // In step with the trials, so that no wait lasts longer than one of them.
+    while (world_.all_reduce(0.0, Reduce::max) > 0 && world_.rank() != 0) {
+    }
+    largest = world_.all_reduce(largest, Reduce::max);
+    answer.measured_largest = static_cast<std::int64_t>(largest);
+  }
+
+  /// On CPUs, what a rank takes beside its tensors.
+  std::int64_t answer_overhead(const Combination& c, std::int64_t batch) const {
+    const auto host = predict_memory(request(c, batch)).host;
+    return host.peak_bytes() - host.states_bytes;
+  }
+
+  std::size_t best_index() const {
+    std::size_t best = 0;
+    const auto better = [](const Answer& a, const Answer& b) {
+      // Most sequences at once; among equals what sends and computes least.
+      const auto size = [](const Answer& x) { return x.fits ? x.batch_size * x.combination.ranks : 0; };
+      if (size(a) != size(b)) return size(a) > size(b);
+      const auto work = [](const Answer& x) {
+        return x.prediction.flops +
+               static_cast<double>(x.prediction.comm.shard.bytes + x.prediction.comm.replicate.bytes);
+      };
+      return work(a) < work(b);
+    };
+    for (std::size_t i = 1; i < answers_.size(); ++i) {
+      if (better(answers_[i], answers_[best])) best = i;
+    }
+    return best;
+  }
+
+  std::optional<MemprobeChoice> choose() const {
+    const auto& best = answers_[best_index()];
+    if (!best.fits || best.largest == 0) return std::nullopt;
+    const auto& c = best.combination;
+    return MemprobeChoice{
+        c.sharding,
+        c.checkpointing,
+        c.precision,
+        best.batch_size,
+        c.ranks,
+        c.ranks_per_node,
+        best.prediction.host.peak_bytes(),
+        budget_.card ? budget_.card->name : std::string(),
+        fmt::format("{} of {} per rank", format_bytes(static_cast<double>(best.prediction.total_bytes())),
+                    format_bytes(static_cast<double>(budget_.card ? budget_.card->total_bytes : budget_.host_bytes)))};
+  }
+
+  void print() const {
+    std::string text;
+    if (answers_.size() == 1) {
+      text = detail::describe_answer(answers_.front(), options_, budget_);
+    } else {
+      text = detail::describe_table(answers_, budget_);
+    }
+    const auto head = fmt::format(
+        "model     {} {} x {}, {:.1f} M parameters   {} tokens per sequence   {}", architecture_name(config_),
+        config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(parameter_table(config_))) / 1e6,
+        tokens_,
+        budget_.card
+            ? fmt::format("{}: {}", budget_.card->name, format_bytes(static_cast<double>(budget_.card->total_bytes)))
+            : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
+    if (options_.train.runtime.json) {
+      log_.info(head);
+      log_.info(text);
+    } else {
+      std::cout << head << "\n\n" << text << std::flush;
+      if (!std::cout) throw IoError("stdout: cannot write the report");
+    }
+  }
+
+  void write(nlohmann::json& report) const {
+    report = detail::answer_json(answers_[best_index()], options_, budget_);
+    report["model"] = {{"architecture", std::string(architecture_name(config_))},
+                       {"parameters", num_parameters(parameter_table(config_))},
+                       {"tokens_per_sequence", tokens_}};
+    report["combinations"] = nlohmann::json::array();
+    for (const auto& answer : answers_)
+      report["combinations"].push_back(detail::answer_json(answer, options_, budget_));
+  }
+
+  ExitCode code() const {
+    const bool any = std::any_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.fits; });
+    return any ? ExitCode::ok : ExitCode::answer_no;
+  }
+
+  ProcessGroup& world_;
+  const MemprobeOptions& options_;
+  const Logger& log_;
+  ModelConfig config_;
+  std::int64_t tokens_ = 0;
+  int job_ranks_per_node_ = 1;
+  DeviceChoice device_;
+  detail::MemoryBudget budget_;
+  std::vector<Answer> answers_;
+};
+
+}  // namespace
+
+ExitCode run_memprobe(ProcessGroup& world, const MemprobeOptions& options, const Logger& log, nlohmann::json& report,
+                      std::optional<MemprobeChoice>& choice) {
+  return MemprobeJob(world, options, log).run(report, choice);
+}
+
+}  // namespace fsdp

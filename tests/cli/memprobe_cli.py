@@ -1,0 +1,30 @@
+"""Shared by the tests of fsdp-memprobe: model configurations and the program's JSON."""
+
+import json
+
+import fsdp_cli
+
+# facebook's CodeLlama-7b, as its config.json says.
+CODELLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "max_position_embeddings": 16384, "rms_norm_eps": 1e-05, "rope_theta": 1000000, "rope_scaling": None,
+    "tie_word_embeddings": False, "vocab_size": 32016, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}
+# The same kind of model, small, with fewer heads of keys.
+TINY_LLAMA = dict(CODELLAMA, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
+                  num_key_value_heads=4, max_position_embeddings=2048, vocab_size=4096)
+
+MINGPT_S = ["--num-layers", 4, "--num-heads", 4, "--embed-size", 256]
+MINGPT_M = ["--num-layers", 12, "--num-heads", 12, "--embed-size", 768]
+
+
+def write_config(directory, config):
+    file = directory / "config.json"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def report(arguments, ranks=0, limit_seconds=120, codes=(0,)):
+    result = fsdp_cli.run("fsdp-memprobe", [*arguments, "--json", "--quiet"], ranks=ranks, limit_seconds=limit_seconds)
+    assert result.code in codes, result
+    return result.json()

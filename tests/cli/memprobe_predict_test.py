@@ -1,0 +1,144 @@
+"""Predictions without a GPU: CodeLlama-7b as the job scripts run it, options, refusals."""
+
+import json
+import os
+import subprocess
+
+import fsdp_cli
+import memprobe_cli
+
+GIB = 2**30
+MIB = 2**20
+PARAMETERS = 6_738_546_688
+LAYER = 202_383_360
+EMBEDDING = 131_137_536
+
+
+class Predict(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.codellama = ["--model", memprobe_cli.write_config(cls.folder, memprobe_cli.CODELLAMA), "--seq-len", 512, "--precision", "bf16"]
+
+    def test_codellama_on_four_a100_80(self):
+        """The table of the largest batch, on a login node: within 2 GB of memory."""
+        command = fsdp_cli.command("fsdp-memprobe", [*self.codellama, "--ranks", 4, "--ranks-per-node", 4, "--gpu", "a100-80g", "--search",
+                                                     "--activation-checkpointing", "both", "--json"], 0)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=fsdp_cli.environment())
+        with process.stdout, process.stderr:
+            out, err = process.stdout.read(), process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertLess(usage.ru_maxrss * 1024, 2e9)
+        fsdp_cli.say(f"{usage.ru_utime + usage.ru_stime:.1f} s of processor time, {usage.ru_maxrss / 1024:.0f} MiB\n{err}")
+        plain, recomputed = json.loads(out)["combinations"]
+        self.assertEqual((plain["activation_checkpointing"], recomputed["activation_checkpointing"]), ("none", "all"))
+        self.assertGreater(recomputed["largest_batch_per_device"], 4 * plain["largest_batch_per_device"])
+        for found in (plain, recomputed):
+            self.assertEqual(found["alloc_retries"], 0)
+            self.assertLess(found["peak_bytes"], found["budget_bytes"])
+            # One sequence more has no room: what is left is less than it takes.
+            per_sequence = (found["peak_bytes"] - 29 * GIB) / found["largest_batch_per_device"]
+            self.assertLess(found["budget_bytes"] - found["peak_bytes"], 2 * per_sequence)
+
+    def test_the_parts_are_what_arithmetic_says(self):
+        found = memprobe_cli.report([*self.codellama, "--ranks", 4, "--gpu", "a100-80g", "--batch-size", 1, "--gradient-checkpointing"])
+        parts = found["breakdown"]
+        share = PARAMETERS / 4
+        self.assertAlmostEqual(parts["parameters"] / share, 4 + 2, 2)  # float32 masters, bf16 rows for the wire
+        self.assertAlmostEqual(parts["gradients"] / share, 4, 2)
+        self.assertAlmostEqual(parts["optimizer"] / share, 8, 2)
+        # Root unit and two blocks, bf16.
+        self.assertAlmostEqual(parts["gathered"] / (2 * (2 * EMBEDDING + 2 * LAYER)), 1, 2)
+        self.assertEqual(sum(parts.values()), found["peak_bytes"])
+        # One input per block: 512 tokens x 4096 x 2 bytes, and what the last backward works on.
+        self.assertLess(parts["activations"], 400 * MIB)
+        # Each block twice, the root once, from three of four ranks.
+        gathered = 3 * 2 * share * 2 - 3 * 2 * 2 * EMBEDDING / 4
+        self.assertAlmostEqual(found["communication_per_step"]["shard"]["bytes"] / (gathered + 3 * 2 * share), 1, 2)
+        self.assertEqual(found["communication_per_step"]["shard"]["all_gathers"], 65)
+
+    def test_one_gpu_is_not_enough(self):
+        found = memprobe_cli.report([*self.codellama, "--no_fsdp", "--ranks", 1, "--batch_size_per_device", 1, "--gpu", "a100-80g"], codes=(3,))
+        self.assertFalse(found["fits"])
+        self.assertGreater(found["peak_bytes"], 16 * PARAMETERS)
+        self.assertGreater(found["alloc_retries"], 0)
+        table = memprobe_cli.report([*self.codellama, "--no_fsdp", "--ranks", 1, "--gpu", "a100-80g", "--search"], codes=(3,))
+        self.assertEqual(table["largest_batch_per_device"], 0)
+        # A bigger card is: 107.8 GB of states fit an H200.
+        self.assertTrue(memprobe_cli.report([*self.codellama, "--no_fsdp", "--ranks", 1, "--batch-size", 1, "--gpu", "h200"])["fits"])
+
+    def test_polaris_with_hybrid_strategies(self):
+        found = memprobe_cli.report([*self.codellama, "--nodes", "1,2,8", "--ranks-per-node", 4, "--gpu", "a100-40g", "--search", "--sharding",
+                                     "full-shard,hybrid-full-shard,hybrid-grad-shard", "--gradient_checkpointing"])
+        by = {(c["ranks"], c["sharding"]): c for c in found["combinations"]}
+        self.assertEqual({ranks for ranks, _ in by}, {4, 8, 32})
+        for ranks in (4, 8, 32):
+            self.assertGreater(by[ranks, "hybrid-full-shard"]["largest_batch_per_device"], 0)
+            self.assertEqual(by[ranks, "hybrid-grad-shard"]["largest_batch_per_device"], 0)  # 13 GB of gathered layers too many
+        self.assertGreater(by[32, "full-shard"]["largest_batch_per_device"], by[8, "full-shard"]["largest_batch_per_device"])
+        self.assertEqual(by[8, "hybrid-full-shard"]["communication_per_step"]["replicate"]["all_reduces"], 33)
+        self.assertEqual(by[8, "hybrid-full-shard"]["largest_batch_per_device"], by[32, "hybrid-full-shard"]["largest_batch_per_device"])
+
+    def test_spellings_of_the_seeds(self):
+        dashes = memprobe_cli.report([*self.codellama, "--ranks", 4, "--ranks-per-node", 4, "--gpu", "a100-80g", "--batch-size", 2,
+                                      "--activation-checkpointing", "all", "--total-batch-size", 64])
+        seed = memprobe_cli.report([*self.codellama[:2], "--max_seq_length", 512, "--precision", "bf16", "--ranks", 4, "--ranks_per_node", 4, "--gpu",
+                                    "A100-80GB", "--batch_size_per_device", 2, "--gradient_checkpointing", "--total_batch_size", 64,
+                                    "--learning_rate", "1e-5"])
+        self.assertEqual(dashes["peak_bytes"], seed["peak_bytes"])
+        self.assertEqual(seed["gradient_accumulation_steps"], 8)
+
+    def test_accumulating_shards_takes_less(self):
+        job = [*self.codellama, "--ranks", 4, "--gpu", "a100-80g", "--batch-size", 1, "--total-batch-size", 64, "--gradient-checkpointing"]
+        local, sharded = memprobe_cli.report(job), memprobe_cli.report([*job, "--reduce-every-micro-batch"])
+        # Full float32 gradients of all layers, less the two units' that are needed anyway.
+        self.assertGreater(local["peak_bytes"] - sharded["peak_bytes"], 4 * PARAMETERS - 3 * GIB)
+
+    def test_offload_moves_states_to_the_host(self):
+        job = [*self.codellama, "--ranks", 4, "--gpu", "a100-40g", "--batch-size", 1]
+        kept, offloaded = memprobe_cli.report(job), memprobe_cli.report([*job, "--cpu_offload"])
+        self.assertLess(offloaded["breakdown"]["optimizer"], MIB)
+        self.assertGreaterEqual(offloaded["host"]["states_bytes"], 4 * PARAMETERS)
+        self.assertLess(offloaded["peak_bytes"], kept["peak_bytes"] - 20 * GIB)
+
+    def test_a_picture_of_the_step(self):
+        for name in ("memory.svg", "memory.png"):
+            memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 2, "--gpu", "t4", "--plot", self.folder / name])
+        self.assertIn("head and loss", (self.folder / "memory.svg").read_text())
+        self.assertEqual((self.folder / "memory.png").read_bytes()[:4], b"\x89PNG")
+
+    def test_row_length_comes_from_the_data(self):
+        found = memprobe_cli.report([*fsdp_cli.TINY_MODEL, "--train-data", self.train_data, "--ranks", 2, "--gpu", "t4"])
+        self.assertEqual(found["model"]["tokens_per_sequence"], fsdp_cli.SEQ_LEN)
+
+    def test_refusals(self):
+        def refused(code, *words, arguments):
+            self.assert_refused(fsdp_cli.run("fsdp-memprobe", arguments), code, *words)
+
+        refused(2, "--gpu", "a100-40g", arguments=["--gpu", "a1000"])
+        refused(2, "--ranks-per-node", arguments=["--nodes", 2, "--gpu", "t4"])
+        refused(2, "--nodes", "--ranks", arguments=["--nodes", 2, "--ranks", 4, "--gpu", "t4"])
+        refused(2, "--measure", arguments=["--alone"])
+        refused(2, "--ranks", "4", arguments=["--measure", "--ranks", 4])
+        refused(2, "--sharding", "half", arguments=["--sharding", "half", "--gpu", "t4"])
+        refused(2, "--total-batch-size", arguments=["--total-batch-size", 7, "--ranks", 2, "--gpu", "t4", "--search"])
+        refused(2, "--plot", arguments=["--plot", "x.gif", "--gpu", "t4"])
+        refused(2, "--collectives", arguments=["--collectives", "host-staged", "--gpu", "t4"])
+        refused(2, "--memory", arguments=["--memory", "lots"])
+        refused(4, "nowhere/none", "fsdp-download", arguments=["--model", "nowhere/none"])
+        broken = self.folder / "broken.json"
+        broken.write_text('{"model_type": "llama"')
+        refused(4, broken, arguments=["--model", broken])
+
+    def test_what_does_not_fit_gets_no_plan(self):
+        plan = self.folder / "none.toml"
+        result = fsdp_cli.run("fsdp-memprobe", [*self.codellama, "--ranks", 1, "--gpu", "t4", "--plan", plan])
+        self.assertEqual(result.code, 3, str(result))
+        self.assertFalse(plan.exists())
+        self.assertIn("does not fit", result.out)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()

@@ -1,0 +1,68 @@
+"""Searches: by prediction, and by measuring in processes of their own; plans that fsdp-finetune takes."""
+
+import fsdp_cli
+import memprobe_cli
+
+SMALL = ["--num-layers", 2, "--num-heads", 2, "--embed-size", 64, "--vocab-size", 1000, "--seq-len", 64]
+
+
+class Search(fsdp_cli.Case):
+    def test_the_largest_batch_fits_and_one_more_does_not(self):
+        for precision, recompute in (("float32", "none"), ("bf16", "all")):
+            job = [*memprobe_cli.MINGPT_M, "--ranks", 4, "--gpu", "t4", "--precision", precision, "--activation-checkpointing", recompute]
+            found = memprobe_cli.report([*job, "--search"])
+            largest = found["largest_batch_per_device"]
+            self.assertIsInstance(largest, int)
+            fits = memprobe_cli.report([*job, "--batch-size", largest])
+            self.assertEqual((fits["alloc_retries"], fits["fits"]), (0, True))
+            more = memprobe_cli.report([*job, "--batch-size", largest + 1], codes=(3,))
+            self.assertGreater(more["alloc_retries"], 0)
+
+    def test_each_combination_has_an_answer(self):
+        found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",
+                                     "--sharding", "all", "--activation-checkpointing", "both", "--precision", "float32,fp16"])
+        combinations = found["combinations"]
+        self.assertEqual(len(combinations), 2 * 5 * 2 * 2)
+        self.assertEqual(len({(c["ranks"], c["sharding"], c["activation_checkpointing"], c["precision"]) for c in combinations}), 40)
+        best = max(c["largest_batch_per_device"] * c["ranks"] for c in combinations)
+        self.assertEqual(found["largest_batch_per_device"] * found["ranks"], best)
+        by = {(c["ranks"], c["sharding"], c["activation_checkpointing"], c["precision"]): c for c in combinations}
+        full, replicated = by[8, "full-shard", "none", "fp16"], by[8, "no-shard", "none", "fp16"]
+        self.assertGreater(full["largest_batch_per_device"], replicated["largest_batch_per_device"])
+        self.assertEqual(replicated["communication_per_step"]["shard"]["all_gathers"], 0)
+        # On one node a hybrid strategy is the plain one.
+        for key in ("largest_batch_per_device", "peak_bytes", "communication_per_step"):
+            self.assertEqual(by[4, "full-shard", "all", "float32"][key], by[4, "hybrid-full-shard", "all", "float32"][key])
+
+    def test_measured_search_finds_what_was_predicted(self):
+        for ranks, more in ((0, ["--ranks", 2, "--plan", self.folder / "measured.toml"]), (2, [])):
+            found = memprobe_cli.report([*SMALL, "--search", "--measure", "--memory", "320MiB", *more], ranks=ranks, limit_seconds=300)
+            self.assertIn(found["predicted_largest_batch_per_device"] - found["largest_batch_per_device"], (-1, 0, 1))
+            self.assertLess(abs(found["relative_error"]), 0.01)
+        # By the search, once: its trials write nothing.
+        self.assertIn(f"batch-size={found['largest_batch_per_device']}", (self.folder / "measured.toml").read_text())
+
+    def test_one_process_measures_a_rank_of_many(self):
+        job = [*memprobe_cli.MINGPT_S, "--batch-size", 2, "--ranks", 4, "--ranks-per-node", 2, "--sharding", "hybrid-full-shard"]
+        alone = memprobe_cli.report([*job, "--measure", "--alone", "--rank", 3])
+        self.assertLess(abs(alone["relative_error"]), 0.01)
+        together = memprobe_cli.report([*memprobe_cli.MINGPT_S, "--batch-size", 2, "--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--measure"], ranks=4)
+        self.assertLess(abs(alone["measured_peak_bytes"] / together["measured_peak_bytes"] - 1), 0.01)
+
+    def test_a_plan_is_a_config_file_for_training(self):
+        plan = self.folder / "plan.toml"
+        found = memprobe_cli.report([*fsdp_cli.TINY_MODEL, "--ranks", 2, "--gpu", "t4", "--search", "--max-batch", 8, "--total-batch-size", 8,
+                                     "--sharding", "grad-shard,full-shard", "--lr", "0.002", "--plan", plan])
+        self.assertEqual(found["largest_batch_per_device"], 4)
+        for word in ("--nodes=1", "--ntasks-per-node=2", "--gres=gpu:2", "--mem="):
+            self.assertIn(word, plan.read_text())
+        result = fsdp_cli.run("fsdp-finetune", ["--config", plan, "--train-data", self.train_data, "--out-dir", self.runs, "--run-name", "plan",
+                                                "--max-steps", 2, *fsdp_cli.COMMON], ranks=2)
+        self.assertEqual(result.code, 0, str(result))
+        step = fsdp_cli.steps(self.run_directory("plan"))[0]
+        self.assertEqual(step["tokens"], 8 * fsdp_cli.SEQ_LEN)
+        self.assertEqual(step["lr"], 0.002)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
