@@ -1,31 +1,22 @@
 #include "lib/corpus/parquet_documents.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <system_error>
-
 #include "lib/base/error.hpp"
+#include "lib/base/plugin.hpp"
 
 namespace fsdp {
 namespace detail {
 namespace {
 
-template <class Function>
-Function* find_symbol(void* library, const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(library, name));
+PluginKind parquet_plugin() {
+  return {"libfsdp_parquet.so", "Parquet support", kParquetAbiSymbol, {kOpenParquetSymbol}, false};
 }
 
 OpenParquetFunction* find_parquet_plugin(const std::filesystem::path& file) {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    throw RuntimeFailure("cannot tell where this program lies (/proc/self/exe: " + error.message() +
-                         "), and so not where its Parquet support is");
-  }
-  const auto candidates = parquet_plugin_candidates(program.parent_path());
-  for (const auto& candidate : candidates) {
-    if (std::filesystem::exists(candidate, error)) return open_parquet_plugin(candidate, kParquetPluginAbi);
+  std::vector<std::filesystem::path> candidates;
+  if (const auto library = find_plugin(parquet_plugin(), candidates)) {
+    return open_parquet_plugin(*library, kParquetPluginAbi);
   }
   throw RuntimeFailure(
       fmt::format("{}: is a Parquet file, and the support for these is missing (neither {} nor {} exists): build again "
@@ -62,29 +53,11 @@ class ParquetDocuments : public Documents {
 }  // namespace
 
 std::vector<std::filesystem::path> parquet_plugin_candidates(const std::filesystem::path& program_directory) {
-  const auto lib = program_directory.parent_path() / "lib";  // also the build tree's
-  return {lib / "fsdp" / "libfsdp_parquet.so", lib / "libfsdp_parquet.so"};
+  return plugin_candidates(program_directory, parquet_plugin().file);
 }
 
 OpenParquetFunction* open_parquet_plugin(const std::filesystem::path& library, const std::string& abi) {
-  // Never unloaded: Arrow keeps threads and state of its own.
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr) {
-    const char* text = ::dlerror();
-    throw RuntimeFailure(
-        fmt::format("the Parquet support does not load: {}", text != nullptr ? text : "unknown reason"));
-  }
-  auto* abi_of = find_symbol<ParquetAbiFunction>(handle, kParquetAbiSymbol);
-  auto* open = find_symbol<OpenParquetFunction>(handle, kOpenParquetSymbol);
-  if (abi_of == nullptr || open == nullptr) {
-    throw RuntimeFailure(library.string() + " is not the Parquet support of this toolkit: it lacks its entry points");
-  }
-  if (abi != abi_of()) {
-    throw RuntimeFailure(
-        fmt::format("{} belongs to another build: it is for \"{}\", this program is \"{}\"; install both together",
-                    library.string(), abi_of(), abi));
-  }
-  return open;
+  return reinterpret_cast<OpenParquetFunction*>(open_plugin(parquet_plugin(), library, abi).front());
 }
 
 }  // namespace detail

@@ -1,33 +1,24 @@
 #include "lib/mpi/mpi_plugin.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
-#include <system_error>
 
 #include "lib/base/error.hpp"
+#include "lib/base/plugin.hpp"
 
 namespace fsdp {
 namespace detail {
 namespace {
 
-template <class Function>
-Function* find_symbol(void* library, const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(library, name));
+/// Global, because some MPI libraries open parts of themselves that look for the rest by name.
+PluginKind mpi_plugin() {
+  return {"libfsdp_mpi.so", "MPI support", kMpiAbiSymbol, {kMakeMpiSymbol, kMpiVersionSymbol}, true};
 }
 
 MpiPlugin find_mpi_plugin() {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    throw RuntimeFailure("cannot tell where this program lies (/proc/self/exe: " + error.message() +
-                         "), and so not where its MPI support is");
-  }
-  const auto candidates = mpi_plugin_candidates(program.parent_path());
-  for (const auto& candidate : candidates) {
-    if (std::filesystem::exists(candidate, error)) return open_mpi_plugin(candidate, kMpiPluginAbi);
-  }
+  std::vector<std::filesystem::path> candidates;
+  if (const auto library = find_plugin(mpi_plugin(), candidates)) return open_mpi_plugin(*library, kMpiPluginAbi);
   throw RuntimeFailure(
       fmt::format("an MPI launcher started this program, but its MPI support is missing (neither {} nor {} exists): "
                   "install it again, or run without the launcher",
@@ -37,30 +28,12 @@ MpiPlugin find_mpi_plugin() {
 }  // namespace
 
 std::vector<std::filesystem::path> mpi_plugin_candidates(const std::filesystem::path& program_directory) {
-  const auto lib = program_directory.parent_path() / "lib";  // also the build tree's
-  return {lib / "fsdp" / "libfsdp_mpi.so", lib / "libfsdp_mpi.so"};
+  return plugin_candidates(program_directory, mpi_plugin().file);
 }
 
 MpiPlugin open_mpi_plugin(const std::filesystem::path& library, const std::string& abi) {
-  // Global, because some MPI libraries open parts of themselves that look for the rest by name. Never unloaded: MPI
-  // does not survive that.
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
-  if (handle == nullptr) {
-    const char* text = ::dlerror();
-    throw RuntimeFailure(fmt::format("the MPI support does not load: {}", text != nullptr ? text : "unknown reason"));
-  }
-  auto* abi_of = find_symbol<MpiAbiFunction>(handle, kMpiAbiSymbol);
-  const MpiPlugin plugin{find_symbol<MakeMpiFunction>(handle, kMakeMpiSymbol),
-                         find_symbol<MpiVersionFunction>(handle, kMpiVersionSymbol)};
-  if (abi_of == nullptr || plugin.make == nullptr || plugin.version == nullptr) {
-    throw RuntimeFailure(library.string() + " is not the MPI support of this toolkit: it lacks its entry points");
-  }
-  if (abi != abi_of()) {
-    throw RuntimeFailure(
-        fmt::format("{} belongs to another build: it is for \"{}\", this program is \"{}\"; install both together",
-                    library.string(), abi_of(), abi));
-  }
-  return plugin;
+  const auto functions = open_plugin(mpi_plugin(), library, abi);
+  return {reinterpret_cast<MakeMpiFunction*>(functions[0]), reinterpret_cast<MpiVersionFunction*>(functions[1])};
 }
 
 }  // namespace detail
