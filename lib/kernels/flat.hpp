@@ -54,3 +54,15 @@ inline bool has_non_finite(const float* x, std::int64_t begin, std::int64_t end)
   }
   return bad != 0;
 }
+
+/// sum[j] = x[j] + (y[j] + bias[j]); bias may be null. What a norm with a residual begins with.
+template <typename T>
+inline void add_rows(T* sum, const T* x, const T* y, const T* bias, std::int64_t dim) {
+  if (bias != nullptr) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < dim; ++j) store(sum, j, load(x, j) + (load(y, j) + load(bias, j)));
+  } else {
+#pragma omp simd
+    for (std::int64_t j = 0; j < dim; ++j) store(sum, j, load(x, j) + load(y, j));
+  }
+}

@@ -8,14 +8,7 @@ void rms_norm(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
     if (a.y_TD != nullptr) {
       T* sum = static_cast<T*>(a.sum_out_TD) + t * a.dim;
       const T* y = static_cast<const T*>(a.y_TD) + t * a.dim;
-      const auto* bias = static_cast<const T*>(a.y_bias_D);
-      if (bias != nullptr) {
-#pragma omp simd
-        for (std::int64_t j = 0; j < a.dim; ++j) store(sum, j, load(x, j) + (load(y, j) + load(bias, j)));
-      } else {
-#pragma omp simd
-        for (std::int64_t j = 0; j < a.dim; ++j) store(sum, j, load(x, j) + load(y, j));
-      }
+      add_rows(sum, x, y, static_cast<const T*>(a.y_bias_D), a.dim);
       x = sum;
     }
     float squares = 0;

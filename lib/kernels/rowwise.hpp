@@ -25,13 +25,7 @@ void layer_norm(const NormArgs& a, std::int64_t begin, std::int64_t end) {
     if (a.y_TD != nullptr) {
       const T* y = static_cast<const T*>(a.y_TD) + t * a.dim;
       T* sum = static_cast<T*>(a.sum_out_TD) + t * a.dim;
-      if (bias != nullptr) {
-#pragma omp simd
-        for (std::int64_t j = 0; j < a.dim; ++j) store(sum, j, load(x, j) + (load(y, j) + load(bias, j)));
-      } else {
-#pragma omp simd
-        for (std::int64_t j = 0; j < a.dim; ++j) store(sum, j, load(x, j) + load(y, j));
-      }
+      add_rows(sum, x, y, bias, a.dim);
       x = sum;
     }
     float total = 0;
