@@ -11,6 +11,10 @@ constexpr bool kNoParquet = false;
 constexpr bool kNoParquet = true;
 #endif
 
+TEST_CASE("Parquet support: why its tests are skipped" * doctest::skip(!kNoParquet)) {
+  MESSAGE("built without Parquet: no pyarrow or Arrow C++ libraries were found, so the Parquet tests are skipped");
+}
+
 TEST_SUITE("corpus/parquet" * doctest::skip(kNoParquet)) {
   TEST_CASE("the list column Moves of all row groups is the text of the JSON Lines file") {
     const auto texts = read_all(kData / "chess/train.parquet");
