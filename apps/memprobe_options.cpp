@@ -68,6 +68,12 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
                    "(all, or a,b), --precision (a,b) and --activation-checkpointing (both)"));
   add(app.add_option(spellings("max-batch"), o.max_batch, "end of the search; default: 65536")
           ->check(CLI::Range(1, 1000000)));
+  add(app.add_option("--margin", o.margin,
+                     "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
+                     "--calibration's runs took beyond their predictions, else 0.5%"));
+  add(app.add_option("--calibration", o.calibrations,
+                     "memory.json of earlier runs, a run's directory or a directory of runs: their context and NCCL "
+                     "bytes on such a GPU replace the usual ones, their errors set the margin"));
   add(app.add_flag("--measure", o.measure, "run real steps on this job's ranks and compare"));
   add(app.add_flag("--alone", o.alone,
                    "with --measure: this process is rank --rank of --ranks, the others are simulated"));

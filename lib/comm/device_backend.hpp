@@ -45,7 +45,12 @@ class DeviceBackend {
   virtual void set_device(int device) = 0;
   virtual DeviceInfo info(int device) const = 0;
   virtual DeviceMemory memory(int device) const = 0;
+  /// Of the device, as the driver counts: what no process holds. Makes a context where there is none.
+  virtual std::int64_t free_bytes(int device) const = 0;
   virtual void reset_peak(int device) = 0;
+  /// Takes memory of the device outside the caching allocator, until the result goes.
+  /// \throws RuntimeFailure saying "out of memory" where there is not that much
+  virtual std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) = 0;
   /// Waits until `device` has done all that was asked of it, collectives included. Call it before any other call that
   /// blocks the host on the device (item(), copies to the host): only here does a rank that died become an error.
   /// \throws RuntimeFailure naming the collective that failed, or made no progress within its group's timeout
@@ -61,7 +66,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 2";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 3";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

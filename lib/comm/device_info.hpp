@@ -18,6 +18,7 @@ struct DeviceInfo {
   std::string name;       ///< "NVIDIA A100-SXM4-40GB"
   int compute_major = 0;  ///< compute capability: 8.0 and above compute in bf16 natively
   int compute_minor = 0;
+  int multiprocessors = 0;
   std::int64_t total_bytes = 0;
   LibraryVersion driver;      ///< newest CUDA the driver can run
   LibraryVersion runtime;     ///< CUDA runtime in use

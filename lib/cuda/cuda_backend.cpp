@@ -69,6 +69,7 @@ class CudaBackend final : public DeviceBackend {
     info.name = properties.name;
     info.compute_major = properties.major;
     info.compute_minor = properties.minor;
+    info.multiprocessors = properties.multiProcessorCount;
     info.total_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
     int version = 0;
     check_cuda(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
@@ -91,7 +92,22 @@ class CudaBackend final : public DeviceBackend {
             stats.reserved_bytes[kAll].peak,     stats.num_alloc_retries,          stats.num_ooms};
   }
 
+  std::int64_t free_bytes(int device) const override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<std::int64_t>(free);
+  }
+
   void reset_peak(int device) override { c10::cuda::CUDACachingAllocator::resetPeakStats(checked(device)); }
+
+  std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    return {memory, [](void* p) { static_cast<void>(cudaFree(p)); }};
+  }
 
   void synchronize(int device) override {
     const c10::cuda::CUDAGuard guard(checked(device));

@@ -79,10 +79,25 @@ std::int64_t parse_bytes(std::string_view text, std::string_view option) {
   return static_cast<std::int64_t>(bytes);
 }
 
+std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option) {
+  if (!text.ends_with('%')) return parse_bytes(text, option);
+  const auto number = text.substr(0, text.size() - 1);
+  double percent = 0;
+  const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), percent);
+  if (error != std::errc() || rest != number.data() + number.size() || !(percent >= 0 && percent < 100)) {
+    throw UsageError(std::string(option) + " is '" + std::string(text) + "', give 0% to less than 100%, or bytes");
+  }
+  return static_cast<std::int64_t>(percent / 100 * static_cast<double>(whole));
+}
+
 std::string card_names() {
   std::string names;
   for (const auto& card : kCards) names += (names.empty() ? "" : ", ") + std::string(card.name);
   return names;
+}
+
+GpuCard card_of(const DeviceInfo& info) {
+  return {info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, info.multiprocessors};
 }
 
 GpuCard find_card(std::string_view text) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "lib/comm/device_info.hpp"
+
 namespace fsdp {
 
 struct GpuCard {
@@ -23,11 +25,17 @@ struct DeviceOverheads {
 /// \throws UsageError naming the choices
 GpuCard find_card(std::string_view text);
 
+/// The card that a driver describes.
+GpuCard card_of(const DeviceInfo& info);
+
 /// Names of all cards, separated by commas.
 std::string card_names();
 
 /// "79GiB", "512MB", "1e9", "80G" (GiB). \throws UsageError naming `option`
 std::int64_t parse_bytes(std::string_view text, std::string_view option);
+
+/// As parse_bytes(), or "0.5%" of `whole`. \throws UsageError naming `option`
+std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option);
 
 /// The defaults that are assumed where nothing else is said; see memory_cards.cpp for where the numbers are from.
 /// \param communicators  mesh axes with more than one rank

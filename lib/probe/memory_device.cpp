@@ -61,11 +61,14 @@ class SimulatedBackend final : public DeviceBackend {
     info.name = card_.name;
     info.compute_major = card_.compute_capability / 10;
     info.compute_minor = card_.compute_capability % 10;
+    info.multiprocessors = card_.multiprocessors;
     info.total_bytes = card_.total_bytes;
     return info;
   }
   DeviceMemory memory(int) const override { return {}; }
+  std::int64_t free_bytes(int) const override { return card_.total_bytes; }
   void reset_peak(int) override {}
+  std::shared_ptr<void> hold_memory(int, std::int64_t) override { return nullptr; }
   void synchronize(int) override {}
 
  private:
@@ -82,7 +85,11 @@ class LoneBackend final : public DeviceBackend {
   void set_device(int device) override { gpu_->set_device(device); }
   DeviceInfo info(int device) const override { return gpu_->info(device); }
   DeviceMemory memory(int device) const override { return gpu_->memory(device); }
+  std::int64_t free_bytes(int device) const override { return gpu_->free_bytes(device); }
   void reset_peak(int device) override { gpu_->reset_peak(device); }
+  std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) override {
+    return gpu_->hold_memory(device, bytes);
+  }
   void synchronize(int device) override { gpu_->synchronize(device); }
 
  private:

@@ -9,7 +9,6 @@
 #include "lib/run/initialize.hpp"
 #include "lib/run/prepare_data.hpp"
 #include "lib/run/text.hpp"
-#include "lib/run/throughput.hpp"
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
 
@@ -65,7 +64,7 @@ void FinetuneJob::set_up() {
     trainer_ = std::make_unique<Trainer>(*runtime_, *train_reader_, trainer_options);
     trainer_->set_device_backend(device_.backend);
   }
-  describe(device_, threads);
+  describe(device_, node->size(), threads);
   if (options_.dry_run) return;
   load_weights();
 }
@@ -145,7 +144,7 @@ void FinetuneJob::load_weights() {
   }
 }
 
-void FinetuneJob::describe(const DeviceChoice& device, int threads) {
+void FinetuneJob::describe(const DeviceChoice& device, int ranks_on_node, int threads) {
   const auto& mesh = runtime_->mesh();
   log_.info(fmt::format("fsdp-finetune {}   {} rank{} on {} node{}   {}, {} thread{} per rank   {}", FSDP_VERSION,
                         world_.size(), world_.size() == 1 ? "" : "s", mesh.num_nodes, mesh.num_nodes == 1 ? "" : "s",
@@ -174,12 +173,8 @@ void FinetuneJob::describe(const DeviceChoice& device, int threads) {
         format_count(plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step)),
         val_reader_ ? fmt::format("   validation {} rows", format_count(val_reader_->num_rows())) : ""));
   }
-  const auto memory = estimate_memory(*runtime_, batches_.rows_per_micro_batch, length, batches_.accumulation_steps);
-  log_.info(fmt::format(
-      "memory    per rank: states {}, gathered {}, gradients {}, activations {}, logits {}   estimate {}{}",
-      format_bytes(memory.states), format_bytes(memory.gathered), format_bytes(memory.gradients),
-      format_bytes(memory.activations), format_bytes(memory.logits), format_bytes(memory.total()),
-      device.device.is_cpu() ? fmt::format(" of {} on the node", format_bytes(machine_memory_bytes())) : ""));
+  if (trainer_) predict_memory_use(length, ranks_on_node, threads);
+  describe_memory(ranks_on_node);
 }
 
 void FinetuneJob::evaluate_only(nlohmann::json& report) {

@@ -13,6 +13,7 @@
 #include "lib/run/batches.hpp"
 #include "lib/run/checkpoint_save.hpp"
 #include "lib/run/foreign_model.hpp"
+#include "lib/run/memory_prediction.hpp"
 #include "lib/run/metrics.hpp"
 #include "lib/run/model_runtime.hpp"
 #include "lib/run/progress.hpp"
@@ -46,7 +47,7 @@ class FinetuneJob {
   void open_tokenizer_for_texts();
   void open_data(bool training);
   void load_weights();
-  void describe(const DeviceChoice& device, int threads);
+  void describe(const DeviceChoice& device, int ranks_on_node, int threads);
   void restore();
   bool try_restore(const std::filesystem::path& checkpoint);
   /// Where a run from a checkpoint without run.json goes on, and why, for the log.
@@ -71,6 +72,9 @@ class FinetuneJob {
   void evaluate_only(nlohmann::json& report);
   void generate_text();
   void write_trace();
+  void predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads);
+  void describe_memory(int ranks_on_node);
+  void note_step_memory(const StepReport& step);
   void report_memory(nlohmann::json& report);
   bool out_of_time() const;
   bool save_is_due(bool last_step);
@@ -107,6 +111,10 @@ class FinetuneJob {
   double last_loss_ = std::nan("");
   double last_val_loss_ = std::nan("");
   StepReport last_step_;
+  std::optional<MemoryPrediction> prediction_;  ///< on rank 0
+  std::int64_t step_peak_bytes_ = 0;
+  int undisturbed_steps_ = 0;
+  bool was_disturbed_ = false;  ///< by a copy for a checkpoint, or a validation
   std::filesystem::path last_checkpoint_;
 };
 

@@ -40,6 +40,7 @@ double FinetuneJob::current_lr() const {
 
 void FinetuneJob::start_save(bool final_one) {
   finish_save_if_written(true);
+  was_disturbed_ = true;
   saver_->start(manifest(), current_lr());
   last_save_ = Clock::now();
   if (final_one) finish_save_if_written(true);
@@ -65,6 +66,7 @@ bool FinetuneJob::finish_save_if_written(bool wait) {
 
 void FinetuneJob::validate(std::int64_t step) {
   if (!val_reader_) return;
+  was_disturbed_ = true;
   const auto result = evaluate_rows(*runtime_, *val_reader_, batches_.rows_per_micro_batch);
   last_val_loss_ = result.loss;
   progress_->line(fmt::format("eval   {:>6}   loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step,
@@ -149,7 +151,7 @@ void FinetuneJob::set_old_run_aside() const {
   while (std::filesystem::exists(directory_ / fmt::format("previous-{}", number), error)) ++number;
   const auto aside = directory_ / fmt::format("previous-{}", number);
   std::filesystem::create_directories(aside, error);
-  for (const char* name : {"checkpoints", "metrics.jsonl", "loss.svg", "loss.png"}) {
+  for (const char* name : {"checkpoints", "metrics.jsonl", "memory.json", "loss.svg", "loss.png"}) {
     if (!error && used(name)) std::filesystem::rename(directory_ / name, aside / name, error);
   }
   if (error)
@@ -186,6 +188,7 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
     if (std::isnan(first_loss_)) first_loss_ = step.loss;
     last_loss_ = step.loss;
     last_step_ = step;
+    note_step_memory(step);
     slowest_step_seconds_ = std::max(slowest_step_seconds_, step.seconds);
     log_step(step, total_steps);
     const bool last = trainer_->state().step >= total_steps || trainer_->state().samples >= total_samples;
@@ -229,7 +232,6 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   report["checkpoint"] = last_checkpoint_.string();
   report["metrics"] = (directory_ / "metrics.jsonl").string();
   report["seconds"] = seconds_since(begin_);
-  report["peak_memory_bytes"] = host_memory_stats().peak_bytes;
   report["stopped_early"] = stopped;
   if (stopped) {
     log_.info(fmt::format("stopped   {}   step {} of {}; continue with --restart-checkpoint-file latest",
@@ -242,29 +244,6 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
                         format_duration(seconds_since(begin_)), first_loss_, last_loss_,
                         (directory_ / "loss.svg").string()));
   return ExitCode::ok;
-}
-
-/// What the run took, the highest of all ranks: the figures that fsdp-memprobe predicts.
-void FinetuneJob::report_memory(nlohmann::json& report) {
-  if (last_step_.step == 0) return;
-  if (device_.device.is_cpu()) {
-    log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank)",
-                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes)));
-    return;
-  }
-  const auto card = static_cast<double>(device_.backend->info(device_.device.index()).total_bytes);
-  const auto retries = static_cast<std::int64_t>(last_step_.alloc_retries);
-  log_.info(fmt::format(
-      "memory    peak {} in tensors, {} reserved, {:.1f} % of the card (highest rank)   {} cudaMalloc retries",
-      format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
-      100.0 * last_step_.reserved_bytes / card, retries));
-  report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
-  report["alloc_retries"] = retries;
-  if (retries == 0) return;
-  log_.warning(fmt::format(
-      "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "
-      "--batch-size with more accumulation is faster (fsdp-memprobe --search finds the largest without retries)",
-      retries));
 }
 
 void FinetuneJob::write_trace() {

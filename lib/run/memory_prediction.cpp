@@ -129,10 +129,11 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   if (on_card) {
     const auto& mesh = runtime.mesh();
     const int communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-    prediction.overheads =
-        request.overheads ? *request.overheads : usual_overheads(*request.card, communicators, mesh.num_nodes > 1);
-    prediction.allocator =
-        simulate_caching_allocator(recorder.log(), allocator_capacity(*request.card, prediction.overheads));
+    const auto usual = usual_overheads(*request.card, communicators, mesh.num_nodes > 1);
+    prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
+                            request.nccl_bytes.value_or(usual.nccl_bytes)};
+    prediction.allocator = simulate_caching_allocator(
+        recorder.log(), allocator_capacity(*request.card, prediction.overheads) - request.margin_bytes);
   }
   return prediction;
 }

@@ -17,9 +17,10 @@ struct MemoryRequest {
   TrainOptions options;             ///< of the job; sharding and batch sizes are what counts
   std::int64_t tokens_per_row = 0;  ///< inputs of a sequence
   SimulatedJob job;
-  std::optional<GpuCard> card;               ///< none: ranks on CPUs
-  std::optional<DeviceOverheads> overheads;  ///< instead of the usual ones
-  int threads = 1;                           ///< of a rank, CPUs
+  std::optional<GpuCard> card;                            ///< none: ranks on CPUs
+  std::optional<std::int64_t> context_bytes, nccl_bytes;  ///< of the card, instead of the usual ones
+  std::int64_t margin_bytes = 0;                          ///< of the card that is to stay free
+  int threads = 1;                                        ///< of a rank, CPUs
 };
 
 /// What a rank needs of its host.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/text_format.hpp"
+#include "lib/probe/memory_calibration.hpp"
 #include "lib/probe/memory_device.hpp"
 #include "lib/run/batches.hpp"
 #include "lib/run/memprobe_job.hpp"
@@ -60,8 +61,7 @@ class MemprobeJob {
     if (!options_.gpu.empty() && !(options_.measure && device_.backend == nullptr)) {
       budget_.card = find_card(options_.gpu);
     } else if (device_.backend != nullptr) {
-      const auto info = device_.backend->info(device_.device.index());
-      budget_.card = GpuCard{info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, 108};
+      budget_.card = card_of(device_.backend->info(device_.device.index()));
     }
     if (!options_.gpu.empty() && !budget_.card) {
       log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
@@ -72,6 +72,14 @@ class MemprobeJob {
           fmt::format("--measure runs on the {} ranks of this job, --ranks says {}: start {} ranks, or "
                       "simulate one of them with --alone",
                       world_.size(), options_.ranks, options_.ranks));
+    }
+    if (options_.measure && device_.backend != nullptr) {
+      const int device = device_.device.index();
+      in_use_bytes_ = device_.backend->info(device).total_bytes - device_.backend->free_bytes(device);
+    }
+    for (const auto& path : options_.calibrations) {
+      const auto more = read_memory_outcomes(path);
+      outcomes_.insert(outcomes_.end(), more.begin(), more.end());
     }
     if (options_.rank != 0 && options_.measure && !options_.alone && !options_.search) {
       throw UsageError("--rank goes with a prediction, --alone or --search");
@@ -126,15 +134,40 @@ class MemprobeJob {
     request.job = {c.ranks, c.ranks_per_node, options_.rank};
     request.card = budget_.card;
     request.threads = at::get_num_threads();
-    if (budget_.card && (!options_.cuda_context.empty() || !options_.nccl_buffers.empty())) {
-      const bool several = c.ranks > c.ranks_per_node;
-      request.overheads = usual_overheads(*budget_.card, c.ranks > 1 ? 1 : 0, several);
-      if (!options_.cuda_context.empty())
-        request.overheads->context_bytes = parse_bytes(options_.cuda_context, "--cuda-context");
-      if (!options_.nccl_buffers.empty())
-        request.overheads->nccl_bytes = parse_bytes(options_.nccl_buffers, "--nccl-buffers");
-    }
+    request.margin_bytes = budget_.margin_bytes;
+    if (budget_.card) set_overheads(c, request);
     return request;
+  }
+
+  /// Better than the usual ones is what earlier runs, the GPU at hand or the user know.
+  void set_overheads(const Combination& c, MemoryRequest& request) const {
+    const auto usual_context = usual_overheads(*budget_.card, 0, false).context_bytes;
+    if (const auto known = calibration(c).overhead_bytes) {
+      // Context and NCCL cannot be told apart by what a run saw; only their sum matters.
+      request.context_bytes = c.ranks > 1 ? std::min(usual_context, *known) : *known;
+      request.nccl_bytes = *known - *request.context_bytes;
+    } else if (in_use_bytes_ > usual_context) {
+      request.context_bytes = in_use_bytes_;  // other programs on this GPU
+    }
+    if (!options_.cuda_context.empty()) request.context_bytes = parse_bytes(options_.cuda_context, "--cuda-context");
+    if (!options_.nccl_buffers.empty()) request.nccl_bytes = parse_bytes(options_.nccl_buffers, "--nccl-buffers");
+  }
+
+  MemoryCalibration calibration(const Combination& c) const {
+    return calibrate_memory(outcomes_, budget_.card ? budget_.card->total_bytes : 0, c.ranks > c.ranks_per_node);
+  }
+
+  /// Only a search chooses, so only a search keeps away from the edge unasked.
+  void plan_margin(const Combination& c) {
+    constexpr double kUnknown = 0.005;
+    const auto memory = budget_.card ? budget_.card->total_bytes : budget_.host_bytes;
+    const auto known = calibration(c);
+    if (!options_.margin.empty()) {
+      budget_.margin_bytes = parse_bytes_or_percent(options_.margin, memory, "--margin");
+    } else if (options_.search) {
+      const double share = known.runs > 0 ? known.margin() : kUnknown;
+      budget_.margin_bytes = static_cast<std::int64_t>(share * static_cast<double>(memory));
+    }
   }
 
   Answer answer(const Combination& c) {
@@ -143,6 +176,7 @@ class MemprobeJob {
                                ? static_cast<std::int64_t>(machine_memory_bytes()) / c.ranks_per_node
                                : parse_bytes(options_.memory, "--memory");
     }
+    plan_margin(c);
     Answer answer;
     answer.combination = c;
     answer.alone = options_.alone;
@@ -159,7 +193,8 @@ class MemprobeJob {
       answer.batch_size = std::max<std::int64_t>(1, answer.measured_largest.value_or(*answer.largest));
     }
     answer.prediction = predict(answer.batch_size);
-    answer.fits = detail::fits_budget(answer.prediction, budget_);
+    answer.fits =
+        answer.measured_largest ? *answer.measured_largest > 0 : detail::fits_budget(answer.prediction, budget_);
     if (options_.measure && !options_.search) measure(answer);
     return answer;
   }
@@ -175,7 +210,12 @@ class MemprobeJob {
       make_mesh(group, policy.sharding, ask.options.sharding.shard_group_size);
     });
     auto device = device_;
-    if (device.backend != nullptr) device.backend = make_lone_backend(device.backend);
+    std::shared_ptr<void> absent;  // what the job would hold beside, and is to stay free
+    if (device.backend != nullptr) {
+      const auto bytes = answer.prediction.overheads.nccl_bytes + budget_.margin_bytes;
+      if (bytes > 0) absent = device.backend->hold_memory(device.device.index(), bytes);
+      device.backend = make_lone_backend(device.backend);
+    }
     answer.measured = measure_memory(*lone, ask, device);
   }
 
@@ -186,10 +226,11 @@ class MemprobeJob {
       const auto& c = answer.combination;
       const auto passes = [&](std::int64_t batch) {
         world_.all_reduce(1.0, Reduce::max);  // the others see that there is one more trial
-        const auto measured = detail::measure_in_child(options_, c, batch);
+        const auto measured = detail::measure_in_child(options_, c, batch, budget_.margin_bytes);
         if (!measured) return false;
         const bool fits = budget_.card ? measured->alloc_retries == 0 && measured->ooms == 0
-                                       : measured->peak_bytes + answer_overhead(c, batch) <= budget_.host_bytes;
+                                       : measured->peak_bytes + answer_overhead(c, batch) + budget_.margin_bytes <=
+                                             budget_.host_bytes;
         if (fits) answer.measured = measured;
         return fits;
       };
@@ -250,13 +291,14 @@ class MemprobeJob {
     } else {
       text = detail::describe_table(answers_, budget_);
     }
-    const auto head = fmt::format(
+    auto head = fmt::format(
         "model     {} {} x {}, {:.1f} M parameters   {} tokens per sequence   {}", architecture_name(config_),
         config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(parameter_table(config_))) / 1e6,
         tokens_,
         budget_.card
             ? fmt::format("{}: {}", budget_.card->name, format_bytes(static_cast<double>(budget_.card->total_bytes)))
             : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
+    if (!options_.calibrations.empty()) head += "\n" + describe_calibration();
     if (options_.train.runtime.json) {
       log_.info(head);
       log_.info(text);
@@ -266,11 +308,30 @@ class MemprobeJob {
     }
   }
 
+  std::string describe_calibration() const {
+    const auto known = calibration(answers_[best_index()].combination);
+    if (known.runs == 0 && !known.overhead_bytes) {
+      return fmt::format("earlier   {} run{}, none of them on {}", outcomes_.size(), outcomes_.size() == 1 ? "" : "s",
+                         budget_.card ? "a GPU" : "CPUs");
+    }
+    return fmt::format("earlier   {} run{}: predictions were {:+.2f} to {:+.2f} % off{}", known.runs,
+                       known.runs == 1 ? "" : "s", 100 * known.lowest_error, 100 * known.highest_error,
+                       known.overhead_bytes ? fmt::format("   {} outside the allocator on such a GPU",
+                                                          format_bytes(static_cast<double>(*known.overhead_bytes)))
+                                            : "");
+  }
+
   void write(nlohmann::json& report) const {
     report = detail::answer_json(answers_[best_index()], options_, budget_);
     report["model"] = {{"architecture", std::string(architecture_name(config_))},
                        {"parameters", num_parameters(parameter_table(config_))},
                        {"tokens_per_sequence", tokens_}};
+    if (!options_.calibrations.empty()) {
+      const auto known = calibration(answers_[best_index()].combination);
+      report["calibration"] = {
+          {"runs", known.runs}, {"lowest_error", known.lowest_error}, {"highest_error", known.highest_error}};
+      if (known.overhead_bytes) report["calibration"]["overhead_bytes"] = *known.overhead_bytes;
+    }
     report["combinations"] = nlohmann::json::array();
     for (const auto& answer : answers_)
       report["combinations"].push_back(detail::answer_json(answer, options_, budget_));
@@ -289,6 +350,8 @@ class MemprobeJob {
   int job_ranks_per_node_ = 1;
   DeviceChoice device_;
   detail::MemoryBudget budget_;
+  std::vector<MemoryOutcome> outcomes_;  ///< of --calibration
+  std::int64_t in_use_bytes_ = 0;        ///< of the GPU at hand that is measured
   std::vector<Answer> answers_;
 };
 

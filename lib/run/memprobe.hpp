@@ -25,6 +25,8 @@ struct MemprobeOptions {
   std::string gpu;                          ///< a card's name or bytes; empty: the GPU at hand, else CPUs
   std::string memory;                       ///< CPUs: what a rank may take; empty: its share of this machine
   std::string cuda_context, nccl_buffers;   ///< bytes instead of the usual ones
+  std::string margin;                       ///< bytes or percent that a search leaves free; empty: see below
+  std::vector<std::string> calibrations;    ///< memory.json of earlier runs, or directories of runs
   bool search = false;
   bool measure = false;
   bool alone = false;          ///< measure the simulated rank in this process only

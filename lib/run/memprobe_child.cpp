@@ -117,7 +117,7 @@ Ended run_child(std::vector<std::string> command) {
 }  // namespace
 
 std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& c,
-                                                  std::int64_t batch_size) {
+                                                  std::int64_t batch_size, std::int64_t margin_bytes) {
   auto command = options.trial_command;
   const std::vector<std::string> last_words{"--measure",
                                             "--alone",
@@ -131,6 +131,7 @@ std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options
                                             fmt::format("--ranks={}", c.ranks),
                                             fmt::format("--ranks-per-node={}", c.ranks_per_node),
                                             fmt::format("--rank={}", options.rank),
+                                            fmt::format("--margin={}", margin_bytes),
                                             fmt::format("--batch-size={}", batch_size)};
   command.insert(command.end(), last_words.begin(), last_words.end());
   const auto ended = run_child(command);

@@ -31,7 +31,8 @@ struct Answer {
 /// What a rank may take, and of what.
 struct MemoryBudget {
   std::optional<GpuCard> card;
-  std::int64_t host_bytes = 0;  ///< CPUs
+  std::int64_t host_bytes = 0;    ///< CPUs
+  std::int64_t margin_bytes = 0;  ///< of either, to stay free
 };
 
 /// Whether a rank's prediction stays inside: a card without retries; on CPUs with program and a save under way.
@@ -51,7 +52,7 @@ std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
 
 /// One measurement in a process of its own, which may die without harm. \return nothing when it did
 std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& combination,
-                                                  std::int64_t batch_size);
+                                                  std::int64_t batch_size, std::int64_t margin_bytes);
 
 nlohmann::json measurement_json(const MemoryMeasurement& measured);
 nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);

@@ -103,6 +103,7 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
                       {"total_batch_size", p.rows_per_step},
                       {"fits", a.fits},
                       {"budget_bytes", budget_bytes(budget)},
+                      {"margin_bytes", budget.margin_bytes},
                       {"peak_bytes", p.total_bytes()},
                       {"peak_tensor_bytes", p.profile.peak_bytes},
                       {"peak_moment", p.profile.moment},
@@ -171,8 +172,9 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
       "a step receives {} on the shard axis, {} on the replicate axis; {:.2f} TFLOP of matrix products a rank\n",
       bytes(p.comm.shard.bytes), bytes(p.comm.replicate.bytes), p.flops / 1e12);
   if (a.largest) {
-    text += fmt::format("\nlargest batch size per device: {}{}\n", a.measured_largest.value_or(*a.largest),
-                        a.measured_largest ? fmt::format(" (measured; predicted {})", *a.largest) : "");
+    const auto note = a.measured_largest ? fmt::format(" (measured; predicted {})", *a.largest)
+                                         : fmt::format(" ({} left free, see --margin)", bytes(budget.margin_bytes));
+    text += fmt::format("\nlargest batch size per device: {}{}\n", a.measured_largest.value_or(*a.largest), note);
   }
   text += a.fits ? "" : fmt::format("\nit does not fit: batch size {} needs more than there is\n", a.batch_size);
   if (a.measured) text += measured_text(a);

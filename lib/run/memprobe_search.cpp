@@ -5,12 +5,12 @@
 namespace fsdp::detail {
 
 bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget) {
-  return budget.card ? prediction.fits() : prediction.host.peak_bytes() <= budget.host_bytes;
+  return budget.card ? prediction.fits() : prediction.host.peak_bytes() + budget.margin_bytes <= budget.host_bytes;
 }
 
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget) {
-  if (!budget.card) return budget.host_bytes - prediction.host.peak_bytes();
-  return allocator_capacity(*budget.card, prediction.overheads) - prediction.profile.peak_bytes;
+  if (!budget.card) return budget.host_bytes - budget.margin_bytes - prediction.host.peak_bytes();
+  return allocator_capacity(*budget.card, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
 }
 
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most) {

@@ -10,13 +10,18 @@ class Search(fsdp_cli.Case):
     def test_the_largest_batch_fits_and_one_more_does_not(self):
         for precision, recompute in (("float32", "none"), ("bf16", "all")):
             job = [*memprobe_cli.MINGPT_M, "--ranks", 4, "--gpu", "t4", "--precision", precision, "--activation-checkpointing", recompute]
-            found = memprobe_cli.report([*job, "--search"])
+            found = memprobe_cli.report([*job, "--search", "--margin", 0])
             largest = found["largest_batch_per_device"]
             self.assertIsInstance(largest, int)
             fits = memprobe_cli.report([*job, "--batch-size", largest])
             self.assertEqual((fits["alloc_retries"], fits["fits"]), (0, True))
             more = memprobe_cli.report([*job, "--batch-size", largest + 1], codes=(3,))
             self.assertGreater(more["alloc_retries"], 0)
+            # Unasked, a search leaves a two-hundredth of the card free.
+            careful = memprobe_cli.report([*job, "--search"])
+            self.assertIn(largest - careful["largest_batch_per_device"], (0, 1))
+            self.assertEqual(careful["margin_bytes"], careful["budget_bytes"] // 200)
+            self.assertGreaterEqual(careful["budget_bytes"] - careful["peak_bytes"], careful["margin_bytes"])
 
     def test_each_combination_has_an_answer(self):
         found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",

@@ -135,7 +135,7 @@ class Options(fsdp_cli.Case):
     def test_dry_run_tells_the_plan_and_writes_nothing(self):
         result = self.train("dry", "--dry-run", "--total-batch-size", "16", "--batch-size", "2", ranks=2)
         for words in ("2 ranks on 1 node", "full-shard", "mingpt 2 x 32", "64 rows x 32 tokens",
-                      "16 rows per step (2 ranks x 2 x 4 micro-batches)", "4 steps", "estimate"):
+                      "16 rows per step (2 ranks x 2 x 4 micro-batches)", "4 steps", "predicted peak"):
             self.assertIn(words, result.err)
         self.assertFalse(self.run_directory("dry").exists())
 

@@ -1,0 +1,51 @@
+#pragma once
+// How right predictions were: what runs were predicted to take, what they took, and what to make of it. Free of
+// LibTorch.
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// One training run: predicted before its first step, measured in its steps; the highest of all ranks. RUN/memory.json.
+struct MemoryOutcome {
+  std::string device;           ///< "NVIDIA A100-SXM4-40GB"; "cpu"
+  std::int64_t card_bytes = 0;  ///< of the GPU; 0 on CPUs
+  int nodes = 1;
+  int communicators = 0;             ///< mesh axes with more than one rank
+  std::int64_t predicted_bytes = 0;  ///< peak of the caching allocator's segments; on CPUs of tensors
+  std::int64_t measured_bytes = 0;   ///< the same
+  std::int64_t overhead_bytes = 0;   ///< of the GPU outside the allocator: context, NCCL
+  std::int64_t alloc_retries = 0;
+};
+
+/// Of the prediction, as a part of what was measured: negative when it was too low.
+double relative_error(const MemoryOutcome& outcome);
+
+nlohmann::json to_json(const MemoryOutcome& outcome);
+
+/// Of a memory.json, a run's directory, or a directory of runs.
+/// \throws FormatError naming the file, also where there is none
+std::vector<MemoryOutcome> read_memory_outcomes(const std::filesystem::path& path);
+
+/// What runs of a kind have shown.
+struct MemoryCalibration {
+  int runs = 0;
+  double lowest_error = 0;  ///< of relative_error()
+  double highest_error = 0;
+  std::optional<std::int64_t> overhead_bytes;  ///< the largest of runs on such a card, on one or on several nodes alike
+
+  /// What must stay free that the worst of them would have fitted, as a part of what is predicted.
+  double margin() const { return lowest_error < 0 ? -lowest_error / (1 + lowest_error) : 0.0; }
+};
+
+/// Takes in the runs on GPUs or, where `card_bytes` is 0, those on CPUs. A card is the same when its memory is within
+/// 2 %. Runs with alloc retries say nothing about the peak they wanted and are left out.
+MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, std::int64_t card_bytes,
+                                   bool several_nodes);
+
+}  // namespace fsdp

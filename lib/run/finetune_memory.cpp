@@ -1,0 +1,128 @@
+// What a job's memory will be, what it was, and how far the two are apart.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/base/file.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/probe/memory_calibration.hpp"
+#include "lib/run/finetune_job.hpp"
+#include "lib/run/throughput.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
+
+std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategory> categories) {
+  std::int64_t sum = 0;
+  for (const auto category : categories) sum += p.profile.at_peak[static_cast<std::size_t>(category)];
+  return sum;
+}
+
+}  // namespace
+
+/// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options.
+void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads) {
+  if (world_.rank() != 0) return;
+  MemoryRequest request;
+  request.config = config_;
+  request.options = options_;
+  request.options.batch_size = batches_.rows_per_micro_batch;
+  // The third micro-batch finds what the second found.
+  request.options.total_batch_size = 0;
+  request.options.gradient_accumulation_steps = std::min(3, batches_.accumulation_steps);
+  request.tokens_per_row = tokens_per_row;
+  request.job = {world_.size(), ranks_on_node, 0};
+  request.threads = threads;
+  if (device_.backend != nullptr) {
+    if (options_.sharding.collectives != "auto") return;  // of tests
+    request.card = card_of(device_.backend->info(device_.device.index()));
+  }
+  prediction_ = predict_memory(request);
+}
+
+void FinetuneJob::describe_memory(int ranks_on_node) {
+  if (!prediction_) return;
+  const auto& p = *prediction_;
+  using enum MemoryCategory;
+  const bool gpu = device_.backend != nullptr;
+  const auto available = gpu ? device_.backend->info(device_.device.index()).total_bytes
+                             : static_cast<std::int64_t>(machine_memory_bytes());
+  log_.info(fmt::format(
+      "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
+      "{} of {}{}",
+      bytes(part(p, {parameters, gradients, optimizer})), bytes(part(p, {gathered})), bytes(part(p, {reduce_buffers})),
+      bytes(part(p, {activations, workspace, batch})), bytes(part(p, {logits})), bytes(p.total_bytes()),
+      bytes(available), gpu ? "" : " on the node"));
+  if (gpu && !p.fits()) {
+    log_.warning(
+        fmt::format("the steps want more than the GPU has: expect {}; a smaller --batch-size with more "
+                    "accumulation or --activation-checkpointing all helps, fsdp-memprobe --search finds what fits",
+                    p.allocator.num_ooms > 0 ? "to run out of memory" : "cudaMalloc retries, which stop it"));
+  }
+  if (!gpu && available > 0 && p.host.peak_bytes() * ranks_on_node > available) {
+    log_.warning(fmt::format("{} rank{} of {} each, with program and checkpoint, are more than the node's memory",
+                             ranks_on_node, ranks_on_node == 1 ? "" : "s", bytes(p.host.peak_bytes())));
+  }
+}
+
+/// Of steps that nothing else shared memory with: copies for checkpoints and validations are no part of a step.
+void FinetuneJob::note_step_memory(const StepReport& step) {
+  if (was_disturbed_) return;
+  ++undisturbed_steps_;
+  step_peak_bytes_ = std::max(
+      step_peak_bytes_, static_cast<std::int64_t>(device_.backend ? step.reserved_bytes : step.peak_memory_bytes));
+}
+
+/// What the run took, the highest of all ranks, and what had been predicted.
+void FinetuneJob::report_memory(nlohmann::json& report) {
+  if (last_step_.step == 0) return;
+  report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
+  const bool gpu = device_.backend != nullptr;
+  MemoryOutcome outcome;
+  outcome.device = "cpu";
+  if (gpu) {
+    const auto info = device_.backend->info(device_.device.index());
+    const auto memory = device_.backend->memory(device_.device.index());
+    const auto outside = info.total_bytes - device_.backend->free_bytes(device_.device.index()) - memory.reserved_bytes;
+    outcome.device = info.name;
+    outcome.card_bytes = info.total_bytes;
+    outcome.overhead_bytes =
+        static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(static_cast<double>(outside), Reduce::max)));
+    outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
+  }
+  std::string error;
+  // The first step has no moments yet and the second may be the first with all of them.
+  if (prediction_ && undisturbed_steps_ >= 2 && step_peak_bytes_ > 0) {
+    const auto& mesh = runtime_->mesh();
+    outcome.nodes = mesh.num_nodes;
+    outcome.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
+    outcome.predicted_bytes = gpu ? prediction_->allocator.reserved_peak_bytes : prediction_->profile.peak_bytes;
+    outcome.measured_bytes = step_peak_bytes_;
+    report["memory"] = to_json(outcome);
+    replace_file(directory_ / "memory.json", report["memory"].dump(2) + "\n");
+    error = fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
+  }
+  if (!gpu) {
+    log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank){}",
+                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes), error));
+    return;
+  }
+  log_.info(fmt::format(
+      "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
+      "{} cudaMalloc retries{}",
+      format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
+      100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.card_bytes), bytes(outcome.overhead_bytes),
+      outcome.alloc_retries, error));
+  report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
+  report["alloc_retries"] = outcome.alloc_retries;
+  if (outcome.alloc_retries == 0) return;
+  log_.warning(fmt::format(
+      "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "
+      "--batch-size with more accumulation is faster (fsdp-memprobe --search finds the largest without retries)",
+      outcome.alloc_retries));
+}
+
+}  // namespace fsdp::detail
