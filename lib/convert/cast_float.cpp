@@ -149,11 +149,6 @@ void look_up(const std::vector<std::byte>& table, std::size_t size, std::span<co
 
 }  // namespace
 
-bool is_float(DType dtype) {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16 ||
-         dtype == DType::f8_e4m3fn || dtype == DType::f8_e5m2;
-}
-
 double float_to_double(DType dtype, std::span<const std::byte> element) {
   return std::bit_cast<double>(widen(format_of(dtype), load_bits(element.data(), dtype_size_bytes(dtype))));
 }

@@ -9,9 +9,6 @@
 
 namespace fsdp {
 
-/// f64, f32, f16, bf16 and the two f8.
-bool is_float(DType dtype);
-
 /// The value of one element. \param element  exactly its bytes
 double float_to_double(DType dtype, std::span<const std::byte> element);
 

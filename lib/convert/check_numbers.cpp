@@ -106,22 +106,6 @@ double real_value(DType dtype, std::span<const std::byte> bytes, std::uint64_t i
 
 }  // namespace
 
-bool is_floating(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-    case DType::f32:
-    case DType::f16:
-    case DType::bf16:
-    case DType::f8_e4m3fn:
-    case DType::f8_e5m2:
-    case DType::c64:
-    case DType::c128:
-      return true;
-    default:
-      return false;
-  }
-}
-
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> elements) {
   constexpr std::uint64_t exponent64 = 0x7ff0'0000'0000'0000;
   constexpr std::uint64_t mantissa64 = 0x000f'ffff'ffff'ffff;
@@ -148,7 +132,7 @@ NonFinite count_non_finite(DType dtype, std::span<const std::byte> elements) {
 }
 
 ElementValue element_value(DType dtype, std::span<const std::byte> elements, std::uint64_t index) {
-  if (dtype == DType::c64 || dtype == DType::c128) {
+  if (is_complex(dtype)) {
     const auto part = dtype == DType::c64 ? DType::f32 : DType::f64;
     return {real_value(part, elements, 2 * index), real_value(part, elements, 2 * index + 1)};
   }

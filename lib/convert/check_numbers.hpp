@@ -10,9 +10,6 @@
 
 namespace fsdp {
 
-/// True for types that have NaNs.
-bool is_floating(DType dtype);
-
 struct NonFinite {
   std::uint64_t nan = 0;
   std::uint64_t inf = 0;

@@ -8,8 +8,6 @@
 namespace fsdp {
 namespace {
 
-bool is_complex(DType dtype) { return dtype == DType::c64 || dtype == DType::c128; }
-
 class ComplexViewSource final : public DecoratedSource {
  public:
   explicit ComplexViewSource(std::shared_ptr<const Source> source) : DecoratedSource(std::move(source)) {

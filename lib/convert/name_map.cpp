@@ -192,47 +192,10 @@ class MappedSource final : public DecoratedSource {
   std::vector<NameChange> changes_;
 };
 
-std::optional<std::size_t> find_tensor(const Source& source, std::string_view ending) {
-  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
-    const std::string_view name = source.tensors()[i].name;
-    if (name == ending || (name.ends_with(ending) && name[name.size() - ending.size() - 1] == '.')) return i;
-  }
-  return std::nullopt;
-}
-
-bool same_bytes(const Source& source, std::size_t a, std::size_t b) {
-  const auto& x = source.tensors()[a];
-  const auto& y = source.tensors()[b];
-  if (x.dtype != y.dtype || x.shape != y.shape) return false;
-  const auto all = static_cast<std::uint64_t>(num_elements(x.shape));
-  const bool whole = source.prefers_whole(a) || source.prefers_whole(b);
-  const auto step = whole ? std::max<std::uint64_t>(all, 1) : kBufferBytes / dtype_size_bytes(x.dtype);
-  std::vector<std::byte> left, right;
-  for (std::uint64_t first = 0; first < all; first += step) {
-    const auto part = std::min(step, all - first);
-    left.resize(part * dtype_size_bytes(x.dtype));
-    right.resize(left.size());
-    source.read(a, first, part, left, nullptr);
-    source.read(b, first, part, right, nullptr);
-    if (left != right) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap map, const ModelConfig* config) {
   return std::make_unique<MappedSource>(std::move(source), map, config);
-}
-
-std::string tied_head(const Source& source) {
-  const auto head = find_tensor(source, "lm_head.weight");
-  if (!head) return "";
-  for (const auto* embedding : {"transformer.wte.weight", "model.embed_tokens.weight"}) {
-    const auto found = find_tensor(source, embedding);
-    if (found && same_bytes(source, *head, *found)) return source.tensors()[*head].name;
-  }
-  return "";
 }
 
 }  // namespace fsdp

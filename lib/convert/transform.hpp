@@ -43,10 +43,6 @@ enum class NameMap { none, mingpt_to_gpt2, gpt2_to_mingpt, llama_to_hf, hf_to_ll
 std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap map,
                                   const ModelConfig* config = nullptr);
 
-/// The name of a language model's head (lm_head.weight) when it holds the same bytes as the token embedding, which are
-/// read and compared: transformers then wants tie_word_embeddings and no head in the file. Empty: no head, or its own.
-std::string tied_head(const Source& source);
-
 /// Complex tensors as real ones with a last dim of 2, named "<name>@view_as_real": what safetensors can hold.
 std::unique_ptr<Source> view_complex_as_real(std::shared_ptr<const Source> source);
 

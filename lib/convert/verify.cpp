@@ -160,7 +160,8 @@ std::vector<Pair> compare_headers(const Source& a, const Source& b, double toler
     report.bytes += in_a.size_bytes();
     TensorDifference difference;
     difference.name = in_a.name;
-    const bool comparable = tolerance > 0 && is_floating(in_a.dtype) && is_floating(in_b.dtype);
+    const auto has_tolerance = [](DType dtype) { return is_float(dtype) || is_complex(dtype); };
+    const bool comparable = tolerance > 0 && has_tolerance(in_a.dtype) && has_tolerance(in_b.dtype);
     if (in_a.shape != in_b.shape) {
       difference.what = "shape";
       difference.a = shape_text(in_a.shape);

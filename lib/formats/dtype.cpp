@@ -57,6 +57,13 @@ DType find(std::string_view name, std::string_view Row::*column) {
 
 std::size_t dtype_size_bytes(DType dtype) { return row(dtype).size_bytes; }
 
+bool is_float(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16 ||
+         dtype == DType::f8_e4m3fn || dtype == DType::f8_e5m2;
+}
+
+bool is_complex(DType dtype) { return dtype == DType::c64 || dtype == DType::c128; }
+
 std::string_view safetensors_name(DType dtype) {
   const auto& found = row(dtype);
   if (found.safetensors.empty()) {

@@ -9,6 +9,9 @@ enum class DType { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, u16, u32
 
 /// Bytes of one element.
 std::size_t dtype_size_bytes(DType dtype);
+/// f64, f32, f16, bf16 and the two f8.
+bool is_float(DType dtype);
+bool is_complex(DType dtype);
 /// safetensors spelling ("F32", "BF16", ...). \throws UsageError for complex types, which the format lacks.
 std::string_view safetensors_name(DType dtype);
 /// \throws FormatError naming the unknown spelling

@@ -63,10 +63,6 @@ void check_all_used(const SafetensorsModel& model, const ModelConfig& config, co
   }
 }
 
-bool is_floating(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
-}
-
 }  // namespace
 
 void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
@@ -106,7 +102,7 @@ void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::p
       throw FormatError(fmt::format("{}: parameter '{}' has shape [{}], config.json says [{}]", directory.string(),
                                     layout.name, fmt::join(entry->second.shape, ", "), fmt::join(layout.shape, ", ")));
     }
-    if (!is_floating(entry->second.dtype)) {
+    if (!is_float(entry->second.dtype) || dtype_size_bytes(entry->second.dtype) == 1) {
       throw FormatError(fmt::format("{}: parameter '{}' is {}, expected float64, float32, bfloat16 or float16",
                                     directory.string(), layout.name, torch_name(entry->second.dtype)));
     }

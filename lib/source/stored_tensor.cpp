@@ -12,22 +12,6 @@ namespace {
 
 constexpr std::size_t piece_bytes = 512u << 10;  // summed while it is in cache
 
-bool is_float(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-    case DType::f32:
-    case DType::f16:
-    case DType::bf16:
-    case DType::f8_e4m3fn:
-    case DType::f8_e5m2:
-    case DType::c64:
-    case DType::c128:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Flips the sign bit of every number of `number_bytes`, from the first one on, each `step_bytes` apart.
 void flip_signs(std::span<std::byte> bytes, std::size_t first_bytes, std::size_t number_bytes, std::size_t step_bytes) {
   for (std::size_t at = first_bytes; at < bytes.size(); at += step_bytes)
@@ -77,11 +61,10 @@ TensorView contiguous_view(DType dtype, const Shape& sizes) {
 
 void resolve_lazy_bits(const TensorView& view, std::span<std::byte> elements) {
   const std::size_t element_bytes = dtype_size_bytes(view.dtype);
-  const bool is_complex = view.dtype == DType::c64 || view.dtype == DType::c128;
-  const std::size_t number_bytes = is_complex ? element_bytes / 2 : element_bytes;
-  if (view.conjugated && is_complex) flip_signs(elements, number_bytes, number_bytes, element_bytes);
+  const std::size_t number_bytes = is_complex(view.dtype) ? element_bytes / 2 : element_bytes;
+  if (view.conjugated && is_complex(view.dtype)) flip_signs(elements, number_bytes, number_bytes, element_bytes);
   if (!view.negated) return;
-  if (is_float(view.dtype)) {
+  if (is_float(view.dtype) || is_complex(view.dtype)) {
     flip_signs(elements, 0, number_bytes, number_bytes);
   } else {
     negate_integers(elements, number_bytes);

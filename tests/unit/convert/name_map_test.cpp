@@ -165,11 +165,4 @@ TEST_SUITE("convert/name_map") {
     odd->add("layers.0.attention.wq.weight", DType::f32, {6, 1}, test::bytes_of(counting(6)));
     CHECK_THROWS_AS(map_names(odd, NameMap::llama_to_hf, &config), FormatError);
   }
-
-  TEST_CASE("tied_head: by content") {
-    CHECK(tied_head(*open_source(test::fixture("pt_t211_gpt_full") / "ckpt.pt")) == "lm_head.weight");
-    CHECK(tied_head(*open_source(test::fixture("local_t241_ws2_gpt_nested") / "expected.safetensors")).empty());
-    CHECK(tied_head(*open_source(test::fixture("hf_gpt_tied_dropped") / "model.safetensors")).empty());
-    CHECK(tied_head(*open_source(test::fixture("full_t201_ws2_minimal") / "ckpt.pt")) == "model_state.lm_head.weight");
-  }
 }
