@@ -1,4 +1,9 @@
 // fsdp-memprobe: how much memory a training job will take, and what fits, before it is queued.
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -11,6 +16,13 @@ namespace {
 
 /// A trial that takes too much is what the kernel should end, nothing else.
 void offer_to_the_oom_killer() { std::ofstream("/proc/self/oom_score_adj") << "1000"; }
+
+/// A trial is of no use without the process that reads its report; poll() tells whether that one has ended already.
+void end_with_the_search() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  pollfd report{STDOUT_FILENO, 0, 0};
+  if (::poll(&report, 1, 0) > 0 && (report.revents & POLLERR) != 0) ::_exit(static_cast<int>(fsdp::ExitCode::failed));
+}
 
 std::vector<std::string> own_command(int argc, char** argv) {
   std::vector<std::string> command{"/proc/self/exe"};
@@ -44,6 +56,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   arguments.options.trial_command = own_command(argc, argv);
+  if (arguments.trial) end_with_the_search();
   if (arguments.options.alone) offer_to_the_oom_killer();
   return fsdp::run_torch_job(arguments.job.options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {

@@ -123,6 +123,7 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
   set_option(app, "--precision", choice.precision);
   set_option(app, "--activation-checkpointing", choice.checkpointing);
   set_option(app, "--batch-size", std::to_string(choice.batch_size));
+  for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // how this program was to speak
   const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;
   const int on_node = std::min(choice.ranks, choice.ranks_per_node);
   const auto host_gib = [&](double factor) {

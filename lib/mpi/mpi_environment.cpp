@@ -79,6 +79,15 @@ void refuse_lonely_ranks(int size) {
         "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)",
         pals_size));
   }
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* started = std::getenv(name);
+    if (started != nullptr && std::atoi(started) > 1) {
+      throw RuntimeFailure(
+          fmt::format("the launcher started {} processes ({}), but MPI sees only this one: each would be a job of its "
+                      "own. Start with the mpiexec of {}, which this program was built with",
+                      started, name, MpiEnvironment::library_version()));
+    }
+  }
 }
 
 }  // namespace

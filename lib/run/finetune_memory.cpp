@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "lib/base/file.hpp"
+#include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/probe/memory_calibration.hpp"
 #include "lib/run/finetune_job.hpp"
-#include "lib/run/throughput.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -48,8 +48,7 @@ void FinetuneJob::describe_memory(int ranks_on_node) {
   const auto& p = *prediction_;
   using enum MemoryCategory;
   const bool gpu = device_.backend != nullptr;
-  const auto available = gpu ? device_.backend->info(device_.device.index()).total_bytes
-                             : static_cast<std::int64_t>(machine_memory_bytes());
+  const auto available = gpu ? device_.backend->info(device_.device.index()).total_bytes : machine_memory_bytes();
   log_.info(fmt::format(
       "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
       "{} of {}{}",

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/probe/memory_calibration.hpp"
 #include "lib/probe/memory_device.hpp"
@@ -16,7 +17,6 @@
 #include "lib/run/model_runtime.hpp"
 #include "lib/run/run_plan.hpp"
 #include "lib/run/text.hpp"
-#include "lib/run/throughput.hpp"
 #include "lib/tensor/host_allocator.hpp"
 
 namespace fsdp {
@@ -172,9 +172,8 @@ class MemprobeJob {
 
   Answer answer(const Combination& c) {
     if (!budget_.card) {
-      budget_.host_bytes = options_.memory.empty()
-                               ? static_cast<std::int64_t>(machine_memory_bytes()) / c.ranks_per_node
-                               : parse_bytes(options_.memory, "--memory");
+      budget_.host_bytes = options_.memory.empty() ? machine_memory_bytes() / c.ranks_per_node
+                                                   : parse_bytes(options_.memory, "--memory");
     }
     plan_margin(c);
     Answer answer;
@@ -225,8 +224,9 @@ class MemprobeJob {
     if (world_.rank() == 0) {
       const auto& c = answer.combination;
       const auto passes = [&](std::int64_t batch) {
-        world_.all_reduce(1.0, Reduce::max);  // the others see that there is one more trial
-        const auto measured = detail::measure_in_child(options_, c, batch, budget_.margin_bytes);
+        // The others see that the search goes on, and this rank that they are there.
+        const auto pulse = [&] { world_.all_reduce(1.0, Reduce::max); };
+        const auto measured = detail::measure_in_child(options_, c, batch, budget_.margin_bytes, pulse);
         if (!measured) return false;
         const bool fits = budget_.card ? measured->alloc_retries == 0 && measured->ooms == 0
                                        : measured->peak_bytes + answer_overhead(c, batch) + budget_.margin_bytes <=
@@ -236,7 +236,6 @@ class MemprobeJob {
       };
       largest = static_cast<double>(detail::largest_that_fits(batches, *answer.largest, passes));
     }
-    // In step with the trials, so that no wait lasts longer than one of them.
     while (world_.all_reduce(0.0, Reduce::max) > 0 && world_.rank() != 0) {
     }
     largest = world_.all_reduce(largest, Reduce::max);

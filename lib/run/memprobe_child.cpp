@@ -18,7 +18,8 @@
 namespace fsdp::detail {
 namespace {
 
-constexpr std::chrono::minutes kLongestTrial{9};  // less than --collective-timeout, for which the other ranks wait
+constexpr std::chrono::hours kLongestTrial{1};
+constexpr std::chrono::milliseconds kPulse{250};  // the other ranks wait for no longer
 
 /// Closes on scope exit.
 class Descriptor {
@@ -47,6 +48,32 @@ struct Pipe {
   }
 };
 
+/// A started program; killed on scope exit unless waited for.
+class Process {
+ public:
+  explicit Process(pid_t pid) : pid_(pid) {}
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() {
+    kill();
+    wait();
+  }
+  void kill() const {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+  }
+  /// \return  as waitpid()
+  int wait() {
+    int status = 0;
+    while (pid_ > 0 && ::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = 0;
+    return status;
+  }
+
+ private:
+  pid_t pid_;
+};
+
 /// This process's environment without what a launcher said to it: the child is no rank of the job.
 std::vector<std::string> child_environment() {
   std::vector<std::string> kept;
@@ -70,10 +97,11 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 struct Ended {
   int status = 0;
+  bool too_long = false;
   std::string out, err;
 };
 
-Ended run_child(std::vector<std::string> command) {
+Ended run_child(std::vector<std::string> command, const std::function<void()>& pulse) {
   Pipe out, err;
   auto environment = child_environment();
   posix_spawn_file_actions_t actions;
@@ -87,13 +115,16 @@ Ended run_child(std::vector<std::string> command) {
       ::posix_spawn(&pid, command.front().c_str(), &actions, nullptr, arguments.data(), variables.data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) throw IoError(fmt::format("{}: cannot be started: {}", command.front(), std::strerror(failed)));
+  Process process(pid);
   out.write.reset();
   err.write.reset();
   Ended ended;
-  const auto deadline = std::chrono::steady_clock::now() + kLongestTrial;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  auto next_pulse = start + kPulse;
   std::array<pollfd, 2> ends{{{out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}}};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    if (::poll(ends.data(), ends.size(), 1000) < 0 && errno != EINTR) break;
+    if (::poll(ends.data(), ends.size(), static_cast<int>(kPulse.count())) < 0 && errno != EINTR) break;
     for (std::size_t i = 0; i < ends.size(); ++i) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;
       std::array<char, 4096> piece{};
@@ -104,20 +135,31 @@ Ended run_child(std::vector<std::string> command) {
         ends[i].fd = -1;
       }
     }
-    if (std::chrono::steady_clock::now() > deadline) {
-      ::kill(pid, SIGKILL);
+    if (Clock::now() >= next_pulse) {
+      pulse();
+      next_pulse = Clock::now() + kPulse;
+    }
+    if (Clock::now() - start > kLongestTrial) {
+      ended.too_long = true;
+      process.kill();
       break;
     }
   }
-  while (::waitpid(pid, &ended.status, 0) < 0 && errno == EINTR) {
-  }
+  ended.status = process.wait();
   return ended;
+}
+
+/// By what a trial said last. oneDNN has no other words when the pages for its code are refused.
+bool wanted_more_memory(const std::string& message) {
+  return message.find("out of memory") != std::string::npos ||
+         message.find("could not create a primitive") != std::string::npos;
 }
 
 }  // namespace
 
 std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& c,
-                                                  std::int64_t batch_size, std::int64_t margin_bytes) {
+                                                  std::int64_t batch_size, std::int64_t margin_bytes,
+                                                  const std::function<void()>& pulse) {
   auto command = options.trial_command;
   const std::vector<std::string> last_words{"--measure",
                                             "--alone",
@@ -134,12 +176,21 @@ std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options
                                             fmt::format("--margin={}", margin_bytes),
                                             fmt::format("--batch-size={}", batch_size)};
   command.insert(command.end(), last_words.begin(), last_words.end());
-  const auto ended = run_child(command);
-  if (WIFSIGNALED(ended.status)) return std::nullopt;  // by the kernel, for want of memory
-  const int code = WEXITSTATUS(ended.status);
-  if (code == static_cast<int>(ExitCode::failed) && ended.err.find("out of memory") != std::string::npos) {
-    return std::nullopt;
+  const auto ended = run_child(command, pulse);
+  if (ended.too_long) {
+    throw RuntimeFailure(
+        fmt::format("the measurement of batch size {} took more than {} h; a smaller --max-batch, "
+                    "--seq-len or model takes less",
+                    batch_size, kLongestTrial.count()));
   }
+  if (WIFSIGNALED(ended.status)) {
+    const int number = WTERMSIG(ended.status);
+    if (number == SIGKILL || number == SIGBUS) return std::nullopt;  // by the kernel, for want of memory
+    throw RuntimeFailure(fmt::format("the measurement of batch size {} was ended by signal {} ({})", batch_size, number,
+                                     ::strsignal(number)));
+  }
+  const int code = WEXITSTATUS(ended.status);
+  if (code == static_cast<int>(ExitCode::failed) && wanted_more_memory(ended.err)) return std::nullopt;
   const auto report = nlohmann::json::parse(ended.out, nullptr, false);
   if (report.is_discarded() || !report.contains("measured")) {
     throw RuntimeFailure(fmt::format("the measurement of batch size {} ended with code {}: {}", batch_size, code,

@@ -50,9 +50,11 @@ std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::in
 std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
                            const std::function<std::int64_t(std::int64_t)>& room);
 
-/// One measurement in a process of its own, which may die without harm. \return nothing when it did
+/// One measurement in a process of its own, which may run out of memory without harm. \return nothing when it did
+/// \param pulse  called several times a second meanwhile; what it throws ends the measurement
 std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& combination,
-                                                  std::int64_t batch_size, std::int64_t margin_bytes);
+                                                  std::int64_t batch_size, std::int64_t margin_bytes,
+                                                  const std::function<void()>& pulse);
 
 nlohmann::json measurement_json(const MemoryMeasurement& measured);
 nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);

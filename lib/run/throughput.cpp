@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -54,12 +53,6 @@ double peak_flops(const DeviceChoice& device, at::ScalarType dtype) {
     return 1e12 * (dtype == at::kFloat ? gpu.float32_tflops : gpu.bf16_tflops);
   }
   return 0;
-}
-
-double machine_memory_bytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && page > 0 ? static_cast<double>(pages) * static_cast<double>(page) : 0.0;
 }
 
 }  // namespace fsdp

@@ -8,7 +8,4 @@ namespace fsdp {
 /// 1536-cubed product, best of three), the data sheet's dense figure for a known GPU, 0 when unknown or hopeless.
 double peak_flops(const DeviceChoice& device, at::ScalarType dtype);
 
-/// Memory of this machine in bytes, 0 when unknown.
-double machine_memory_bytes();
-
 }  // namespace fsdp
