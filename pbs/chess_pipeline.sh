@@ -13,6 +13,7 @@
 #   SUBMIT, SUBMIT_DOWNLOAD, SUBMIT_FINETUNE, SUBMIT_GPU, SUBMIT_CPU    further options for qsub: for all jobs, for one,
 #              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert)
 #   HF_DTYPE   of the weights in OUT_DIR/RUN_NAME/hf     bf16
+#   MEMPROBE_ARGS  further options for fsdp-memprobe, such as --calibration runs
 #   EVAL_ARGS  further options for fsdp-eval
 #
 #PBS -l select=1:system=polaris

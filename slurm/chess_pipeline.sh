@@ -13,6 +13,7 @@
 #              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert); SBATCH_ACCOUNT and
 #              its like work as well
 #   HF_DTYPE   of the weights in OUT_DIR/RUN_NAME/hf     bf16
+#   MEMPROBE_ARGS  further options for fsdp-memprobe, such as --calibration runs
 #   EVAL_ARGS  further options for fsdp-eval
 set -euo pipefail
 

@@ -154,6 +154,8 @@ finetune_mark() { # the script's own arguments
     for ((i = 0; i < ${#options[@]}; i += 2)); do
         case ${options[i]} in
             --batch_size_per_device | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
+            # A login node without GPUs has another default than the nodes that train.
+            --precision) if [[ -n ${PRECISION:-} ]]; then words+=(--precision "$PRECISION"); fi ;;
             --config) words+=("plan $(cksum <"$PLAN" 2>/dev/null || true)") ;;
             *) words+=("${options[i]}" "${options[i + 1]}") ;;
         esac

@@ -3,24 +3,52 @@
 
 # Each stage runs as a job; ends the script on failure. $@: the fine-tune's arguments
 stage_bf16check() {
+    local code=0 found=${DEVICE:-auto}
+    chess_options "$@"
+    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) ||
+        die "fsdp-finetune does not take these options: ${options[*]} $*" 2
     choose_launcher
     mkdir -p "$run_dir"
-    "${launch[@]}" "$FSDP_BIN/fsdp-bf16check" --device "${DEVICE:-auto}" --json >"$run_dir/bf16check.json" ||
-        die "fsdp-bf16check ended with code $?: see $run_dir/bf16check.json" 3
-    mark bf16check "${DEVICE:-auto}"
+    "${launch[@]}" "$FSDP_BIN/fsdp-bf16check" --device "${DEVICE:-auto}" --json >"$run_dir/bf16check.json" || code=$?
+    if ((code == 3)) && [[ $(configured precision) != bf*16 ]]; then
+        say "no native bf16 (see $run_dir/bf16check.json), which precision $(configured precision) does not need"
+        found=$(without_native_bf16 "$@")
+    elif ((code)); then
+        die "fsdp-bf16check ended with code $code: see $run_dir/bf16check.json" 3
+    fi
+    mark bf16check "$found"
 }
+# What was found once holds for every precision where bf16 is native, elsewhere for these options alone.
+without_native_bf16() { echo "${DEVICE:-auto} without native bf16, for ${PRECISION:-} $*"; }
+bf16check_holds() { has_mark bf16check "${DEVICE:-auto}" || has_mark bf16check "$(without_native_bf16 "$@")"; }
 
 stage_memprobe() {
     PLAN=''
     chess_options "$@"
+    memprobe_options
     choose_launcher
     mkdir -p "$run_dir"
-    "${launch[@]}" "$FSDP_BIN/fsdp-memprobe" "${options[@]}" "$@" --write-plan "$run_dir/plan.ini" ||
+    "${launch[@]}" "$FSDP_BIN/fsdp-memprobe" "${options[@]}" "$@" "${words[@]}" --write-plan "$run_dir/plan.ini" ||
         die "fsdp-memprobe ended with code $?"
     [[ -s $run_dir/plan.ini ]] || die "fsdp-memprobe wrote no $run_dir/plan.ini"
-    mark memprobe "$(memprobe_mark)"
+    mark memprobe "$(memprobe_mark "$@")"
 }
-memprobe_mark() { echo "${options[*]}"; }
+memprobe_options() { # after chess_options: the words that follow the fine-tune's options
+    local extra
+    words=()
+    # The largest batch per device is looked for unless one is named.
+    if [[ -z ${BATCH_SIZE_PER_DEVICE:-} && $given != *" --batch"[_-]size* ]]; then words+=(--search); fi
+    read -ra extra <<<"${MEMPROBE_ARGS:-}"
+    words+=("${extra[@]}")
+}
+memprobe_mark() { # the fine-tune's arguments
+    memprobe_options
+    echo "$(without_default_precision "${options[*]}") $* ${words[*]}"
+}
+# A login node without GPUs takes another precision by default than the nodes that train: no mark holds the default.
+without_default_precision() { # WORDS
+    if [[ -n ${PRECISION:-} ]]; then echo "$1"; else echo "${1/ --precision $default_precision/}"; fi
+}
 
 need_finetune() {
     finetune_holds "$@" || die "$run_dir holds no finished fine-tune with these options: run the finetune stage first" 4
@@ -71,7 +99,7 @@ stage_eval() {
     cat "$run_dir/eval.json"
     mark eval "$(eval_mark)"
 }
-eval_mark() { echo "$(final_checkpoint) ${HF_DTYPE:-bf16} ${words[*]}"; }
+eval_mark() { without_default_precision "$(final_checkpoint) ${HF_DTYPE:-bf16} ${words[*]}"; }
 eval_holds() {
     local words
     chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) || return 1
@@ -116,7 +144,7 @@ chess_pipeline() {
 
     if [[ ! -x $FSDP_BIN/fsdp-bf16check ]]; then
         line bf16check - "fsdp-bf16check: not in FSDP_BIN, stage left out"
-    elif has_mark bf16check "${DEVICE:-auto}"; then
+    elif bf16check_holds "$@"; then
         line bf16check - holds
     else
         add_stage bf16check "$@"
@@ -128,7 +156,7 @@ chess_pipeline() {
     elif [[ -n $PLAN ]]; then
         line memprobe - "left out, PLAN=$PLAN is given"
     else
-        if [[ -s $run_dir/plan.ini ]] && has_mark memprobe "$(memprobe_mark)"; then
+        if [[ -s $run_dir/plan.ini ]] && has_mark memprobe "$(memprobe_mark "$@")"; then
             line memprobe - holds
         else
             rm -f "$run_dir/plan.ini"
