@@ -11,10 +11,15 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "lib/kernels/kernels.hpp"
 #include "lib/model/ops.hpp"
@@ -181,23 +186,53 @@ bool use_short_rows(const at::Tensor& qkv, const AttentionShape& s) {
   return runs_on_host(qkv.device()) && (s.length <= kShortRow || s.dropout > 0);
 }
 
+/// [B * H * L, L], on the host
+at::Tensor dropout_mask(const AttentionShape& s) {
+  const MemoryScope scope(MemoryCategory::activations, true);
+  auto mask = at::ones({s.rows * s.heads * s.length, s.length}, at::TensorOptions(at::kFloat).device(host_device()));
+  if (!simulating()) ops::dropout(mask, score_keys(s), s.dropout);
+  return mask;
+}
+
 /// Attention by its formula, for dropout on other devices: a fused kernel would draw a mask of its own, another one
 /// when activation checkpointing runs the forward again.
 at::Tensor formula_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
   auto scores =
       at::matmul(q, for_every_head(k, s).transpose(-2, -1)).to(at::kFloat) * static_cast<double>(score_scale(s));
   const auto future = at::ones({s.length, s.length}, scores.options().dtype(at::kBool)).triu(1);
-  const auto probs = scores.masked_fill(future, -INFINITY).softmax(-1);
-  auto mask = at::ones({s.rows * s.heads * s.length, s.length}, at::kFloat);
-  ops::dropout(mask, score_keys(s), s.dropout);
-  return at::matmul((probs * mask.view(probs.sizes()).to(probs.device())).to(v.scalar_type()), for_every_head(v, s));
+  const auto masked = scores.masked_fill(future, -INFINITY);
+  const auto probs = simulating_cuda() ? detail::simulated_softmax(masked, false) : masked.softmax(-1);
+  auto mask = dropout_mask(s);
+  mask = mask.view(probs.sizes());
+  // A meta tensor that stands for the host's does not move.
+  const auto device_mask = simulating_cuda() ? at::empty_like(mask) : mask.to(probs.device());
+  return at::matmul((probs * device_mask).to(v.scalar_type()), for_every_head(v, s));
 }
 
 /// Forward on devices without kernels of ours.
 at::Tensor device_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& s) {
   if (s.dropout > 0) return formula_attention(q, k, v, s);
+  if (simulating()) return detail::simulated_plain_attention(q, k, v, s);
   return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true, std::nullopt, /*enable_gqa=*/s.group() > 1);
 }
+
+/// Where gradients of q, k and v end. What torch::autograd::grad returns is also held by the engine's thread for a
+/// moment more, by chance until after the next allocation: memory would not be the same in each run.
+class PackedGradient final : public torch::autograd::Node {
+ public:
+  explicit PackedGradient(const AttentionShape& shape) : shape_(shape) {}
+  at::Tensor target;  ///< packed, of the shape of qkv
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    const auto taken = std::move(grads);
+    for (std::size_t i = 0; i < taken.size(); ++i) part(target, shape_, static_cast<std::int64_t>(i)).copy_(taken[i]);
+    target.reset();
+    return {};
+  }
+
+ private:
+  AttentionShape shape_;
+};
 
 at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
   return x_BHLD.transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
@@ -213,7 +248,8 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
     if (!keep_for_backward) saved = {};
     return out;
   }
-  if (simulating()) return detail::simulated_attention(qkv_N3D, shape, keep_for_backward, saved);
+  const bool fused = simulating() && detail::has_simulated_kernel(qkv_N3D, shape);
+  if (fused) return detail::simulated_attention(qkv_N3D, shape, keep_for_backward, saved);
   const auto q = part(qkv_N3D, shape, 0);
   const auto k = part(qkv_N3D, shape, 1);
   const auto v = part(qkv_N3D, shape, 2);
@@ -226,9 +262,9 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
   if (!keep_for_backward) return merge_heads(device_attention(q, k, v, shape), shape);
   // Other devices choose among several fused kernels; autograd knows each one's backward.
   const at::AutoGradMode with_graph(true);
-  saved.graph_q = q.detach().requires_grad_(true);
-  saved.graph_k = k.detach().requires_grad_(true);
-  saved.graph_v = v.detach().requires_grad_(true);
+  const std::shared_ptr<PackedGradient> gradient(new PackedGradient(shape), torch::autograd::deleteNode);
+  std::tie(saved.graph_q, saved.graph_k, saved.graph_v) = std::tuple(q.detach(), k.detach(), v.detach());
+  for (auto* x : {&saved.graph_q, &saved.graph_k, &saved.graph_v}) torch::autograd::set_history(*x, gradient);
   saved.graph_out = device_attention(saved.graph_q, saved.graph_k, saved.graph_v, shape);
   return merge_heads(saved.graph_out.detach(), shape);
 }
@@ -237,7 +273,8 @@ at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Te
                                      const AttentionShape& shape, AttentionSaved& saved) {
   if (shape.rows == 0) return at::empty_like(qkv_N3D);
   if (use_short_rows(qkv_N3D, shape)) return short_row_backward(grad_out_ND, qkv_N3D, shape, saved);
-  if (simulating()) return detail::simulated_attention_backward(grad_out_ND, qkv_N3D, shape, saved);
+  const bool fused = simulating() && detail::has_simulated_kernel(qkv_N3D, shape);
+  if (fused) return detail::simulated_attention_backward(qkv_N3D, shape, saved);
   auto grad_qkv = at::empty_like(qkv_N3D);
   const auto write = [&](std::int64_t which, const at::Tensor& grad) { part(grad_qkv, shape, which).copy_(grad); };
   if (qkv_N3D.device().is_cpu()) {
@@ -249,9 +286,8 @@ at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Te
     write(1, sum_of_groups(gk, shape));
     write(2, sum_of_groups(gv, shape));
   } else {
-    const auto grads = torch::autograd::grad({saved.graph_out}, {saved.graph_q, saved.graph_k, saved.graph_v},
-                                             {heads_of(grad_out_ND, shape)});
-    for (std::size_t i = 0; i < grads.size(); ++i) write(static_cast<std::int64_t>(i), grads[i]);
+    static_cast<PackedGradient&>(*saved.graph_q.grad_fn()).target = grad_qkv;
+    torch::autograd::backward({saved.graph_out}, {heads_of(grad_out_ND, shape)});
   }
   saved = {};
   return grad_qkv;

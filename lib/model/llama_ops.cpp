@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "lib/model/row_loops.hpp"
+#include "lib/model/simulated_ops.hpp"
 
 namespace fsdp::ops {
 
@@ -101,14 +102,14 @@ at::Tensor rms_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residu
     const auto rstd = part(saved.rstd_N).reshape({rows, 1});
     const auto normal = part(x_ND).to(at::kFloat) * rstd;
     const auto grad = part(grad_ND).to(at::kFloat);
-    grad_gamma_D.add_((grad * normal).sum(at::IntArrayRef{0}));
+    grad_gamma_D.add_(column_sums(grad * normal));
     const auto scaled = grad * gamma;
     auto dx = (scaled - normal * (scaled * normal).mean(at::IntArrayRef{1}, true)) * rstd;
     if (residual_ND.defined()) dx.add_(part(residual_ND));
     part(dx_ND).copy_(dx);
     if (out_again_ND != nullptr) part(*out_again_ND).copy_(normal * gamma);
   });
-  if (grad_y_bias_D != nullptr) grad_y_bias_D->add_(dx_ND.sum(at::IntArrayRef{0}, false, at::kFloat));
+  if (grad_y_bias_D != nullptr) grad_y_bias_D->add_(column_sums(dx_ND));
   return dx_ND;
 }
 

@@ -177,7 +177,7 @@ at::Tensor layer_norm_backward(const at::Tensor& grad_ND, const at::Tensor& resi
   grads.gamma_D.add_(dgamma);
   grads.beta_D.add_(dbeta);
   if (residual_ND.defined()) dx.add_(residual_ND);
-  if (grads.y_bias_D != nullptr) grads.y_bias_D->add_(dx.sum(at::IntArrayRef{0}, false, at::kFloat));
+  if (grads.y_bias_D != nullptr) grads.y_bias_D->add_(column_sums(dx));
   return dx;
 }
 
@@ -209,7 +209,7 @@ void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tenso
   }
   if (out_again_NF != nullptr) *out_again_NF = at::gelu(pre_NF, "tanh");
   grad_NF.copy_(at::gelu_backward(grad_NF, pre_NF, "tanh"));
-  grad_bias_F.add_(grad_NF.sum(at::IntArrayRef{0}, false, at::kFloat));
+  grad_bias_F.add_(column_sums(grad_NF));
 }
 
 void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) {
@@ -236,7 +236,7 @@ void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) {
     });
     return;
   }
-  sum_D.add_(x_ND.sum(at::IntArrayRef{0}, false, at::kFloat));
+  sum_D.add_(column_sums(x_ND));
 }
 
 void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) {
@@ -284,7 +284,7 @@ LossResult cross_entropy(at::Tensor& logits_NV, const at::Tensor& targets_N, std
   const auto real = logits_NV.narrow(1, 0, vocab);
   const auto counts = targets_N.ge(0);
   const auto target = targets_N.clamp_min(0).to(at::kLong).unsqueeze(1);
-  auto log_probs = at::log_softmax(real, 1, at::kFloat);
+  auto log_probs = simulating_cuda() ? simulated_log_softmax(real) : at::log_softmax(real, 1, at::kFloat);
   const auto mask = counts.to(at::kFloat);
   const auto loss_sum = (log_probs.gather(1, target).squeeze(1) * mask).sum(at::kDouble);
   result.loss_sum = simulating() ? 0.0 : -loss_sum.item<double>();

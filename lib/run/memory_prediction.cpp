@@ -1,7 +1,5 @@
 #include "lib/run/memory_prediction.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 
 #include "lib/base/error.hpp"
@@ -15,12 +13,6 @@ namespace {
 
 /// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
 constexpr int kSteps = 3;
-
-/// cuBLAS's, which PyTorch takes from the caching allocator once per stream: CUDABlas getChosenWorkspaceSize(), 2.11.
-std::int64_t cublas_workspace_bytes(const GpuCard& card) {
-  constexpr std::int64_t kKiB = 1024;
-  return card.compute_capability >= 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
-}
 
 SimulatedTraits traits_of(const MemoryRequest& request) {
   SimulatedTraits traits;
@@ -93,11 +85,6 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   trainer_options.batches = batches;
   trainer_options.shuffle = false;
   Trainer trainer(runtime, reader, trainer_options);
-  at::Tensor workspace;
-  if (on_card) {
-    const MemoryScope scope(MemoryCategory::workspace);
-    workspace = at::empty({cublas_workspace_bytes(*request.card)}, at::TensorOptions(at::kByte).device(device.device));
-  }
   std::vector<std::int32_t> first_moments;
   CommCounts before;
   for (int step = 0; step < kSteps; ++step) {

@@ -57,6 +57,7 @@ void onednn([[maybe_unused]] const at::Tensor& out, [[maybe_unused]] const at::T
 /// thread packs operands. The blocks' sizes follow from oneDNN's own choice of tiles; these are typical ones on
 /// AVX-512, measured, and below 1 MiB a thread in any case.
 void simulate_scratch(const at::Tensor& a, const at::Tensor& b) {
+  simulate_blas_workspace();
   if (!simulating() || !runs_on_host(a.device())) return;
   const bool wide = use_onednn(a, b);
   if (!wide && !(a.scalar_type() == at::kBFloat16 && onednn_multiplies_bf16())) return;

@@ -1,5 +1,6 @@
 #include "lib/tensor/memory_recorder.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
 
@@ -15,6 +16,7 @@ struct MemoryRecorder::State {
   std::int32_t next_block = 0;
   std::int64_t external_bytes = 0;
   std::unordered_map<const void*, bool> on_host;  ///< by address
+  at::Tensor blas_workspace;
 };
 
 /// The thread's recorder and what it writes beside each size.
@@ -106,7 +108,10 @@ MemoryRecorder::MemoryRecorder(const SimulatedTraits& traits) : state_(std::make
   state_->traits = traits;
   here().state = state_;
 }
-MemoryRecorder::~MemoryRecorder() { here().state = nullptr; }
+MemoryRecorder::~MemoryRecorder() {
+  state_->blas_workspace.reset();  // it holds on to the state
+  here().state = nullptr;
+}
 
 const MemoryLog& MemoryRecorder::log() const { return state_->log; }
 const SimulatedTraits& MemoryRecorder::traits() const { return state_->traits; }
@@ -117,6 +122,17 @@ const SimulatedTraits& simulated_traits() {
   return here().state->traits;
 }
 bool simulating_cuda() { return simulating() && here().state->traits.device == SimulatedDevice::cuda; }
+void simulate_blas_workspace() {
+  if (!simulating_cuda()) return;
+  auto& workspace = here().state->blas_workspace;
+  if (workspace.defined()) return;
+  constexpr std::int64_t kKiB = 1024;
+  // CUDABlas.cpp, parseChosenWorkspaceSize(), PyTorch 2.11.
+  const std::int64_t bytes =
+      simulated_traits().compute_capability >= 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
+  const MemoryScope scope(MemoryCategory::workspace);
+  workspace = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
+}
 bool runs_on_host(at::Device device) {
   return device.is_cpu() || (device.is_meta() && simulating() && !simulating_cuda());
 }

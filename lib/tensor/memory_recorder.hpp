@@ -77,6 +77,9 @@ bool simulating();
 const SimulatedTraits& simulated_traits();
 /// True when meta tensors stand for a GPU's here.
 bool simulating_cuda();
+/// Has the simulated GPU's cuBLAS take its workspace, once in a run: PyTorch allocates it at the first product and
+/// keeps it. Does nothing elsewhere.
+void simulate_blas_workspace();
 /// True for host memory, and for meta tensors that stand for it: the CPU kernels are what runs.
 bool runs_on_host(at::Device device);
 /// The host, or what stands for it here.
