@@ -101,6 +101,10 @@ std::shared_ptr<DeviceBackend> open_backend(const std::filesystem::path& library
 
 }  // namespace detail
 
+std::int64_t bytes_outside_allocator(const DeviceBackend& backend, int device) {
+  return backend.info(device).total_bytes - backend.free_bytes(device) - backend.memory(device).reserved_bytes;
+}
+
 std::shared_ptr<DeviceBackend> load_cuda_backend(std::string* why_not) {
   std::string unwanted;
   std::string& reason = why_not != nullptr ? *why_not : unwanted;

@@ -57,6 +57,9 @@ class DeviceBackend {
   virtual void synchronize(int device) = 0;
 };
 
+/// Bytes of the device that are in use and not the caching allocator's: contexts, NCCL, other programs.
+std::int64_t bytes_outside_allocator(const DeviceBackend& backend, int device);
+
 /// Loads libfsdp_cuda.so from beside the program (../lib/fsdp, ../lib). Call it before the first tensor: LibTorch
 /// remembers for good whether it had CUDA when it was first asked.
 /// \param why_not  receives one line when null is returned; may be null

@@ -39,6 +39,9 @@ void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_n
   if (device_.backend != nullptr) {
     if (options_.sharding.collectives != "auto") return;  // of tests
     request.card = card_of(device_.backend->info(device_.device.index()));
+    // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
+    request.context_bytes = std::max(usual_overheads(*request.card, 0, false).context_bytes,
+                                     bytes_outside_allocator(*device_.backend, device_.device.index()));
   }
   prediction_ = predict_memory(request);
 }
@@ -84,8 +87,7 @@ void FinetuneJob::report_memory(nlohmann::json& report) {
   outcome.device = "cpu";
   if (gpu) {
     const auto info = device_.backend->info(device_.device.index());
-    const auto memory = device_.backend->memory(device_.device.index());
-    const auto outside = info.total_bytes - device_.backend->free_bytes(device_.device.index()) - memory.reserved_bytes;
+    const auto outside = bytes_outside_allocator(*device_.backend, device_.device.index());
     outcome.device = info.name;
     outcome.card_bytes = info.total_bytes;
     outcome.overhead_bytes =

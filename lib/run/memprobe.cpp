@@ -74,8 +74,7 @@ class MemprobeJob {
                       world_.size(), options_.ranks, options_.ranks));
     }
     if (options_.measure && device_.backend != nullptr) {
-      const int device = device_.device.index();
-      in_use_bytes_ = device_.backend->info(device).total_bytes - device_.backend->free_bytes(device);
+      in_use_bytes_ = bytes_outside_allocator(*device_.backend, device_.device.index());
     }
     for (const auto& path : options_.calibrations) {
       const auto more = read_memory_outcomes(path);

@@ -1,0 +1,77 @@
+"""fsdp-finetune on a GPU that is only pretended (pretended_card.hpp): what it says of memory, and what it refuses.
+
+Losses mean nothing here, kernels compute nothing; memory is that of PyTorch's own operators and allocator, over the NCCL
+path of the program.
+"""
+
+import json
+import os
+import unittest
+
+import fsdp_cli
+import memprobe_cli
+
+MIB = 2**20
+OUTSIDE = 700 * MIB  # of the card, in the hands of the context and others
+
+
+@unittest.skipUnless(os.environ.get("FSDP_PRETENDED_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
+class Gpu(fsdp_cli.Case):
+    def run_on(self, card, program, arguments, ranks=0, outside=OUTSIDE):
+        pretended = {"LD_PRELOAD": os.environ["FSDP_PRETENDED_CUDA"], "FSDP_PRETENDED_GPU": card,
+                     "FSDP_PRETENDED_OUTSIDE": str(outside)}
+        return fsdp_cli.run(program, arguments, ranks=ranks, env=pretended, limit_seconds=200)
+
+    def train(self, name, *more, ranks=2, card="a100-40g", outside=OUTSIDE):
+        return self.run_on(card, "fsdp-finetune", [*memprobe_cli.MINGPT_S, "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5",
+                                                   "--batch-size", 2, "--max-steps", 3, "--out-dir", self.runs, "--run-name", name,
+                                                   "--device", "cuda", *more], ranks=ranks, outside=outside)
+
+    def outcome(self, name):
+        return json.loads((self.run_directory(name) / "memory.json").read_text())
+
+    def test_what_was_predicted_is_what_it_takes(self):
+        for ranks, more in ((1, []), (2, ["--precision", "bf16"]), (2, ["--sharding", "grad-shard", "--gradient-accumulation-steps", 2]),
+                            (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"])):
+            with self.subTest(ranks=ranks, more=more):
+                result = self.train("run", *more, ranks=ranks)
+                self.assertEqual(result.code, 0, str(result))
+                self.assertRegex(result.err, r"reserved, [0-9.]+ % of the card, and 700 MiB outside the allocator .* 0 cudaMalloc retries")
+                found = self.outcome("run")
+                self.assertLess(abs(found["relative_error"]), 0.005, found)  # required: 3 %
+                self.assertEqual((found["card_bytes"], found["overhead_bytes"]), (40338 * MIB, OUTSIDE))
+
+    def test_ranks_over_nccl_measure_what_was_predicted(self):
+        for sharding, precision in (("full-shard", "bf16"), ("no-shard", "float32"), ("grad-shard", "bf16")):
+            with self.subTest(sharding=sharding):
+                result = self.run_on("a100-40g", "fsdp-memprobe", [*memprobe_cli.MINGPT_S, "--batch-size", 2, "--sharding", sharding, "--precision", precision,
+                                                                   "--device", "cuda", "--measure", "--json", "--quiet"], ranks=2)
+                self.assertEqual(result.code, 0, str(result))
+                self.assertLess(abs(result.json()["relative_error"]), 0.005, str(result))
+
+    def test_retries_are_foreseen_and_reported(self):
+        self.train("roomy", ranks=1)
+        wanted = self.outcome("roomy")["measured_bytes"]
+        tight = self.train("tight", ranks=1, outside=40338 * MIB - wanted + 2 * MIB)
+        self.assertEqual(tight.code, 0, str(tight))
+        self.assertRegex(tight.err, "warning: .*more than the GPU has: expect")
+        self.assertRegex(tight.err, "warning: [1-9][0-9]* cudaMalloc retries: .*smaller --batch-size")
+        self.assertGreater(self.outcome("tight")["alloc_retries"], 0)
+
+    def test_earlier_runs_tell_what_is_outside_the_allocator(self):
+        self.train("calibrated", ranks=2)
+        found = memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 2, "--gpu", "a100-40g", "--calibration", self.run_directory("calibrated")])
+        self.assertEqual(found["breakdown"]["cuda_context"] + found["breakdown"]["nccl"], OUTSIDE)
+
+    def test_emulated_bf16_is_refused(self):
+        for ranks in (1, 2):
+            refused = self.train("t4", "--precision", "bf16", ranks=ranks, card="t4")
+            self.assertEqual(refused.code, 2, str(refused))
+            self.assertRegex(refused.err, "error: --precision bf16 would be emulated: rank 0, .*7.5 has no bf16 units")
+        allowed = self.train("t4", "--precision", "bf16", "--allow-emulated-bf16", ranks=1, card="t4")
+        self.assertEqual(allowed.code, 0, str(allowed))
+        self.assertIn("bf16 is emulated here", allowed.err)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()

@@ -1,0 +1,133 @@
+"""fsdp-memprobe's prediction for a GPU against PyTorch's own CUDA operators and caching allocator, without a GPU.
+
+They run on a driver that only pretends (pretended_card.hpp): kernels do nothing, memory is addresses. Every allocation
+of three training steps is the operators' own, so what is compared are their bytes, their order, and what the allocator
+makes of them. Not compared: the CUDA context, NCCL's buffers, and the workspace that the real cuBLAS and cuDNN would
+choose (the pretended ones take none beyond what PyTorch gives them).
+
+FSDP_ALL=1 runs whole models (GPT-2 small, a Llama of 1.2 billion parameters, CodeLlama-7b) in more combinations.
+"""
+
+import itertools
+import os
+import unittest
+
+import fsdp_cli
+import memprobe_cli
+
+ALL = bool(os.environ.get("FSDP_ALL"))
+MIB = 2**20
+# Requirement: 3 %. What is left is the small allocations that the simulation leaves out.
+LIMIT = 0.005
+
+GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12, "--embed-size", 768, "--vocab-size", 50257, "--seq-len", 1024]
+LLAMA_1B = dict(memprobe_cli.CODELLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16 if ALL else 2,
+                num_key_value_heads=8, vocab_size=128256 if ALL else 16032, tie_word_embeddings=True)
+# Heads of 128, in a size that fits small cards.
+CODELLAMA = dict(memprobe_cli.CODELLAMA, num_hidden_layers=1, vocab_size=4000)
+
+
+@unittest.skipUnless(os.environ.get("FSDP_PRETENDED_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
+class Gpu(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.worst = 0.0
+
+        def model(name, config, *options):
+            (cls.folder / name).mkdir()
+            return ["--model", memprobe_cli.write_config(cls.folder / name, config), *options]
+
+        cls.llama = model("llama", LLAMA_1B, "--seq-len", 1024)
+        cls.codellama = model("codellama", CODELLAMA, "--seq-len", 512)
+        cls.codellama_7b = model("codellama-7b", memprobe_cli.CODELLAMA, "--seq-len", 512)
+
+    @classmethod
+    def tearDownClass(cls):
+        fsdp_cli.say(f"largest deviation of reserved memory {100 * cls.worst:.3f} %")
+
+    def report(self, card, arguments, outside_bytes=0, codes=(0,)):
+        """What the probe says with `outside_bytes` of the card in other hands."""
+        pretended = {"LD_PRELOAD": os.environ["FSDP_PRETENDED_CUDA"], "FSDP_PRETENDED_GPU": card,
+                     "FSDP_PRETENDED_OUTSIDE": str(outside_bytes)}
+        ranks = [] if "--ranks" in arguments else ["--ranks", 4]
+        result = fsdp_cli.run("fsdp-memprobe", [*arguments, *ranks, "--ranks-per-node", 4, "--gpu", card, "--device", "cuda", "--measure",
+                                                "--cuda-context", outside_bytes, "--margin", 0, "--json", "--quiet"],
+                              limit_seconds=600, env=pretended)
+        self.assertIn(result.code, codes, str(result))
+        return result.json()
+
+    def check(self, card, arguments, **more):
+        with self.subTest(card=card, arguments=" ".join(map(str, arguments))):
+            found = self.report(card, [*arguments, "--alone"], **more)
+            measured = found["measured"]
+            error = found["reserved_peak_bytes"] / measured["reserved_peak_bytes"] - 1
+            type(self).worst = max(self.worst, abs(error))
+            self.assertLess(abs(error), LIMIT, found)
+            self.assertEqual((found["alloc_retries"], 0), (measured["alloc_retries"], measured["ooms"]))
+            # The allocator counts whole blocks, the prediction what tensors asked for.
+            self.assertLess(abs(found["peak_tensor_bytes"] / measured["peak_bytes"] - 1), 0.03)
+            return found
+
+    def test_cards_and_kernels_of_attention(self):
+        gpt2, llama, codellama = [*GPT2, "--batch-size", 4], [*self.llama, "--batch-size", 2], [*self.codellama, "--batch-size", 4]
+        self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient
+        self.check("t4", [*gpt2, "--precision", "bf16"])  # plain operators: no bf16 there
+        self.check("t4", [*codellama, "--precision", "fp16"])
+        self.check("a10", [*codellama, "--precision", "float32"])
+        self.check("a100-40g", [*llama, "--precision", "bf16"])  # flash, shared heads of keys
+        self.check("a100-40g", [*llama, "--precision", "float32"])  # plain operators for shared heads
+        self.check("h100", [*llama, "--precision", "bf16"])  # cuDNN
+        self.check("h100", [*gpt2, "--precision", "float32", "--activation-checkpointing", "all"])
+        self.check("b200", [*codellama, "--precision", "bf16", "--activation-checkpointing", "all"])
+        self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1])  # a mask made on the host
+
+    def test_strategies(self):
+        for sharding, recompute in itertools.product(["grad-shard", "no-shard", "hybrid-full-shard"], ["none", "all"] if ALL else ["none"]):
+            ranks = ["--ranks", 8] if "hybrid" in sharding else []
+            self.check("a100-80g", [*self.llama, "--batch-size", 1, "--precision", "bf16", "--sharding", sharding,
+                                    "--activation-checkpointing", recompute, *ranks])
+
+    def test_schedules(self):
+        job = [*GPT2, "--batch-size", 2, "--precision", "bf16"]
+        self.check("a100-80g", [*job, "--gradient-accumulation-steps", 3])
+        self.check("a100-80g", [*job, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch", "--cpu-offload"])
+        self.check("a100-80g", [*job, "--forward-prefetch", "--no-limit-all-gathers", "--activation-checkpointing", "every:2"])
+        if ALL:
+            for more in (["--backward-prefetch", "none"], ["--wrap", "none"], ["--param-dtype", "bf16", "--reduce-dtype", "float32"]):
+                self.check("a100-80g", [*job, *more])
+
+    def test_a_tight_card_retries_as_often_as_predicted(self):
+        nccl = 64 * MIB
+        gpt2 = [*GPT2[2:], "--num-layers", 12, "--batch-size", 8, "--precision", "float32", "--sharding", "grad-shard"]
+        llama = [*self.llama, "--batch-size", 4, "--precision", "bf16"]
+        for card, job, missing in [("t4", gpt2, [2]), *([("a100-80g", llama, [2, 64, 128])] if ALL else [])]:
+            job = [*job, "--nccl-buffers", nccl]
+            roomy = self.check(card, job)
+            for mib in missing:
+                capacity = roomy["reserved_peak_bytes"] - mib * MIB
+                tight = self.check(card, job, outside_bytes=roomy["budget_bytes"] - nccl - capacity, codes=(0, 3))
+                self.assertGreater(tight["measured"]["alloc_retries"], 0)
+                self.assertLessEqual(tight["measured"]["reserved_peak_bytes"], capacity)
+
+    def test_the_largest_batch_without_a_retry(self):
+        searches = [("t4", [*GPT2, "--precision", "bf16", "--activation-checkpointing", "all"], 12000 * MIB)]
+        if ALL:
+            searches += [("t4", [*GPT2, "--precision", "float32"], 400 * MIB), ("a100-40g", [*GPT2, "--precision", "bf16"], 500 * MIB),
+                         ("a100-40g", [*self.llama, "--precision", "bf16"], 500 * MIB),
+                         ("a100-80g", [*self.llama, "--precision", "bf16", "--activation-checkpointing", "all"], 500 * MIB)]
+        for card, job, outside in searches:
+            with self.subTest(card=card, job=" ".join(map(str, job))):
+                found = self.report(card, [*job, "--search"], outside_bytes=outside)
+                fsdp_cli.say(f"largest batch: predicted {found['predicted_largest_batch_per_device']}, measured {found['largest_batch_per_device']}")
+                self.assertGreater(found["largest_batch_per_device"], 1)
+                self.assertIn(found["largest_batch_per_device"] - found["predicted_largest_batch_per_device"], (0, 1))
+
+    @unittest.skipUnless(ALL, "needs a minute: FSDP_ALL=1")
+    def test_codellama_7b_whole(self):
+        for recompute, batch in (("none", 31), ("all", 64)):
+            self.check("a100-80g", [*self.codellama_7b, "--batch-size", batch, "--precision", "bf16", "--activation-checkpointing", recompute])
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
