@@ -240,25 +240,11 @@ at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
 
 }  // namespace
 
-at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& shape, bool keep_for_backward,
-                            AttentionSaved& saved) {
-  if (shape.rows == 0) return at::empty({0, shape.heads * shape.head_size}, qkv_N3D.options());
-  if (use_short_rows(qkv_N3D, shape)) {
-    auto out = short_row_forward(qkv_N3D, shape, saved);
-    if (!keep_for_backward) saved = {};
-    return out;
-  }
-  const bool fused = simulating() && detail::has_simulated_kernel(qkv_N3D, shape);
-  if (fused) return detail::simulated_attention(qkv_N3D, shape, keep_for_backward, saved);
-  const auto q = part(qkv_N3D, shape, 0);
-  const auto k = part(qkv_N3D, shape, 1);
-  const auto v = part(qkv_N3D, shape, 2);
-  if (qkv_N3D.device().is_cpu()) {
-    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-        q, for_every_head(k, shape), for_every_head(v, shape), 0.0, /*is_causal=*/true);
-    if (keep_for_backward) saved.logsumexp = logsumexp;
-    return merge_heads(out, shape);
-  }
+namespace detail {
+
+at::Tensor device_causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& shape, bool keep_for_backward,
+                                   AttentionSaved& saved) {
+  const auto q = part(qkv_N3D, shape, 0), k = part(qkv_N3D, shape, 1), v = part(qkv_N3D, shape, 2);
   if (!keep_for_backward) return merge_heads(device_attention(q, k, v, shape), shape);
   // Other devices choose among several fused kernels; autograd knows each one's backward.
   const at::AutoGradMode with_graph(true);
@@ -269,26 +255,55 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
   return merge_heads(saved.graph_out.detach(), shape);
 }
 
+at::Tensor device_causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D,
+                                            const AttentionShape& shape, AttentionSaved& saved) {
+  auto grad_qkv = at::empty_like(qkv_N3D);
+  static_cast<PackedGradient&>(*saved.graph_q.grad_fn()).target = grad_qkv;
+  torch::autograd::backward({saved.graph_out}, {heads_of(grad_out_ND, shape)});
+  saved = {};
+  return grad_qkv;
+}
+
+}  // namespace detail
+
+at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& shape, bool keep_for_backward,
+                            AttentionSaved& saved) {
+  if (shape.rows == 0) return at::empty({0, shape.heads * shape.head_size}, qkv_N3D.options());
+  if (use_short_rows(qkv_N3D, shape)) {
+    auto out = short_row_forward(qkv_N3D, shape, saved);
+    if (!keep_for_backward) saved = {};
+    return out;
+  }
+  const bool fused = simulating() && detail::has_simulated_kernel(qkv_N3D, shape);
+  if (fused) return detail::simulated_attention(qkv_N3D, shape, keep_for_backward, saved);
+  if (qkv_N3D.device().is_cpu()) {
+    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        part(qkv_N3D, shape, 0), for_every_head(part(qkv_N3D, shape, 1), shape),
+        for_every_head(part(qkv_N3D, shape, 2), shape), 0.0, /*is_causal=*/true);
+    if (keep_for_backward) saved.logsumexp = logsumexp;
+    return merge_heads(out, shape);
+  }
+  return detail::device_causal_attention(qkv_N3D, shape, keep_for_backward, saved);
+}
+
 at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D, const at::Tensor& out_ND,
                                      const AttentionShape& shape, AttentionSaved& saved) {
   if (shape.rows == 0) return at::empty_like(qkv_N3D);
   if (use_short_rows(qkv_N3D, shape)) return short_row_backward(grad_out_ND, qkv_N3D, shape, saved);
   const bool fused = simulating() && detail::has_simulated_kernel(qkv_N3D, shape);
   if (fused) return detail::simulated_attention_backward(qkv_N3D, shape, saved);
+  if (!qkv_N3D.device().is_cpu()) {
+    return detail::device_causal_attention_backward(grad_out_ND, qkv_N3D, shape, saved);
+  }
   auto grad_qkv = at::empty_like(qkv_N3D);
   const auto write = [&](std::int64_t which, const at::Tensor& grad) { part(grad_qkv, shape, which).copy_(grad); };
-  if (qkv_N3D.device().is_cpu()) {
-    auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        heads_of(grad_out_ND, shape), part(qkv_N3D, shape, 0), for_every_head(part(qkv_N3D, shape, 1), shape),
-        for_every_head(part(qkv_N3D, shape, 2), shape), heads_of(out_ND, shape), saved.logsumexp, 0.0,
-        /*is_causal=*/true);
-    write(0, gq);
-    write(1, sum_of_groups(gk, shape));
-    write(2, sum_of_groups(gv, shape));
-  } else {
-    static_cast<PackedGradient&>(*saved.graph_q.grad_fn()).target = grad_qkv;
-    torch::autograd::backward({saved.graph_out}, {heads_of(grad_out_ND, shape)});
-  }
+  auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      heads_of(grad_out_ND, shape), part(qkv_N3D, shape, 0), for_every_head(part(qkv_N3D, shape, 1), shape),
+      for_every_head(part(qkv_N3D, shape, 2), shape), heads_of(out_ND, shape), saved.logsumexp, 0.0,
+      /*is_causal=*/true);
+  write(0, gq);
+  write(1, sum_of_groups(gk, shape));
+  write(2, sum_of_groups(gv, shape));
   saved = {};
   return grad_qkv;
 }

@@ -45,6 +45,16 @@ at::Tensor causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& sha
 at::Tensor causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D, const at::Tensor& out_ND,
                                      const AttentionShape& shape, AttentionSaved& saved);
 
+namespace detail {
+
+/// Forward and backward on devices without kernels of ours: ATen's operators under autograd. They work on CPUs, too.
+at::Tensor device_causal_attention(const at::Tensor& qkv_N3D, const AttentionShape& shape, bool keep_for_backward,
+                                   AttentionSaved& saved);
+at::Tensor device_causal_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_N3D,
+                                            const AttentionShape& shape, AttentionSaved& saved);
+
+}  // namespace detail
+
 struct LayerCache;
 
 /// Attention of new tokens of one sequence to all so far: keys and values of the new ones join the cache.

@@ -69,25 +69,20 @@ std::vector<MemoryOutcome> read_memory_outcomes(const std::filesystem::path& pat
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     if (std::filesystem::exists(it->path() / kFile, error)) files.push_back(it->path() / kFile);
   }
-  if (files.empty()) {
-    throw FormatError(path.string() + ": holds no " + kFile +
-                      ", nor does a directory in it: fsdp-finetune writes one "
-                      "into each run's directory when the run ends");
-  }
   std::sort(files.begin(), files.end());
   std::vector<MemoryOutcome> outcomes;
   for (const auto& file : files) outcomes.push_back(read_outcome(file));
   return outcomes;
 }
 
-MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, std::int64_t card_bytes,
-                                   bool several_nodes) {
+MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, const CalibrationTarget& target) {
   MemoryCalibration calibration;
+  const auto card = static_cast<double>(target.card_bytes);
   for (const auto& outcome : outcomes) {
-    if ((outcome.card_bytes > 0) != (card_bytes > 0)) continue;
-    const auto same_card =
-        std::abs(static_cast<double>(outcome.card_bytes - card_bytes)) <= 0.02 * static_cast<double>(card_bytes);
-    if (card_bytes > 0 && same_card && (outcome.nodes > 1) == several_nodes) {
+    if ((outcome.card_bytes > 0) != (target.card_bytes > 0)) continue;
+    const bool same_card = std::abs(static_cast<double>(outcome.card_bytes) - card) <= 0.02 * card;
+    if (target.card_bytes > 0 && same_card && (outcome.nodes > 1) == target.several_nodes &&
+        outcome.communicators >= target.communicators) {
       calibration.overhead_bytes = std::max(calibration.overhead_bytes.value_or(0), outcome.overhead_bytes);
     }
     if (outcome.alloc_retries > 0) continue;

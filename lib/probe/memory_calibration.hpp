@@ -1,6 +1,7 @@
 #pragma once
 // How right predictions were: what runs were predicted to take, what they took, and what to make of it. Free of
 // LibTorch.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -28,8 +29,8 @@ double relative_error(const MemoryOutcome& outcome);
 
 nlohmann::json to_json(const MemoryOutcome& outcome);
 
-/// Of a memory.json, a run's directory, or a directory of runs.
-/// \throws FormatError naming the file, also where there is none
+/// Of a memory.json, a run's directory, or a directory of runs, which may hold none.
+/// \throws FormatError naming the file that is none, MissingInput
 std::vector<MemoryOutcome> read_memory_outcomes(const std::filesystem::path& path);
 
 /// What runs of a kind have shown.
@@ -37,15 +38,22 @@ struct MemoryCalibration {
   int runs = 0;
   double lowest_error = 0;  ///< of relative_error()
   double highest_error = 0;
-  std::optional<std::int64_t> overhead_bytes;  ///< the largest of runs on such a card, on one or on several nodes alike
+  std::optional<std::int64_t> overhead_bytes;  ///< the largest of jobs of the kind, see below
 
-  /// What must stay free that the worst of them would have fitted, as a part of what is predicted.
-  double margin() const { return lowest_error < 0 ? -lowest_error / (1 + lowest_error) : 0.0; }
+  /// What must stay free that the worst of them would have fitted, as a part of what is predicted, 1 at most.
+  double margin() const { return lowest_error < 0 ? std::min(1.0, -lowest_error / (1 + lowest_error)) : 0.0; }
 };
 
-/// Takes in the runs on GPUs or, where `card_bytes` is 0, those on CPUs. A card is the same when its memory is within
-/// 2 %. Runs with alloc retries say nothing about the peak they wanted and are left out.
-MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, std::int64_t card_bytes,
-                                   bool several_nodes);
+/// The job that is asked about.
+struct CalibrationTarget {
+  std::int64_t card_bytes = 0;  ///< 0: CPUs
+  int communicators = 0;        ///< mesh axes with more than one rank
+  bool several_nodes = false;
+};
+
+/// Errors are of all runs on GPUs or, for CPUs, of all on CPUs; runs with alloc retries say nothing about the peak they
+/// wanted and are left out. Overheads are of runs on such a card (memory within 2 %), on one or on several nodes alike,
+/// with at least as many communicators.
+MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, const CalibrationTarget& target);
 
 }  // namespace fsdp

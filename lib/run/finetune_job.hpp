@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/stop_signal.hpp"
+#include "lib/probe/memory_calibration.hpp"
 #include "lib/run/batches.hpp"
 #include "lib/run/checkpoint_save.hpp"
 #include "lib/run/foreign_model.hpp"
@@ -75,6 +76,7 @@ class FinetuneJob {
   void predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads);
   void describe_memory(int ranks_on_node);
   void note_step_memory(const StepReport& step);
+  std::string judge_prediction(MemoryOutcome& outcome, nlohmann::json& report);
   void report_memory(nlohmann::json& report);
   bool out_of_time() const;
   bool save_is_due(bool last_step);
@@ -111,7 +113,9 @@ class FinetuneJob {
   double last_loss_ = std::nan("");
   double last_val_loss_ = std::nan("");
   StepReport last_step_;
+  MemoryRequest memory_request_;
   std::optional<MemoryPrediction> prediction_;  ///< on rank 0
+  std::int64_t longest_row_ = 0;                ///< tokens, of the steps that are counted
   std::int64_t step_peak_bytes_ = 0;
   int undisturbed_steps_ = 0;
   bool was_disturbed_ = false;  ///< by a copy for a checkpoint, or a validation

@@ -1,13 +1,13 @@
 // What a job's memory will be, what it was, and how far the two are apart.
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <string_view>
 
 #include "lib/base/file.hpp"
 #include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/probe/memory_calibration.hpp"
 #include "lib/run/finetune_job.hpp"
 
 namespace fsdp::detail {
@@ -25,8 +25,8 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
 
 /// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options.
 void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads) {
-  if (world_.rank() != 0) return;
-  MemoryRequest request;
+  if (world_.rank() != 0 || (device_.backend != nullptr && options_.sharding.collectives != "auto")) return;
+  auto& request = memory_request_;
   request.config = config_;
   request.options = options_;
   request.options.batch_size = batches_.rows_per_micro_batch;
@@ -36,14 +36,19 @@ void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_n
   request.tokens_per_row = tokens_per_row;
   request.job = {world_.size(), ranks_on_node, 0};
   request.threads = threads;
-  if (device_.backend != nullptr) {
-    if (options_.sharding.collectives != "auto") return;  // of tests
-    request.card = card_of(device_.backend->info(device_.device.index()));
-    // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
-    request.context_bytes = std::max(usual_overheads(*request.card, 0, false).context_bytes,
-                                     bytes_outside_allocator(*device_.backend, device_.device.index()));
+  try {
+    if (device_.backend != nullptr) {
+      request.card = card_of(device_.backend->info(device_.device.index()));
+      // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
+      request.context_bytes = std::max(usual_overheads(*request.card, 0, false).context_bytes,
+                                       bytes_outside_allocator(*device_.backend, device_.device.index()));
+    }
+    prediction_ = predict_memory(request);
+  } catch (const std::exception& error) {
+    // A job must not end for want of a forecast.
+    const std::string_view text = error.what();
+    log_.warning(fmt::format("memory cannot be predicted: {}", text.substr(0, text.find('\n'))));
   }
-  prediction_ = predict_memory(request);
 }
 
 void FinetuneJob::describe_memory(int ranks_on_node) {
@@ -74,51 +79,66 @@ void FinetuneJob::describe_memory(int ranks_on_node) {
 void FinetuneJob::note_step_memory(const StepReport& step) {
   if (was_disturbed_) return;
   ++undisturbed_steps_;
+  longest_row_ = std::max(longest_row_, step.longest_row);
   step_peak_bytes_ = std::max(
       step_peak_bytes_, static_cast<std::int64_t>(device_.backend ? step.reserved_bytes : step.peak_memory_bytes));
+}
+
+/// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.
+std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json& report) {
+  // The first step has no moments yet and the second may be the first with all of them.
+  if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
+  try {
+    // Texts are as long as they are; what was predicted is the longest that there could be.
+    if (longest_row_ > 0 && longest_row_ < memory_request_.tokens_per_row) {
+      memory_request_.tokens_per_row = longest_row_;
+      prediction_ = predict_memory(memory_request_);
+    }
+    const auto& mesh = runtime_->mesh();
+    outcome.nodes = mesh.num_nodes;
+    outcome.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
+    outcome.predicted_bytes =
+        prediction_->on_card ? prediction_->allocator.reserved_peak_bytes : prediction_->profile.peak_bytes;
+    outcome.measured_bytes = step_peak_bytes_;
+    report["memory"] = to_json(outcome);
+    report["memory"]["longest_sequence"] = longest_row_;
+    replace_file(directory_ / "memory.json", report["memory"].dump(2) + "\n");
+  } catch (const std::exception& error) {
+    log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
+    return "";
+  }
+  return fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
 }
 
 /// What the run took, the highest of all ranks, and what had been predicted.
 void FinetuneJob::report_memory(nlohmann::json& report) {
   if (last_step_.step == 0) return;
   report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
-  const bool gpu = device_.backend != nullptr;
   MemoryOutcome outcome;
   outcome.device = "cpu";
-  if (gpu) {
-    const auto info = device_.backend->info(device_.device.index());
-    const auto outside = bytes_outside_allocator(*device_.backend, device_.device.index());
-    outcome.device = info.name;
-    outcome.card_bytes = info.total_bytes;
-    outcome.overhead_bytes =
-        static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(static_cast<double>(outside), Reduce::max)));
-    outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
-  }
-  std::string error;
-  // The first step has no moments yet and the second may be the first with all of them.
-  if (prediction_ && undisturbed_steps_ >= 2 && step_peak_bytes_ > 0) {
-    const auto& mesh = runtime_->mesh();
-    outcome.nodes = mesh.num_nodes;
-    outcome.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-    outcome.predicted_bytes = gpu ? prediction_->allocator.reserved_peak_bytes : prediction_->profile.peak_bytes;
-    outcome.measured_bytes = step_peak_bytes_;
-    report["memory"] = to_json(outcome);
-    replace_file(directory_ / "memory.json", report["memory"].dump(2) + "\n");
-    error = fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
-  }
-  if (!gpu) {
+  if (device_.backend == nullptr) {
     log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank){}",
-                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes), error));
+                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes),
+                          judge_prediction(outcome, report)));
     return;
   }
+  const int device = device_.device.index();
+  const auto info = device_.backend->info(device);
+  const auto outside = static_cast<double>(bytes_outside_allocator(*device_.backend, device));
+  outcome.device = info.name;
+  outcome.card_bytes = info.total_bytes;
+  outcome.overhead_bytes = static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(outside, Reduce::max)));
+  outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
+  const auto judgement = judge_prediction(outcome, report);
   log_.info(fmt::format(
       "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
-      "{} cudaMalloc retries{}",
+      "{} cudaMalloc retries, {} out of memory{}",
       format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
       100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.card_bytes), bytes(outcome.overhead_bytes),
-      outcome.alloc_retries, error));
+      outcome.alloc_retries, last_step_.num_ooms, judgement));
   report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
   report["alloc_retries"] = outcome.alloc_retries;
+  report["ooms"] = static_cast<std::int64_t>(last_step_.num_ooms);
   if (outcome.alloc_retries == 0) return;
   log_.warning(fmt::format(
       "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "

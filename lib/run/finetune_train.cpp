@@ -211,9 +211,13 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   if (!stopped) validate(trainer_->state().step);
   progress_->finish();
   if (world_.rank() == 0) {
-    draw_loss_curve(
-        directory_, fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size),
-        fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
+    try {
+      draw_loss_curve(
+          directory_, fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size),
+          fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
+    } catch (const Error& error) {
+      log_.warning(fmt::format("no loss curve: {}", error.what()));  // the training is worth more
+    }
   }
   write_trace();
   report_memory(report);

@@ -73,11 +73,14 @@ class MemprobeJob {
                       "simulate one of them with --alone",
                       world_.size(), options_.ranks, options_.ranks));
     }
-    if (options_.measure && device_.backend != nullptr) {
+    // A search asks trials: this process must not make a context beside theirs.
+    if (options_.measure && !options_.search && device_.backend != nullptr) {
       in_use_bytes_ = bytes_outside_allocator(*device_.backend, device_.device.index());
     }
+    in_use_bytes_ = static_cast<std::int64_t>(world_.all_reduce(static_cast<double>(in_use_bytes_), Reduce::max));
     for (const auto& path : options_.calibrations) {
       const auto more = read_memory_outcomes(path);
+      if (more.empty()) log_.warning("--calibration " + path + ": no run has left a memory.json there yet");
       outcomes_.insert(outcomes_.end(), more.begin(), more.end());
     }
     if (options_.rank != 0 && options_.measure && !options_.alone && !options_.search) {
@@ -153,7 +156,11 @@ class MemprobeJob {
   }
 
   MemoryCalibration calibration(const Combination& c) const {
-    return calibrate_memory(outcomes_, budget_.card ? budget_.card->total_bytes : 0, c.ranks > c.ranks_per_node);
+    const auto group = options_.train.sharding.shard_group_size;
+    const int shards = group > 0 ? group : std::min(c.ranks, c.ranks_per_node);
+    const bool two_axes = c.sharding.starts_with("hybrid") && shards > 1 && shards < c.ranks;
+    return calibrate_memory(outcomes_, {budget_.card ? budget_.card->total_bytes : 0,
+                                        c.ranks == 1 ? 0 : (two_axes ? 2 : 1), c.ranks > c.ranks_per_node});
   }
 
   /// Only a search chooses, so only a search keeps away from the edge unasked.
@@ -308,15 +315,19 @@ class MemprobeJob {
 
   std::string describe_calibration() const {
     const auto known = calibration(answers_[best_index()].combination);
-    if (known.runs == 0 && !known.overhead_bytes) {
-      return fmt::format("earlier   {} run{}, none of them on {}", outcomes_.size(), outcomes_.size() == 1 ? "" : "s",
-                         budget_.card ? "a GPU" : "CPUs");
+    std::string text = "earlier   ";
+    if (known.runs > 0) {
+      text += fmt::format("{} run{}: predictions were {:+.2f} to {:+.2f} % off", known.runs, known.runs == 1 ? "" : "s",
+                          100 * known.lowest_error, 100 * known.highest_error);
+    } else {
+      text +=
+          fmt::format("no run on {} without alloc retries among {}", budget_.card ? "a GPU" : "CPUs", outcomes_.size());
     }
-    return fmt::format("earlier   {} run{}: predictions were {:+.2f} to {:+.2f} % off{}", known.runs,
-                       known.runs == 1 ? "" : "s", 100 * known.lowest_error, 100 * known.highest_error,
-                       known.overhead_bytes ? fmt::format("   {} outside the allocator on such a GPU",
-                                                          format_bytes(static_cast<double>(*known.overhead_bytes)))
-                                            : "");
+    if (known.overhead_bytes) {
+      text += fmt::format("   {} outside the allocator on such a GPU",
+                          format_bytes(static_cast<double>(*known.overhead_bytes)));
+    }
+    return text;
   }
 
   void write(nlohmann::json& report) const {
@@ -326,8 +337,11 @@ class MemprobeJob {
                        {"tokens_per_sequence", tokens_}};
     if (!options_.calibrations.empty()) {
       const auto known = calibration(answers_[best_index()].combination);
-      report["calibration"] = {
-          {"runs", known.runs}, {"lowest_error", known.lowest_error}, {"highest_error", known.highest_error}};
+      report["calibration"] = {{"runs", known.runs}};
+      if (known.runs > 0) {
+        report["calibration"]["lowest_error"] = known.lowest_error;
+        report["calibration"]["highest_error"] = known.highest_error;
+      }
       if (known.overhead_bytes) report["calibration"]["overhead_bytes"] = *known.overhead_bytes;
     }
     report["combinations"] = nlohmann::json::array();

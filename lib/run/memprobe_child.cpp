@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -149,10 +150,18 @@ Ended run_child(std::vector<std::string> command, const std::function<void()>& p
   return ended;
 }
 
-/// By what a trial said last. oneDNN has no other words when the pages for its code are refused.
+/// By what a trial said last: PyTorch's allocator, the libraries that ask the device themselves, and oneDNN, which has
+/// no other words when the pages for its code are refused.
 bool wanted_more_memory(const std::string& message) {
-  return message.find("out of memory") != std::string::npos ||
-         message.find("could not create a primitive") != std::string::npos;
+  constexpr std::array kWords{"out of memory",
+                              "CUBLAS_STATUS_ALLOC_FAILED",
+                              "CUBLAS_STATUS_NOT_INITIALIZED",
+                              "CUDNN_STATUS_ALLOC_FAILED",
+                              "DEVICE_ALLOCATION_FAILED",
+                              "Cuda failure 2",
+                              "could not create a primitive"};
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](const char* words) { return message.find(words) != std::string::npos; });
 }
 
 }  // namespace

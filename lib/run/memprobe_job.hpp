@@ -43,7 +43,8 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
 /// The batch sizes that keep a total: all when the job names none.
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);
 
-/// The largest of `batches` (ascending) that passes, 0 for none; all up to it do. \param guess  what is tried first
+/// The largest of `batches` (ascending) that passes, 0 for none, as far as growing batches pass until one does not.
+/// \param guess  what is tried first
 std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::int64_t guess,
                                const std::function<bool(std::int64_t)>& passes);
 /// Where the headroom of a growing batch should end, by its first two points.

@@ -58,7 +58,10 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   const auto micro_batches = static_cast<int>((report.samples + per_round - 1) / per_round);
   const auto batches = load(report.samples, micro_batches);
   double tokens = 0;
-  for (const auto& batch : batches) tokens += static_cast<double>(count_targets(batch));
+  for (const auto& batch : batches) {
+    tokens += static_cast<double>(count_targets(batch));
+    if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
+  }
   report.data_wait_seconds = seconds_since(start);
 
   // The weight of a token is one over all tokens of the step: known before the first backward.
@@ -87,14 +90,21 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
   read_memory(report);
-  std::array<double, 5> worst{report.data_wait_seconds, report.peak_memory_bytes, report.reserved_bytes,
-                              report.alloc_retries, report.peak_rss_bytes};
+  std::array<double, 7> worst{report.data_wait_seconds,
+                              report.peak_memory_bytes,
+                              report.reserved_bytes,
+                              report.alloc_retries,
+                              report.peak_rss_bytes,
+                              report.num_ooms,
+                              static_cast<double>(report.longest_row)};
   world.all_reduce(worst, Reduce::max);
   report.data_wait_seconds = worst[0];
   report.peak_memory_bytes = worst[1];
   report.reserved_bytes = worst[2];
   report.alloc_retries = worst[3];
   report.peak_rss_bytes = worst[4];
+  report.num_ooms = worst[5];
+  report.longest_row = static_cast<std::int64_t>(worst[6]);
   return report;
 }
 
@@ -142,6 +152,7 @@ void Trainer::read_memory(StepReport& report) const {
   report.peak_memory_bytes = static_cast<double>(memory.allocated_peak_bytes);
   report.reserved_bytes = static_cast<double>(memory.reserved_bytes);
   report.alloc_retries = static_cast<double>(memory.num_alloc_retries);
+  report.num_ooms = static_cast<double>(memory.num_ooms);
 }
 
 }  // namespace fsdp

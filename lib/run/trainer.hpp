@@ -26,7 +26,9 @@ struct StepReport {
   double peak_memory_bytes = 0;  ///< highest of any rank
   double peak_rss_bytes = 0;     ///< largest resident set of any rank so far, libraries included
   double reserved_bytes = 0;     ///< CUDA
-  double alloc_retries = 0;      ///< CUDA, since the start, all ranks
+  double alloc_retries = 0;      ///< CUDA, since the start, highest of any rank
+  double num_ooms = 0;           ///< CUDA, likewise
+  std::int64_t longest_row = 0;  ///< tokens of a sequence of the longest micro-batch, any rank
   bool skipped = false;          ///< fp16: the gradients overflowed
   bool stopped = false;          ///< asked to stop during the step: nothing was updated
 };

@@ -68,6 +68,35 @@ class Calibration(fsdp_cli.Case):
         text = fsdp_cli.run("fsdp-memprobe", [*job, "--calibration", self.folder / "earlier"]).out
         self.assertTrue(re.search(r"earlier +2 runs: predictions were \+0\.00 to \+0\.00 % off +800 MiB outside", text), text)
 
+    def test_texts_are_judged_by_the_longest_that_there_was(self):
+        data = self.folder / "texts.jsonl"
+        # Of 16 texts one is long; it is not among the first 8.
+        data.write_text("".join(json.dumps({"text": "to be or not to be " * (40 if i == 12 else 4)}) + "\n" for i in range(16)))
+        job = ["--train-data", data, "--out-dir", self.runs, "--seq-len", 256, "--batch-size", 2, "--no-shuffle", *memprobe_cli.MINGPT_S, *fsdp_cli.COMMON]
+        for name, steps, longest in (("short", 3, range(10, 60)), ("long", 8, range(150, 256))):
+            result = fsdp_cli.run("fsdp-finetune", [*job, "--run-name", name, "--max-steps", steps], ranks=0, limit_seconds=200)
+            self.assertEqual(result.code, 0, str(result))
+            outcome = json.loads((self.run_directory(name) / "memory.json").read_text())
+            self.assertIn(outcome["longest_sequence"], longest)
+            self.assertLess(abs(outcome["relative_error"]), 0.01, outcome)
+
+    def test_a_directory_without_runs_changes_nothing(self):
+        (self.folder / "none").mkdir()
+        job = [*memprobe_cli.MINGPT_M, "--ranks", 4, "--gpu", "a100-80g", "--search"]
+        result = fsdp_cli.run("fsdp-memprobe", [*job, "--json", "--calibration", self.folder / "none"])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("no run has left a memory.json", result.err)
+        usual = memprobe_cli.report(job)
+        for key in ("margin_bytes", "breakdown", "largest_batch_per_device"):
+            self.assertEqual(result.json()[key], usual[key])
+
+    def test_a_full_disk_does_not_cost_the_training(self):
+        # What cannot be replaced stands for a quota that is used up.
+        (self.run_directory("blocked") / "memory.json").mkdir(parents=True)
+        result = self.finetune("blocked", "--batch-size", 1, "--max-steps", 3)
+        self.assertIn("memory.json", result.err)
+        self.assertRegex(result.err, "done +3 steps")
+
     def test_refusals(self):
         job = [*memprobe_cli.MINGPT_S, "--ranks", 1, "--gpu", "t4", "--calibration"]
         broken = self.outcome("broken", predicted_bytes=-1)

@@ -71,6 +71,27 @@ TEST_SUITE("model/attention") {
     MESSAGE("largest relative error in float32: ", worst32.value);
   }
 
+  TEST_CASE("device_causal_attention: what GPUs run, against the CPU's kernels, with shared heads and dropout") {
+    at::manual_seed(2);
+    for (const std::int64_t kv_heads : {4, 2, 1}) {
+      for (const double dropout : {0.0, 0.25}) {
+        AttentionShape s{3, 40, 4, 8, dropout, {}, kv_heads};
+        if (dropout > 0) s.dropout_keys = at::randint(1 << 30, {s.rows}, at::kLong);
+        const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
+        const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+        INFO(kv_heads, " heads of keys, dropout ", dropout);
+        const auto want = ours(qkv, grad_out, s);
+        AttentionSaved saved;
+        const auto out = fsdp::detail::device_causal_attention(qkv, s, true, saved);
+        const auto grad = fsdp::detail::device_causal_attention_backward(grad_out, qkv, s, saved);
+        CHECK(relative_error(out, want.out_ND) < 1e-5);  // float32, other orders of summation
+        CHECK(relative_error(grad, want.grad_qkv) < 1e-5);
+        CHECK_FALSE(saved.graph_out.defined());
+        CHECK(relative_error(fsdp::detail::device_causal_attention(qkv, s, false, saved), want.out_ND) < 1e-5);
+      }
+    }
+  }
+
   TEST_CASE("causal_attention: one and three threads give the same bits for short rows") {
     const AttentionShape s{4, 64, 2, 8, 0, {}};
     const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
