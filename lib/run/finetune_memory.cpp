@@ -94,11 +94,9 @@ std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json
       memory_request_.tokens_per_row = longest_row_;
       prediction_ = predict_memory(memory_request_);
     }
-    const auto& mesh = runtime_->mesh();
-    outcome.nodes = mesh.num_nodes;
-    outcome.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-    outcome.predicted_bytes =
-        prediction_->on_card ? prediction_->allocator.reserved_peak_bytes : prediction_->profile.peak_bytes;
+    outcome.nodes = runtime_->mesh().num_nodes;
+    outcome.communicators = prediction_->communicators;
+    outcome.predicted_bytes = prediction_->allocator_peak_bytes();
     outcome.measured_bytes = step_peak_bytes_;
     report["memory"] = to_json(outcome);
     report["memory"]["longest_sequence"] = longest_row_;

@@ -50,9 +50,12 @@ std::int64_t allocator_capacity(const GpuCard& card, const DeviceOverheads& over
   return card.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
 }
 
+std::int64_t MemoryPrediction::allocator_peak_bytes() const {
+  return on_card ? allocator.reserved_peak_bytes : profile.peak_bytes;
+}
+
 std::int64_t MemoryPrediction::total_bytes() const {
-  if (!on_card) return profile.peak_bytes;
-  return allocator.reserved_peak_bytes + overheads.context_bytes + overheads.nccl_bytes;
+  return allocator_peak_bytes() + overheads.context_bytes + overheads.nccl_bytes;
 }
 
 std::int64_t MemoryPrediction::rounding_bytes() const {
@@ -113,10 +116,10 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   const double per_token = flops_per_token(config, request.tokens_per_row);
   const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
   prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
+  const auto& mesh = runtime.mesh();
+  prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
   if (on_card) {
-    const auto& mesh = runtime.mesh();
-    const int communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-    const auto usual = usual_overheads(*request.card, communicators, mesh.num_nodes > 1);
+    const auto usual = usual_overheads(*request.card, prediction.communicators, mesh.num_nodes > 1);
     prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
                             request.nccl_bytes.value_or(usual.nccl_bytes)};
     prediction.allocator = simulate_caching_allocator(

@@ -41,9 +41,12 @@ struct MemoryPrediction {
   double flops = 0;                 ///< of matrix products, one optimizer step, this rank; recomputation included
   std::int64_t rows_per_step = 0;   ///< all ranks
   int accumulation_steps = 1;
+  int communicators = 0;  ///< mesh axes with more than one rank
 
   /// What must fit: on CPUs tensor bytes; on a card segments, context and NCCL.
   std::int64_t total_bytes() const;
+  /// The part of it that a run can measure of its allocator: segments on a card, tensor bytes on CPUs.
+  std::int64_t allocator_peak_bytes() const;
   /// Bytes that the allocator holds beyond what tensors asked for, at its peak.
   std::int64_t rounding_bytes() const;
   bool fits() const { return allocator.num_alloc_retries == 0; }

@@ -54,8 +54,7 @@ const char* meaning(const std::string& part) {
 double relative_error(const Answer& a) {
   const auto measured = static_cast<double>(a.measured->reserved_peak_bytes > 0 ? a.measured->reserved_peak_bytes
                                                                                 : a.measured->peak_bytes);
-  const auto predicted = static_cast<double>(a.prediction.on_card ? a.prediction.allocator.reserved_peak_bytes
-                                                                  : a.prediction.profile.peak_bytes);
+  const auto predicted = static_cast<double>(a.prediction.allocator_peak_bytes());
   return (predicted - measured) / measured;
 }
 
