@@ -77,7 +77,8 @@ void add_change_options(CLI::App& app, fsdp::InputOptions& o) {
   add_list(app, "--exclude", o.exclude, "not the names that match; wins over --include; may be repeated", group);
   add_list(app, "--rename", o.rename, "REGEX=NEW, $1..$9 for groups, split at the last '='; applied in order", group);
   app.add_flag(spellings("model-only"), o.model_only, "drop optimizer, scheduler and counters")->group(group);
-  app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")->group(group);
+  app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")
+      ->group(group);
   app.add_option("--dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...")->group(group);
 }
 

@@ -6,6 +6,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
@@ -13,7 +14,6 @@
 #include "lib/hub/free_space.hpp"
 #include "lib/hub/hub_client.hpp"
 #include "lib/hub/manifest.hpp"
-#include "lib/hub/shared_write.hpp"
 #include "lib/hub/transfer_progress.hpp"
 #include "lib/hub/url.hpp"
 

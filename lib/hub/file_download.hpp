@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/claim.hpp"
+#include "lib/base/heartbeat.hpp"
 #include "lib/base/log.hpp"
-#include "lib/hub/claim.hpp"
 #include "lib/hub/download_options.hpp"
-#include "lib/hub/heartbeat.hpp"
 #include "lib/hub/hub_client.hpp"
 #include "lib/hub/partial_file.hpp"
 #include "lib/hub/range_sink.hpp"

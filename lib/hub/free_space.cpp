@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "lib/base/error.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/hub/shared_write.hpp"
 
 namespace fsdp {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/hub/shared_write.hpp"
+#include "lib/base/shared_write.hpp"
 
 namespace fsdp {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/base/claim.hpp"
 #include "lib/base/error.hpp"
-#include "lib/hub/claim.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/hub/free_space.hpp"
-#include "lib/hub/shared_write.hpp"
 
 namespace fsdp {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/hub/content_hash.hpp"
-#include "lib/hub/shared_write.hpp"
 
 namespace fsdp {
 namespace {

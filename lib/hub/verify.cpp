@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
 #include "lib/hub/manifest.hpp"
-#include "lib/hub/shared_write.hpp"
 
 namespace fsdp {
 namespace {

@@ -9,19 +9,22 @@
 namespace fsdp::kernels::FSDP_KERNEL_ISA {
 namespace {
 
-#include "lib/kernels/element.hpp"
 #include "lib/kernels/dropout.hpp"
+#include "lib/kernels/element.hpp"
 #include "lib/kernels/flat.hpp"
 #include "lib/kernels/llama.hpp"
 #include "lib/kernels/rowwise.hpp"
 #include "lib/kernels/softmax.hpp"
 
 // Calls KERNEL<storage type> for a runtime Type.
-#define FSDP_FOR_TYPE(kernel, ...)                    \
-  switch (type) {                                     \
-    case Type::bf16: return kernel<Bf16>(__VA_ARGS__); \
-    case Type::f16: return kernel<F16>(__VA_ARGS__);   \
-    default: return kernel<float>(__VA_ARGS__);        \
+#define FSDP_FOR_TYPE(kernel, ...)       \
+  switch (type) {                        \
+    case Type::bf16:                     \
+      return kernel<Bf16>(__VA_ARGS__);  \
+    case Type::f16:                      \
+      return kernel<F16>(__VA_ARGS__);   \
+    default:                             \
+      return kernel<float>(__VA_ARGS__); \
   }
 
 }  // namespace

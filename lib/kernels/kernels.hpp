@@ -26,13 +26,13 @@ struct EmbedArgs {
 };
 
 struct NormArgs {
-  void* sum_out_TD;       ///< x + y + bias; null when y is null
-  void* out_TD;           ///< normalised, scaled, shifted
+  void* sum_out_TD;  ///< x + y + bias; null when y is null
+  void* out_TD;      ///< normalised, scaled, shifted
   float* mean_T;
   float* rstd_T;
   const void* x_TD;
-  const void* y_TD;       ///< added to x first; may be null
-  const void* y_bias_D;   ///< added with y; may be null
+  const void* y_TD;      ///< added to x first; may be null
+  const void* y_bias_D;  ///< added with y; may be null
   const void* gamma_D;
   const void* beta_D;
   double eps;
@@ -40,45 +40,45 @@ struct NormArgs {
 };
 
 struct NormBackwardArgs {
-  void* grad_x_TD;              ///< residual + gradient through the norm; may alias residual or grad_out
+  void* grad_x_TD;  ///< residual + gradient through the norm; may alias residual or grad_out
   const void* grad_out_TD;
-  const void* residual_TD;      ///< gradient that flows past the norm; may be null
-  const void* x_TD;             ///< the norm's input
+  const void* residual_TD;  ///< gradient that flows past the norm; may be null
+  const void* x_TD;         ///< the norm's input
   const float* mean_T;
   const float* rstd_T;
   const void* gamma_D;
-  float* grad_gamma_D;          ///< += over the rows
-  float* grad_beta_D;           ///< += over the rows
-  float* sum_grad_x_D;          ///< += column sums of grad_x (the bias before the residual); may be null
+  float* grad_gamma_D;  ///< += over the rows
+  float* grad_beta_D;   ///< += over the rows
+  float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
   std::int64_t dim;
-  void* out_again_TD = nullptr;     ///< when not null, receives the norm's output once more (it need not be kept)
-  const void* beta_D = nullptr;     ///< needed for out_again_TD
+  void* out_again_TD = nullptr;  ///< when not null, receives the norm's output once more (it need not be kept)
+  const void* beta_D = nullptr;  ///< needed for out_again_TD
 };
 
 struct GeluArgs {
-  void* pre_TD;           ///< in: matmul output, out: + bias (kept for the backward)
-  void* out_TD;           ///< tanh-GELU
-  const void* bias_D;     ///< may be null
+  void* pre_TD;        ///< in: matmul output, out: + bias (kept for the backward)
+  void* out_TD;        ///< tanh-GELU
+  const void* bias_D;  ///< may be null
   std::int64_t dim;
 };
 
 struct GeluBackwardArgs {
-  void* grad_TD;          ///< in: gradient of the output, out: gradient of the input
-  void* out_again_TD;     ///< when not null, receives gelu(pre) once more
+  void* grad_TD;       ///< in: gradient of the output, out: gradient of the input
+  void* out_again_TD;  ///< when not null, receives gelu(pre) once more
   const void* pre_TD;
-  float* sum_grad_D;      ///< += column sums of the result; may be null
+  float* sum_grad_D;  ///< += column sums of the result; may be null
   std::int64_t dim;
 };
 
 struct SoftmaxArgs {
-  void* scores;           ///< [rows, leading]; row i of each L-row block keeps columns 0..i, the others become 0
-  std::int64_t row_length;   ///< L
-  std::int64_t leading;      ///< elements between rows, >= L
+  void* scores;             ///< [rows, leading]; row i of each L-row block keeps columns 0..i, the others become 0
+  std::int64_t row_length;  ///< L
+  std::int64_t leading;     ///< elements between rows, >= L
   float scale;
 };
 
 struct SoftmaxBackwardArgs {
-  void* grad;             ///< in: gradient of the probabilities, out: of the unscaled scores
+  void* grad;  ///< in: gradient of the probabilities, out: of the unscaled scores
   const void* probs;
   std::int64_t row_length;
   std::int64_t leading;
@@ -86,11 +86,11 @@ struct SoftmaxBackwardArgs {
 };
 
 struct CrossEntropyArgs {
-  void* logits_TV;              ///< in: logits; out: their gradient, when write_gradient
-  const std::int32_t* target_T; ///< negative: ignored
-  std::int64_t vocab;           ///< real columns
-  std::int64_t padded_vocab;    ///< columns in memory; the padding's gradient is 0
-  float grad_scale;             ///< the gradient of (grad_scale * sum of losses)
+  void* logits_TV;               ///< in: logits; out: their gradient, when write_gradient
+  const std::int32_t* target_T;  ///< negative: ignored
+  std::int64_t vocab;            ///< real columns
+  std::int64_t padded_vocab;     ///< columns in memory; the padding's gradient is 0
+  float grad_scale;              ///< the gradient of (grad_scale * sum of losses)
   bool write_gradient;
 };
 
@@ -101,8 +101,8 @@ struct LossSum {
 };
 
 struct DropoutArgs {
-  void* x_TD;                   ///< scaled by 1/(1-p) or zeroed in place; the same call is its own backward
-  const std::uint64_t* key_T;   ///< one key per row: what makes a mask depend on the sample, not on the rank
+  void* x_TD;                  ///< scaled by 1/(1-p) or zeroed in place; the same call is its own backward
+  const std::uint64_t* key_T;  ///< one key per row: what makes a mask depend on the sample, not on the rank
   float probability;
   std::int64_t dim;
 };
@@ -125,11 +125,13 @@ struct Table {
   void (*swiglu_backward)(Type, const SwigluBackwardArgs&, std::int64_t, std::int64_t);
   void (*rope)(Type, const RopeArgs&, std::int64_t, std::int64_t);
   /// x[r, :] += y[r, :] + bias (y, bias may be null)
-  void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t, std::int64_t);
+  void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t,
+                   std::int64_t);
   /// sum_D += column sums of x
   void (*column_sum)(Type, const void* x_TD, float* sum_D, std::int64_t dim, std::int64_t, std::int64_t);
   /// out[i] (+)= sum over the sources in their order, computed in float32; returns the float64 sum of out[i]^2.
-  double (*sum_sources)(Type, float* out, const void* const* sources, int num_sources, bool accumulate, std::int64_t, std::int64_t);
+  double (*sum_sources)(Type, float* out, const void* const* sources, int num_sources, bool accumulate, std::int64_t,
+                        std::int64_t);
   /// float32 -> Type
   void (*narrow)(Type, void* out, const float* in, std::int64_t, std::int64_t);
   /// out[i] += in[i] (Type into float32)

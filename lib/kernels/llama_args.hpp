@@ -6,9 +6,9 @@ namespace fsdp::kernels {
 
 /// RMSNorm (Zhang, Sennrich, NeurIPS 2019): out = x / sqrt(mean(x^2) + eps) * gamma.
 struct RmsNormArgs {
-  void* sum_out_TD;      ///< x + y + bias; null when y is null
+  void* sum_out_TD;  ///< x + y + bias; null when y is null
   void* out_TD;
-  float* rstd_T;         ///< 1 / sqrt(mean(x^2) + eps)
+  float* rstd_T;  ///< 1 / sqrt(mean(x^2) + eps)
   const void* x_TD;
   const void* y_TD;      ///< added to x first; may be null
   const void* y_bias_D;  ///< added with y; may be null
@@ -18,15 +18,15 @@ struct RmsNormArgs {
 };
 
 struct RmsNormBackwardArgs {
-  void* grad_x_TD;          ///< residual + gradient through the norm; may alias residual or grad_out
+  void* grad_x_TD;  ///< residual + gradient through the norm; may alias residual or grad_out
   const void* grad_out_TD;
   const void* residual_TD;  ///< gradient that flows past the norm; may be null
   const void* x_TD;         ///< the norm's input
   const float* rstd_T;
   const void* gamma_D;
-  float* grad_gamma_D;      ///< += over the rows
-  float* sum_grad_x_D;      ///< += column sums of grad_x (the bias before the residual); may be null
-  void* out_again_TD;       ///< when not null, receives the norm's output once more
+  float* grad_gamma_D;  ///< += over the rows
+  float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
+  void* out_again_TD;   ///< when not null, receives the norm's output once more
   std::int64_t dim;
 };
 
@@ -48,11 +48,11 @@ struct SwigluBackwardArgs {
 /// Rotary positions (Su et al., arXiv:2104.09864) in the layout of Hugging Face: element j of a head turns with element
 /// j + head_size / 2. In place; the inverse rotation is the backward.
 struct RopeArgs {
-  void* x;               ///< [T, leading]; the first heads * head_size columns are turned
+  void* x;  ///< [T, leading]; the first heads * head_size columns are turned
   std::int64_t leading;
   std::int64_t heads;
   std::int64_t head_size;
-  const float* cos_PH;   ///< [positions, head_size / 2]
+  const float* cos_PH;  ///< [positions, head_size / 2]
   const float* sin_PH;
   std::int64_t row_length;  ///< row t sits at position first_position + t % row_length
   std::int64_t first_position;

@@ -151,7 +151,8 @@ void bias_gelu_backward(const GeluBackwardArgs& a, std::int64_t begin, std::int6
 }
 
 template <typename T>
-void add_bias(void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t begin, std::int64_t end) {
+void add_bias(void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t begin,
+              std::int64_t end) {
   const auto* bias = static_cast<const T*>(bias_D);
   for (std::int64_t t = begin; t < end; ++t) {
     T* x = static_cast<T*>(x_TD) + t * dim;

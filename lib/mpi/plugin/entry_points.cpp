@@ -23,7 +23,8 @@ void put_text(std::string_view text, char* out, std::size_t out_bytes) {
 
 FSDP_EXPORT const char* fsdp_mpi_abi() { return fsdp::detail::kMpiPluginAbi; }
 
-FSDP_EXPORT fsdp::RankEnvironment* fsdp_make_mpi(const fsdp::MpiOptions* options, char* error, std::size_t error_bytes) {
+FSDP_EXPORT fsdp::RankEnvironment* fsdp_make_mpi(const fsdp::MpiOptions* options, char* error,
+                                                 std::size_t error_bytes) {
   try {
     return new fsdp::MpiEnvironment(*options);
   } catch (const std::exception& failure) {

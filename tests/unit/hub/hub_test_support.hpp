@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/base/file.hpp"
-#include "lib/hub/process_identity.hpp"
+#include "lib/base/process_identity.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace fsdp::test {

@@ -1,4 +1,4 @@
-#include "lib/hub/process_identity.hpp"
+#include "lib/base/process_identity.hpp"
 
 #include <unistd.h>
 

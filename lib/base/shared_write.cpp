@@ -1,4 +1,4 @@
-#include "lib/hub/shared_write.hpp"
+#include "lib/base/shared_write.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

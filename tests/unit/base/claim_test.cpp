@@ -1,4 +1,4 @@
-#include "lib/hub/claim.hpp"
+#include "lib/base/claim.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,14 +6,14 @@
 #include <thread>
 #include <vector>
 
-#include "lib/hub/heartbeat.hpp"
+#include "lib/base/heartbeat.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-TEST_SUITE("hub/claim") {
+TEST_SUITE("base/claim") {
   TEST_CASE("ProcessIdentity: knows itself, a dead process and what it cannot know") {
     const auto own = ProcessIdentity::own();
     CHECK(own.pid == ::getpid());

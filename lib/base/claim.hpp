@@ -1,5 +1,6 @@
 #pragma once
-// Who may write a partial download: claims that need no flock, survive a kill of their owner and can be taken over.
+// Who may write in a folder that others may write in too: claims that need no flock, survive a kill of their owner and
+// can be taken over.
 //
 // A folder holds files claim.1, claim.2, ...; the owner of the highest is the owner. A successor makes the next number
 // with create_exclusively(), so exactly one wins, and nothing of a live owner is ever removed or renamed. The owner

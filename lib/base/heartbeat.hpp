@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/hub/claim.hpp"
+#include "lib/base/claim.hpp"
 
 namespace fsdp {
 

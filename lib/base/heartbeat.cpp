@@ -1,4 +1,4 @@
-#include "lib/hub/heartbeat.hpp"
+#include "lib/base/heartbeat.hpp"
 
 #include <algorithm>
 

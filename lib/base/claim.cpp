@@ -1,4 +1,4 @@
-#include "lib/hub/claim.hpp"
+#include "lib/base/claim.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,8 +12,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/hub/process_identity.hpp"
-#include "lib/hub/shared_write.hpp"
+#include "lib/base/process_identity.hpp"
+#include "lib/base/shared_write.hpp"
 
 namespace fsdp {
 namespace {
