@@ -9,12 +9,15 @@
 namespace fsdp::kernels::FSDP_KERNEL_ISA {
 namespace {
 
-#include "lib/kernels/dropout.hpp"
+// The others use what element.hpp has.
+// clang-format off
 #include "lib/kernels/element.hpp"
+#include "lib/kernels/dropout.hpp"
 #include "lib/kernels/flat.hpp"
 #include "lib/kernels/llama.hpp"
 #include "lib/kernels/rowwise.hpp"
 #include "lib/kernels/softmax.hpp"
+// clang-format on
 
 // Calls KERNEL<storage type> for a runtime Type.
 #define FSDP_FOR_TYPE(kernel, ...)       \

@@ -44,10 +44,9 @@ struct LoadedValue {
 };
 
 struct SourceInfo {
-  std::string format;  ///< "DCP", "FSDP1 local state", "torch zip", "torch legacy", "safetensors", ...
-  std::string
-      producer;  ///< what wrote it, as far as the files tell ("PyTorch 2.4 or later", "fsdp-finetune"); "" unknown
-  int world_size = 0;                           ///< ranks that wrote it; 0: unknown
+  std::string format;    ///< "DCP", "FSDP1 local state", "torch zip", "torch legacy", "safetensors", ...
+  std::string producer;  ///< what wrote it ("PyTorch 2.4 or later", "fsdp-finetune"); "" where the files do not tell
+  int world_size = 0;    ///< ranks that wrote it; 0: unknown
   std::vector<std::filesystem::path> files;     ///< data files, in the order in which messages and --inspect name them
   std::filesystem::path directory;              ///< that may hold config.json, run.json and tokenizer files beside it
   std::map<std::string, std::string> metadata;  ///< safetensors' __metadata__
