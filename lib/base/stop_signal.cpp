@@ -14,7 +14,16 @@ namespace {
 std::atomic<int> received_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);  // what a signal handler may touch
 
-constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGUSR1};
+constexpr std::array<int, 7> kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP, SIGPIPE};
+
+// LibTorch's libraries put a handler of their own on SIGHUP when they are loaded, so that nobody can see later that
+// nohup had it ignored. This runs before their initialisers do.
+bool hangup_is_ignored = false;
+void note_hangup() {
+  struct sigaction action {};
+  hangup_is_ignored = ::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*const note_hangup_early)() = note_hangup;
 
 extern "C" void on_stop_signal(int number) {
   if (number == SIGINT && received_signal == SIGINT) ::_exit(130);
@@ -25,17 +34,21 @@ extern "C" void on_stop_signal(int number) {
 
 StopSignal::StopSignal() {
   struct sigaction action {};
-  action.sa_handler = on_stop_signal;
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &previous_[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    const bool ignore = kSignals[i] == SIGPIPE || (kSignals[i] == SIGHUP && hangup_is_ignored);
+    action.sa_handler = ignore ? SIG_IGN : on_stop_signal;
+    ::sigaction(kSignals[i], &action, &previous_[i]);
+  }
   if (previous_[0].sa_handler != on_stop_signal) received_signal = 0;
 }
 
 StopSignal::~StopSignal() {
+  const bool inside_another = previous_[0].sa_handler == on_stop_signal;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     // What was there before us is the default, except inside another one: programs start with some signals ignored.
-    if (previous_[i].sa_handler != on_stop_signal) previous_[i].sa_handler = SIG_DFL;
+    if (!inside_another) previous_[i].sa_handler = kSignals[i] == SIGHUP && hangup_is_ignored ? SIG_IGN : SIG_DFL;
     ::sigaction(kSignals[i], &previous_[i], nullptr);
   }
 }

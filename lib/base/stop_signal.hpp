@@ -8,8 +8,9 @@
 
 namespace fsdp {
 
-/// While it lives, SIGTERM, SIGINT and SIGUSR1 only set a flag; a second SIGINT ends the process at once. One inside
-/// another shares its flag.
+/// While it lives, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU and SIGHUP (unless it was ignored, as nohup does) only
+/// set a flag; a second SIGINT ends the process at once. SIGPIPE is ignored: a log that nobody reads any more (`|
+/// head`, a dead `tee`) is no reason to lose work. One inside another shares its flag.
 class StopSignal {
  public:
   StopSignal();
@@ -20,7 +21,7 @@ class StopSignal {
   int received() const;
 
  private:
-  std::array<struct sigaction, 3> previous_{};
+  std::array<struct sigaction, 7> previous_{};
 };
 
 /// When the scheduler will end this job, where it says so (SLURM_JOB_END_TIME).

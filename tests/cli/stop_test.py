@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import fsdp_cli
@@ -52,6 +53,43 @@ class Stop(fsdp_cli.Case):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
         self.evaluate(self.checkpoints("alone") / "latest", "--data", self.val_data)
+
+    def test_other_signals_that_ask_to_end(self):
+        for number in (signal.SIGHUP, signal.SIGXCPU, signal.SIGUSR2):
+            for ranks in (0, 2):
+                with self.subTest(signal=number.name, ranks=ranks):
+                    name = f"{number.name.lower()}-{ranks}"
+                    process, log = self.start_and_wait(name, "--max-steps", 100000, ranks=ranks)
+                    targets = fsdp_cli.rank_processes(process.pid, "fsdp-finetune") if ranks else [process.pid]
+                    os.kill(targets[-1], number)
+                    self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+                    self.evaluate(self.checkpoints(name) / "latest", "--data", self.val_data)
+
+    def test_nohup_is_kept(self):
+        process = subprocess.Popen(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *fsdp_cli.command(
+            "fsdp-finetune", self.train_arguments("nohup", "--max-steps", 100000), 0)], stderr=subprocess.DEVNULL, env=fsdp_cli.environment())
+        self.addCleanup(fsdp_cli.end_group, process)
+        metrics = self.run_directory("nohup") / "metrics.jsonl"
+        end = time.monotonic() + 60
+        while (not metrics.exists() or metrics.read_bytes().count(b"\n") < 20) and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY)
+
+    def test_a_log_that_nobody_reads(self):
+        """`2>&1 | head -n 1`, and a tee that died: the run goes on to its end."""
+        reader, writer = os.pipe()
+        command = fsdp_cli.command("fsdp-finetune", self.train_arguments("pipe", "--max-steps", 300, "--log-every", 1), 0)
+        process = subprocess.Popen(command, stdout=writer, stderr=writer, env=fsdp_cli.environment(), start_new_session=True)
+        self.addCleanup(fsdp_cli.end_group, process)
+        os.close(writer)
+        os.read(reader, 10)
+        os.close(reader)
+        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(os.readlink(self.checkpoints("pipe") / "latest"), "step-00000300")
 
     def test_time_limit(self):
         started = time.monotonic()
