@@ -173,6 +173,17 @@ void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, 
       ->capture_default_str()
       ->group(group);
   app.add_option(spellings("keep-last"), o.keep_last, "checkpoints kept; 0: all")->capture_default_str()->group(group);
+  app.add_option(
+         spellings("max-nonfinite-steps"), o.max_nonfinite_steps,
+         "end the run after so many steps in a row whose loss or gradient norm is not finite; they update nothing")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app.add_option(spellings("takeover-after"), o.takeover_after_seconds,
+                 "seconds of silence after which a job on another node that holds the run's folder is taken for dead")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->group(group);
   app.add_flag(spellings("no-save"), o.no_final_save, "no checkpoint at the end")->group(group);
   app.add_option(spellings("save-final-full"), o.save_final_full,
                  "at the end write everything into one file: .pt, .pth, .bin (torch.save) or .safetensors")

@@ -117,19 +117,24 @@ OwnerState owner_state(const fs::path& directory, std::uint64_t generation) {
   }
 }
 
+std::string owner_words(const fs::path& directory, std::uint64_t generation) {
+  try {
+    return ProcessIdentity::from_json(claim_text(directory, generation)).words();
+  } catch (const FormatError&) {
+    return "an unknown process";
+  }
+}
+
 ClaimWatch::ClaimWatch(fs::path directory, std::chrono::milliseconds takeover_after)
     : directory_(std::move(directory)), takeover_after_(takeover_after) {}
 
 bool ClaimWatch::may_be_alive(std::uint64_t generation) {
   if (owner_state(directory_, generation) == OwnerState::gone) return false;
-  try {
-    holder_ = ProcessIdentity::from_json(claim_text(directory_, generation)).words();
-  } catch (const FormatError&) {
-    holder_ = "an unknown process";
-  }
+  holder_ = owner_words(directory_, generation);
   const auto beat = last_beat(claim_file(directory_, generation));
   const auto now = std::chrono::steady_clock::now();
   if (!beat || generation != seen_generation_ || *beat != seen_beat_) {
+    owner_lives_ = beat && generation == seen_generation_;
     seen_generation_ = generation;
     seen_beat_ = beat.value_or(fs::file_time_type{});
     seen_at_ = now;

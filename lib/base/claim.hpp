@@ -45,6 +45,9 @@ enum class OwnerState {
 };
 OwnerState owner_state(const std::filesystem::path& directory, std::uint64_t generation);
 
+/// Who made claim `generation`, for messages: "process 1234 on node7 (Slurm job 42), since 2026-11-22 10:15:00 UTC".
+std::string owner_words(const std::filesystem::path& directory, std::uint64_t generation);
+
 /// Looks at a folder that others may have claimed, until it can be had.
 class ClaimWatch {
  public:
@@ -58,12 +61,15 @@ class ClaimWatch {
 
   /// Who held it at the last try, for messages; "" when nobody.
   const std::string& holder() const { return holder_; }
+  /// True once the holder's heartbeat was seen to move.
+  bool owner_lives() const { return owner_lives_; }
 
  private:
   bool may_be_alive(std::uint64_t generation);
   std::filesystem::path directory_;
   std::chrono::milliseconds takeover_after_;
   std::string holder_;
+  bool owner_lives_ = false;
   std::uint64_t seen_generation_ = 0;
   std::filesystem::file_time_type seen_beat_{};
   std::chrono::steady_clock::time_point seen_at_{};

@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "lib/base/error.hpp"
 
@@ -47,6 +50,22 @@ std::string link_target(const char* path) {
   return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
 }
 
+std::string job_words() {
+  for (const auto& [variable, scheduler] : {std::pair{"SLURM_JOB_ID", "Slurm job "}, {"PBS_JOBID", "PBS job "}}) {
+    const char* id = std::getenv(variable);
+    if (id != nullptr && *id != '\0') return scheduler + std::string(id);
+  }
+  return {};
+}
+
+std::string utc_now() {
+  const auto now = std::time(nullptr);
+  std::tm parts{};
+  std::array<char, 64> text{};
+  if (::gmtime_r(&now, &parts) == nullptr) return {};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts)};
+}
+
 }  // namespace
 
 ProcessIdentity ProcessIdentity::own() {
@@ -57,6 +76,8 @@ ProcessIdentity ProcessIdentity::own() {
   own.pid_namespace = link_target("/proc/self/ns/pid");
   own.pid = ::getpid();
   if (const auto state = process_state("self")) own.start_ticks = state->start_ticks;
+  own.job = job_words();
+  own.since = utc_now();
   return own;
 }
 
@@ -69,6 +90,8 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
     other.pid_namespace = json.at("pid_namespace").get<std::string>();
     other.pid = json.at("pid").get<std::int64_t>();
     other.start_ticks = json.at("start_ticks").get<std::uint64_t>();
+    other.job = json.value("job", std::string());
+    other.since = json.value("since", std::string());
     return other;
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(std::string("a claim does not name a process: ") + error.what());
@@ -76,11 +99,9 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
 }
 
 std::string ProcessIdentity::to_json() const {
-  return nlohmann::json{{"host", host},
-                        {"boot_id", boot_id},
-                        {"pid_namespace", pid_namespace},
-                        {"pid", pid},
-                        {"start_ticks", start_ticks}}
+  return nlohmann::json{{"host", host},  {"boot_id", boot_id},         {"pid_namespace", pid_namespace},
+                        {"pid", pid},    {"start_ticks", start_ticks}, {"job", job},
+                        {"since", since}}
       .dump();
 }
 
@@ -94,6 +115,11 @@ bool ProcessIdentity::surely_gone() const {
   return !state || state->start_ticks != start_ticks || state->letter == 'Z' || state->letter == 'X';
 }
 
-std::string ProcessIdentity::words() const { return "process " + std::to_string(pid) + " on " + host; }
+std::string ProcessIdentity::words() const {
+  auto text = "process " + std::to_string(pid) + " on " + host;
+  if (!job.empty()) text += " (" + job + ")";
+  if (!since.empty()) text += ", since " + since;
+  return text;
+}
 
 }  // namespace fsdp

@@ -11,6 +11,8 @@ struct ProcessIdentity {
   std::string pid_namespace;  ///< process ids mean the same only within one
   std::int64_t pid = 0;
   std::uint64_t start_ticks = 0;  ///< a process id that is used again has another
+  std::string job;                ///< the scheduler's: "Slurm job 42", "PBS job 7.head"; "" outside of jobs
+  std::string since;              ///< when own() was called: "2026-11-22 10:15:00 UTC"; "" in claims of older versions
 
   static ProcessIdentity own();
   /// \throws FormatError when `text` is not what to_json() writes
@@ -20,7 +22,7 @@ struct ProcessIdentity {
   /// True only when this process can see that the other one ended: it ran under the same kernel and in the same
   /// namespace, and is gone. False means "cannot tell", too.
   bool surely_gone() const;
-  /// "process 1234 on node7"
+  /// "process 1234 on node7 (Slurm job 42), since 2026-11-22 10:15:00 UTC"
   std::string words() const;
 };
 

@@ -50,6 +50,17 @@ std::vector<std::filesystem::path> newest_first(const std::filesystem::path& che
   return paths;
 }
 
+/// RUN/previous-N/checkpoints/latest of the highest N that has one; empty: none
+std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
+  std::filesystem::path newest;
+  std::error_code error;
+  for (int number = 1;; ++number) {
+    const auto folder = run / fmt::format("previous-{}", number);
+    if (!std::filesystem::exists(folder, error)) return newest;
+    if (std::filesystem::exists(folder / "checkpoints" / "latest", error)) newest = folder / "checkpoints" / "latest";
+  }
+}
+
 }  // namespace
 
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
@@ -64,6 +75,15 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
     for (const auto& other : newest_first(given.parent_path())) {
       const auto path = std::filesystem::weakly_canonical(other, error);
       if (path != resolved) candidates.push_back(path);
+    }
+  }
+  if (candidates.empty() && text == "latest") {
+    const auto earlier = newest_previous_run(checkpoints.parent_path());
+    if (!earlier.empty()) {
+      throw MissingInput(
+          fmt::format("{}: no such checkpoint; an earlier run of this name was moved aside: "
+                      "--restart-checkpoint-file {} goes on from it",
+                      given.string(), earlier.string()));
     }
   }
   if (candidates.empty()) {

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
 #include <chrono>
 
 #include "lib/base/error.hpp"
@@ -32,6 +34,22 @@ struct Snapshot {
   std::vector<std::pair<std::pair<std::string, DcpPath>, nlohmann::json>> values;
 };
 
+/// By their exponents, in a loop that compilers turn into vectors.
+bool all_finite(const float* values, std::int64_t count) {
+  constexpr std::uint32_t kExponent = 0x7f800000u;
+  std::uint32_t bad = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    bad |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(values[i]) & kExponent) == kExponent);
+  }
+  return bad == 0;
+}
+
+/// \throws FormatError naming the tensor
+void require_finite(const Block& block) {
+  if (all_finite(block.data.const_data_ptr<float>(), block.data.numel())) return;
+  throw FormatError(fmt::format("'{}' has values that are not finite, so this state is not saved", block.key));
+}
+
 /// What a writer thread returns, as text so that it can be gathered.
 std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot) {
   nlohmann::json report;
@@ -39,6 +57,7 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
     DcpShardWriter writer(directory, rank);
     for (const auto& [name, value] : snapshot.values) writer.add_value(name.first, name.second, value);
     for (const auto& block : snapshot.blocks) {
+      require_finite(block);
       const ShardRecord record{
           block.key,
           DType::f32,
@@ -94,6 +113,20 @@ void add_run_values(Snapshot& snapshot, const std::string& key, const DcpPath& p
     place.emplace_back(name);
     add_run_values(snapshot, key + "." + name, place, part);
   }
+}
+
+/// Of the directories step-NNNNNNNN, ascending. Others are somebody else's.
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const auto name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with("step-") || entry.is_symlink() || !entry.is_directory()) continue;
+    std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (name == checkpoint_name(step)) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
 }
 
 }  // namespace
@@ -266,24 +299,53 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
     std::filesystem::rename(job.final_path, old);
   }
   std::filesystem::rename(job.temporary, job.final_path);
-  replace_symlink(job.final_path.filename(), directory_ / "latest");
-  sync_directory(directory_);
+  newest_step_ = job.manifest.state.step;
+  point_latest_to(newest_step_);
   if (!old.empty()) std::filesystem::remove_all(old);
-  prune(job.final_path);
+  prune();
 }
 
-void CheckpointSaver::prune(const std::filesystem::path& newest) {
+void CheckpointSaver::point_latest_to(std::int64_t step) {
+  replace_symlink(checkpoint_name(step), directory_ / "latest");
+  sync_directory(directory_);
+  latest_step_ = step;
+}
+
+void CheckpointSaver::prove(std::int64_t step) {
+  proven_step_ = std::max(proven_step_, step);
+  if (runtime_.world().rank() != 0) return;
+  if (latest_step_ < newest_step_) point_latest_to(newest_step_);
+  if (prune_again_) prune();
+}
+
+std::string CheckpointSaver::doubt() {
+  if (runtime_.world().rank() != 0 || newest_step_ <= proven_step_ || latest_step_ <= proven_step_) return "";
+  const auto steps = checkpoint_steps(directory_);
+  const auto proven = std::find_if(steps.rbegin(), steps.rend(), [&](auto step) { return step <= proven_step_; });
+  if (proven == steps.rend()) return "";
+  point_latest_to(*proven);
+  return (directory_ / checkpoint_name(*proven)).string();
+}
+
+void CheckpointSaver::prune() {
+  prune_again_ = false;
   if (keep_last_ <= 0) return;
-  std::vector<std::filesystem::path> all;
-  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
-    if (entry.path().filename().string().rfind("step-", 0) == 0 && entry.path() != newest) all.push_back(entry.path());
-  }
-  std::sort(all.begin(), all.end());
+  auto steps = checkpoint_steps(directory_);
+  std::erase(steps, newest_step_);
   const auto keep = static_cast<std::size_t>(keep_last_ - 1);
-  if (all.size() <= keep) return;
-  all.resize(all.size() - keep);
+  if (steps.size() <= keep) return;
+  const std::vector<std::int64_t> kept(steps.end() - static_cast<std::ptrdiff_t>(keep), steps.end());
+  steps.resize(steps.size() - keep);
+  const auto is_proven = [&](std::int64_t step) { return step <= proven_step_; };
+  if (!is_proven(newest_step_) && std::none_of(kept.begin(), kept.end(), is_proven)) {
+    const auto newest_proven = std::find_if(steps.rbegin(), steps.rend(), is_proven);
+    if (newest_proven != steps.rend()) {
+      steps.erase(std::next(newest_proven).base());
+      prune_again_ = true;
+    }
+  }
   std::error_code ignored;
-  for (const auto& path : all) std::filesystem::remove_all(path, ignored);
+  for (const auto step : steps) std::filesystem::remove_all(directory_ / checkpoint_name(step), ignored);
 }
 
 }  // namespace fsdp

@@ -37,10 +37,18 @@ void FinetuneJob::set_up() {
   const int threads = set_threads(node->size());
   device_ = choose_device(options_.runtime.device, node->rank(), node->size());
   check_bf16();
+  const bool training = options_.max_epochs >= 0 || options_.max_steps > 0;
+  if (training && !options_.dry_run) {
+    // Before the newest checkpoint is looked up: a job that is about to end may still save one.
+    const auto takeover = std::chrono::duration<double>(options_.takeover_after_seconds);
+    owner_ = RunOwner::take(world_,
+                            {directory_, std::chrono::duration_cast<std::chrono::milliseconds>(takeover),
+                             [this] { return signal_.received() != 0; }},
+                            log_);
+  }
   restart_ = find_restart(world_, options_, directory_ / "checkpoints", log_);
   config_ = plan_model(options_, restart_);
   batches_ = plan_batches(options_, world_.size());
-  const bool training = options_.max_epochs >= 0 || options_.max_steps > 0;
   check_final_outputs();
   if (training && options_.train_data.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");

@@ -17,7 +17,9 @@
 #include "lib/run/memory_prediction.hpp"
 #include "lib/run/metrics.hpp"
 #include "lib/run/model_runtime.hpp"
+#include "lib/run/nonfinite_steps.hpp"
 #include "lib/run/progress.hpp"
+#include "lib/run/run_owner.hpp"
 #include "lib/run/run_plan.hpp"
 #include "lib/run/train_options.hpp"
 #include "lib/run/trainer.hpp"
@@ -38,7 +40,8 @@ class FinetuneJob {
         options_(options),
         saved_options_(saved_options),
         log_(log),
-        directory_(run_directory(options)) {}
+        directory_(run_directory(options)),
+        nonfinite_(options.max_nonfinite_steps) {}
 
   ExitCode run(nlohmann::json& report);
 
@@ -65,8 +68,17 @@ class FinetuneJob {
   bool save_full(const std::filesystem::path& checkpoint);
   bool save_hf(const std::filesystem::path& checkpoint);
   double current_lr() const;
+  bool begins_a_run() const;
+  bool old_run_is_there() const;
   void set_old_run_aside() const;
+  void begin_recording();
   ExitCode train(nlohmann::json& report);
+  bool train_steps(std::int64_t total_steps, std::int64_t total_samples);
+  void judge_step(const StepReport& step);
+  void give_up(const std::string& why);
+  void save_at_the_end(bool stopped);
+  void finish_outputs(nlohmann::json& report, bool& stopped);
+  ExitCode conclude(nlohmann::json& report, bool stopped, std::int64_t total_steps);
   bool finish_save_if_written(bool wait);
   void start_save(bool final_one);
   void validate(std::int64_t step);
@@ -90,6 +102,8 @@ class FinetuneJob {
   std::filesystem::path directory_;
   Clock::time_point begin_ = Clock::now();
   StopSignal signal_;
+  std::unique_ptr<RunOwner> owner_;  ///< while training
+  bool old_run_is_there_ = false;    ///< of the same name; it is moved aside after the first step
 
   DeviceChoice device_;
   BatchPlan batches_;
@@ -108,7 +122,10 @@ class FinetuneJob {
   double slowest_step_seconds_ = 0;
   double save_seconds_ = 0;
   Clock::time_point last_save_ = Clock::now();
+  bool save_waits_ = false;       ///< it was due in steps whose loss is not finite
+  bool saved_this_step_ = false;  ///< the state as it is now is in a checkpoint
   std::string save_error_;
+  NonFiniteSteps nonfinite_;
   double first_loss_ = std::nan("");
   double last_loss_ = std::nan("");
   double last_val_loss_ = std::nan("");

@@ -1,23 +1,45 @@
 #pragma once
 // metrics.jsonl: one JSON object per optimizer step or evaluation, appended and flushed at once.
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "lib/base/file.hpp"
+#include "lib/base/log.hpp"
 
 namespace fsdp {
 
+/// Training is worth more than its protocol: where a line cannot be written (a full disk), this warns once, keeps what
+/// is missing in memory and writes it as soon as there is room.
 class MetricsFile {
  public:
   /// Opens FILE for appending; with `resume_step` >= 0 lines of later steps (and a torn last line) are cut off first,
   /// otherwise an old file is replaced.
-  MetricsFile(const std::filesystem::path& file, std::int64_t resume_step);
+  MetricsFile(const std::filesystem::path& file, std::int64_t resume_step, const Logger& log);
+  /// Tries once more to write what is missing, and says how much of it could not be.
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
   void add(const nlohmann::json& record);
+  /// Bytes that wait for room.
+  std::size_t waiting_bytes() const { return waiting_.size(); }
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void open();
+  void write_waiting();
+  void cut_torn_line() noexcept;
+
   std::filesystem::path path_;
+  const Logger& log_;
   File file_;
+  bool whole_ = false;  ///< file_ is open and holds what was written before; otherwise it is to be made of kept_
+  std::string kept_;    ///< lines of the run that goes on
+  std::string waiting_;
+  std::uint64_t size_bytes_ = 0;  ///< whole lines in the file
+  bool warned_ = false;
 };
 
 /// Draws DIR/loss.svg and DIR/loss.png from DIR/metrics.jsonl.

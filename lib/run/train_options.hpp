@@ -78,6 +78,8 @@ struct TrainOptions {
   std::int64_t save_every = 0;       ///< optimizer steps; 0: at the end only
   double save_interval_minutes = 0;  ///< 0: never by time
   int keep_last = 0;                 ///< checkpoints kept; 0: all
+  std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which a run ends
+  double takeover_after_seconds = 90;     ///< silence of another job in the run's folder
   bool no_final_save = false;
   std::string save_final_full;  ///< .pt or .safetensors file to write at the end of the run; empty: none
   std::string save_final_hf;    ///< directory in Hugging Face's layout to write at the end; empty: none

@@ -53,6 +53,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   auto& engine = runtime_.engine();
   StepReport report;
   report.step = state_.step + 1;
+  report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
   const auto per_round = options_.batches.rows_per_micro_batch * world.size();
   const auto micro_batches = static_cast<int>((report.samples + per_round - 1) / per_round);
@@ -108,19 +109,29 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   return report;
 }
 
+/// One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
+bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& report) {
+  std::array<double, 2> bad{std::isfinite(loss) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
+  runtime_.world().all_reduce(bad, Reduce::max);
+  report.skipped = bad[0] + bad[1] > 0;
+  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
+  report.overflow =
+      report.skipped && bad[0] == 0 && state_.loss_scale > 1.0 && runtime_.policy().precision.param_dtype == at::kHalf;
+  return report.skipped;
+}
+
 void Trainer::update(double scaled_norm, StepReport& report) {
   const TraceRecorder::Scope scope(runtime_.engine().trace(), "AdamW", "optimizer");
   report.grad_norm = scaled_norm / state_.loss_scale;
   const bool scaling = runtime_.policy().precision.param_dtype == at::kHalf;
-  if (scaling && !std::isfinite(scaled_norm)) {
-    report.skipped = true;
-    adjust_loss_scale(true);
-    // Every rank saw the same norm, so all skip together; the engine's next reduction replaces the gradients.
+  if (anyone_not_finite(report.loss, scaled_norm, report)) {
+    if (scaling) adjust_loss_scale(true);
+    // All ranks skip together; the engine's next reduction replaces the gradients.
     runtime_.engine().publish_parameters();
     return;
   }
   double divisor = state_.loss_scale;
-  if (options_.clip_grad_norm > 0 && std::isfinite(report.grad_norm)) {
+  if (options_.clip_grad_norm > 0) {
     // torch.nn.utils.clip_grad_norm_: the factor is at most 1.
     const double factor = options_.clip_grad_norm / (report.grad_norm + 1e-6);
     if (factor < 1.0) divisor /= factor;
@@ -131,6 +142,17 @@ void Trainer::update(double scaled_norm, StepReport& report) {
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);
   runtime_.engine().publish_parameters();
+}
+
+double Trainer::loss_ahead() {
+  const auto& world = runtime_.world();
+  const auto rows = options_.batches.rows_per_micro_batch;
+  const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
+  const auto loss = runtime_.engine().evaluate(
+      reader_.read(order_.rows(slice.first_position, slice.num_samples), {}, runtime_.device()));
+  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  runtime_.world().all_reduce(sums, Reduce::sum);
+  return sums[1] > 0 ? sums[0] / sums[1] : 0.0;
 }
 
 void Trainer::adjust_loss_scale(bool overflow) {

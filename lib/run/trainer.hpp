@@ -19,7 +19,8 @@ struct StepReport {
   double loss = 0;        ///< mean over the tokens of the global batch, before the update
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
-  std::int64_t tokens = 0;  ///< targets of the step, all ranks
+  std::int64_t tokens = 0;        ///< targets of the step, all ranks
+  std::int64_t first_sample = 0;  ///< its place in the data order, counted from 0
   std::int64_t samples = 0;
   double seconds = 0;
   double data_wait_seconds = 0;  ///< longest of any rank
@@ -29,7 +30,8 @@ struct StepReport {
   double alloc_retries = 0;      ///< CUDA, since the start, highest of any rank
   double num_ooms = 0;           ///< CUDA, likewise
   std::int64_t longest_row = 0;  ///< tokens of a sequence of the longest micro-batch, any rank
-  bool skipped = false;          ///< fp16: the gradients overflowed
+  bool skipped = false;          ///< loss or gradient norm is not finite on some rank: nothing was updated
+  bool overflow = false;         ///< skipped for a loss scale of fp16 that was too large, and is smaller now
   bool stopped = false;          ///< asked to stop during the step: nothing was updated
 };
 
@@ -54,11 +56,16 @@ class Trainer {
   /// \param stop_wanted  asked on every rank before each micro-batch; any rank's yes ends the step undone
   StepReport step(std::int64_t max_samples, const std::function<bool()>& stop_wanted);
 
+  /// Mean loss of the state as it is now, on the samples that come next: a forward pass of one micro-batch. 0 where
+  /// they have no tokens. Collective.
+  double loss_ahead();
+
   void set_device_backend(std::shared_ptr<DeviceBackend> backend) { backend_ = std::move(backend); }
 
  private:
   std::vector<MicroBatch> load(std::int64_t samples, int micro_batches);
-  void update(double grad_norm, StepReport& report);
+  void update(double scaled_norm, StepReport& report);
+  bool anyone_not_finite(double loss, double scaled_norm, StepReport& report);
   void adjust_loss_scale(bool overflow);
   void read_memory(StepReport& report) const;
 

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 
 import fsdp_cli
 
@@ -45,6 +46,56 @@ class FullDisk(fsdp_cli.Case):
         result = self.train("limit", "--max-steps", 6, "--save-every", 2, "--restart-checkpoint-file", "latest", code=1, before=self.limit_file_size)
         self.check(self.checkpoints("limit"), result, "step-00000002")
         self.assertIn("File too large", result.err)
+
+    def test_metrics_without_room_wait(self):
+        """The disk is full for a while: training goes on, and no line is missing afterwards."""
+        disk = self.small_disk("4m")
+        log = self.folder / "wait.log"
+        process = fsdp_cli.start("fsdp-finetune", [*self.train_arguments("wait", "--max-steps", 1000000, "--log-every", 1000000), "--out-dir", disk], 2, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+
+        def wait_for(condition):
+            end = time.monotonic() + 60
+            while not condition():
+                self.assertIsNone(process.poll(), log.read_text())
+                self.assertLess(time.monotonic(), end, log.read_text())
+                time.sleep(0.01)
+
+        metrics = disk / "wait" / "metrics.jsonl"
+        wait_for(lambda: metrics.exists() and metrics.stat().st_size > 1000)
+        with open(disk / "filler", "wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(b"0" * 4096)
+            except OSError:
+                pass
+        wait_for(lambda: "lines wait in memory" in log.read_text())
+        full = metrics.stat().st_size
+        time.sleep(0.5)
+        self.assertEqual(metrics.stat().st_size, full)
+        self.assertEqual(metrics.read_bytes()[-1:], b"\n", "no torn line")
+        (disk / "filler").unlink()
+        wait_for(lambda: metrics.stat().st_size > full)
+        process.terminate()
+        self.assertEqual(process.wait(30), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.assertEqual(log.read_text().count("lines wait in memory"), 1)
+        fsdp_cli.losses(disk / "wait")  # every step once
+        self.assertTrue((disk / "wait" / "checkpoints" / "latest" / "run.json").exists())
+
+    def test_metrics_that_never_find_room(self):
+        small = ["--embed-size", 8, "--num-layers", 1, "--max-steps", 600, "--json"]
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (160 * 1024, 160 * 1024))
+
+        result = self.train("never", *small, before=limit)
+        self.assertEqual(result.json()["steps"], 600)
+        self.assertIn("could not be written", result.err)
+        self.assertEqual(result.err.count("lines wait in memory"), 1)
+        steps = [r["step"] for r in fsdp_cli.steps(self.run_directory("never"))]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertEqual(os.readlink(self.checkpoints("never") / "latest"), "step-00000600")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,14 @@ TEST_SUITE("base/claim") {
     CHECK_FALSE(copy.surely_gone());
     CHECK(test::ended().surely_gone());
     CHECK_FALSE(test::elsewhere().surely_gone());
+    auto in_a_job = test::elsewhere();
+    in_a_job.job = "Slurm job 42";
+    in_a_job.since = "2026-11-22 10:15:00 UTC";
+    CHECK(ProcessIdentity::from_json(in_a_job.to_json()).words() ==
+          "process 7 on far (Slurm job 42), since 2026-11-22 10:15:00 UTC");
+    // As versions without these wrote it.
+    CHECK(ProcessIdentity::from_json(R"({"host":"a","boot_id":"b","pid_namespace":"c","pid":1,"start_ticks":2})")
+              .words() == "process 1 on a");
     for (const auto* text : {"", "{}", "[1]", "released", "{\"host\":1}"}) {
       CHECK_THROWS(ProcessIdentity::from_json(text));
     }
@@ -36,7 +44,8 @@ TEST_SUITE("base/claim") {
     {
       const Claim claim(directory / "a", *generation);
       CHECK_FALSE(second.try_take());
-      CHECK(second.holder() == ProcessIdentity::own().words());
+      CHECK(second.holder().starts_with("process " + std::to_string(::getpid()) + " on "));
+      CHECK_FALSE(second.owner_lives());  // so far nothing was heard of it
       CHECK(owner_state(directory / "a", 1) == OwnerState::silent);
     }
     CHECK(owner_state(directory / "a", 1) == OwnerState::gone);
@@ -58,6 +67,7 @@ TEST_SUITE("base/claim") {
       std::this_thread::sleep_for(100ms);
       fs::last_write_time(directory / "claim.1", fs::file_time_type::clock::now());
       REQUIRE_FALSE(watch.try_take());
+      CHECK(watch.owner_lives() == (i > 0));
     }
     CHECK(watch.holder() == "process 7 on far");
     std::this_thread::sleep_for(350ms);

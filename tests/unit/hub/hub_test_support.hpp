@@ -30,7 +30,7 @@ inline Bytes read_file(const std::filesystem::path& path) {
 }
 
 /// A process of another host, of which nothing can be seen from here.
-inline ProcessIdentity elsewhere() { return {"far", "another-boot", "pid:[1]", 7, 9}; }
+inline ProcessIdentity elsewhere() { return {"far", "another-boot", "pid:[1]", 7, 9, "", ""}; }
 
 /// A process of this host that ended.
 inline ProcessIdentity ended() {
