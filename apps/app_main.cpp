@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <new>
@@ -13,40 +15,14 @@
 #include <optional>
 #include <sstream>
 
+#include "apps/config_file.hpp"
+
 namespace fsdp {
 namespace {
-
-/// Config files with comments after values, too; CLI11 2.1 cuts values at a '#' even inside quotes.
-class ConfigFile : public CLI::ConfigTOML {
- public:
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::stringstream text;
-    for (std::string line; std::getline(input, line);) {
-      char quote = 0;
-      std::size_t end = 0;
-      for (; end < line.size() && (quote != 0 || line[end] != '#'); ++end) {
-        if (quote == 0 && (line[end] == '"' || line[end] == '\'')) {
-          quote = line[end];
-        } else if (line[end] == quote) {
-          quote = 0;
-        }
-      }
-      text << line.substr(0, end) << '\n';
-    }
-    CLI::ConfigTOML reader;
-    reader.comment('\1');
-    return reader.from_config(text);
-  }
-};
 
 std::chrono::milliseconds milliseconds(double seconds, const char* option) {
   if (!(seconds > 0)) throw UsageError(fmt::format("{} must be more than 0 seconds", option));
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
-void print_report(const nlohmann::json& report) {
-  std::cout << report.dump(1) << std::endl;
-  if (!std::cout) throw IoError("stdout: cannot write the report");
 }
 
 }  // namespace
@@ -80,13 +56,39 @@ void add_job_options(CLI::App& app, JobOptions& options, const std::string& grou
   app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
 }
 
+void print_on_stdout(const std::string& text) {
+  errno = 0;
+  std::cout << text << std::flush;
+  if (!std::cout) throw IoError(fmt::format("stdout: cannot be written: {}", std::strerror(errno != 0 ? errno : EIO)));
+}
+
+int run_alone(const std::function<void()>& body) {
+  try {
+    body();
+    return static_cast<int>(ExitCode::ok);
+  } catch (const Error& error) {
+    if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
+    return static_cast<int>(error.code());
+  }
+}
+
+int print_config(const CLI::App& app) {
+  return run_alone([&] {
+    if (speaks_for_the_job()) print_on_stdout(app.config_to_str(true, true));
+  });
+}
+
 int parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return -1;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
-      return speaks_for_the_job() ? app.exit(error) : static_cast<int>(ExitCode::ok);
+      return run_alone([&] {
+        std::ostringstream text;
+        app.exit(error, text, text);
+        if (speaks_for_the_job()) print_on_stdout(text.str());
+      });
     }
     if (speaks_for_the_job()) {
       std::cerr << "error: " << error.what() << "\n"
@@ -125,7 +127,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     const Logger log(world->rank(), level);
     nlohmann::json report;
     code = static_cast<int>(body(*world, log, report));
-    if (options.json && world->rank() == 0) print_report(report);
+    if (world->rank() == 0) print_on_stdout(options.json ? report.dump(1) + "\n" : "");
   } catch (const Error& error) {
     code = static_cast<int>(error.code());
     failure = error.what();

@@ -27,6 +27,15 @@ void let_later_options_win(CLI::App& app);
 /// Timeouts, --json and --quiet, for the help's section `group`.
 void add_job_options(CLI::App& app, JobOptions& options, const std::string& group);
 
+/// Writes all of `text`, now, and looks at what the program wrote before. \throws IoError
+void print_on_stdout(const std::string& text);
+
+/// What a program does before there are ranks: `body`'s error as a message, once per job. \return the exit code
+int run_alone(const std::function<void()>& body);
+
+/// --print-config: the options as a config file on stdout. \return the exit code
+int print_config(const CLI::App& app);
+
 /// Parses; prints help, version or the usage error (once per job, not once per rank).
 /// \return an exit code when the program should end now, -1 to go on
 int parse(CLI::App& app, int argc, char** argv);

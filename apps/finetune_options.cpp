@@ -81,8 +81,9 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
   app.add_option(
          "--activation-checkpointing,--activation_checkpointing,--activation-checkpoints,--activation_checkpoints",
          o.activation_checkpointing,
-         "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
+         "recompute activations in the backward: all blocks (also without a value), every:N or none")
       ->expected(0, 1)
+      ->default_str("none")
       ->group(group);
   app.add_flag(spellings("cpu-offload"), o.cpu_offload, "keep masters, gradients and optimizer state in host memory")
       ->group(group);
@@ -253,11 +254,12 @@ void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   app.add_option("--environment", a.environment, "accepted (pbs, local): the launcher is recognised by itself")
       ->group("");
   app.set_config("--config", "", "read options from a file (as --print-config writes)");
-  app.add_flag("--print-config,--print_config", a.print_config, "write all options as a config file and end")
+  app.add_flag("--print-config,--print_config", a.print_config,
+               "write the options that were given as a config file, defaults as comments, and end")
       ->configurable(false);
 }
 
-void settle_finetune_options(CLI::App& app, FinetuneArguments& a) {
+void settle_spellings(CLI::App& app, FinetuneArguments& a) {
   auto& sharding = a.options.sharding;
   auto* checkpointing = app.get_option("--activation-checkpointing");
   const auto& text = sharding.activation_checkpointing;
@@ -269,6 +271,10 @@ void settle_finetune_options(CLI::App& app, FinetuneArguments& a) {
   apply_flag(app, "--no-fsdp", "--sharding", "no-shard", sharding.sharding);
   apply_flag(app, "--no-layer-wrap-policy", "--wrap", "none", sharding.wrap);
   apply_flag(app, "--gradient-checkpointing", "--activation-checkpointing", "all", sharding.activation_checkpointing);
+}
+
+void settle_finetune_options(CLI::App& app, FinetuneArguments& a) {
+  settle_spellings(app, a);
   a.options.save_interval_minutes = a.save_minutes;
   a.options.time_limit_seconds = parse_time_limit(a.time_limit);
 }

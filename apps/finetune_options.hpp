@@ -21,6 +21,9 @@ void add_finetune_options(CLI::App& app, FinetuneArguments& arguments);
 
 /// What several spellings of one wish come to: flags that stand for a value, an option without one. After parsing.
 /// \throws UsageError when two of them contradict each other
+void settle_spellings(CLI::App& app, FinetuneArguments& arguments);
+
+/// That, and times as numbers. \throws UsageError
 void settle_finetune_options(CLI::App& app, FinetuneArguments& arguments);
 
 /// Options that the command line leaves open, from what the checkpoint says about its run.

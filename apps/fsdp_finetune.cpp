@@ -1,5 +1,4 @@
 // fsdp-finetune: trains minGPT from scratch, fine-tunes Llama, or goes on from a checkpoint.
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune_options.hpp"
@@ -32,16 +31,8 @@ int main(int argc, char** argv) {
   fsdp::add_finetune_options(app, arguments);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  try {
-    fsdp::settle_finetune_options(app, arguments);
-  } catch (const fsdp::Error& error) {
-    if (fsdp::speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
-    return static_cast<int>(error.code());
-  }
-  if (arguments.print_config) {
-    if (fsdp::speaks_for_the_job()) std::cout << app.config_to_str(true, true);
-    return 0;
-  }
+  if (const int code = fsdp::run_alone([&] { fsdp::settle_finetune_options(app, arguments); }); code != 0) return code;
+  if (arguments.print_config) return fsdp::print_config(app);
   auto& options = arguments.options;
   return fsdp::run_torch_job(options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {

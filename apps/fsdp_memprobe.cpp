@@ -51,10 +51,8 @@ int main(int argc, char** argv) {
   fsdp::add_memprobe_options(app, arguments);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  if (arguments.job.print_config) {
-    if (fsdp::speaks_for_the_job()) std::cout << app.config_to_str(true, true);
-    return 0;
-  }
+  if (const int code = fsdp::run_alone([&] { fsdp::settle_spellings(app, arguments.job); }); code != 0) return code;
+  if (arguments.job.print_config) return fsdp::print_config(app);
   arguments.options.trial_command = own_command(argc, argv);
   if (arguments.trial) end_with_the_search();
   if (arguments.options.alone) offer_to_the_oom_killer();

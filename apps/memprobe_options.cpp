@@ -14,6 +14,8 @@
 namespace fsdp {
 namespace {
 
+constexpr const char* kOwnGroup = "What is asked";  // the options that fsdp-finetune does not have
+
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> words;
   std::istringstream in(text);
@@ -45,8 +47,7 @@ void take_list(CLI::App& app, const std::string& name, const std::string& all_wo
 
 void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   auto& o = a.options;
-  const auto group = "What is asked";
-  const auto add = [&](CLI::Option* option) { return option->group(group)->configurable(false); };
+  const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
   add(app.add_option("--ranks", o.ranks, "ranks of the job; default: this job's")->check(CLI::Range(1, 65536)));
   add(app.add_option(spellings("ranks-per-node"), o.ranks_per_node, "of them on a node; default: all")
           ->check(CLI::Range(1, 65536)));
@@ -124,6 +125,8 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
   set_option(app, "--activation-checkpointing", choice.checkpointing);
   set_option(app, "--batch-size", std::to_string(choice.batch_size));
   for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // how this program was to speak
+  for (auto* option : app.get_options([](const CLI::Option* o) { return o->get_group() == kOwnGroup; }))
+    option->clear();
   const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;
   const int on_node = std::min(choice.ranks, choice.ranks_per_node);
   const auto host_gib = [&](double factor) {

@@ -86,7 +86,8 @@ find_snapshot() {
 
 # --- checks that need no GPU and a second or two ----------------------------------------------------------------------
 chess_config='' # what fsdp-finetune understood of options and plan, a line per option
-configured() { sed -nE "s/^$1=[\"']?(.*[^\"'])[\"']?\$/\1/p" <<<"$chess_config" | head -n 1; }
+# Options that were given, and the defaults of others, which are comments.
+configured() { sed -nE "s/^#?$1=[\"']?(.*[^\"'])[\"']?\$/\1/p" <<<"$chess_config" | head -n 1; }
 
 check_model() { # NAME
     local problem name

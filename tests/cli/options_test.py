@@ -34,8 +34,8 @@ SEED_OPTIONS = {
 def config_of(*arguments, ranks=0):
     result = fsdp_cli.run("fsdp-finetune", [*arguments, "--print-config"], ranks)
     assert result.code == 0, str(result)
-    lines = [line for line in result.out.splitlines() if line and not line.startswith("#")]
-    return dict(line.split("=", 1) for line in lines)
+    # What was given, and the defaults, which are comments.
+    return dict(re.findall(r"^#?([a-z][a-z-]*)=(.*)$", result.out, re.M))
 
 
 def arguments_of(options, dashes):

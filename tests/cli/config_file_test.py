@@ -1,0 +1,132 @@
+"""Config files: --print-config writes what was given, --config reads it back, and nothing changes by that."""
+
+import json
+import re
+
+import fsdp_cli
+import llama_cli
+
+PROGRAMS = ("fsdp-finetune", "fsdp-memprobe")
+# Where another value of the default's kind would not do.
+VALUES = {"betas": ["0.8", "0.99"], "time-limit": ["1:30"], "nodes": ["2,3"], "ranks": ["4"], "ranks-per-node": ["2"],
+          "max-batch": ["128"], "rank": ["1"], "warmup-ratio": ["0.25"], "calibration": ["a b", "c,d", "[e]"]}
+# Texts that a config file's own marks could come in the way of.
+TEXTS = ["two words", "a # b, c", "it's", 'say "x"', "it's \"x\"", "line\nline\tend ", " \\n ", "[x, y]", "", "true", "007", "-", "=", "{}", '"""', "é"]
+
+
+def print_config(program, *arguments):
+    result = fsdp_cli.run(program, [*arguments, "--print-config"])
+    assert result.code == 0 and not result.err, str(result)
+    return result.out
+
+
+def given(text):
+    """Names that are set."""
+    return [line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def all_options(program):
+    """Names and defaults of everything that a config file can set: the defaults are comments `#name=value`."""
+    return dict(re.findall(r"^#([a-z][a-z-]*)=(.*)$", print_config(program), re.M))
+
+
+def words(name, default, number):
+    """Arguments that give the option another value than its default."""
+    if name in VALUES:
+        return [f"--{name}", *VALUES[name]]
+    if default in ("true", "false"):
+        return [f"--{name}" if default == "false" else f"--no-{name}"]
+    if re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", default):
+        return [f"--{name}", str(number % 97 + 2)]
+    return [f"--{name}", TEXTS[number % len(TEXTS)]]
+
+
+class ConfigFile(llama_cli.Case):
+    def round_trip(self, program, arguments):
+        first = print_config(program, *arguments)
+        file = self.folder / "round-trip.ini"
+        file.write_text(first)
+        self.assertEqual(print_config(program, "--config", file), first, f"{program} {arguments}")
+        return first
+
+    def test_only_what_was_given_is_written(self):
+        for program in PROGRAMS:
+            self.assertEqual(given(print_config(program)), [])
+            self.assertEqual(given(print_config(program, "--lr", "0.001", "--no-shuffle")), ["no-shuffle", "lr"])
+        self.assertEqual(given(print_config("fsdp-finetune", "--gradient_checkpointing", "--no-fsdp")), ["sharding", "activation-checkpointing"])
+        self.assertEqual(given(print_config("fsdp-memprobe", "--no-fsdp", "--activation-checkpointing")), ["sharding", "activation-checkpointing"])
+
+    def test_every_option_comes_back(self):
+        for program in PROGRAMS:
+            options = all_options(program)
+            listed = set(re.findall(r"^  --([a-z][a-z-]+)", fsdp_cli.run(program, ["--help"]).out, re.M))
+            not_in_files = {"help", "version", "config", "print-config", "no-fsdp", "no-layer-wrap-policy", "gradient-checkpointing"}
+            self.assertEqual(listed - set(options), not_in_files & listed, program)
+            names = sorted(options)
+            for part in range(len(TEXTS)):  # so that each text is the value of several options
+                chosen = names[part % 8::8]
+                arguments = [w for i, name in enumerate(chosen) for w in words(name, options[name], part + 7 * i)]
+                text = self.round_trip(program, arguments)
+                self.assertEqual(sorted(given(text)), chosen, program)
+
+    def test_every_text_comes_back_as_it_was(self):
+        for text in TEXTS:
+            file = self.folder / "text.ini"
+            file.write_text(print_config("fsdp-finetune", "--restart", f"no/{text}"))
+            wanted = fsdp_cli.run("fsdp-finetune", [*fsdp_cli.COMMON, "--restart", f"no/{text}"])
+            self.assert_refused(wanted, 4, f"no/{text}".split("\n", maxsplit=1)[0])
+            self.assertEqual(fsdp_cli.run("fsdp-finetune", [*fsdp_cli.COMMON, "--config", file]).err, wanted.err, repr(text))
+
+    def test_fine_tuning_keeps_its_defaults(self):
+        arguments = ["--model", self.model, "--train-data", self.games, "--max-steps", 2, "--batch-size", 2, "--max-seq-length", 64,
+                     "--out-dir", self.runs, *fsdp_cli.COMMON]
+        file = self.folder / "llama.ini"
+        file.write_text(print_config("fsdp-finetune", *arguments, "--run-name", "by-file"))
+        for name, how in (("direct", [*arguments, "--run-name", "direct"]), ("by-file", ["--config", file])):
+            result = fsdp_cli.run("fsdp-finetune", how)
+            self.assertEqual(result.code, 0, str(result))
+        saved = [json.loads((self.checkpoints(name) / "latest" / "run.json").read_text())["options"] for name in ("direct", "by-file")]
+        self.assertEqual(saved[1], saved[0])
+        self.assertEqual(saved[1]["lr"], "1e-5")
+        self.assertEqual(self.losses("by-file"), self.losses("direct"))
+
+    def test_a_restart_keeps_what_the_checkpoint_says(self):
+        self.train("restart", "--max-steps", 2, "--lr", "0.02", "--betas", "0.8", "0.9")
+        file = self.folder / "restart.ini"
+        file.write_text(print_config("fsdp-finetune", "--out-dir", self.runs, "--run-name", "restart", *fsdp_cli.COMMON, "--restart", "latest",
+                                     "--max-steps", 3))
+        result = fsdp_cli.run("fsdp-finetune", ["--config", file])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertEqual([r["lr"] for r in fsdp_cli.steps(self.run_directory("restart"))], [0.02] * 3)
+
+    def test_a_plan_is_for_the_fine_tune_alone(self):
+        plan = self.folder / "plan.ini"
+        arguments = ["--ranks", 2, "--memory", "8GiB", "--search", "--max-batch", 8, *fsdp_cli.TINY_MODEL, "--plan", plan, "--json", *fsdp_cli.COMMON]
+        file = self.folder / "memprobe.ini"
+        file.write_text(print_config("fsdp-memprobe", *arguments))
+        for how in (arguments, ["--config", file]):
+            plan.unlink(missing_ok=True)
+            result = fsdp_cli.run("fsdp-memprobe", how)
+            self.assertEqual(result.code, 0, str(result))
+            self.assertEqual(set(given(plan.read_text())), {"num-layers", "num-heads", "embed-size", "vocab-size", "seq-len", "batch-size",
+                                                            "sharding", "precision", "activation-checkpointing", "device"})
+            self.round_trip("fsdp-finetune", ["--config", plan])
+
+    def test_what_is_wrong_is_named_with_its_line(self):
+        for text, what in (("\nlr = 1\nprompt = \"x\n", "line 3"), ("[training]\n", "sections"), ("= 3\n", "name"), ("betas = [0.1,\n", "']'"),
+                           ('prompt = """\\q"""\n', "\\q")):
+            file = self.folder / "wrong.ini"
+            file.write_text(text)
+            self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, what)
+
+    def test_written_by_hand(self):
+        file = self.folder / "hand.ini"
+        file.write_text("; a run\r\nlr = 0.002 # high\r\nbetas = [0.5,  # first\n  0.6]\nno-shuffle\nrun-name = 'a'\n"
+                        "lr-schedule=cosine\nprompt = 'x \\n \"y\"'\nrun-name = \"b\"\n")
+        text = print_config("fsdp-finetune", "--config", file)
+        for line in ("lr=0.002", "betas=[0.5, 0.6]", "no-shuffle=true", 'run-name="b"', 'lr-schedule="cosine"', "prompt='x \\n \"y\"'"):
+            self.assertIn(line, text.splitlines())
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
