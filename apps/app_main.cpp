@@ -16,12 +16,12 @@
 #include <sstream>
 
 #include "apps/config_file.hpp"
+#include "apps/number_checks.hpp"
 
 namespace fsdp {
 namespace {
 
-std::chrono::milliseconds milliseconds(double seconds, const char* option) {
-  if (!(seconds > 0)) throw UsageError(fmt::format("{} must be more than 0 seconds", option));
+std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
@@ -45,12 +45,15 @@ void let_later_options_win(CLI::App& app) {
 }
 
 void add_job_options(CLI::App& app, JobOptions& options, const std::string& group) {
+  const CLI::Range seconds(0.001, 1e9);
   app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")
       ->capture_default_str()
+      ->check(seconds)
       ->group(group);
   app.add_option(spellings("collective-timeout"), options.collective_timeout_seconds,
                  "seconds before a stuck collective ends the job, naming the rank that did not arrive")
       ->capture_default_str()
+      ->check(seconds)
       ->group(group);
   app.add_flag("--json", options.json, "print one JSON object with the result on stdout")->group(group);
   app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
@@ -79,6 +82,7 @@ int print_config(const CLI::App& app) {
 }
 
 int parse(CLI::App& app, int argc, char** argv) {
+  check_numbers(app);
   try {
     app.parse(argc, argv);
     return -1;
@@ -118,8 +122,8 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
   std::optional<std::string> failure;
   try {
     if (launched_by_mpi()) {
-      ranks = start_ranks(MpiOptions{milliseconds(options.init_timeout_seconds, "--init-timeout"),
-                                     milliseconds(options.collective_timeout_seconds, "--collective-timeout")});
+      ranks = start_ranks(
+          MpiOptions{milliseconds(options.init_timeout_seconds), milliseconds(options.collective_timeout_seconds)});
       world = ranks->world();
     } else {
       world = make_single_group();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "apps/number_checks.hpp"
 #include "apps/torch_main.hpp"
 
 namespace fsdp {
@@ -111,8 +112,10 @@ void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, 
   app.add_option(spellings("max-rows"), o.max_rows, "texts to take from the training data; 0: all")
       ->capture_default_str()
       ->group(group);
-  app.add_option(spellings("max-epochs"), o.max_epochs, "passes over the data; negative: evaluate only")
+  may_be_negative(
+      app.add_option(spellings("max-epochs"), o.max_epochs, "passes over the data; negative: evaluate only"))
       ->capture_default_str()
+      ->check(CLI::Range(-1e9, 1e9))
       ->group(group);
   app.add_option("--max-steps,--max_steps,--max-training-steps,--max_training_steps", o.max_steps,
                  "optimizer steps; wins over max-epochs")
@@ -223,7 +226,7 @@ double parse_time_limit(const std::string& text) {
     } catch (const std::exception&) {
       used = 0;
     }
-    if (used != part.size() || value < 0 || parts > 2) {
+    if (used != part.size() || !(value >= 0 && value <= 1e9) || parts > 2) {
       throw UsageError("--time-limit is '" + text + "', give minutes or [H:]M:S");
     }
     total = total * 60 + value;

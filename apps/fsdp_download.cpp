@@ -48,8 +48,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   patterns(app.add_option("--include", download.selection.include,
                           "only files that match; * matches / too; may be given several times"));
   patterns(app.add_option("--exclude", download.selection.exclude, "not these; may be given several times"));
-  app.add_option(spellings("max-files"), download.selection.max_files, "the first N files by path; 0: all")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option(spellings("max-files"), download.selection.max_files, "the first N files by path; 0: all");
   app.add_flag(spellings("all-formats"), arguments.all_formats,
                "weights in other formats, too, where there are safetensors");
   app.add_option(spellings("cache-dir"), arguments.cache_dir, "the cache (default: HF_HUB_CACHE, HF_HOME/hub)");
@@ -65,7 +64,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(1, 1000));
   app.add_option(spellings("retry-delay"), arguments.retry_delay_seconds, "seconds before the second attempt; doubles")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 86400.0));
   app.add_option(spellings("takeover-after"), arguments.takeover_after_seconds,
                  "seconds of silence after which another process's download is taken over")
       ->capture_default_str()

@@ -70,9 +70,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->excludes(pack)
       ->excludes(seq_len);
   app.add_option("--field", o.field, "the key or column of the texts (default: text; in Parquet also Moves)");
-  app.add_option(spellings("max-rows"), o.max_rows, "texts to read, over all files; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  app.add_option(spellings("max-rows"), o.max_rows, "texts to read, over all files; 0: all")->capture_default_str();
   o.threads = 0;
   app.add_option("--threads", o.threads, "that encode; 0: the cores it may use, at most 8")
       ->capture_default_str()

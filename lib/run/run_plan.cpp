@@ -170,8 +170,12 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
 
 std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std::int64_t rows_per_step) {
   if (options.max_steps > 0) return options.max_steps;
-  return static_cast<std::int64_t>(
-      std::ceil(options.max_epochs * static_cast<double>(num_rows) / static_cast<double>(rows_per_step)));
+  const double rows = options.max_epochs * static_cast<double>(num_rows);
+  if (!(std::abs(rows) < 1e18)) {
+    throw UsageError(
+        fmt::format("--max-epochs {} of {} rows are more than can be counted", options.max_epochs, num_rows));
+  }
+  return static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(rows_per_step)));
 }
 
 AdamWOptions plan_optimizer(const TrainOptions& options) {

@@ -1,0 +1,15 @@
+#pragma once
+// What holds for the numbers of all options of all programs.
+#include <CLI/CLI.hpp>
+
+namespace fsdp {
+
+/// Numbers below 0 mean something for this option.
+CLI::Option* may_be_negative(CLI::Option* option);
+
+/// From now on every option that takes a number refuses, by its name, what is none: nan, infinities, more than fits
+/// into 64 bits (which would be cut without a word), and what is negative unless may_be_negative() says otherwise. A
+/// whole number is decimal, leading zeros or not. Call when all options are there.
+void check_numbers(CLI::App& app);
+
+}  // namespace fsdp

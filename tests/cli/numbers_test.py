@@ -1,0 +1,72 @@
+"""Numbers that are none, that nothing can be, or that do not fit: refused by the option's name, in every program."""
+
+import concurrent.futures
+import os
+import re
+
+import fsdp_cli
+
+# What comes before the options.
+PROGRAMS = {"fsdp-finetune": [], "fsdp-memprobe": [], "fsdp-eval": ["x"], "fsdp-ckpt-convert": ["a", "b"], "fsdp-download": ["me/model"],
+            "fsdp-download tokens": ["--input", "a", "--tokenizer", "gpt2", "--output", "b"], "fsdp-bf16check": []}
+WRONG = ["nan", "inf", "-1", "1e400", "99999999999999999999"]
+# Numbers in texts, with units or clocks; what else their programs need to look at them.
+TEXTS = {"fsdp-finetune": {"time-limit": []},
+         "fsdp-memprobe": {"time-limit": [], "memory": [], "margin": ["--search"], "cuda-context": ["--gpu", "l4"], "nccl-buffers": ["--gpu", "l4"]},
+         "fsdp-ckpt-convert": {"max-shard-size": ["--to", "hf"]}}
+MAY_BE_NEGATIVE = {"max-epochs"}
+
+
+class Numbers(fsdp_cli.Case):
+    def refusal(self, program, option, value, more=()):
+        """None, or what is wrong with how the program refuses the value."""
+        name, *subcommand = program.split()
+        words = [*subcommand, *PROGRAMS[program], *more, f"--{option}", value, *(["0.9"] if option == "betas" else [])]
+        result = fsdp_cli.run(name, words)
+        if result.code == 2 and len(result.errors()) == 1 and f"--{option}" in result.errors()[0]:
+            return None
+        return str(result)
+
+    def test_every_number_of_every_program(self):
+        cases = []
+        for program in PROGRAMS:
+            name, *subcommand = program.split()
+            text = fsdp_cli.run(name, [*subcommand, "--help"]).out
+            numbers = re.findall(r"^ +--([a-z][a-z-]+)\S* (U?INT|FLOAT)", text, re.M)
+            self.assertTrue(numbers or program == "fsdp-bf16check", program)
+            for option, kind in numbers:
+                for value in WRONG:
+                    huge = value.startswith("99")
+                    if (kind == "FLOAT" and huge) or (value == "-1" and option in MAY_BE_NEGATIVE):
+                        continue  # as a double it is just a large number
+                    cases.append((program, option, value))
+        self.assertGreater(len(cases), 250)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            wrong = [found for found in pool.map(lambda case: self.refusal(*case), cases) if found]
+        self.assertEqual(wrong, [], f"{len(wrong)} of {len(cases)}")
+
+    def test_numbers_in_texts(self):
+        for program, options in TEXTS.items():
+            for option, more in options.items():
+                for value in WRONG:
+                    self.assertIsNone(self.refusal(program, option, value, more))
+                    if option == "time-limit":
+                        self.assertIsNone(self.refusal(program, option, f"1:{value}", more))
+
+    def test_from_config_files_and_in_lists(self):
+        file = self.folder / "wrong.ini"
+        for line, name in (("lr=nan", "--lr"), ("betas=[0.9, inf]", "--betas"), ("save-every=-1", "--save-every"), ("seed=\"\"", "--seed"),
+                           ("max-steps=18446744073709551616", "--max-steps"), ("num_layers=2.5", "--num-layers")):
+            file.write_text(line + "\n")
+            self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, name)
+        self.assert_refused(fsdp_cli.run("fsdp-memprobe", ["--nodes", "1,-2", "--ranks-per-node", "1"]), 2, "--nodes")
+
+    def test_what_means_something_is_taken(self):
+        result = self.train("a", "--max-steps", "+2", "--batch-size", "010", "--seed", "18446744073709551615", "--lr", ".5e-3", "--eps", "1e-8")
+        self.assertIn("10 rows per step", result.err)
+        self.train("a", "--max-epochs", "-1", "--val-data", self.val_data)
+        self.assert_refused(self.train("a", "--max-epochs", "1e300", code=2), 2, "--max-epochs")
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
