@@ -12,6 +12,16 @@ die() {
     exit 1
 }
 
+# need_plain_path: ends the script where this clone lies in a folder that compiler wrappers, CMake's lists or Makefiles
+# would take apart. MPI's mpicxx names its folders in a line without quotes, so nothing here could mend that.
+need_plain_path() {
+    case $root in
+        *[[:space:]\;\'\"\$\`\\:]*)
+            die "this clone lies in '$root': its path holds a space or one of ; : ' \" \$ \` \\, which MPI's compiler wrapper and CMake cannot take. \
+Move or clone it to a path without them" ;;
+    esac
+}
+
 # usage: prints the comment block at the head of the calling script.
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 

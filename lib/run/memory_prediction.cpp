@@ -1,6 +1,10 @@
 #include "lib/run/memory_prediction.hpp"
 
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/mesh.hpp"
@@ -62,7 +66,9 @@ std::int64_t MemoryPrediction::rounding_bytes() const {
   return on_card ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
 }
 
-MemoryPrediction predict_memory(const MemoryRequest& request) {
+namespace {
+
+MemoryPrediction run_simulated_steps(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_card = request.card.has_value();
   if (on_card && options.sharding.collectives != "auto") {
@@ -126,6 +132,22 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
         recorder.log(), allocator_capacity(*request.card, prediction.overheads) - request.margin_bytes);
   }
   return prediction;
+}
+
+}  // namespace
+
+MemoryPrediction predict_memory(const MemoryRequest& request) {
+  try {
+    return run_simulated_steps(request);
+  } catch (const c10::Error& error) {
+    // LibTorch counts a tensor's bytes in 63 bits: "Storage size calculation overflowed", "integer multiplication ...".
+    if (std::string(error.what_without_backtrace()).find("overflow") == std::string::npos) throw;
+    throw UsageError(fmt::format(
+        "a tensor of this model has more bytes than can be counted: --batch-size {} sequences of {} tokens, width {}, "
+        "{} wide feed-forward layers, vocabulary {}; give smaller numbers",
+        request.options.batch_size, request.tokens_per_row, request.config.embed_size, request.config.ffn_hidden_size,
+        request.config.vocab_size));
+  }
 }
 
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/base/error.hpp"
@@ -216,8 +217,13 @@ std::filesystem::path run_directory(const TrainOptions& options) {
                .parent_path()
                .filename()
                .string();
+  const std::filesystem::path relative(name);
   if (name.empty() || name == "." || name == "..")
     throw UsageError("--run-name '" + name + "' is no name for a directory");
+  if (relative.is_absolute() || std::find(relative.begin(), relative.end(), "..") != relative.end()) {
+    throw UsageError("--run-name '" + name + "' leads out of --out-dir " + options.out_dir +
+                     ": give a name below it, and another --out-dir for another place");
+  }
   return std::filesystem::path(options.out_dir) / name;
 }
 

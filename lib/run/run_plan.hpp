@@ -64,7 +64,7 @@ AdamWOptions plan_optimizer(const TrainOptions& options);
 
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps);
 
-/// OUT/RUN
+/// OUT/RUN, which may be deeper (a/b) but is below OUT. \throws UsageError
 std::filesystem::path run_directory(const TrainOptions& options);
 
 }  // namespace fsdp

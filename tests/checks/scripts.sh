@@ -16,5 +16,16 @@ if command -v shellcheck >/dev/null; then
 else
     echo "no shellcheck here: only parsed"
 fi
+# Where the build cannot work, it says so before it begins.
+spaced=$(mktemp -d)/a\ clone
+mkdir -p "$spaced"
+cp -R scripts "$spaced"
+for script in setup build; do
+    if said=$("$spaced/scripts/$script" 2>&1) || [[ $said != *"its path holds a space"* ]]; then
+        echo "scripts/$script in a folder with a space: $said"
+        bad=1
+    fi
+done
+rm -r "${spaced%/*}"
 ((bad)) || echo "${#files[@]} scripts are in order"
 exit "$bad"

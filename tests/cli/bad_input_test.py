@@ -137,6 +137,15 @@ class BadInput(fsdp_cli.Case):
                                    ("fsdp-eval", [self.folder, "--prompt", "a", "--device", "cuda"])):
             self.assert_refused(fsdp_cli.run(program, arguments, ranks=2), 2, "--device cuda", ":")
 
+    def test_run_names_stay_below_out_dir(self):
+        outside = self.folder / "outside"
+        for name in (str(outside), "../outside", "a/../../outside", "..", ".", "a/.."):
+            for more in ([], ["--restart", "latest"]):
+                self.assert_refused(self.train(name, "--max-steps", 1, *more, ranks=2, code=2), 2, "--run-name", name)
+        self.assertFalse(outside.exists())
+        self.train("deep/er", "--max-steps", 1)
+        self.assertTrue((self.checkpoints("deep/er") / "latest").exists())
+
     def test_one_failing_rank_takes_the_job_down(self):
         ids = fsdp_cli.random_tokens(rows=16)
         ids[2] = fsdp_cli.VOCAB + 5  # rank 2 alone meets it, in the first step
