@@ -20,6 +20,11 @@ std::string format_count(std::int64_t n) {
   return digits;
 }
 
+std::string format_count_of(std::int64_t n, std::string_view noun, std::string_view plural) {
+  if (n != 1 && !plural.empty()) return fmt::format("{} {}", format_count(n), plural);
+  return fmt::format("{} {}{}", format_count(n), noun, n == 1 ? "" : "s");
+}
+
 std::string format_duration(double seconds) {
   const auto total = static_cast<std::int64_t>(std::max(0.0, seconds) + 0.5);
   if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);

@@ -2,6 +2,7 @@
 // Numbers as people read them in log lines and tables.
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace fsdp {
 
@@ -9,6 +10,8 @@ namespace fsdp {
 std::string format_bytes(double bytes);
 /// "1,234,567"
 std::string format_count(std::int64_t n);
+/// "1 text", "2,000 texts"; \param plural  where it is not an s more
+std::string format_count_of(std::int64_t n, std::string_view noun, std::string_view plural = {});
 /// "1:02:03" or "2:03"
 std::string format_duration(double seconds);
 

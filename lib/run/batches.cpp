@@ -59,6 +59,21 @@ std::int64_t BatchReader::num_rows() const {
   return rows_ ? rows_->num_rows() : documents_->num_documents();
 }
 
+std::int64_t BatchReader::num_ids(std::int64_t num_rows) const {
+  if (random_rows_ > 0) return num_rows * (pairs_ + 1);
+  if (rows_) return num_rows * rows_->row_length();
+  std::int64_t ids = 0;
+  for (std::int64_t i = 0; i < num_rows; ++i) ids += documents_->length(i);
+  return ids;
+}
+
+std::int64_t BatchReader::ids_left_out(std::int64_t num_rows) const {
+  if (!documents_) return num_ids(num_rows) - num_rows * (pairs_ + 1);
+  std::int64_t beyond = 0;
+  for (std::int64_t i = 0; i < num_rows; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
+  return beyond;
+}
+
 void BatchReader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
   const auto width = rows_->row_length();

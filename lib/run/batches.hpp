@@ -37,6 +37,10 @@ class BatchReader {
   bool has_documents() const { return documents_.has_value(); }
   /// Pairs of a row; of documents the most that one gives.
   std::int64_t tokens_per_row() const { return pairs_; }
+  /// Ids of the first `num_rows` rows or documents.
+  std::int64_t num_ids(std::int64_t num_rows) const;
+  /// Those of them that lie behind the end of their sequence: neither input nor target.
+  std::int64_t ids_left_out(std::int64_t num_rows) const;
 
   /// \param rows         row numbers; none gives a micro-batch without rows
   /// \param sample_keys  one per row for dropout; empty: no dropout

@@ -57,15 +57,6 @@ bool holds_texts(const std::filesystem::path& data) {
   return !is_hdf5(data) && data.extension() != ".h5" && data.extension() != ".hdf5";
 }
 
-std::int64_t count_ids_not_scored(const std::filesystem::path& file, const EvaluationData& data) {
-  const auto most_ids = data.reader->tokens_per_row() + 1;
-  if (!data.reader->has_documents()) return data.rows * (TokenRows(file).row_length() - most_ids);
-  const TokenDocuments documents(file);
-  std::int64_t beyond = 0;
-  for (std::int64_t i = 0; i < data.rows; ++i) beyond += std::max<std::int64_t>(0, documents.length(i) - most_ids);
-  return beyond;
-}
-
 bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b) {
   if (a == b) return true;
   const TokenDocuments of_a(a), of_b(b);
@@ -107,7 +98,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     data.reader.emplace(files.back(), limit, subject.config.vocab_size);
     data.rows = data.reader->num_rows();
     if (options.max_rows > 0) data.rows = std::min(data.rows, options.max_rows);
-    data.ids_not_scored = count_ids_not_scored(files.back(), data);
+    data.ids_not_scored = data.reader->ids_left_out(data.rows);
     input.of_subject.push_back(std::move(data));
     input.same_tokens = input.same_tokens && same_lengths(files.front(), files.back());
   }

@@ -172,17 +172,42 @@ void FinetuneJob::describe(const DeviceChoice& device, int ranks_on_node, int th
       policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
   const auto length = train_reader_ ? train_reader_->tokens_per_row()
                                     : (val_reader_ ? val_reader_->tokens_per_row() : config_.block_size);
-  if (train_reader_) {
-    log_.info(fmt::format(
-        "data      {} {} {} tokens   {} rows per step ({} ranks x {}{})   {} steps{}",
-        format_count(train_reader_->num_rows()), train_reader_->has_documents() ? "texts of up to" : "rows x", length,
-        batches_.rows_per_step, world_.size(), batches_.rows_per_micro_batch,
-        batches_.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", batches_.accumulation_steps) : "",
-        format_count(plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step)),
-        val_reader_ ? fmt::format("   validation {} rows", format_count(val_reader_->num_rows())) : ""));
-  }
+  if (train_reader_) describe_data();
   if (trainer_) predict_memory_use(length, ranks_on_node, threads);
   describe_memory(ranks_on_node);
+}
+
+void FinetuneJob::describe_data() {
+  const auto rows = train_reader_->num_rows();
+  const auto length = train_reader_->tokens_per_row();
+  const bool documents = train_reader_->has_documents();
+  const auto steps = plan_steps(options_, rows, batches_.rows_per_step);
+  log_.info(fmt::format(
+      "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
+      documents ? format_count_of(rows, "text") + " of up to" : format_count_of(rows, "row") + " x", length,
+      format_count_of(batches_.rows_per_step, "row"), format_count_of(world_.size(), "rank"),
+      batches_.rows_per_micro_batch,
+      batches_.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", batches_.accumulation_steps) : "",
+      format_count_of(steps, "step"),
+      val_reader_ ? "   validation " + format_count_of(val_reader_->num_rows(), "row") : ""));
+  const auto ids = train_reader_->num_ids(rows);
+  const auto left_out = train_reader_->ids_left_out(rows);
+  if (left_out == 0) return;
+  const auto what =
+      fmt::format("{} of {} ids ({:.1f} %) are not trained on: of each {} the first {} count", format_count(left_out),
+                  format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
+                  documents ? "text" : "row", length + 1);
+  log_.info("cut       " + what);
+  if (2 * left_out <= ids) return;
+  // One long text in a cell is one document; who has such data wants all of it.
+  const bool tokens_already = is_token_file(options_.train_data);
+  log_.warning(fmt::format(
+      "--train-data {}: {}. To train on all of it, pack it: fsdp-download tokens --pack --seq-len {} --input {} "
+      "--tokenizer {} --output packed.h5, then --train-data packed.h5{}",
+      options_.train_data, what, length + 1, tokens_already ? "ITS_TEXTS" : options_.train_data,
+      tokenizer_name_.empty() ? "DIR" : tokenizer_name_,
+      length + 1 < config_.block_size ? fmt::format("; or give a longer --seq-len (up to {})", config_.block_size)
+                                      : ""));
 }
 
 void FinetuneJob::evaluate_only(nlohmann::json& report) {

@@ -52,6 +52,7 @@ class FinetuneJob {
   void open_data(bool training);
   void load_weights();
   void describe(const DeviceChoice& device, int ranks_on_node, int threads);
+  void describe_data();
   void restore();
   bool try_restore(const std::filesystem::path& checkpoint);
   /// Where a run from a checkpoint without run.json goes on, and why, for the log.

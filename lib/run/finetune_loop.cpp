@@ -218,6 +218,7 @@ void FinetuneJob::finish_outputs(nlohmann::json& report, bool& stopped) {
 ExitCode FinetuneJob::conclude(nlohmann::json& report, bool stopped, std::int64_t total_steps) {
   report["steps"] = trainer_->state().step;
   report["samples"] = trainer_->state().samples;
+  report["ids_not_trained_on"] = train_reader_->ids_left_out(train_reader_->num_rows());
   report["first_loss"] = first_loss_;
   report["loss"] = last_loss_;
   if (val_reader_) report["val_loss"] = last_val_loss_;

@@ -91,6 +91,13 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
 
 }  // namespace
 
+bool is_token_file(const std::filesystem::path& data) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(data, error)) return false;
+  // A file that is only called so is refused by its reader, not taken for a text.
+  return data.extension() == ".h5" || data.extension() == ".hdf5" || is_hdf5(data);
+}
+
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
                                      const Logger& log, const std::function<bool()>& stop_wanted) {
   std::string result;
@@ -98,11 +105,7 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
   auto code = ExitCode::ok;
   if (world.rank() == 0) {
     try {
-      std::error_code error;
-      const bool is_file = std::filesystem::is_regular_file(data, error);
-      // A file that is only called so is refused by its reader, not taken for a text.
-      const bool is_called_hdf5 = data.extension() == ".h5" || data.extension() == ".hdf5";
-      if (is_file && (is_called_hdf5 || is_hdf5(data))) {
+      if (is_token_file(data)) {
         result = data.string();
       } else if (options.tokenizer == nullptr) {
         throw UsageError(data.string() +

@@ -22,6 +22,9 @@ struct TextOptions {
   bool quiet = false;
 };
 
+/// A token file (HDF5) by content or by name; anything else holds texts. \throws IoError when it cannot be read
+bool is_token_file(const std::filesystem::path& data);
+
 /// `data` itself when it is a token file (HDF5, by content or by name); otherwise the documents of that file or
 /// directory of texts (JSON Lines, Parquet, CSV, plain), encoded by rank 0. The name of the result tells what it was
 /// made from, so a run that goes on, or one on the same data, finds it there. Collective: the same answer on every
