@@ -17,12 +17,29 @@
 
 #include "apps/config_file.hpp"
 #include "apps/number_checks.hpp"
+#include "apps/option_names.hpp"
 
 namespace fsdp {
 namespace {
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+/// Where an option is not known, the one that is most like it.
+std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
+  std::string unknown;
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    const auto words = app.remaining();
+    const auto option =
+        std::find_if(words.begin(), words.end(), [](const auto& word) { return word.starts_with("--"); });
+    if (option != words.end()) unknown = *option;
+  } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConfigError)) {
+    const std::string text = error.what();  // "INI was not able to parse NAME"
+    unknown = text.substr(text.rfind(' ') + 1);
+  }
+  const auto nearest = unknown.empty() ? std::string() : nearest_option(app, unknown);
+  return nearest.empty() ? "" : fmt::format("; did you mean {}{}?", unknown.starts_with("--") ? "--" : "", nearest);
 }
 
 }  // namespace
@@ -95,7 +112,7 @@ int parse(CLI::App& app, int argc, char** argv) {
       });
     }
     if (speaks_for_the_job()) {
-      std::cerr << "error: " << error.what() << "\n"
+      std::cerr << "error: " << error.what() << what_was_meant(app, error) << "\n"
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "apps/finetune_options.hpp"
@@ -42,6 +43,21 @@ void check_model_options(const CLI::App& app, const ModelOptions& o, const Model
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
 }
 
+bool is_path_option(std::string_view name) { return name == "train-data" || name == "val-data" || name == "tokenizer"; }
+
+/// Says where a path that is not here comes from. \throws MissingInput
+void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
+  if (!is_path_option(name) || text.empty() || text == "gpt2") return;
+  const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
+  try {
+    find_snapshot(text, type, hub_settings(process_environment()));
+  } catch (const MissingInput& missing) {
+    throw MissingInput(fmt::format(
+        "the run of {} had --{} {}, which is not here{}: give --{} anew ({})", checkpoint.string(), name, text,
+        std::filesystem::path(text).is_relative() ? " (seen from where it was started)" : "", name, missing.what()));
+  }
+}
+
 void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>& words) {
   auto* option = app.get_option(std::string("--") + name);
   if (option->count() > 0) return;
@@ -53,9 +69,15 @@ void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>
 
 nlohmann::json collect_saved_options(const CLI::App& app) {
   nlohmann::json saved = nlohmann::json::object();
+  std::error_code error;
   for (const char* name : kSavedOptions) {
     const auto* option = app.get_option(std::string("--") + name);
-    if (option->count() > 0) saved[name] = fmt::format("{}", fmt::join(option->reduced_results(), " "));
+    if (option->count() == 0) continue;
+    auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
+    // The run may go on from another folder.
+    if (is_path_option(name) && std::filesystem::exists(text, error))
+      text = std::filesystem::absolute(text, error).lexically_normal().string();
+    saved[name] = text;
   }
   return saved;
 }
@@ -85,6 +107,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options) {
     if (!saved.contains(name) || option->count() > 0) continue;
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
     const auto text = saved[name].get<std::string>();
+    check_saved_path(name, text, checkpoint);
     try {
       if (option->get_expected_max() > 1) {
         std::istringstream words(text);

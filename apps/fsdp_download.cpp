@@ -144,11 +144,14 @@ ExitCode verify(const Arguments& arguments, const HubSettings& settings, const L
     log.error(problem.path + " " + problem.what);
   }
   if (!result.problems.empty()) {
-    log.warning(fmt::format("{} of {} files are wrong; run the same command without --verify to fetch them again",
-                            result.problems.size(), result.files));
+    log.warning(fmt::format("{} of {} wrong; run the same command without --verify to fetch them again",
+                            result.problems.size(),
+                            format_count_of(static_cast<std::int64_t>(result.files), "file") +
+                                (result.problems.size() == 1 ? " is" : " are")));
     return ExitCode::answer_no;
   }
-  log.info(fmt::format("{} files, {}, all as they should be (by {})", result.files,
+  log.info(fmt::format("{}, {}, all as they should be (by {})",
+                       format_count_of(static_cast<std::int64_t>(result.files), "file"),
                        format_bytes(static_cast<double>(result.bytes)), result.source));
   if (!arguments.job.json) print_line(result.snapshot.string());
   return ExitCode::ok;
@@ -163,7 +166,8 @@ ExitCode plan(const Arguments& arguments, const HubSettings& settings, const Log
     print_line(fmt::format("{:>9}  {}  {}", format_bytes(file["size"].get<double>()),
                            file["was_there"].get<bool>() ? "there  " : "missing", file["path"].get<std::string>()));
   }
-  log.info(fmt::format("{} files, {}; {} to fetch into {}", result.files.size(),
+  log.info(fmt::format("{}, {}; {} to fetch into {}",
+                       format_count_of(static_cast<std::int64_t>(result.files.size()), "file"),
                        format_bytes(static_cast<double>(result.total_bytes)),
                        format_bytes(static_cast<double>(result.missing_bytes)), result.snapshot.string()));
   return ExitCode::ok;
@@ -174,12 +178,15 @@ ExitCode download(const Arguments& arguments, const HubSettings& settings, const
   const auto result = download_snapshot(arguments.download, settings, log, stop);
   report = download_json(arguments, result);
   if (settings.offline) {
-    log.info(fmt::format("{} files are there (offline; --verify compares their hashes)", result.files.size()));
+    log.info(fmt::format("{} there (offline; --verify compares their hashes)",
+                         format_count_of(static_cast<std::int64_t>(result.files.size()), "file") +
+                             (result.files.size() == 1 ? " is" : " are")));
     if (!arguments.job.json) print_line(result.snapshot.string());
     return ExitCode::ok;
   }
   report["ready"] = result.ready_mark.string();
-  log.info(fmt::format("{} files, {} verified, {} received in {}", result.files.size(),
+  log.info(fmt::format("{}, {} verified, {} received in {}",
+                       format_count_of(static_cast<std::int64_t>(result.files.size()), "file"),
                        format_bytes(static_cast<double>(result.total_bytes)),
                        format_bytes(static_cast<double>(result.received_bytes)), format_duration(result.seconds)));
   if (!arguments.job.json) print_line(result.snapshot.string());

@@ -107,10 +107,10 @@ class Progress {
     double done = now.bytes_total > 0 ? static_cast<double>(now.bytes_read) / static_cast<double>(now.bytes_total) : 0;
     if (max_rows_ > 0) done = std::max(done, static_cast<double>(now.documents) / static_cast<double>(max_rows_));
     const auto rate = static_cast<double>(now.tokens) / std::max(1e-3, seconds());
-    auto text = fmt::format(
-        "{} of {}, {:.0f} %, {} documents, {} tokens, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
-        format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99), format_count(now.documents),
-        format_count(now.tokens), format_count(static_cast<std::int64_t>(rate)));
+    auto text = fmt::format("{} of {}, {:.0f} %, {}, {}, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
+                            format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99),
+                            format_count_of(now.documents, "document"), format_count_of(now.tokens, "token"),
+                            format_count(static_cast<std::int64_t>(rate)));
     if (done > 0) text += fmt::format(", {} left", format_duration(seconds() * (1 - done) / done));
     return text;
   }
@@ -122,12 +122,12 @@ class Progress {
 };
 
 std::string summary(const TokenizeOptions& options, const TokenizeReport& result, double seconds) {
-  auto text = fmt::format("{} document{}", format_count(result.documents), result.documents == 1 ? "" : "s");
+  auto text = format_count_of(result.documents, "document");
   if (result.empty_documents > 0) text += fmt::format(" ({} empty)", format_count(result.empty_documents));
-  text += fmt::format(", {} tokens", format_count(result.tokens));
+  text += ", " + format_count_of(result.tokens, "token");
   if (!options.documents) {
-    text += fmt::format(", {} rows of {}, {} tokens at the end left out", format_count(result.rows), options.seq_len,
-                        format_count(result.dropped_tokens));
+    text += fmt::format(", {} of {}, {} at the end left out", format_count_of(result.rows, "row"), options.seq_len,
+                        format_count_of(result.dropped_tokens, "token"));
   }
   return text + fmt::format("; {} written in {}", options.output.string(), format_duration(seconds));
 }

@@ -142,9 +142,10 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
       choice.card.empty() ? std::string() : fmt::format(" --gres=gpu:{}", on_node), host_gib(1.2), nodes, on_node,
       choice.card.empty() ? std::string() : fmt::format(":ngpus={}", on_node), host_gib(1.2));
   if (options.total_batch_size > 0) {
-    text +=
-        fmt::format("# accumulation: {} sequences per step = {} ranks x {} x {} micro-batches\n",
-                    options.total_batch_size, choice.ranks, choice.batch_size, options.total_batch_size / per_round);
+    text += fmt::format("# accumulation: {} per step = {} x {} x {}\n",
+                        format_count_of(options.total_batch_size, "sequence"), format_count_of(choice.ranks, "rank"),
+                        choice.batch_size,
+                        format_count_of(options.total_batch_size / per_round, "micro-batch", "micro-batches"));
   }
   replace_file(a.plan_file, text + app.config_to_str(false, false));
 }

@@ -146,7 +146,9 @@ std::string to_text(const CheckReport& report) {
                         tensor.inf, format_count(static_cast<std::int64_t>(tensor.elements)),
                         fmt::join(tensor.first, ", "));
   }
-  const auto read = fmt::format("{} tensors and {} values, {} of tensor data", report.num_tensors, report.num_values,
+  const auto read = fmt::format("{} and {}, {} of tensor data",
+                                format_count_of(static_cast<std::int64_t>(report.num_tensors), "tensor"),
+                                format_count_of(static_cast<std::int64_t>(report.num_values), "value"),
                                 format_bytes(static_cast<double>(report.bytes)));
   if (!report.damage.empty()) return text + fmt::format("DAMAGED: {} of {}\n", report.damage.size(), read);
   if (!report.non_finite.empty()) {

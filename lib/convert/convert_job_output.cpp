@@ -142,9 +142,10 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
       plan.target = make_dcp_target(options, *original);
       break;
   }
-  log.info(fmt::format("{}: {}, {} tensors, {} values -> {} ({})", options.paths[0], original->info().format,
-                       original->tensors().size(), original->values().size(), plan.output.string(),
-                       to_string(plan.kind)));
+  log.info(fmt::format("{}: {}, {}, {} -> {} ({})", options.paths[0], original->info().format,
+                       format_count_of(static_cast<std::int64_t>(original->tensors().size()), "tensor"),
+                       format_count_of(static_cast<std::int64_t>(original->values().size()), "value"),
+                       plan.output.string(), to_string(plan.kind)));
   return plan;
 }
 
@@ -163,7 +164,7 @@ void dry_run(const ConvertOptions& options, Plan& plan, const Logger& log, nlohm
   std::uint64_t bytes = 0;
   for (const auto& file : layout.files) {
     const auto name = plan.target->is_directory() ? plan.output / file.name : plan.output.parent_path() / file.name;
-    log.info(fmt::format("would write {} bytes to {}", format_count(static_cast<std::int64_t>(file.size_bytes)),
+    log.info(fmt::format("would write {} to {}", format_count_of(static_cast<std::int64_t>(file.size_bytes), "byte"),
                          name.string()));
     files.push_back({{"name", name.string()}, {"bytes", file.size_bytes}});
     bytes += file.size_bytes;

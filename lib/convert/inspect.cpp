@@ -115,11 +115,12 @@ std::string inspection_table(const Json& inspection) {
   }
   if (rows.size() > 1) text += "\n" + aligned(rows, {});
   const auto& totals = inspection.at("totals");
-  text +=
-      fmt::format("\n{} tensors, {} elements, {} bytes ({}), {} values, {} data files\n",
-                  totals.at("tensors").get<std::size_t>(), format_count(totals.at("elements").get<std::int64_t>()),
-                  format_count(totals.at("bytes").get<std::int64_t>()), format_bytes(totals.at("bytes").get<double>()),
-                  totals.at("values").get<std::size_t>(), totals.at("files").get<std::size_t>());
+  text += fmt::format(
+      "\n{}, {}, {} ({}), {}, {}\n", format_count_of(totals.at("tensors").get<std::int64_t>(), "tensor"),
+      format_count_of(totals.at("elements").get<std::int64_t>(), "element"),
+      format_count_of(totals.at("bytes").get<std::int64_t>(), "byte"), format_bytes(totals.at("bytes").get<double>()),
+      format_count_of(totals.at("values").get<std::int64_t>(), "value"),
+      format_count_of(totals.at("files").get<std::int64_t>(), "data file"));
   if (inspection.at("local_state").get<bool>()) {
     text += "\nFSDP1 local state: the _flat_param tensors hold many parameters each, one after the other.\n";
   }

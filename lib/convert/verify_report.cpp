@@ -70,12 +70,16 @@ std::string to_text(const VerifyReport& report) {
   for (const auto& difference : report.tensors) text += sentence(difference);
   for (const auto& difference : report.values) text += sentence(difference);
   if (!report.values_compared) text += "(python values: only one of the two has any; not compared)\n";
-  const auto compared = fmt::format("{} tensors ({}) and {} values", report.num_tensors,
-                                    format_bytes(static_cast<double>(report.bytes)), report.num_values);
+  const auto compared =
+      fmt::format("{} ({}) and {}", format_count_of(static_cast<std::int64_t>(report.num_tensors), "tensor"),
+                  format_bytes(static_cast<double>(report.bytes)),
+                  format_count_of(static_cast<std::int64_t>(report.num_values), "value"));
   if (report.equal()) return text + "equal: " + compared + "\n";
-  return text + fmt::format("DIFFERENT: {} tensors and {} values differ or are missing; compared: {}\n",
-                            report.only_in_a.size() + report.only_in_b.size() + report.tensors.size(),
-                            report.values.size(), compared);
+  return text + fmt::format("DIFFERENT: {} and {} differ or are missing; compared: {}\n",
+                            format_count_of(static_cast<std::int64_t>(report.only_in_a.size() +
+                                                                      report.only_in_b.size() + report.tensors.size()),
+                                            "tensor"),
+                            format_count_of(static_cast<std::int64_t>(report.values.size()), "value"), compared);
 }
 
 }  // namespace fsdp

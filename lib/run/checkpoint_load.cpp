@@ -61,12 +61,21 @@ std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
   }
 }
 
+/// The link in a run's folder, or in the folder of its checkpoints; empty where `path` is neither.
+std::filesystem::path latest_of_run(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path / "run.json", error)) return {};  // a checkpoint
+  if (std::filesystem::is_directory(path / "checkpoints", error)) return path / "checkpoints" / "latest";
+  return std::filesystem::is_symlink(path / "latest", error) ? path / "latest" : std::filesystem::path();
+}
+
 }  // namespace
 
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
                                                          const std::filesystem::path& checkpoints) {
-  const std::filesystem::path given = text == "latest" ? checkpoints / "latest" : std::filesystem::path(text);
+  std::filesystem::path given = text == "latest" ? checkpoints / "latest" : std::filesystem::path(text);
   std::error_code error;
+  if (const auto latest = latest_of_run(given); text != "latest" && !latest.empty()) given = latest;
   const bool is_latest = names_latest(text);
   const auto resolved = std::filesystem::weakly_canonical(given, error);
   std::vector<std::filesystem::path> candidates;
@@ -86,6 +95,11 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
                       given.string(), earlier.string()));
     }
   }
+  const bool is_run = std::filesystem::exists(std::filesystem::path(text) / "metrics.jsonl", error);
+  if (is_run && (candidates.empty() || candidates.front() == std::filesystem::weakly_canonical(text, error))) {
+    throw MissingInput(text + ": is the folder of a run without checkpoints: it has saved none; start it anew, or " +
+                       "give the checkpoint of another one");
+  }
   if (candidates.empty()) {
     throw MissingInput(given.string() +
                        ": no such checkpoint; give a checkpoint directory, or a .pt or safetensors file");
@@ -93,7 +107,9 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
   return candidates;
 }
 
-bool names_latest(const std::string& text) { return std::filesystem::path(text).filename() == "latest"; }
+bool names_latest(const std::string& text) {
+  return std::filesystem::path(text).filename() == "latest" || !latest_of_run(text).empty();
+}
 
 OpenedCheckpoint open_checkpoint(const std::filesystem::path& path, bool ours_only) {
   std::error_code error;

@@ -12,12 +12,13 @@
 
 namespace fsdp {
 
-/// True when `text` is the word "latest" or a path that ends in it.
+/// True when `text` is the word "latest", a path that ends in it, or the folder of a run or of its checkpoints, which
+/// stands for the latest of them.
 bool names_latest(const std::string& text);
 
 /// Checkpoints to try, best first: the one at `text` (a directory, a file or a link to one), and for "latest" (the
-/// word, or a path that ends in it) the older ones after it. \param checkpoints  OUT/RUN/checkpoints, where the word
-/// "latest" looks \throws IoError when there is nothing at `text`
+/// word, a path that ends in it, or a run's folder) the older ones after it. \param checkpoints  OUT/RUN/checkpoints,
+/// where the word "latest" looks \throws IoError when there is nothing at `text`
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
                                                          const std::filesystem::path& checkpoints);
 

@@ -71,8 +71,9 @@ class ChessEvaluator {
       result_.skipped = stream.skipped();
       if (games.texts.empty()) break;
       score_round(games);
-      progress.show(stream.share_read(), fmt::format("{} games, {} of {} moves right", format_count(result_.games),
-                                                     format_count(result_.moves_right), format_count(result_.moves)));
+      progress.show(stream.share_read(),
+                    fmt::format("{}, {} of {} right", format_count_of(result_.games, "game"),
+                                format_count(result_.moves_right), format_count_of(result_.moves, "move")));
     }
     if (result_.games == 0) {
       throw FormatError(options_.data.string() + ": holds no game" +

@@ -128,7 +128,7 @@ class EvaluateJob {
     const ScoreOptions how{data.rows, options_.batch_size, input_->texts ? subjects_[index].tokenizer.get() : nullptr};
     const auto scores = score_rows(runtime, *data.reader, how, [&](std::int64_t done) {
       progress.show(static_cast<double>(done) / static_cast<double>(data.rows),
-                    fmt::format("{} of {} rows", format_count(done), format_count(data.rows)));
+                    fmt::format("{} of {}", format_count(done), format_count_of(data.rows, "row")));
     });
     auto result = loss_result(scores);
     result.ids_not_scored = data.ids_not_scored;

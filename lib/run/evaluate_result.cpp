@@ -107,8 +107,8 @@ void add_to_json(const ChessEvaluation& r, json& report) {
 
 std::vector<std::string> to_text(const LossResult& r) {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("loss {:.6f}   perplexity {:.3f}   {} tokens in {} rows   {} tok/s", r.loss.value,
-                              r.perplexity.value, format_count(r.tokens), format_count(r.rows),
+  lines.push_back(fmt::format("loss {:.6f}   perplexity {:.3f}   {} in {}   {} tok/s", r.loss.value, r.perplexity.value,
+                              format_count_of(r.tokens, "token"), format_count_of(r.rows, "row"),
                               format_count(static_cast<std::int64_t>(static_cast<double>(r.tokens) / r.seconds))));
   const auto interval = r.loss.interval(0, kInfinity);
   if (!std::isnan(interval.low)) {
@@ -129,28 +129,29 @@ std::vector<std::string> to_text(const LossResult& r) {
 
 std::vector<std::string> to_text(const ChessEvaluation& r) {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("chess next move {:.4f}{}   {} of {} moves in {} games   {:.1f} s", r.accuracy.value,
+  lines.push_back(fmt::format("chess next move {:.4f}{}   {} of {} in {}   {:.1f} s", r.accuracy.value,
                               shown(r.accuracy.interval(0, 1), "{:.4f}"), format_count(r.moves_right),
-                              format_count(r.moves), format_count(r.games), r.seconds));
+                              format_count_of(r.moves, "move"), format_count_of(r.games, "game"), r.seconds));
   if (r.positions > 0) {
-    lines.push_back(fmt::format("      legal     {:.4f}{}   {} of {} positions; {} illegal, {} no move",
-                                share(r.positions_legal, r.positions),
-                                shown(wilson_interval(r.positions_legal, r.positions), "{:.4f}"),
-                                format_count(r.positions_legal), format_count(r.positions), r.illegal, r.not_a_move));
+    lines.push_back(fmt::format(
+        "      legal     {:.4f}{}   {} of {}; {} illegal, {} no move", share(r.positions_legal, r.positions),
+        shown(wilson_interval(r.positions_legal, r.positions), "{:.4f}"), format_count(r.positions_legal),
+        format_count_of(r.positions, "position"), r.illegal, r.not_a_move));
   }
   if (r.results > 0) {
-    lines.push_back(fmt::format("      result    {:.4f}{}   {} of {} games", r.result_accuracy.value,
+    lines.push_back(fmt::format("      result    {:.4f}{}   {} of {}", r.result_accuracy.value,
                                 shown(wilson_interval(r.results_right, r.results), "{:.4f}"),
-                                format_count(r.results_right), format_count(r.results)));
+                                format_count(r.results_right), format_count_of(r.results, "game")));
   }
   if (!r.mistakes.empty()) lines.push_back("      first mistake: " + r.mistakes.front().problem);
   if (r.moves_not_scored > 0) {
-    lines.push_back(fmt::format("      {} moves of {} games lie beyond the longest sequence and are not scored",
-                                format_count(r.moves_not_scored), format_count(r.games_cut)));
+    lines.push_back(fmt::format("      {} of {} lie beyond the longest sequence and are not scored",
+                                format_count_of(r.moves_not_scored, "move"), format_count_of(r.games_cut, "game")));
   }
   if (r.skipped.count > 0) {
-    lines.push_back(fmt::format("      {} texts are no legal game and were left out; the first: {}",
-                                format_count(r.skipped.count), r.skipped.first));
+    lines.push_back(fmt::format("      {} no legal game and left out; the first: {}",
+                                r.skipped.count == 1 ? "1 text is" : format_count(r.skipped.count) + " texts are",
+                                r.skipped.first));
   }
   return lines;
 }

@@ -154,19 +154,20 @@ void FinetuneJob::load_weights() {
 
 void FinetuneJob::describe(const DeviceChoice& device, int ranks_on_node, int threads) {
   const auto& mesh = runtime_->mesh();
-  log_.info(fmt::format("fsdp-finetune {}   {} rank{} on {} node{}   {}, {} thread{} per rank   {}", FSDP_VERSION,
-                        world_.size(), world_.size() == 1 ? "" : "s", mesh.num_nodes, mesh.num_nodes == 1 ? "" : "s",
-                        device.description, threads, threads == 1 ? "" : "s",
+  log_.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
+                        format_count_of(world_.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
+                        device.description, format_count_of(threads, "thread"),
                         device.backend != nullptr                                         ? "NCCL"
                         : world_.size() == 1                                              ? "no collectives"
                         : runtime_->engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
                                                                                           : "MPI collectives"));
   const auto& policy = runtime_->policy();
   log_.info(fmt::format(
-      "model     {} {} x {}, {:.1f} M parameters in {} unit{}   {}{}, prefetch {}{}{}   {}", architecture_name(config_),
+      "model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}   {}", architecture_name(config_),
       config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(runtime_->decoder().parameters)) / 1e6,
-      runtime_->num_units(), runtime_->num_units() == 1 ? "" : "s", to_string(policy.sharding),
-      is_hybrid(policy.sharding) ? fmt::format(" ({} shards x {} replicas)", mesh.shard->size(), mesh.replicate->size())
+      format_count_of(static_cast<std::int64_t>(runtime_->num_units()), "unit"), to_string(policy.sharding),
+      is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
+                                               format_count_of(mesh.replicate->size(), "replica"))
                                  : "",
       to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
       policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));

@@ -92,6 +92,7 @@ class FinetuneJob {
   std::string judge_prediction(MemoryOutcome& outcome, nlohmann::json& report);
   void report_memory(nlohmann::json& report);
   bool out_of_time() const;
+  std::string reason_to_stop() const;
   bool save_is_due(bool last_step);
   void log_step(const StepReport& step, std::int64_t total_steps);
   RunManifest manifest() const;

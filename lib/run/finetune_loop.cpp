@@ -199,9 +199,10 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
 void FinetuneJob::finish_outputs(nlohmann::json& report, bool& stopped) {
   if (world_.rank() == 0 && metrics_) {
     try {
-      draw_loss_curve(
-          directory_, fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size),
-          fmt::format("{}, {} ranks, {}", options_.sharding.sharding, world_.size(), options_.sharding.precision));
+      draw_loss_curve(directory_,
+                      fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size),
+                      fmt::format("{}, {}, {}", options_.sharding.sharding, format_count_of(world_.size(), "rank"),
+                                  options_.sharding.precision));
     } catch (const std::exception& error) {
       log_.warning(fmt::format("no loss curve: {}", error.what()));  // the training is worth more
     }
@@ -227,8 +228,7 @@ ExitCode FinetuneJob::conclude(nlohmann::json& report, bool stopped, std::int64_
   report["seconds"] = seconds_since(begin_);
   report["stopped_early"] = stopped;
   if (stopped) {
-    const auto reason = signal_.received() != 0 ? fmt::format("by signal {}", signal_.received())
-                                                : "out of time, or another rank was asked to";
+    const auto reason = reason_to_stop();
     log_.info(
         saver_ ? fmt::format("stopped   {}   step {} of {}; continue with --restart-checkpoint-file latest", reason,
                              trainer_->state().step, total_steps)
@@ -237,9 +237,14 @@ ExitCode FinetuneJob::conclude(nlohmann::json& report, bool stopped, std::int64_
                              reason, total_steps, directory_.string()));
     return ExitCode::stopped_early;
   }
-  log_.info(fmt::format("done      {} steps in {}   loss {:.4f} -> {:.4f}   {}", trainer_->state().step,
-                        format_duration(seconds_since(begin_)), first_loss_, last_loss_,
-                        (directory_ / "loss.svg").string()));
+  if (last_step_.step == 0) {
+    log_.info(fmt::format("done      nothing to do: step {} of {}; {} N goes on", trainer_->state().step, total_steps,
+                          options_.max_steps <= 0 ? "--max-epochs" : "--max-steps"));
+    return ExitCode::ok;
+  }
+  log_.info(fmt::format("done      {} in {}   loss {:.4f} -> {:.4f}   {}",
+                        format_count_of(trainer_->state().step, "step"), format_duration(seconds_since(begin_)),
+                        first_loss_, last_loss_, (directory_ / "loss.svg").string()));
   return ExitCode::ok;
 }
 

@@ -20,9 +20,9 @@ void FinetuneJob::restore() {
   runtime_->engine().publish_parameters();
   const auto& state = restart_->manifest.state;
   if (trainer_) trainer_->state() = state;
-  log_.info(fmt::format("restart   {}   step {}, {} samples seen, saved by {} ranks",
-                        restart_->candidates.front().string(), state.step, format_count(state.samples),
-                        restart_->manifest.world_size));
+  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}", restart_->candidates.front().string(),
+                        state.step, format_count_of(state.samples, "sample"),
+                        format_count_of(restart_->manifest.world_size, "rank")));
 }
 
 /// False when the checkpoint turned out damaged on some rank and an older one may be tried.
@@ -54,8 +54,9 @@ void FinetuneJob::restore_foreign() {
       trainer_->state() = stood;
       if (!state.found) trainer_->optimizer().set_steps(0);
     }
-    log_.info(fmt::format("restart   {}   step {}, {} samples seen, saved by {} ranks{}", file, stood.step,
-                          format_count(stood.samples), restart_->manifest.world_size, about_optimizer(state)));
+    log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", file, stood.step,
+                          format_count_of(stood.samples, "sample"),
+                          format_count_of(restart_->manifest.world_size, "rank"), about_optimizer(state)));
     return;
   }
   const auto place = foreign_place(foreign, state);
@@ -89,8 +90,9 @@ FinetuneJob::Place FinetuneJob::foreign_place(const ForeignCheckpoint& foreign, 
   } else if (foreign.epochs_done() && train_reader_) {
     place.samples = product(*foreign.epochs_done(), train_reader_->num_rows(), "epochs");
     place.step = (place.samples + per_step / 2) / per_step;
-    place.text = fmt::format("after {} epochs of {} rows (its 'epoch_number' {}): step {}", *foreign.epochs_done(),
-                             format_count(train_reader_->num_rows()), *foreign.epochs_done() - 1, place.step);
+    place.text =
+        fmt::format("after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*foreign.epochs_done(), "epoch"),
+                    format_count_of(train_reader_->num_rows(), "row"), *foreign.epochs_done() - 1, place.step);
   } else {
     place.step = state.steps;
     place.samples = product(place.step, per_step, "steps");
@@ -103,7 +105,7 @@ std::string FinetuneJob::about_optimizer(const ForeignOptimizer& state) const {
   if (!trainer_) return "";
   const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
   if (!state.found) return "   without AdamW state, it starts anew" + remark;
-  return fmt::format("   AdamW state of {} steps{}", state.steps, remark);
+  return fmt::format("   AdamW state of {}{}", format_count_of(state.steps, "step"), remark);
 }
 
 }  // namespace fsdp::detail

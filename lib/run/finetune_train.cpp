@@ -27,7 +27,10 @@ RunManifest FinetuneJob::manifest() const {
     const auto absolute = std::filesystem::absolute(tokenizer_name_, error);
     manifest.data["tokenizer"] = tokenizer_name_ == "gpt2" ? tokenizer_name_ : absolute.string();
   }
-  if (!options_.model.directory.empty()) manifest.data["weights"] = options_.model.directory;
+  if (!options_.model.directory.empty()) {
+    std::error_code error;
+    manifest.data["weights"] = std::filesystem::absolute(options_.model.directory, error).string();
+  }
   manifest.world_size = world_.size();
   return manifest;
 }
@@ -90,6 +93,16 @@ bool FinetuneJob::out_of_time() const {
     if (left < needed) return true;
   }
   return false;
+}
+
+/// Of any rank: all of them stopped for it. Collective.
+std::string FinetuneJob::reason_to_stop() const {
+  const bool mine = signal_.received() != 0;
+  const auto rank = static_cast<int>(world_.all_reduce(mine ? world_.size() - world_.rank() : 0.0, Reduce::max));
+  if (rank == 0) return "out of time";
+  const auto number = static_cast<int>(world_.all_reduce(static_cast<double>(signal_.received()), Reduce::max));
+  const int first = world_.size() - rank;
+  return fmt::format("by signal {}{}", number, first == 0 ? "" : fmt::format(" to rank {}", first));
 }
 
 bool FinetuneJob::save_is_due(bool last_step) {

@@ -144,10 +144,10 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   const auto& c = a.combination;
   const auto& p = a.prediction;
   std::string text =
-      fmt::format("job       {} rank{} x {} sequence{}{}   {}, {}, checkpointing {}   {} sequences a step\n\n", c.ranks,
-                  c.ranks == 1 ? "" : "s", a.batch_size, a.batch_size == 1 ? "" : "s",
+      fmt::format("job       {} x {}{}   {}, {}, checkpointing {}   {} a step\n\n", format_count_of(c.ranks, "rank"),
+                  format_count_of(a.batch_size, "sequence"),
                   p.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", p.accumulation_steps) : "", c.sharding,
-                  c.precision, c.checkpointing, p.rows_per_step);
+                  c.precision, c.checkpointing, format_count_of(p.rows_per_step, "sequence"));
   text += fmt::format("memory of rank {} at its peak: {} of step {}\n", options.rank, p.profile.moment, p.profile.step);
   const auto line = [&](const std::string& name, std::int64_t n, const std::string& note) {
     text += fmt::format("  {:<28}{:>12}   {}\n", name, bytes(n), note);

@@ -75,17 +75,19 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
         last = now;
         const double share =
             static_cast<double>(done.bytes_read) / static_cast<double>(std::max<std::int64_t>(1, done.bytes_total));
-        const auto line = fmt::format("encoding  {}   {:.0f} %   {} texts, {} tokens   eta {}",
-                                      data.filename().string(), 100 * share, format_count(done.documents),
-                                      format_count(done.tokens), format_duration(seconds / share - seconds));
+        const auto line =
+            fmt::format("encoding  {}   {:.0f} %   {}, {}   eta {}", data.filename().string(), 100 * share,
+                        format_count_of(done.documents, "text"), format_count_of(done.tokens, "token"),
+                        format_duration(seconds / share - seconds));
         status.on_terminal() ? status.show(line) : status.keep(line);
       },
       stop_wanted);
   status.clear();
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
-  log.info(fmt::format("encoded   {}   {} texts, {} tokens by {} in {:.1f} s   {}", data.string(),
-                       format_count(report.documents), format_count(report.tokens), options.tokenizer->description(),
-                       std::chrono::duration<double>(Clock::now() - start).count(), how.output.string()));
+  log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
+                       format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
+                       options.tokenizer->description(), std::chrono::duration<double>(Clock::now() - start).count(),
+                       how.output.string()));
   return how.output;
 }
 

@@ -46,6 +46,7 @@ class Stop(fsdp_cli.Case):
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[1], signal.SIGTERM)
         self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.assertRegex(log.read_text(), r"stopped   by signal 15( to rank 1)?   step")
         self.assert_continues("one", "--total-batch-size", 32)
 
     def test_a_signal_without_a_launcher(self):
@@ -96,6 +97,7 @@ class Stop(fsdp_cli.Case):
         result = self.train("limit", "--max-steps", 1000000, "--time-limit", "0:08", "--json", code=fsdp_cli.STOPPED_EARLY, ranks=2)
         self.assertLess(time.monotonic() - started, 20)
         self.assertTrue(result.json()["stopped_early"])
+        self.assertIn("stopped   out of time   step", result.err)
         self.evaluate(self.checkpoints("limit") / "latest", "--data", self.val_data)
 
     def test_the_schedulers_end_time(self):

@@ -1,0 +1,91 @@
+"""What the programs say when a name is mistyped, when there is nothing to do, and where a restart looks for things."""
+
+import json
+import os
+import re
+import shutil
+
+import fsdp_cli
+
+TOKENS = ["tokens", "--input", "a", "--tokenizer", "gpt2", "--output", "b"]
+
+
+class Options(fsdp_cli.Case):
+    def test_an_unknown_option_is_answered_with_the_nearest(self):
+        for program, words, nearest in (
+                ("fsdp-finetune", ["--lerning-rate", 1], "--learning-rate"), ("fsdp-finetune", ["--batch_sizes=3"], "--batch-size"),
+                ("fsdp-finetune", ["--restart-checkpoint", "x"], "--restart-checkpoint-file"), ("fsdp-memprobe", ["--serch"], "--search"),
+                ("fsdp-memprobe", ["--gradient-checkpoint"], "--gradient-checkpointing"), ("fsdp-eval", ["x", "--chess-position", 3], "--chess-positions"),
+                ("fsdp-ckpt-convert", ["a", "b", "--overwite"], "--overwrite"), ("fsdp-download", ["a/b", "--revison", "x"], "--revision"),
+                ("fsdp-download", [*TOKENS, "--document"], "--documents"), ("fsdp-bf16check", ["--quik"], "--quick")):
+            result = fsdp_cli.run(program, words)
+            self.assert_refused(result, 2, next(str(w).split("=")[0] for w in words[::-1] if str(w).startswith("--")), f"did you mean {nearest}?")
+
+    def test_names_that_are_like_none_and_those_in_config_files(self):
+        for program, words in (("fsdp-finetune", ["--zzzzzz"]), ("fsdp-eval", ["x", "--zzzzzz"]), ("fsdp-finetune", ["a-word"])):
+            result = fsdp_cli.run(program, words)
+            self.assert_refused(result, 2)
+            self.assertNotIn("did you mean", result.err)
+        file = self.folder / "config.ini"
+        file.write_text("lerning_rate = 1\n")
+        self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, "lerning_rate", "did you mean learning-rate?")
+
+
+class Restart(fsdp_cli.Case):
+    def test_nothing_to_do(self):
+        self.train("done", "--max-steps", 2)
+        result = self.train("done", "--restart", "latest", "--json", ranks=2)
+        self.assertIn("done      nothing to do: step 2 of 2; --max-steps N goes on", result.err)
+        self.assertNotIn("nan", result.err + result.out)
+        self.assertIsNone(json.loads(result.out)["loss"])
+        self.assertIn("saved by 1 rank\n", result.err)
+        self.train("epochs", "--max-epochs", 1, "--batch-size", 32)
+        self.assertIn("step 2 of 2; --max-epochs N goes on", self.train("epochs", "--restart", "latest").err)
+
+    def test_the_folder_of_a_run(self):
+        self.train("run", "--max-steps", 2, "--save-every", 1)
+        for path in (self.run_directory("run"), self.checkpoints("run")):
+            result = self.train("other", "--restart", path, "--max-steps", 3)
+            self.assertIn("run/checkpoints/step-00000002   step 2", result.err)
+        # As with latest, an older one is taken where the newest cannot be used.
+        shutil.rmtree(self.checkpoints("run") / "step-00000002")
+        self.assertIn("step-00000001   step 1", self.train("other", "--restart", self.run_directory("run"), "--max-steps", 3).err)
+        self.train("bare", "--max-steps", 1, "--no-save")
+        for ranks in (0, 2):
+            self.assert_refused(self.train("other", "--restart", self.run_directory("bare"), code=4, ranks=ranks), 4, self.run_directory("bare"),
+                                "run without checkpoints")
+
+    def test_data_is_found_from_any_folder(self):
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        relative = ["--train-data", "train.h5", "--val-data", "./val.h5", "--out-dir", "runs", "--run-name", "moved", *fsdp_cli.COMMON,
+                    *fsdp_cli.TINY_MODEL, "--max-steps", 2]
+        result = fsdp_cli.run("fsdp-finetune", relative, cwd=self.folder)
+        self.assertEqual(result.code, 0, str(result))
+        restart = ["--restart", self.checkpoints("moved") / "latest", "--out-dir", self.runs, "--run-name", "moved", *fsdp_cli.COMMON]
+        result = fsdp_cli.run("fsdp-finetune", [*restart, "--max-steps", 3], cwd=elsewhere)
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("validation 21 rows", result.err)
+        saved = json.loads((self.checkpoints("moved") / "latest" / "run.json").read_text())["options"]
+        self.assertEqual(saved["train-data"], str(self.folder / "train.h5"))
+        # Data that is gone is named as the run's, with the option that mends it.
+        gone = self.folder / "gone.h5"
+        os.rename(self.folder / "train.h5", gone)
+        self.addCleanup(os.rename, gone, self.folder / "train.h5")
+        result = fsdp_cli.run("fsdp-finetune", [*restart, "--max-steps", 4], ranks=2)
+        self.assert_refused(result, 4, "moved", "--train-data", self.folder / "train.h5", "is not here", "give --train-data anew")
+        result = fsdp_cli.run("fsdp-finetune", [*restart, "--max-steps", 4, "--train-data", gone])
+        self.assertEqual(result.code, 0, str(result))
+
+    def test_one_is_singular(self):
+        one = fsdp_cli.write_tokens(self.folder / "one.h5", fsdp_cli.random_tokens(rows=1))
+        result = self.train("one", "--train-data", one, "--max-steps", 1, "--batch-size", 1)
+        self.assertIn("data      1 row x 32 tokens   1 row per step (1 rank x 1)   1 step\n", result.err)
+        self.assertIn("done      1 step in", result.err)
+        self.assertIsNone(re.search(r"\b1 (rows|texts|steps|ranks|units|nodes|threads|samples)\b", result.err), result.err)
+        inspected = fsdp_cli.run("fsdp-eval", [self.checkpoints("one") / "latest", "--data", one, *fsdp_cli.COMMON])
+        self.assertIn("32 tokens in 1 row ", inspected.out)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
