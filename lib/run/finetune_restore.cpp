@@ -8,6 +8,25 @@
 
 namespace fsdp::detail {
 
+namespace {
+
+/// Where a run stands; but the scale of fp16's losses belongs to the precision. A checkpoint in another one has none to
+/// go on from: then as a new run begins. \param fresh  a new run's state, in the precision of this one
+RunState continued_state(const RunManifest& saved, const RunState& fresh, bool is_half) {
+  auto state = saved.state;
+  std::string precision;
+  if (saved.options.is_object()) precision = saved.options.value("precision", std::string());
+  // fp16 given by --param-dtype is not saved, but its scale is hardly ever 1.
+  const bool was_half = state.loss_scale != 1.0 || precision == "fp16" || precision == "float16";
+  if (was_half != is_half) {
+    state.loss_scale = fresh.loss_scale;
+    state.good_steps = fresh.good_steps;
+  }
+  return state;
+}
+
+}  // namespace
+
 void FinetuneJob::restore() {
   if (restart_->foreign != nullptr) {
     restore_foreign();
@@ -19,7 +38,10 @@ void FinetuneJob::restore() {
   }
   runtime_->engine().publish_parameters();
   const auto& state = restart_->manifest.state;
-  if (trainer_) trainer_->state() = state;
+  if (trainer_) {
+    const bool is_half = runtime_->policy().precision.param_dtype == at::kHalf;
+    trainer_->state() = continued_state(restart_->manifest, trainer_->state(), is_half);
+  }
   log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}", restart_->candidates.front().string(),
                         state.step, format_count_of(state.samples, "sample"),
                         format_count_of(restart_->manifest.world_size, "rank")));
@@ -51,7 +73,8 @@ void FinetuneJob::restore_foreign() {
   const auto file = fmt::format("{} ({})", foreign.path().string(), foreign.source().info().format);
   if (foreign.run()) {
     if (trainer_) {
-      trainer_->state() = stood;
+      const bool is_half = runtime_->policy().precision.param_dtype == at::kHalf;
+      trainer_->state() = continued_state(restart_->manifest, trainer_->state(), is_half);
       if (!state.found) trainer_->optimizer().set_steps(0);
     }
     log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", file, stood.step,

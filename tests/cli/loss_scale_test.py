@@ -1,0 +1,46 @@
+"""fp16's loss scale on a restart: the checkpoint's where that is fp16's, a new run's where the precision changes."""
+
+import json
+
+import fsdp_cli
+
+FIRST = 65536.0
+
+
+class LossScale(fsdp_cli.Case):
+    def state(self, name):
+        return json.loads((self.checkpoints(name) / "latest" / "run.json").read_text())["state"]
+
+    def scales(self, name):
+        return [r.get("loss_scale") for r in fsdp_cli.steps(self.run_directory(name))]
+
+    def test_fp16_goes_on_from_float32(self):
+        self.train("up", "--max-steps", 2)
+        self.assertEqual(self.state("up")["loss_scale"], 1.0)
+        self.train("up", "--max-steps", 4, "--precision", "fp16", "--restart", "latest")
+        steps = fsdp_cli.steps(self.run_directory("up"))
+        self.assertEqual([r.get("loss_scale") for r in steps], [None, None, FIRST, FIRST])
+        self.assertEqual([r.get("skipped") for r in steps[2:]], [False, False])
+
+    def test_float32_goes_on_from_fp16(self):
+        self.train("down", "--max-steps", 2, "--precision", "fp16")
+        self.assertEqual(self.state("down")["loss_scale"], FIRST)
+        self.train("down", "--max-steps", 3, "--precision", "float32", "--restart", "latest")
+        self.assertEqual((self.state("down")["loss_scale"], self.state("down")["good_steps"]), (1.0, 0))
+
+    def test_fp16_keeps_its_scale(self):
+        """Another scale than the first, and the lowest: what the checkpoint says holds, also from one file."""
+        for scale in (512.0, 1.0):
+            name = f"keep-{scale:.0f}"
+            self.train(name, "--max-steps", 1, "--precision", "fp16")
+            file = self.checkpoints(name) / "latest" / "run.json"
+            run = json.loads(file.read_text())
+            run["state"]["loss_scale"] = scale
+            file.write_text(json.dumps(run))
+            self.train(name, "--max-steps", 2, "--restart", "latest", "--save-final-full", self.folder / f"{name}.pt")
+            self.train(name, "--max-steps", 3, "--restart", self.folder / f"{name}.pt")
+            self.assertEqual(self.scales(name), [FIRST, scale, scale])
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
