@@ -133,32 +133,40 @@ void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, 
                  "micro-batches per optimizer step")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--seed", o.seed, "decides initial weights, data order and dropout")
+  app.add_option("--seed", o.seed, "decides initial weights, data order and dropout (fine-tuning: 42)")
       ->capture_default_str()
       ->group(group);
   app.add_flag(spellings("no-shuffle"), o.no_shuffle, "read rows in file order")->group(group);
-  group = "Optimizer";
-  app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate")
+  group = "Optimizer";  // "fine-tuning" is a --model with weights: apply_fine_tuning_defaults()
+  app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
       ->group(group);
-  app.add_option(spellings("lr-schedule"), o.lr_schedule, "constant, linear or cosine, after the warm-up")
+  app.add_option(spellings("lr-schedule"), o.lr_schedule,
+                 "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
       ->capture_default_str()
       ->group(group);
   app.add_option(spellings("warmup-steps"), o.warmup_steps, "steps of linear warm-up")
       ->capture_default_str()
       ->group(group);
-  app.add_option(spellings("warmup-ratio"), o.warmup_ratio,
-                 "warm-up as a share of the schedule, where no steps are given")
+  app.add_option(
+         spellings("warmup-ratio"), o.warmup_ratio,
+         "warm-up as a share of the schedule, where no steps are given (fine-tuning with its own schedule: 0.1)")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0))
       ->group(group);
   app.add_option(spellings("schedule-steps"), o.schedule_steps, "length of the schedule; 0: the run's")
       ->capture_default_str()
       ->group(group);
-  app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices")->capture_default_str()->group(group);
-  app.add_option("--betas", o.betas, "of AdamW")->expected(2)->capture_default_str()->group(group);
+  app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--betas", o.betas, "of AdamW (fine-tuning: 0.9 0.999)")
+      ->expected(2)
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--eps", o.eps, "of AdamW")->capture_default_str()->group(group);
-  app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does")->group(group);
+  app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)")
+      ->group(group);
   app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
       ->capture_default_str()
       ->group(group);

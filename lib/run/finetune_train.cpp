@@ -129,8 +129,16 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
                         {"data_wait_seconds", step.data_wait_seconds},
                         {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
                         {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)}};
-  const double mfu =
-      peak_flops_ > 0 ? rate * flops_per_token(config_, train_reader_->tokens_per_row()) / peak_flops_ : 0;
+  const double flops = rate * flops_per_token(config_, train_reader_->tokens_per_row());
+  if (peak_flops_ > 0 && flops > peak_flops_) {
+    // Nothing passes the peak: it was measured while something else kept the processor busy.
+    progress_->line(
+        fmt::format("peak      {:.4g} TFLOP/s was measured too low: this step reaches {:.4g}, of which the "
+                    "percentages are from here on",
+                    peak_flops_ / 1e12, flops / 1e12));
+    peak_flops_ = flops;
+  }
+  const double mfu = peak_flops_ > 0 ? flops / peak_flops_ : 0;
   if (peak_flops_ > 0) record["mfu"] = mfu;
   if (!device_.device.is_cpu()) {
     record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);

@@ -4,8 +4,9 @@
 
 namespace fsdp {
 
-/// Floating-point operations per second of one rank's device for matrix products in `dtype`: measured on a CPU (a
-/// 1536-cubed product, best of three), the data sheet's dense figure for a known GPU, 0 when unknown or hopeless.
+/// Floating-point operations per second of one rank's device for matrix products in `dtype`: measured on a CPU (the
+/// fastest of several shapes by gemm_out(), which is what the engine multiplies with), the data sheet's dense figure
+/// for a known GPU, 0 when unknown or hopeless.
 double peak_flops(const DeviceChoice& device, at::ScalarType dtype);
 
 }  // namespace fsdp

@@ -7,8 +7,8 @@ For each size and precision the contenders take turns, --reps times:
   ours    full-shard
 and the ratios ours/stock and ours/tuned are formed turn by turn, so a machine that drifts slows all of them.
 Percent of GEMM peak = 6 x parameters (without position embeddings) x tokens/s over a 2048-cubed product measured on all
-ranks at once in the same turn: PyTorch's (torch.mm), and the faster of that and oneDNN's, which for float32 is another
-one on processors that MKL gives AVX2 only.
+ranks at once in the same turn: the faster of PyTorch's (torch.mm) and oneDNN's, with which fsdp multiplies float32 on
+processors that MKL gives AVX2 only. A percentage of torch.mm's alone would pass 100 there.
 
 Needs the peer program peer_mingpt.py (PEER_DIR, by default ../shared/peers beside the repository); skips without it.
 """
@@ -141,7 +141,7 @@ def main():
         print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
         sys.exit(77)
     data = os.path.join(ROOT, "data/shakespeare/train.h5")
-    print(f"{'run':<12} {'tok/s':>22} {'% of GEMM peak (fastest)':>26} {'RSS MB':>8}   ratio of ours: median (min..max)")
+    print(f"{'run':<12} {'tok/s':>22} {'% of GEMM peak':>14} {'RSS MB':>8}   ratio of ours: median (min..max)")
     with tempfile.TemporaryDirectory() as work:
         for size in args.sizes.split(","):
             model_dir = os.path.join(work, "model-" + size)
@@ -162,17 +162,17 @@ def main():
                 flops = 6.0 * turns[0]["stock"]["n"] / 1e9
                 for name in ("stock", "tuned", "ours"):
                     rates = [t[name]["tok"] for t in turns]
-                    share, of_fastest = (statistics.median(100 * flops * t[name]["tok"] / t["peak"][i] for t in turns) for i in (0, 1))
+                    share = statistics.median(100 * flops * t[name]["tok"] / t["peak"][1] for t in turns)
                     rss = max(t[name]["rss"] for t in turns)
                     text = ""
                     if name != "ours":
                         text = (f"tok/s x {spread([t['ours']['tok'] / t[name]['tok'] for t in turns])}, memory x "
                                 f"{spread([t['ours']['rss'] / t[name]['rss'] for t in turns])}")
                     label = f"{size} {precision} {name}"
-                    print(f"{label:<18} {statistics.median(rates):8.0f} ({min(rates):.0f}..{max(rates):.0f}) {share:8.1f} % ({of_fastest:.1f} %) {rss:8.0f}   {text}", flush=True)
+                    print(f"{label:<18} {statistics.median(rates):8.0f} ({min(rates):.0f}..{max(rates):.0f}) {share:12.1f} % {rss:8.0f}   {text}", flush=True)
                 apart = max(abs(a - b) for t in turns for a, b in zip(t["ours"]["loss"], t["stock"]["loss"]))
-                print(f"{size} {precision}: GEMM peak {statistics.median(t['peak'][0] for t in turns):.0f} GFLOP/s on 2 threads, fastest "
-                      f"{statistics.median(t['peak'][1] for t in turns):.0f}; "
+                print(f"{size} {precision}: GEMM peak {statistics.median(t['peak'][1] for t in turns):.0f} GFLOP/s on 2 threads, torch.mm "
+                      f"{statistics.median(t['peak'][0] for t in turns):.0f}; "
                       f"losses of ours and FSDP2 differ by at most {apart:.1e} over {s['steps']} steps", flush=True)
                 print(f"{size} {precision}: a step of ours is {where_time_goes(work)}", flush=True)
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import pathlib
 import subprocess
 
 import fsdp_cli
 import memprobe_cli
+from hub_server import HubServer, Repo
 
 GIB = 2**30
 MIB = 2**20
@@ -135,6 +137,28 @@ class Predict(fsdp_cli.Case):
         broken = self.folder / "broken.json"
         broken.write_text('{"model_type": "llama"')
         refused(4, broken, arguments=["--model", broken])
+
+    def test_a_config_alone_is_enough_and_is_fetched_alone(self):
+        files = {"config.json": json.dumps(memprobe_cli.CODELLAMA).encode(), "model.safetensors": b"13 GB" * 10000}
+        env = {"HF_HUB_CACHE": str(self.folder / "hub"), "HOME": str(self.folder)}
+        with HubServer({("model", "codellama/CodeLlama-7b-hf"): Repo(files)}) as hub:
+            fetched = fsdp_cli.run("fsdp-download", ["codellama/CodeLlama-7b-hf", "--include", "config.json"], env=env | {"HF_ENDPOINT": hub.url()})
+            self.assertEqual(fetched.code, 0, str(fetched))
+        snapshot = pathlib.Path(fetched.out.strip())
+        self.assertEqual([path.name for path in snapshot.iterdir()], ["config.json"])
+        for model in ("codellama/CodeLlama-7b-hf", snapshot):
+            result = fsdp_cli.run("fsdp-memprobe", ["--model", model, "--ranks", 4, "--gpu", "a100-80g", "--seq-len", 512, "--precision", "bf16"], env=env)
+            self.assertEqual(result.code, 0, str(result))
+            self.assertIn("6738.5 M parameters", result.out)
+
+    def test_short_names_of_cards(self):
+        for short, full in (("a100", "a100-40g"), ("v100", "v100-16g"), ("h100-80g", "h100"), ("A100-80GB", "a100-80g")):
+            found = [memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 1, "--gpu", name]) for name in (short, full)]
+            self.assertEqual(found[0], found[1])
+
+    def test_no_search_takes_a_search_back(self):
+        found = memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 1, "--gpu", "t4", "--search", "--no-search"])
+        self.assertEqual(found, memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 1, "--gpu", "t4"]))
 
     def test_what_does_not_fit_gets_no_plan(self):
         plan = self.folder / "none.toml"

@@ -74,6 +74,12 @@ class Options(fsdp_cli.Case):
             for word in (program, "LibTorch", "MPI", "back ends: cpu"):
                 self.assertIn(word, version.out)
 
+    def test_help_tells_the_defaults_of_fine_tuning(self):
+        text = re.sub(r"\s+", " ", fsdp_cli.run("fsdp-finetune", ["--help"]).out)
+        for option, default in (("lr", "1e-5"), ("lr-schedule", "linear"), ("warmup-ratio", "0.1"), ("weight-decay", "0.01"),
+                                ("betas", "0.9 0.999"), ("decay-all", "on"), ("seed", "42")):
+            self.assertRegex(text, rf" --{option}[ ,](?:(?! --).)*\(fine-tuning[^)]*: {re.escape(default)}\)", option)
+
     def test_no_option_has_disappeared(self):
         for program, frozen in (("fsdp-finetune", FINETUNE), ("fsdp-eval", EVAL)):
             text = fsdp_cli.run(program, ["--help"]).out
