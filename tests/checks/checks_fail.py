@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that layers.py and file_length.py do fail: each is given small trees with one fault."""
+"""Shows that layers.py, file_length.py and doc_links.py do fail: each is given small trees with one fault."""
 import pathlib
 import subprocess
 import sys
@@ -21,6 +21,9 @@ CASES = [
     ("file_length.py", "lib/base/a.hpp", "//\n" * 201, "201 lines"),
     ("file_length.py", "scripts/a", "#!/bin/sh\n" * 401, "401 lines"),
     ("file_length.py", "lib/base/a.cpp", "//\n" * 400, None),
+    ("doc_links.py", "docs/a.md", "[x](b.md)\n", "docs/a.md:1: b.md: there is no such file"),
+    ("doc_links.py", "docs/a.md", "# One\n\n[x](#two)\n", "docs/a.md:3: #two: a.md has no such heading"),
+    ("doc_links.py", "README.md", "# Two `words`, (all)\n\n[`x`](README.md#two-words-all) `[y](z)`\n\n    [y](z)\n", None),
 ]
 
 
@@ -29,7 +32,7 @@ def main():
     for check, name, content, words in CASES:
         with tempfile.TemporaryDirectory() as root:
             file = pathlib.Path(root) / name
-            file.parent.mkdir(parents=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
             done = subprocess.run([sys.executable, HERE / check, "--root", root], capture_output=True, text=True, check=False)
         as_expected = done.returncode == 0 if words is None else done.returncode == 1 and words in done.stdout
