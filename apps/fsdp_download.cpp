@@ -12,6 +12,7 @@
 #include "apps/app_main.hpp"
 #include "apps/fsdp_download_tokens.hpp"
 #include "apps/no_ranks.hpp"
+#include "lib/base/core_dump.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/download.hpp"
@@ -205,6 +206,7 @@ int fetch_main(int argc, char** argv) {
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse(app, argc, argv); code >= 0) return code;
+  forbid_core_dumps();  // HF_TOKEN lies in the environment and in requests
   // A connection or a pipe that closes is an error to be told, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
   return run_job(

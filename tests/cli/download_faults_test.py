@@ -1,5 +1,8 @@
 """fsdp-download against a hub that misbehaves: cut and lying answers, limits, expired addresses, redirects, refusals."""
 
+import os
+import resource
+import signal
 import subprocess
 import time
 
@@ -193,6 +196,27 @@ class FaultsTest(DownloadCase):
         self.hub.faults = [times(99, Action(status=500), of_weights)]
         result = self.refused("--retries", "2", code=1, words=["127.0.0.2"])
         self.assertNotIn("secret", result.err)
+
+    def test_no_core_dump_holds_the_token(self):
+        def allow_core():
+            resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        try:
+            control = subprocess.Popen(["sleep", "60"], preexec_fn=allow_core, cwd=self.folder)
+        except (ValueError, subprocess.SubprocessError):
+            self.skipTest("this user may not allow core dumps (ulimit -H -c)")
+        control.send_signal(signal.SIGABRT)
+        if not os.WCOREDUMP(os.waitpid(control.pid, 0)[1]):
+            self.skipTest("this machine writes no core dumps here (/proc/sys/kernel/core_pattern)")
+        self.serve({("model", NAME): Repo(tiny_files(), private=True)}, token=TOKEN, bytes_per_second=50000)
+        line = fsdp_cli.command("fsdp-download", [NAME], 0)
+        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=allow_core,
+                                   cwd=self.folder, env=fsdp_cli.environment(self.environment(HF_TOKEN=TOKEN)))
+        self.until(lambda: self.hub.served(WEIGHTS) > 0, what="a file on its way")
+        process.send_signal(signal.SIGABRT)
+        status = os.waitpid(process.pid, 0)[1]
+        self.assertEqual(os.WTERMSIG(status), signal.SIGABRT)
+        self.assertFalse(os.WCOREDUMP(status), "a core dump with the token in it")
 
     def test_a_hub_that_redirects_elsewhere_gets_no_token_there(self):
         away = self.hub.url(1) + "/elsewhere"
