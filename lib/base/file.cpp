@@ -134,6 +134,7 @@ void replace_file(const std::filesystem::path& path, std::string_view text) {
     file.sync();
     file.close();
     std::filesystem::rename(temporary, path);
+    sync_name_of(path);
   } catch (const std::filesystem::filesystem_error& error) {
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);
@@ -161,6 +162,14 @@ void sync_directory(const std::filesystem::path& directory) {
   const int error = errno;
   ::close(fd);
   if (result != 0 && error != EINVAL && error != EROFS) fail("sync", directory, error);
+}
+
+void sync_name_of(const std::filesystem::path& path) {
+  const auto directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
 }
 
 }  // namespace fsdp

@@ -56,7 +56,8 @@ class File {
 /// Reads a whole file of at most `limit_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit_bytes = 1ull << 30);
 
-/// Writes `text` to a temporary sibling, syncs it and renames it over `path`: readers see the old or the new file.
+/// Writes `text` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: readers, and a disk
+/// whose power failed, have the old or the new file.
 void replace_file(const std::filesystem::path& path, std::string_view text);
 
 /// Makes `link` a symlink to `target` (taken as it is, so it may be relative), replacing an old link by rename.
@@ -64,5 +65,8 @@ void replace_symlink(const std::filesystem::path& target, const std::filesystem:
 
 /// fsync of a directory, so that names created or renamed in it survive a power cut.
 void sync_directory(const std::filesystem::path& directory);
+
+/// The same for the folder that `path` lies in, where this can be done: one that may be written need not be readable.
+void sync_name_of(const std::filesystem::path& path);
 
 }  // namespace fsdp

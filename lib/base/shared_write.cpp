@@ -77,6 +77,7 @@ void publish_text(const std::filesystem::path& path, std::string_view text) {
   make_directories(path.parent_path());
   const Temporary temporary(temporary_beside(path), text, true);
   if (::rename(temporary.path().c_str(), path.c_str()) != 0) fail(path, "replace", errno);
+  sync_name_of(path);
 }
 
 bool create_exclusively(const std::filesystem::path& path, std::string_view text) {

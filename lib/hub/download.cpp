@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "lib/base/error.hpp"
@@ -195,6 +196,10 @@ void record(const Plan& plan, const DownloadOptions& options, const HubSettings&
   manifest.selection = options.selection.words();
   manifest.add(plan.report.files);
   store.write_ref(options.revision, commit);
+  // What the ready mark promises outlives a power failure: content is on disk, now its names are, too.
+  std::set<fs::path> folders;
+  for (const auto& file : plan.report.files) folders.insert((plan.report.snapshot / file.path).parent_path());
+  for (const auto& folder : folders) sync_name_of(folder / "any");
   try {
     write_manifest(path, manifest);
     publish_text(plan.report.ready_mark, plan.report.snapshot.string() + "\n");

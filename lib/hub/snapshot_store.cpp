@@ -43,6 +43,7 @@ void copy_as_new(const fs::path& source, const fs::path& target) {
   const auto temporary = target.parent_path() / (".tmp." + unique_name());
   std::error_code error;
   fs::copy_file(source, temporary, error);
+  if (!error) File::open_read(temporary).sync();  // a name without its bytes must not outlive a power failure
   if (!error) fs::rename(temporary, target, error);
   if (!error) return;
   std::error_code ignored;

@@ -1,11 +1,13 @@
 #include "lib/target/output_place.hpp"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "lib/base/error.hpp"
@@ -163,6 +165,9 @@ void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
 void OutputPlace::publish_directory() {
   const auto old = parent_ / (temporary_.filename().string() + ".old");
   const bool replaces = is_there(output_);
+  // In one step where the file system can, so that no moment is without an output; the old one is then `temporary_`,
+  // which is removed as all temporary things are.
+  if (replaces && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, output_.c_str(), RENAME_EXCHANGE) == 0) return;
   if (replaces) rename_or_fail(output_, old);
   try {
     rename_or_fail(temporary_, output_);
