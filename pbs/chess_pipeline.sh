@@ -7,11 +7,13 @@
 #
 #   SUBMIT="-A PROJECT" bash pbs/chess_pipeline.sh [OPTIONS of fsdp-finetune, such as --gradient_checkpointing]
 #   bash pbs/chess_pipeline.sh --dry-run      # says what would be done
+#   bash pbs/chess_pipeline.sh --cancel       # all its jobs, also a fine-tune that has submitted itself again
 #
 # Variables: those of chess_finetune.pbs and chess_download.pbs (RUN_NAME is chess), and
 #   DOWNLOAD   here, qsub (as a job: where compute nodes have internet) or no     here
 #   SUBMIT, SUBMIT_DOWNLOAD, SUBMIT_FINETUNE, SUBMIT_GPU, SUBMIT_CPU    further options for qsub: for all jobs, for one,
-#              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert)
+#              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert). Quotes hold: elsewhere
+#              than on Polaris SUBMIT='-C "" -l select=1:ncpus=32:ngpus=4 -l walltime=1:00:00' leaves the directives out
 #   HF_DTYPE   of the weights in OUT_DIR/RUN_NAME/hf     bf16
 #   MEMPROBE_ARGS  further options for fsdp-memprobe, such as --calibration runs
 #   EVAL_ARGS  further options for fsdp-eval
@@ -41,7 +43,8 @@ if [[ -n ${PBS_JOBID:-} ]]; then # a job of the chain
     [[ -n ${CHESS_STAGE:-} ]] || die "start this on a login node, it submits the jobs itself" 2
     enter_pbs_job
     find_programs fsdp-finetune
-    read -ra chess_arguments <<<"${ARGS:-}"
+    split_words "${ARGS:-}"
+    chess_arguments=("${words_of[@]}")
     chess_settings chess
     set_up_nccl
     export HF_HUB_OFFLINE=1
@@ -51,6 +54,11 @@ fi
 scheduler=pbs dry_run=0
 if [[ ${1:-} == --dry-run ]]; then dry_run=1 && shift; fi
 ((dry_run)) || command -v qsub >/dev/null || die "no qsub here" 2
+if [[ ${1:-} == --cancel ]]; then
+    chess_settings chess
+    chain_cancel
+    exit
+fi
 find_programs fsdp-finetune
 chess_settings chess
 
@@ -64,22 +72,16 @@ submit() {
         convert) words+=(-N chess_convert) more=${SUBMIT_CPU:-} ;;
         *) words+=(-N "chess_$1") more=${SUBMIT_GPU:-} ;;
     esac
-    read -ra more <<<"${SUBMIT:-} $more"
-    words+=("${more[@]}" "$script")
+    split_words "${SUBMIT:-} $more"
+    words+=("${words_of[@]}" "$script")
     if ((dry_run)); then
-        echo "CHESS_STAGE=$1 ARGS='${*:3}' qsub ${words[*]}"
+        echo "$(join_words "CHESS_STAGE=$1" "ARGS=$(join_words "${@:3}")") qsub $(join_words "${words[@]}")"
         job="(${1^^})"
         return
     fi
-    if [[ $1 == finetune ]]; then mkdir -p "$run_dir" && rm -f "$run_dir/pbs-next"; fi
-    job=$(CHESS_STAGE=$1 ARGS="${*:3}" qsub "${words[@]}") || return
-    # Read by the fine-tune when it submits itself again.
-    if [[ $1 == convert ]]; then echo "$job" >"$run_dir/pbs-next"; fi
+    job=$(CHESS_STAGE=$1 ARGS=$(join_words "${@:3}") qsub "${words[@]}")
 }
-cancel() { qdel "$@"; }
-watch() {
-    echo "watch: qstat $*"
-    echo "cancel: qdel $*"
-}
-read -ra chess_arguments <<<"${ARGS:-}"
+watch() { echo "watch: qstat $*"; }
+split_words "${ARGS:-}"
+chess_arguments=("${words_of[@]}")
 chess_pipeline "${chess_arguments[@]}" "$@"

@@ -52,12 +52,15 @@ chess_settings chess
 # In a job of its own the program is a step, which gets the signal; a shell or another job's step runs it directly.
 single=()
 if [[ ${SLURM_JOB_NAME:-} == chess_download* ]]; then single=(srun --ntasks=1 --mpi=none); fi
-trap : TERM USR1
+signalled=''
+trap 'signalled=SIGTERM' TERM
+trap : USR1
 
 # download_stopped WHAT CODE
 download_stopped() {
     if (($2 != 85 || ${#single[@]} == 0)); then die "$1: fsdp-download ended with code $2; start again to go on" "$2"; fi
     if ((${SLURM_RESTART_COUNT:-0} >= ${MAX_RESTARTS:-20})); then die "$1: not requeued after $SLURM_RESTART_COUNT restarts" 1; fi
+    if called_off; then die "$1: stopped by a signal $left: not requeued; submit again to go on" 85; fi
     say "$1: stopped, requeueing"
     scontrol requeue "$SLURM_JOB_ID" || die "this Slurm did not requeue; submit again to go on" 85
 }

@@ -6,6 +6,7 @@
 #
 #   SBATCH_ACCOUNT=ACCOUNT bash slurm/chess_pipeline.sh [OPTIONS of fsdp-finetune, such as --gradient_checkpointing]
 #   bash slurm/chess_pipeline.sh --dry-run    # says what would be done
+#   bash slurm/chess_pipeline.sh --cancel     # all its jobs, whatever they have become
 #
 # Variables: those of chess_finetune.sh and chess_download.sh (RUN_NAME is chess), and
 #   DOWNLOAD   here, sbatch (as a job: where compute nodes have internet) or no     here
@@ -42,6 +43,11 @@ fi
 scheduler=slurm dry_run=0
 if [[ ${1:-} == --dry-run ]]; then dry_run=1 && shift; fi
 ((dry_run)) || command -v sbatch >/dev/null || die "no sbatch here" 2
+if [[ ${1:-} == --cancel ]]; then
+    chess_settings chess
+    chain_cancel
+    exit
+fi
 find_programs fsdp-finetune
 chess_settings chess
 
@@ -59,23 +65,20 @@ submit() {
         *) words+=(--job-name="chess_$1" "${gpus[@]}") more=${SUBMIT_GPU:-} ;;
     esac
     words+=(--output=%x-%j.out)
-    read -ra more <<<"${SUBMIT:-} $more"
-    words+=("${more[@]}" "$script")
+    split_words "${SUBMIT:-} $more"
+    words+=("${words_of[@]}" "$script")
     case $1 in download | finetune) ;; *) words+=(--stage "$1") ;; esac
     if [[ $1 != download ]]; then words+=("${@:3}"); fi
     if ((dry_run)); then
-        echo "sbatch ${words[*]}"
+        echo "sbatch $(join_words "${words[@]}")"
         job="(${1^^})"
         return
     fi
     job=$(sbatch "${words[@]}") || return
     job=${job%%;*} # JOB;CLUSTER where there are several
 }
-cancel() { scancel "$@"; }
 watch() {
     local IFS=,
     echo "watch: squeue -j $*     output: chess_*-JOB.out in this folder"
-    IFS=' '
-    echo "cancel: scancel $*"
 }
 chess_pipeline "$@"

@@ -8,7 +8,7 @@
 # One task is one rank: one per GPU, or one per socket without GPUs. Variables, all with a default:
 #   FSDP_HOME  folder of the project or the unpacked tarball   where the submitted script is, or the folder of submission
 #   FSDP_BIN   folder of the programs        build/bin or bin below the folder of submission or FSDP_HOME, else on PATH
-#   DATA_DIR   train.h5 and validation.h5    data/shakespeare below the folder of submission
+#   DATA_DIR   train.h5 and validation.h5    data/shakespeare below the folder of submission or FSDP_HOME
 #   OUT_DIR    where runs go, shared by all nodes        runs
 #   RUN_NAME   the run; the same name again continues it mingpt-JOBID
 #   MODEL, NUM_LAYERS, NUM_HEADS, EMBED_SIZE, SEQ_LEN    mingpt, 12, 12, 768, 256
@@ -46,9 +46,10 @@ source "$FSDP_HOME/scripts/jobs/slurm.sh" || { echo "submit from the project's f
 need_slurm
 cd "${SLURM_SUBMIT_DIR:-.}"
 find_programs fsdp-finetune
-DATA_DIR=${DATA_DIR:-data/shakespeare}
+find_shakespeare
 OUT_DIR=${OUT_DIR:-runs}
 RUN_NAME=${RUN_NAME:-mingpt-$SLURM_JOB_ID}
+check_run_name
 run_dir=$OUT_DIR/$RUN_NAME
 
 # An option that is given as an argument of this script wins over its variable.

@@ -1,6 +1,8 @@
 # Shared by the chess scripts of both schedulers: settings, options of the run, and what is checked before GPUs are used.
 # Source it after slurm.sh or pbs.sh.
 # shellcheck shell=bash disable=SC2034,SC2154
+# shellcheck source=chess_chain.sh
+source "$FSDP_HOME/scripts/jobs/chess_chain.sh"
 
 chess_model=codellama/CodeLlama-7b-hf
 chess_dataset=laion/strategic_game_chess
@@ -9,6 +11,7 @@ chess_dataset=laion/strategic_game_chess
 chess_settings() {
     OUT_DIR=${OUT_DIR:-runs}
     RUN_NAME=${RUN_NAME:-$1}
+    check_run_name
     PLAN=${PLAN:-}
     run_dir=$OUT_DIR/$RUN_NAME
     chess_data=$OUT_DIR/data/$(basename "${DATASET:-$chess_dataset}").h5 # what chess_download.sh makes
@@ -163,10 +166,7 @@ finetune_mark() { # the script's own arguments
     done
     echo "$(final_checkpoint) ${words[*]} $*"
 }
-run_finished() {
-    mark finetune "$(finetune_mark "${chess_arguments[@]}")"
-    rm -f "$run_dir/pbs-next"
-}
+run_finished() { mark finetune "$(finetune_mark "${chess_arguments[@]}")"; }
 finetune_holds() { # the script's own arguments
     [[ -d $run_dir/checkpoints/latest/ ]] && has_mark finetune "$(finetune_mark "$@")"
 }

@@ -34,12 +34,11 @@ stage_memprobe() {
     mark memprobe "$(memprobe_mark "$@")"
 }
 memprobe_options() { # after chess_options: the words that follow the fine-tune's options
-    local extra
     words=()
     # The largest batch per device is looked for unless one is named.
     if [[ -z ${BATCH_SIZE_PER_DEVICE:-} && $given != *" --batch"[_-]size* ]]; then words+=(--search); fi
-    read -ra extra <<<"${MEMPROBE_ARGS:-}"
-    words+=("${extra[@]}")
+    split_words "${MEMPROBE_ARGS:-}"
+    words+=("${words_of[@]}")
 }
 memprobe_mark() { # the fine-tune's arguments
     memprobe_options
@@ -74,14 +73,14 @@ stage_convert() {
 convert_holds() { [[ -s $run_dir/hf/config.json ]] && has_mark convert "$(final_checkpoint) ${HF_DTYPE:-bf16}"; }
 
 eval_options() { # the words after fsdp-eval MODEL
-    local length extra
+    local length
     words=(--data "$val_data" --device "${DEVICE:-auto}" --precision "${PRECISION:-$default_precision}")
     length=$(configured seq-len)
     if ((${length:-0} > 0)); then words+=(--seq-len "$length"); fi
     # Moves can be scored where the games are there as text, not as tokens.
     if [[ $val_data != *.h5 ]] && "$FSDP_BIN/fsdp-eval" --help | grep -q -e '--chess '; then words+=(--chess "$val_data"); fi
-    read -ra extra <<<"${EVAL_ARGS:-}"
-    words+=("${extra[@]}")
+    split_words "${EVAL_ARGS:-}"
+    words+=("${words_of[@]}")
 }
 
 stage_eval() {
@@ -109,24 +108,31 @@ eval_holds() {
 }
 
 # --- the chain --------------------------------------------------------------------------------------------------------
-# Needs, from the script: submit STAGE AFTER ARGUMENTS..., which sets job; cancel JOB...; watch JOB...
+# Needs, from the script: submit STAGE AFTER ARGUMENTS..., which sets job; watch JOB...; and what chess_chain.sh needs.
 chain=() # the jobs
 line() { printf '%-10s %-14s %s\n' "$1" "$2" "$3"; }
 
 add_stage() { # STAGE ARGUMENTS of the fine-tune
     local after=${chain[*]:+${chain[-1]}}
     if ! submit "$1" "$after" "${@:2}"; then
-        if ((${#chain[@]})); then cancel "${chain[@]}" || true; fi
+        if ((${#chain[@]})); then cancel_jobs "${chain[@]}" || true; fi
+        chain_forget
         die "$1 was not submitted; the jobs before it are cancelled: ${chain[*]:-none}"
     fi
     line "$1" "$job" "${after:+after $after}"
     chain+=("$job")
+    ((dry_run)) || chain_record "$1" "$job"
 }
 
 # chess_pipeline ARGUMENTS of the fine-tune
 chess_pipeline() {
-    local here
+    local here there
     here=$(compgen -G "$FSDP_HOME/$scheduler/chess_download.*")
+    if ((!dry_run)); then
+        there=$(chain_alive | tr '\n' ' ')
+        [[ -z $there ]] || die "a chain of $run_dir is under way: ${there% }; wait for it, or --cancel" 1
+        chain_forget
+    fi
     line stage job ''
     # The fine-tune leaves the conversion to a stage that holds no GPUs.
     export SAVE_FINAL_HF='' FSDP_HOME FSDP_BIN OUT_DIR RUN_NAME
@@ -182,5 +188,6 @@ chess_pipeline() {
         say "nothing was submitted; the jobs above would be submitted"
     else
         watch "${chain[@]}"
+        echo "cancel: $(join_words RUN_NAME="$RUN_NAME" OUT_DIR="$(cd "$OUT_DIR" && pwd)" bash "$FSDP_HOME/$scheduler/chess_pipeline.sh" --cancel)"
     fi
 }

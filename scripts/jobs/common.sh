@@ -1,6 +1,6 @@
 # Shared by the job scripts of all schedulers, which source it through slurm.sh or pbs.sh. They set job_name (for
 # messages) and FSDP_HOME (the folder that holds scripts/jobs/).
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2034,SC2154
 
 say() { printf '%s %s: %s\n' "$(date +%FT%T)" "$job_name" "$*"; }
 die() { say "$1"; exit "${2:-1}"; }
@@ -16,6 +16,38 @@ find_programs() {
     fi
     [[ -x $FSDP_BIN/$1 ]] || die "no $1 in build/bin or bin below $PWD or $FSDP_HOME, nor on PATH: set FSDP_BIN" 2
     FSDP_BIN=$(cd "$FSDP_BIN" && pwd)
+}
+
+# split_words TEXT: fills words_of with its words. The shell's quotes and backslashes hold, and "" is an empty word; nothing is
+# expanded or run.
+split_words() {
+    local text
+    text=$(xargs -r printf '%s\n' <<<"$1" 2>/dev/null && echo .) || die "a quote in '$1' is not closed" 2
+    mapfile -t words_of <<<"$text"
+    unset 'words_of[-1]'
+}
+# join_words WORD...: prints what split_words takes apart.
+join_words() {
+    local word text=''
+    for word; do
+        if [[ $word != *[!A-Za-z0-9_/.,:=@%+-]* && -n $word ]]; then text+=" $word"; else text+=" '${word//\'/\'\\\'\'}'"; fi
+    done
+    echo "${text# }"
+}
+
+# A name that leaves OUT_DIR would have the run written, and an older one moved, somewhere else.
+check_run_name() {
+    case /$RUN_NAME/ in
+        //* | */../* | */./*) die "RUN_NAME=$RUN_NAME leaves OUT_DIR=$OUT_DIR: give a name below it" 2 ;;
+    esac
+}
+
+# Sets DATA_DIR, unless it is set, to the folder of the shipped data: below the folder of submission, else with the project.
+find_shakespeare() {
+    if [[ -z ${DATA_DIR:-} ]]; then
+        DATA_DIR=data/shakespeare
+        if [[ ! -e $DATA_DIR ]]; then DATA_DIR=$FSDP_HOME/data/shakespeare; fi
+    fi
 }
 
 # option --name VALUE: adds both to options, unless VALUE is empty or the option is among the words of given, which win.
@@ -42,25 +74,55 @@ begin_run() {
     mkdir -p "$run_dir" || die "OUT_DIR=$OUT_DIR is not writable"
     if [[ -e $run_dir/checkpoints/latest ]]; then option --restart-checkpoint-file latest; fi
     step=$(newest_step)
-    if [[ -s $run_dir/starts ]]; then read -r last_step idle <"$run_dir/starts"; fi
+    starts_before=''
+    if [[ -s $run_dir/starts ]]; then
+        starts_before=$(<"$run_dir/starts")
+        read -r last_step idle <<<"$starts_before"
+    fi
     idle=$((step == last_step ? idle + 1 : 0))
-    echo "$step $idle" >"$run_dir/starts"
+    starts_now="$step $idle"
+    echo "$starts_now" >"$run_dir/starts"
+    signalled='' # this shell outlives a signal to the whole job, to say what comes next
+    trap 'signalled=SIGTERM' TERM
+    trap 'signalled=SIGUSR1' USR1
+}
+# A start that was refused or called off says nothing about progress.
+forget_start() {
+    [[ $(cat "$run_dir/starts" 2>/dev/null) == "$starts_now" ]] || return 0 # another job's by now
+    if [[ -n $starts_before ]]; then echo "$starts_before" >"$run_dir/starts"; else rm -f "$run_dir/starts"; fi
+}
+
+# What to do after code $1, where there is something to go on from.
+next_command() {
+    case $1 in
+        9 | 137) # hydra's and srun's code
+            echo ": a rank was killed by SIGKILL, most often since the node's memory was full (its system log says so; ask for a \
+larger node or a smaller batch)" ;;
+    esac
+    if [[ -e $run_dir/checkpoints/latest ]]; then echo "; submit again with RUN_NAME=$RUN_NAME to go on from step $(newest_step)"; fi
 }
 
 # end_run CODE: returns, with step set, when fsdp-finetune stopped early with a good checkpoint and is to be started
 # again; ends the script otherwise. With 0 it calls run_finished first, where the script has one.
+# Needs signal_is_final, which ends the script where the stop was not the end of the job's time.
 end_run() {
     local last_step idle
-    if (($1 != 85)); then
-        if (($1 == 0)); then
+    case $1 in
+        85) ;;
+        0)
             rm -f "$run_dir/starts"
             if declare -F run_finished >/dev/null; then run_finished; fi
-        fi
-        die "fsdp-finetune ended with code $1" "$1"
-    fi
+            die "fsdp-finetune ended with code 0" 0 ;;
+        2 | 4) # wrong options or input, or another job has the run: no start
+            forget_start
+            die "fsdp-finetune ended with code $1" "$1" ;;
+        *) die "fsdp-finetune ended with code $1$(next_command "$1" | tr -d '\n')" "$1" ;;
+    esac
     step=$(newest_step)
+    if [[ -n $signalled ]]; then signal_is_final; fi
     read -r last_step idle <"$run_dir/starts"
     if ((step == last_step && idle >= ${MAX_IDLE_RESTARTS:-2})); then
         die "step $step again after $((idle + 1)) starts: not started again, since the run makes no progress" 1
     fi
+    if declare -F chain_goes_on >/dev/null; then chain_goes_on; fi
 }

@@ -1,8 +1,9 @@
 # Shared by the job scripts for Slurm: how srun starts MPI ranks, and how a job comes back.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154
 job_name=${SLURM_JOB_NAME:-${job_name:-$(basename "$0")}}
 # shellcheck source=common.sh
 source "$FSDP_HOME/scripts/jobs/common.sh"
+printf -v script_start '%(%s)T' -1
 
 need_slurm() { [[ -n ${SLURM_JOB_ID:-} ]] || die "this is a Slurm batch script: submit it with sbatch" 2; }
 
@@ -44,14 +45,49 @@ choose_launcher() {
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}; fi
 }
 
+# called_off: true where a SIGTERM to the job was not the end of its time but scancel, preemption or a requeue. What Slurm
+# requeues by itself is not to be requeued twice, and what was cancelled not at all. Sets left, for messages.
+# SIGUSR1 is the script's own --signal, or yours: it asks for a requeue.
+called_off() {
+    local now facts
+    left='that was not its time limit'
+    if [[ $signalled != SIGTERM ]]; then return 1; fi
+    facts=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null || true)
+    if [[ $facts == *"Reason=TimeLimit"* || $facts == *"JobState=TIMEOUT"* ]]; then return 1; fi
+    printf -v now '%(%s)T' -1
+    # [D-]H:M:S, and as it is now: it may be changed while the job runs
+    if [[ $facts =~ TimeLimit=(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+) ]]; then
+        left=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 +
+            10#${BASH_REMATCH[5]} + script_start - now))
+        ((left > 60)) || return 1
+        left=$(((left + 30) / 60))
+        left="$left minute$( ((left == 1)) || echo s) before the time limit"
+    fi
+}
+signal_is_final() {
+    local left
+    called_off || return 0
+    forget_start
+    die "stopped by a signal $left, at step $step: not requeued; submit again with RUN_NAME=$RUN_NAME to go on, unless Slurm \
+requeues this job by itself (preemption, scontrol requeue)" 85
+}
+
 # train ARGUMENTS of fsdp-finetune, after options: from the run's newest checkpoint; requeues the job on 85.
 train() {
     local code=0
     begin_run
-    trap : TERM USR1 # this shell outlives a signal to the whole job, to requeue it
     say "run $run_dir from step $step on ${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-?} ranks, start by ${launch[*]}"
     "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" || code=$?
     end_run "$code"
     say "stopped at step $step, requeueing"
     scontrol requeue "$SLURM_JOB_ID" || die "this Slurm did not requeue; submit again with RUN_NAME=$RUN_NAME to go on" 85
 }
+
+# --- for chess_chain.sh -----------------------------------------------------------------------------------------------
+this_job=${SLURM_JOB_ID:-}
+# True where Slurm answers that there is no such job, or that it is over.
+job_gone() {
+    local found
+    if found=$(squeue -h -o %i -j "$1" 2>&1); then [[ -z $found ]]; else [[ $found == *"Invalid job id"* ]]; fi
+}
+cancel_jobs() { scancel "$@"; }

@@ -32,10 +32,14 @@ echo "$number${SERVER:-}"
 SH
 cp launcher/sbatch launcher/qsub
 for name in scancel qdel qalter scontrol; do printf '#!/bin/sh\necho "%s $*"\n' $name >launcher/$name; done
+# Job 7 and those in the file alive are there, the others are not.
 cat >launcher/qstat <<'SH'
 #!/bin/sh
-printf 'Job Id: 7.server\n    Resource_List.walltime = 01:02:30\n    Submit_arguments = -V -W depend=afterok:6.server -A some_project\n\t pbs/chess_finetune.pbs\n'
+case "$*" in *" 7.server"*) ;; *) grep -qxF -e "$2" alive 2>/dev/null || exit 153 ;; esac
+printf 'Job Id: 7.server\n    job_state = R\n    Account_Name = some_project\n    Resource_List.select = 1\n    Resource_List.walltime = 01:02:30\n'
+printf '    Submit_arguments = -V -W depend=afterok:6.server -A some_project\n\t pbs/chess_finetune.pbs\n'
 SH
+printf '#!/bin/sh\nexit 0\n' >launcher/squeue # knows no job
 chmod +x bin/fsdp-finetune launcher/*
 printf 'node1\nnode1\nnode2\nnode2\n' >nodefile
 
@@ -47,7 +51,7 @@ script() { # VARIABLE=VALUE... -- SCRIPT ARGUMENTS
         SERVER=.server "${variables[@]}" bash "$FSDP_SOURCE/$2" "${@:3}" 2>&1
 }
 slurm() { script SLURM_JOB_ID=7 SLURM_SUBMIT_DIR="$work" LAUNCHER=env "$@"; }
-pbs() { script PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" LAUNCHER=env "$@"; }
+pbs() { script PBS_JOBID=7.server PBS_JOBNAME=chess PBS_O_QUEUE=debug PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" LAUNCHER=env "$@"; }
 expect() { # CODE WORDS COMMAND...: COMMAND ends with CODE and prints WORDS
     local code=$1 words=$2 got=0
     shift 2
@@ -118,6 +122,7 @@ for words in "0 --job-name=chess_bf16check" "0 --stage bf16check --seed 3" "1 --
     "3 -A account -p cpu " "3 --stage convert" "4 --dependency=afterok:4 " "4 --gres=gpu:4 --constraint=gpu80" "4 --stage eval"; do
     [[ ${jobs[${words%% *}]} == *"${words#* }"* ]] || { printf '%s\n' "${jobs[@]}"; fail "job ${words%% *} lacks: ${words#* }"; }
 done
+[[ $(<runs/chess/chain) == "$(printf 'bf16check 1\nmemprobe 2\nfinetune 3\nconvert 4\neval 5')" ]] || { cat runs/chess/chain; fail "the chain was not recorded"; }
 rm bin/fsdp-memprobe
 expect 0 "fsdp-memprobe: not in FSDP_BIN, stage left out" pipeline -- slurm/chess_pipeline.sh
 [[ $(wc -l <submitted) == 4 ]] || fail "not four jobs"
@@ -140,11 +145,36 @@ for words in "0 qsub -V -A project $FSDP_SOURCE/pbs/chess_finetune.pbs" "0 ARGS=
     "1 CHESS_STAGE=convert" "2 depend=afterok:2.server" "2 CHESS_STAGE=eval"; do
     [[ ${jobs[${words%% *}]} == *"${words#* }"* ]] || { printf '%s\n' "${jobs[@]}"; fail "job ${words%% *} lacks: ${words#* }"; }
 done
-expect 0 "qalter -W depend=afterok:4.server 2.server" pbs RUN_NAME=p END_WITH=85 REACH_STEP=00000010 -- pbs/chess_finetune.pbs
-[[ $(tail -n 1 submitted) == "qsub -V -A some_project pbs/chess_finetune.pbs "*RUN_NAME=p* ]] || { cat submitted; fail "not submitted as before, less the dependency"; }
+[[ $(<runs/p/chain) == "$(printf 'finetune 1.server\nconvert 2.server\neval 3.server')" ]] || { cat runs/p/chain; fail "the chain was not recorded"; }
+[[ $output == *"cancel: RUN_NAME=p OUT_DIR=$work/runs bash "*"/pbs/chess_pipeline.sh --cancel"* ]] || fail "how to cancel it is not said"
+again() { pbs PBS_JOBID="$1" RUN_NAME=p END_WITH=85 REACH_STEP="$2" -- pbs/chess_finetune.pbs; } # JOB STEP
+echo 1.server >alive
+cp submitted before
+expect 85 "2.server (convert), which waits for this job, is gone" again 1.server 00000008
+cmp submitted before || fail "submitted again, though nothing waits for it"
+echo 2.server >>alive
+expect 0 "qalter -W depend=afterok:4.server 2.server" again 1.server 00000010
+[[ $(tail -n 1 submitted) == "qsub -V -C  -N chess -q debug -A some_project -r y -l select=1 -l walltime=01:02:30 $FSDP_SOURCE/pbs/chess_finetune.pbs "*RUN_NAME=p* ]] ||
+    { cat submitted; fail "not submitted as before, less the dependency"; }
+grep -qx "finetune 4.server" runs/p/chain || { cat runs/p/chain; fail "the chain does not know the new job"; }
+echo 4.server >>alive
+expect 0 "submitting again" again 7.server 00000011 # a job of this run that is not the chain's
+no qalter
+grep -qx "finetune 4.server" runs/p/chain || fail "the chain was changed by a job that is not its own"
+expect 1 "is under way: finetune 4.server convert 2.server" script MODEL="$snapshot" RUN_NAME=p -- pbs/chess_pipeline.sh
 printf '#!/bin/sh\nexit 1\n' >launcher/qalter
-expect 85 "does not start" pbs RUN_NAME=p END_WITH=85 REACH_STEP=00000012 -- pbs/chess_finetune.pbs
+expect 85 "does not start" again 4.server 00000012
+echo 6.server >>alive
+printf '#!/bin/sh\nfor job; do echo "qdel $job"; sed -i "/^$job\$/d" alive; done\n' >launcher/qdel
+touch runs/p/chain-cancelled
+expect 85 "the chain was cancelled" again 6.server 00000014
+rm runs/p/chain-cancelled
+expect 0 "finetune   6.server       cancelled" script RUN_NAME=p -- pbs/chess_pipeline.sh --cancel
+[[ $(<alive) == "$(printf '1.server\n4.server')" && ! -e runs/p/chain && ! -e runs/p/chain-cancelled ]] || { cat alive; fail "not all were cancelled"; }
+expect 0 "nothing to cancel" script RUN_NAME=p -- pbs/chess_pipeline.sh --cancel
 expect 0 "ended with code 0" pbs RUN_NAME=p REACH_STEP=00000020 -- pbs/chess_finetune.pbs
-[[ ! -e runs/p/pbs-next ]] || fail "a finished fine-tune would still hand over"
+expect 0 "qsub -V -C '' -l select=1:ncpus=8" script MODEL="$snapshot" RUN_NAME=p SUBMIT='-C "" -l select=1:ncpus=8' -- pbs/chess_pipeline.sh --dry-run --note "two words"
+[[ $output == *"two words"* ]] || fail "an argument with a blank was torn"
+expect 2 "leaves OUT_DIR" pbs RUN_NAME=../../x -- pbs/chess_finetune.pbs
 expect 85 "RUN_NAME=q" pbs RUN_NAME=q END_WITH=85 REACH_STEP=00000010 RESUBMIT=no -- pbs/chess_finetune.pbs
 echo "as expected"

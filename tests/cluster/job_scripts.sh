@@ -22,15 +22,20 @@ SH
 printf '#!/bin/sh\necho "scontrol $*"\n' >launcher/scontrol
 cat >launcher/qstat <<'SH'
 #!/bin/sh
-printf 'Job Id: 7.server\n    Resource_List.walltime = 01:02:30\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
+printf 'Job Id: 7.server\n    Account_Name = some_\n\tproject\n    Rerunable = True\n    Resource_List.ncpus = 2\n    Resource_List.select = 2:ncpus=1\n'
+printf '    Resource_List.walltime = 01:02:30\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
 SH
 printf '#!/bin/sh\necho "qsub $*"\n' >launcher/qsub
+printf '#!/bin/sh\nif [ -n "${NO_SSH:-}" ]; then echo "Permission denied" >&2; exit 255; fi\n' >launcher/ssh
+printf '#!/bin/sh\n' >launcher/pbs_tmrsh
 chmod +x bin/fsdp-finetune launcher/*
 printf 'node1\nnode1\nnode2\nnode2\n' >nodefile
 unset "${!SLURM_@}" "${!PBS_@}"
 
+mkdir -p home/scripts # a project without an mpiexec of its own
+ln -s "$FSDP_SOURCE/scripts/jobs" home/scripts/jobs
 pbs() { # VARIABLE=VALUE...
-    env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" \
+    env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_JOBNAME=mingpt.pbs \
         PBS_O_WORKDIR="$work" "$@" bash "$FSDP_SOURCE/pbs/mingpt.pbs" 2>&1
 }
 slurm() { # VARIABLE=VALUE... [-- ARGUMENTS of the script]
@@ -54,6 +59,11 @@ expect 0 "--ppn 4 --depth=8 --cpu-bind list:24:16:8:0 $work/bin/fsdp-finetune" p
 expect 0 "mpiexec -n 8 --ppn 4" pbs MPIEXEC_VERSION="PALS 1.3.4"
 expect 0 "--depth=8 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="PALS 1.3.4" CPU_BIND=
 expect 0 "-ppn 4 -n 8 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="HYDRA build details:"
+expect 0 "start by $work/launcher/mpiexec -f" pbs MPIEXEC_VERSION="HYDRA build details:"
+expect 0 "start by env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC=" pbs MPIEXEC_VERSION="HYDRA build details:" NO_SSH=1
+expect 0 "ssh to node2 fails (Permission denied): pbs_tmrsh reaches" pbs MPIEXEC_VERSION="HYDRA build details:" NO_SSH=1
+expect 0 "start by $work/launcher/mpiexec -f" pbs MPIEXEC_VERSION="HYDRA build details:" NO_SSH=1 HYDRA_LAUNCHER=ssh
+expect 2 "no mpiexec on PATH but PBS's own" pbs MPIEXEC_VERSION="pbs_version = 23.06.06" FSDP_HOME="$work/home"
 expect 0 "--map-by ppr:2:node -n 4 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 
 # Options: an argument wins over its variable and is given once; nothing to restart from means no restart.
@@ -78,12 +88,21 @@ expect 85 "RUN_NAME=f" pbs RUN_NAME=f LAUNCHER=env END_WITH=85 REACH_STEP=000000
 # What qstat knows: the walltime less 3 minutes, and how the job was submitted, on folded lines.
 expect 0 "--time-limit 0:59:30" pbs RUN_NAME=h LAUNCHER=env
 expect 0 "--time-limit 5:00 " pbs RUN_NAME=h LAUNCHER=env TIME_LIMIT=5:00
-expect 0 "qsub -V -A some_project pbs/mingpt.pbs" pbs RUN_NAME=i LAUNCHER=env END_WITH=85 REACH_STEP=00000010
+expect 0 "qsub -V -C  -N mingpt.pbs -q debug -A some_project -r y -l select=2:ncpus=1 -l walltime=01:02:30 $FSDP_SOURCE/pbs/mingpt.pbs" pbs PBS_O_QUEUE=debug RUN_NAME=i LAUNCHER=env END_WITH=85 REACH_STEP=00000010
+
+# What to do next is told; a start that was refused is none.
+expect 9 "killed by SIGKILL" pbs RUN_NAME=e LAUNCHER=env END_WITH=9
+expect 1 "submit again with RUN_NAME=e to go on from step 10" pbs RUN_NAME=e LAUNCHER=env END_WITH=1
+expect 137 "killed by SIGKILL" slurm RUN_NAME=e END_WITH=137
+printf '10 1\n' >runs/e/starts
+expect 4 "code 4" pbs RUN_NAME=e LAUNCHER=env END_WITH=4
+[[ $(<runs/e/starts) == "10 1" ]] || fail "a start that was refused counts: $(<runs/e/starts)"
 
 # Any other code is the job's own; a script that is not run by its scheduler says so.
 expect 4 "code 4" slurm RUN_NAME=g END_WITH=4
 expect 4 "code 4" pbs RUN_NAME=g LAUNCHER=env END_WITH=4
 expect 2 "sbatch" slurm SLURM_JOB_ID=
 expect 2 "qsub" pbs PBS_JOBID=
+expect 2 "leaves OUT_DIR" slurm RUN_NAME=../../x
 expect 2 "FSDP_BIN" slurm FSDP_BIN="$work/nothing"
 echo "as expected"

@@ -9,11 +9,15 @@ small_run
 cd "$work"
 # PBS lists a host once per MPI process that select asks for.
 printf '%s\n%s\n' "$(hostname)" "$(hostname)" >nodefile
+# A walltime that is over: SIGTERM is its end.
+mkdir tools
+printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:01"\n' >tools/qstat
+chmod +x tools/qstat
 
 # pbs_job NAME STEPS: becomes the job NAME, run as PBS would, from another folder; what it prints goes to NAME.out.
 pbs_job() {
     cd /
-    exec env -i HOME="$HOME" PATH="$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" \
+    exec env -i HOME="$HOME" PATH="$work/tools:$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" \
         FSDP_BIN="$FSDP_BIN" DATA_DIR="$DATA_DIR" OUT_DIR="$OUT_DIR" DEVICE="$DEVICE" PRECISION="$PRECISION" \
         NUM_LAYERS="$NUM_LAYERS" NUM_HEADS="$NUM_HEADS" EMBED_SIZE="$EMBED_SIZE" SEQ_LEN="$SEQ_LEN" \
         BATCH_SIZE="$BATCH_SIZE" SAVE_INTERVAL_MINUTES= RANKS_PER_NODE=2 DEPTH=1 RUN_NAME="$1" \

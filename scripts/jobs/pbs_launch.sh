@@ -1,0 +1,71 @@
+# How a PBS job starts MPI ranks on its nodes. Sourced by pbs.sh.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+# Sets mpiexec and mpiexec_version to the first one that starts ranks. PBS's own (its profile puts it on PATH) does not: it
+# looks for another one on the PATH of the submission.
+find_mpiexec() {
+    while read -r mpiexec; do
+        mpiexec_version=$("$mpiexec" --version 2>&1 || true)
+        if [[ $mpiexec_version != *pbs_version* ]]; then return; fi
+    done < <(type -aP mpiexec | awk '!seen[$0]++'
+        for mpiexec in "$FSDP_BIN" "$FSDP_HOME/.deps/venv/bin"; do # the one that was built with the programs
+            if [[ -x $mpiexec/mpiexec ]]; then echo "$mpiexec/mpiexec"; fi
+        done)
+    die "no mpiexec on PATH but PBS's own, if that, nor in $FSDP_BIN: load the site's MPI module or set LAUNCHER" 2
+}
+
+# Sets launch, the command before a program that is to run as RANKS_PER_NODE ranks on each node.
+choose_launcher() {
+    # The node file has one line per node, or per MPI process where select asked for mpiprocs: count the hosts.
+    temporary=$(mktemp -d "${TMPDIR:-/tmp}/fsdp-job.XXXXXX")
+    trap 'rm -rf "$temporary"' EXIT
+    hosts=$temporary/hosts
+    awk '!seen[$0]++' "$PBS_NODEFILE" >"$hosts"
+    num_nodes=$(wc -l <"$hosts")
+    RANKS_PER_NODE=${RANKS_PER_NODE:-4}
+    num_ranks=$((num_nodes * RANKS_PER_NODE))
+    DEPTH=${DEPTH:-8}
+    CPU_BIND=${CPU_BIND-list:24:16:8:0}
+    # PBS sets OMP_NUM_THREADS to the cores of the node, which is too many for several ranks on it.
+    export OMP_NUM_THREADS=$DEPTH
+    if [[ -n ${LAUNCHER:-} ]]; then
+        read -ra launch <<<"$LAUNCHER"
+        return
+    fi
+    find_mpiexec
+    # --cpu-bind and --depth are options of Cray's mpiexec (PALS); hydra refuses them.
+    case $mpiexec_version in
+        *HYDRA*)
+            launch=("$mpiexec" -f "$hosts" -ppn "$RANKS_PER_NODE" -n "$num_ranks")
+            reach_hosts ;;
+        *"Open MPI"* | *OpenRTE* | *PRRTE*)
+            launch=("$mpiexec" --hostfile "$hosts" --map-by "ppr:$RANKS_PER_NODE:node" -n "$num_ranks") ;;
+        *) launch=("$mpiexec" -n "$num_ranks" --ppn "$RANKS_PER_NODE" --depth="$DEPTH" ${CPU_BIND:+--cpu-bind "$CPU_BIND"}) ;;
+    esac
+}
+
+# hydra starts its part on other hosts by ssh. Where that is not let in without a password, PBS does it.
+reach_hosts() {
+    local other tmrsh
+    if ((num_nodes == 1)) || [[ -n ${HYDRA_LAUNCHER:-}${HYDRA_LAUNCHER_EXEC:-}${HYDRA_BOOTSTRAP:-} ]]; then return; fi
+    other=$(grep -vxF -e "$(hostname)" -e "$(hostname -s)" "$hosts" | tail -n 1)
+    if timeout 20 ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$other" true 2>"$temporary/ssh"; then return; fi
+    if ! tmrsh=$(find_pbs pbs_tmrsh); then
+        say "ssh to $other fails ($(tail -n 1 "$temporary/ssh")) and there is no pbs_tmrsh: ranks there may not start"
+        return
+    fi
+    # hydra gives the command as several words; pbs_tmrsh starts a program, not a shell's command. It is to outlive a
+    # SIGTERM to the job, as the ranks do.
+    printf '#!/bin/bash\ntrap "" TERM USR1\nhost=$1\nshift\nexec %q "$host" /bin/sh -c "$*"\n' "$tmrsh" >"$temporary/tmrsh"
+    chmod +x "$temporary/tmrsh"
+    say "ssh to $other fails ($(tail -n 1 "$temporary/ssh")): pbs_tmrsh reaches the other hosts"
+    launch=(env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC="$temporary/tmrsh" "${launch[@]}")
+}
+
+# find_pbs COMMAND: prints where PBS's command is.
+find_pbs() {
+    local folder
+    command -v "$1" && return
+    folder=${PBS_EXEC:-$(sed -n 's/^[[:space:]]*PBS_EXEC=\([^[:space:]]*\).*/\1/p' "${PBS_CONF_FILE:-/etc/pbs.conf}" 2>/dev/null | tail -n 1)}
+    [[ -n $folder && -x $folder/bin/$1 ]] && echo "$folder/bin/$1"
+}
