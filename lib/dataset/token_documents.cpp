@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/dataset/hdf5_datasets.hpp"
 
 namespace fsdp {
 namespace {
@@ -40,6 +41,7 @@ Vector open_vector(const Hdf5File& handle, const std::filesystem::path& file, co
     refuse(file, "dataset '" + std::string(name) + "' has " + std::to_string(shape.size()) + " dimensions");
   }
   found.length = shape[0];
+  detail::check_stored(found.dataset, file, name);
   if (!detail::plausible_size(found.dataset, file, found.length, found.type.size_bytes)) {
     throw FormatError(file.string() + ": dataset '" + name + "' claims " + std::to_string(found.length) +
                       " elements, more than the file holds; it is damaged or was not written to its end");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/dataset/hdf5.hpp"
-#include "lib/dataset/hdf5_datasets.hpp"
+#include "lib/dataset/hdf5_storage.hpp"
 
 namespace fsdp {
 

@@ -10,6 +10,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/dataset/hdf5_datasets.hpp"
 
 namespace fsdp {
 namespace {
@@ -100,9 +101,10 @@ TokenRows::TokenRows(const std::filesystem::path& file) : file_(file) {
   const Hdf5Scope scope;
   handle_ = open_hdf5_read(file);
   dataset_ = open_input_ids(handle_, file);
-  chunks_ = detail::ChunkSizes(dataset_, file);
   fits_int32_ = check_element_type(dataset_, file);
   const auto shape = read_shape(dataset_, file);
+  detail::check_stored(dataset_, file, kDataset);
+  chunks_ = detail::ChunkSizes(dataset_, file);
   num_rows_ = shape[0];
   row_length_ = shape[1];
 }

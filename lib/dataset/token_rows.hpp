@@ -5,7 +5,7 @@
 #include <span>
 
 #include "lib/dataset/hdf5.hpp"
-#include "lib/dataset/hdf5_datasets.hpp"
+#include "lib/dataset/hdf5_storage.hpp"
 
 namespace fsdp {
 
