@@ -43,7 +43,7 @@ std::uint64_t highest_generation(const fs::path& directory) {
 
 /// Time of the last heartbeat. Opened first, because NFS asks the server anew only then.
 std::optional<fs::file_time_type> last_beat(const fs::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
   ::close(fd);
   std::error_code error;
@@ -55,7 +55,7 @@ std::optional<fs::file_time_type> last_beat(const fs::path& file) {
 std::optional<fs::file_time_type> file_system_now(const fs::path& directory) {
   const auto probe = directory / (".tmp." + unique_name());
   try {
-    File::create(probe).close();
+    File::create_new(probe).close();
   } catch (const IoError&) {
     return std::nullopt;
   }
@@ -67,7 +67,7 @@ std::optional<fs::file_time_type> file_system_now(const fs::path& directory) {
 
 std::string claim_text(const fs::path& directory, std::uint64_t generation) {
   try {
-    return read_text_file(claim_file(directory, generation), kLongestClaimBytes);
+    return read_text(File::open_read_nofollow(claim_file(directory, generation)), kLongestClaimBytes);
   } catch (const Error&) {
     return {};
   }
@@ -90,13 +90,15 @@ Claim::~Claim() {
 void Claim::beat() {
   if (ended_) return;
   std::error_code error;
-  const bool touched = ::utimensat(AT_FDCWD, claim_file(directory_, generation_).c_str(), nullptr, 0) == 0;
+  const bool touched =
+      ::utimensat(AT_FDCWD, claim_file(directory_, generation_).c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
   if ((!touched && errno == ENOENT) || fs::exists(claim_file(directory_, generation_ + 1), error)) lost_ = true;
 }
 
 void Claim::end() {
   ended_ = true;
   std::error_code ignored;
+  if (fs::is_symlink(directory_, ignored)) return;  // put there meanwhile: what it leads to is not ours to remove
   std::vector<fs::path> others;
   for (fs::directory_iterator entry(directory_, ignored), last; !ignored && entry != last; entry.increment(ignored)) {
     if (entry->path().filename().string().rfind("claim.", 0) != 0) others.push_back(entry->path());

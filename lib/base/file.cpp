@@ -23,6 +23,43 @@ int open_or_fail(const std::filesystem::path& path, int flags, const char* what)
   return fd;
 }
 
+/// "" for a regular file of this user with one name; what it is instead.
+std::string not_private(const struct stat& status) {
+  if (S_ISLNK(status.st_mode)) return "a symbolic link";
+  if (!S_ISREG(status.st_mode)) return "no regular file";
+  if (status.st_uid != ::geteuid()) return "a file of user " + std::to_string(status.st_uid);
+  if (status.st_nlink > 1) return "a file that has " + std::to_string(status.st_nlink) + " names";
+  return "";
+}
+
+[[noreturn]] void refuse_foreign(const std::filesystem::path& path, const std::string& what) {
+  throw IoError(path.string() + ": is " + what + ", expected a regular file of this user alone: remove it");
+}
+
+/// Opens without following a link in the last component and without waiting.
+int open_itself(const std::filesystem::path& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+  if (fd < 0 && errno == ELOOP) refuse_foreign(path, "a symbolic link");
+  if (fd < 0 && errno == ENOENT) throw MissingInput(path.string() + ": cannot open: " + std::strerror(ENOENT));
+  if (fd < 0) fail("open", path, errno);
+  return fd;
+}
+
+int open_private(const std::filesystem::path& path, int flags) {
+  // What is new is this user's own, whatever uid a file system makes of that.
+  const int created = ::open(path.c_str(), flags | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (created >= 0) return created;
+  if (errno != EEXIST) fail("open for writing", path, errno);
+  const int fd = open_itself(path, flags);
+  struct stat status {};
+  const auto what = ::fstat(fd, &status) == 0 ? not_private(status) : "not readable";
+  if (!what.empty()) {
+    ::close(fd);
+    refuse_foreign(path, what);
+  }
+  return fd;
+}
+
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
   return path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
 }
@@ -47,6 +84,21 @@ File File::open_update(const std::filesystem::path& path) {
 
 File File::open_append(const std::filesystem::path& path) {
   return {open_or_fail(path, O_WRONLY | O_CREAT | O_APPEND, "open for appending"), path};
+}
+
+File File::create_new(const std::filesystem::path& path) {
+  return {open_or_fail(path, O_RDWR | O_CREAT | O_EXCL, "create"), path};
+}
+File File::open_update_private(const std::filesystem::path& path) { return {open_private(path, O_RDWR), path}; }
+File File::open_append_private(const std::filesystem::path& path) {
+  return {open_private(path, O_RDWR | O_APPEND), path};
+}
+File File::open_read_nofollow(const std::filesystem::path& path) {
+  File file{open_itself(path, O_RDONLY), path};
+  struct stat status {};
+  if (::fstat(file.fd_, &status) != 0) fail("stat", path, errno);
+  if (!S_ISREG(status.st_mode)) throw IoError(path.string() + ": is no regular file");
+  return file;
 }
 
 File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
@@ -115,15 +167,23 @@ void File::close() {
 }
 
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit_bytes) {
-  const File file = File::open_read(path);
+  return read_text(File::open_read(path), limit_bytes);
+}
+
+std::string read_text(const File& file, std::uint64_t limit_bytes) {
   const auto size = file.size_bytes();
   if (size > limit_bytes) {
-    throw FormatError(path.string() + ": is " + std::to_string(size) + " bytes, more than the " +
+    throw FormatError(file.path().string() + ": is " + std::to_string(size) + " bytes, more than the " +
                       std::to_string(limit_bytes) + " expected of such a file");
   }
   std::string text(size, '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size())));
   return text;
+}
+
+bool is_private_file(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && not_private(status).empty();
 }
 
 void replace_file(const std::filesystem::path& path, std::string_view text) {

@@ -26,7 +26,7 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path) {
 class Temporary {
  public:
   Temporary(std::filesystem::path path, std::string_view text, bool synced) : path_(std::move(path)) {
-    auto file = File::create(path_);
+    auto file = File::create_new(path_);
     file.write(text);
     if (synced) file.sync();
     file.close();
@@ -70,6 +70,19 @@ void make_directories(const std::filesystem::path& directory) {
   std::filesystem::create_directories(directory, error);
   if (error && !std::filesystem::is_directory(directory)) {
     throw IoError(directory.string() + ": cannot make this folder: " + error.message());
+  }
+}
+
+void refuse_planted_links(const std::filesystem::path& base, const std::filesystem::path& directory, bool own_links) {
+  auto path = base;
+  for (const auto& part : directory.lexically_relative(base)) {
+    if (part == ".") continue;
+    path /= part;
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) continue;
+    if (own_links && (status.st_uid == ::geteuid() || status.st_uid == 0)) continue;
+    throw FormatError(path.string() + ": is a symbolic link (of user " + std::to_string(status.st_uid) +
+                      "), expected a folder: it could lead anywhere and is not followed; remove it");
   }
 }
 

@@ -12,6 +12,12 @@ std::string unique_name();
 /// Makes the folders of `directory`, which may appear or be made by another process meanwhile. \throws IoError
 void make_directories(const std::filesystem::path& directory);
 
+/// Makes sure that no folder on the way from `base` to `directory` is a symbolic link, which another user could have
+/// put there. `base` itself and what lies above it may be reached by links. What is not there yet passes.
+/// \param own_links  links that this user or root made are fine
+/// \throws FormatError naming the link
+void refuse_planted_links(const std::filesystem::path& base, const std::filesystem::path& directory, bool own_links);
+
 /// Replaces `path` as a whole: readers see the old or the new text, and of several writers one wins.
 /// Makes its folder. \throws IoError
 void publish_text(const std::filesystem::path& path, std::string_view text);

@@ -92,8 +92,10 @@ struct Plan {
 };
 
 void find_missing(Plan& plan, const SnapshotStore& store, bool offline) {
+  store.refuse_links(store.snapshot(plan.report.commit));
   for (const auto& group : plan.groups) {
     const auto size = group.front().size_bytes;
+    store.refuse_links(store.work_directory(group.front()));
     plan.report.total_bytes += size;
     const bool content =
         std::any_of(group.begin(), group.end(), [&](const auto& file) { return has_size(store.content(file), size); });
@@ -102,6 +104,7 @@ void find_missing(Plan& plan, const SnapshotStore& store, bool offline) {
       plan.report.missing_bytes += size - std::min(size, partial);
     }
     for (const auto& file : group) {
+      store.refuse_links((store.snapshot(plan.report.commit) / file.path).parent_path());
       const bool there = has_size(store.snapshot(plan.report.commit) / file.path, size);
       if (!there && (offline || !content)) plan.report.missing.push_back(file.path);
     }
@@ -187,6 +190,8 @@ void remove_mark(const fs::path& mark) {
 void record(const Plan& plan, const DownloadOptions& options, const HubSettings& settings, const SnapshotStore& store) {
   const auto& commit = plan.report.commit;
   const auto path = store.manifest(commit);
+  store.refuse_links(path.parent_path());
+  store.refuse_links(plan.report.ready_mark.parent_path());
   SnapshotManifest manifest;
   if (auto old = read_manifest(path)) manifest = std::move(*old);
   manifest.repo = options.repo;

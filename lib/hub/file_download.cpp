@@ -69,6 +69,7 @@ FileDownload::Opened FileDownload::open() {
     return true;
   };
   if (there()) return Opened::there;
+  context_.store.refuse_links(context_.store.work_directory(file()));
   const auto generation = watch_.try_take();
   if (!generation) return Opened::busy;
   claim_ = std::make_shared<Claim>(context_.store.work_directory(file()), *generation);

@@ -55,7 +55,7 @@ void require_free_space(const std::filesystem::path& directory, std::uint64_t ne
   }
   if (needed_bytes == 0) return;
   const auto path = directory / (".tmp." + unique_name());
-  const auto probe = File::create(path);
+  const auto probe = File::create_new(path);
   const int error = try_reserve(probe.fd(), needed_bytes, FALLOC_FL_KEEP_SIZE);
   ::unlink(path.c_str());
   if (error == ENOSPC || error == EDQUOT) {

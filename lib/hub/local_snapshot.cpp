@@ -41,7 +41,10 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
   const auto commit = store.read_ref(wanted->revision).value_or(wanted->revision);  // a commit may be named itself
   const auto directory = store.snapshot(commit);
   const bool is_name = commit.find('/') == std::string::npos && !commit.starts_with('.') && !commit.empty();
-  if (is_name && std::filesystem::is_directory(directory, error)) return directory;
+  if (is_name && std::filesystem::is_directory(directory, error)) {
+    store.refuse_links(directory);
+    return directory;
+  }
   throw MissingInput(
       fmt::format("{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}; on a machine "
                   "with network "

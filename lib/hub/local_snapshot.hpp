@@ -10,7 +10,8 @@ namespace fsdp {
 
 /// A path that exists is that path. Otherwise "ORG/NAME" or "ORG/NAME@REVISION" (main when none is named) is looked up
 /// in the cache's refs and snapshots.
-/// \throws MissingInput saying where it was looked for and, for a name, the fsdp-download command that fetches it
+/// \throws MissingInput saying where it was looked for and, for a name, the fsdp-download command that fetches it;
+///         FormatError when the snapshot is a symbolic link
 std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings);
 
 }  // namespace fsdp

@@ -23,7 +23,7 @@ void SnapshotManifest::add(const std::vector<RemoteFile>& more) {
 
 std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return std::nullopt;
   try {
     const auto json = nlohmann::json::parse(read_text_file(path));
     SnapshotManifest manifest;

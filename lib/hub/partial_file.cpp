@@ -1,5 +1,8 @@
 #include "lib/hub/partial_file.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -34,8 +37,22 @@ std::vector<std::uint64_t> part_generations(const fs::path& work_directory) {
   return found;
 }
 
+/// What one user alone wrote: a folder, and its files if they are there, that are no links. `only_mine`: this user.
+bool is_genuine(const fs::path& part, bool only_mine) {
+  struct stat status {};
+  if (::lstat(part.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return false;
+  if (only_mine && status.st_uid != ::geteuid()) return false;
+  const auto owner = status.st_uid;
+  for (const auto* name : {"data", "journal"}) {
+    if (::lstat((part / name).c_str(), &status) != 0) continue;
+    if (!S_ISREG(status.st_mode) || status.st_nlink > 1 || status.st_uid != owner) return false;
+  }
+  return true;
+}
+
 IntervalSet journalled(const fs::path& part, const std::string& hash, std::uint64_t size_bytes) {
   IntervalSet set;
+  if (!is_genuine(part, false)) return set;
   for (const auto& entry : read_journal(part / "journal", hash, size_bytes)) set.add(entry.range);
   return set;
 }
@@ -44,11 +61,16 @@ IntervalSet journalled(const fs::path& part, const std::string& hash, std::uint6
 void for_each_sound_piece(const fs::path& part, const std::string& hash, std::uint64_t size_bytes,
                           const std::function<bool()>& stop,
                           const std::function<void(const JournalEntry&, std::span<const std::byte>)>& use) {
+  // A link could lead to what others must not see in this folder, and a pipe would never end.
+  if (!is_genuine(part, false)) return;
   const auto entries = read_journal(part / "journal", hash, size_bytes);
   if (entries.empty()) return;
-  std::error_code missing;
-  if (!fs::exists(part / "data", missing)) return;
-  const auto data = File::open_read(part / "data");
+  File data;
+  try {
+    data = File::open_read_nofollow(part / "data");
+  } catch (const IoError&) {
+    return;  // not there, or another user's that only that one may read
+  }
   std::vector<std::byte> buffer;
   const auto data_bytes = data.size_bytes();
   for (const auto& entry : entries) {
@@ -79,20 +101,28 @@ PartialFile::PartialFile(fs::path work_directory, std::uint64_t generation, std:
 }
 
 void PartialFile::adopt_by_rename(std::uint64_t generation) {
+  std::error_code error;
+  // The generation is new: what has its name already was put there by somebody else.
+  if (fs::symlink_status(part_, error).type() != fs::file_type::not_found && !is_genuine(part_, true)) {
+    fs::remove_all(part_, error);
+  }
+  error.clear();
   std::uint64_t best = 0, best_bytes = 0;
   for (const auto other : part_generations(work_directory_)) {
     if (other >= generation || owner_state(work_directory_, other) != OwnerState::gone) continue;
+    if (!is_genuine(part_path(work_directory_, other), true)) continue;  // another user's is copied
     const auto bytes = journalled(part_path(work_directory_, other), hash_, size_bytes_).size();
     if (bytes > best_bytes) best = other, best_bytes = bytes;
   }
-  std::error_code error;
   if (best != 0) fs::rename(part_path(work_directory_, best), part_, error);
-  if (error) throw IoError(part_.string() + ": cannot take over a partial download: " + error.message());
+  if (error && !is_genuine(part_, true))
+    throw IoError(part_.string() + ": cannot take over a partial download: " + error.message());
 }
 
 void PartialFile::open_files() {
   make_directories(part_);
-  data_ = File::open_update(data_path_);
+  if (!is_genuine(part_, false)) throw IoError(part_.string() + ": another user put this here; remove it");
+  data_ = File::open_update_private(data_path_);
   reserve_space(data_, size_bytes_);
   journal_ = std::make_unique<PartialJournal>(part_ / "journal", hash_, size_bytes_);
 }
@@ -190,6 +220,12 @@ bool PartialFile::complete() const { return present_bytes() == size_bytes_; }
 
 std::string PartialFile::finish() {
   data_.sync();
+  struct stat mine {
+  }, there{};
+  if (::fstat(data_.fd(), &mine) != 0 || ::lstat(data_path_.c_str(), &there) != 0 || mine.st_ino != there.st_ino ||
+      mine.st_dev != there.st_dev || mine.st_nlink > 1) {
+    throw IoError(data_path_.string() + ": another process replaced or linked it; run the same command again");
+  }
   const std::lock_guard lock(hash_mutex_);
   hash_present_bytes();
   return hasher_.finish();

@@ -46,9 +46,12 @@ std::uint32_t crc32_of(std::span<const std::byte> bytes) {
 
 std::vector<JournalEntry> read_journal(const std::filesystem::path& path, const std::string& hash,
                                        std::uint64_t size_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {};
-  const auto text = read_text_file(path);
+  std::string text;
+  try {
+    text = read_text(File::open_read_nofollow(path));
+  } catch (const Error&) {
+    return {};  // not there, or put there by someone: counts for nothing
+  }
   const auto head = first_line(hash, size_bytes);
   if (text.compare(0, head.size(), head) != 0) return {};
   std::vector<JournalEntry> entries;
@@ -66,17 +69,16 @@ std::vector<JournalEntry> read_journal(const std::filesystem::path& path, const 
 }
 
 PartialJournal::PartialJournal(const std::filesystem::path& path, const std::string& hash, std::uint64_t size_bytes)
-    : first_line_(first_line(hash, size_bytes)), file_(File::open_append(path)) {
+    : first_line_(first_line(hash, size_bytes)), file_(File::open_append_private(path)) {
   std::string head(std::min<std::uint64_t>(first_line_.size(), file_.size_bytes()), '\0');
-  const auto reader = File::open_read(path);
-  reader.read_at(0, std::as_writable_bytes(std::span(head)));
+  file_.read_at(0, std::as_writable_bytes(std::span(head)));
   if (head != first_line_) {
     clear();
     return;
   }
   // A line that a crash cut off must not swallow the next one.
   char last = 0;
-  reader.read_at(file_.size_bytes() - 1, std::as_writable_bytes(std::span(&last, 1)));
+  file_.read_at(file_.size_bytes() - 1, std::as_writable_bytes(std::span(&last, 1)));
   if (last != '\n') file_.write("\n");
 }
 

@@ -25,18 +25,18 @@ std::string state_of(const fs::path& path) {
   return fmt::format("{} {}.{:09}\n", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
 }
 
+/// Nothing when there is no such file, or something else in its place.
 std::optional<std::string> text_of(const fs::path& path, std::uint64_t limit_bytes) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
-  return read_text_file(path, limit_bytes);
+  try {
+    return read_text(File::open_read_nofollow(path), limit_bytes);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
-/// For files that only help later runs.
-void publish_if_possible(const fs::path& path, const std::string& text) {
-  try {
-    publish_text(path, text);
-  } catch (const IoError&) {
-  }
+bool is_below(const fs::path& path, const fs::path& folder) {
+  const auto relative = path.lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "..";
 }
 
 void copy_as_new(const fs::path& source, const fs::path& target) {
@@ -107,6 +107,23 @@ fs::path SnapshotStore::verified_record(const RemoteFile& file) const {
   return own_ / "verified" / (local_ ? file.path + ".verified" : file.hash());
 }
 
+void SnapshotStore::refuse_links(const fs::path& folder) const {
+  auto strict = root_ / "snapshots";
+  if (is_below(folder, own_)) strict = root_;
+  const bool ours_only = is_below(folder, own_) || (!local_ && is_below(folder, strict));
+  refuse_planted_links(base_, ours_only ? strict : folder, true);
+  if (ours_only) refuse_planted_links(strict, folder, false);
+}
+
+/// For files that only help later runs.
+void SnapshotStore::publish_if_possible(const fs::path& path, const std::string& text) const {
+  refuse_links(path.parent_path());
+  try {
+    publish_text(path, text);
+  } catch (const IoError&) {
+  }
+}
+
 bool SnapshotStore::is_verified(const RemoteFile& file) const {
   const auto state = state_of(content(file));
   const auto record = text_of(verified_record(file), 4096);
@@ -125,6 +142,7 @@ void SnapshotStore::forget_verified(const RemoteFile& file) const {
 
 void SnapshotStore::publish(const fs::path& data, const RemoteFile& file) const {
   const auto target = content(file);
+  refuse_links(target.parent_path());
   make_directories(target.parent_path());
   if (::rename(data.c_str(), target.c_str()) != 0) {
     throw IoError(target.string() + ": cannot move the finished download here: " + std::strerror(errno));
@@ -134,6 +152,7 @@ void SnapshotStore::publish(const fs::path& data, const RemoteFile& file) const 
 
 void SnapshotStore::add_to_snapshot(const std::string& commit, const RemoteFile& file, const fs::path& source) const {
   const auto place = snapshot(commit) / file.path;
+  refuse_links(place.parent_path());
   if (local_) {
     make_directories(place.parent_path());
     if (source != place) copy_as_new(source, place);

@@ -28,6 +28,11 @@ class SnapshotStore {
   std::filesystem::path ready_mark(const std::string& commit) const { return own_ / "ready" / commit; }
   const std::filesystem::path& root() const { return root_; }
 
+  /// For a cache that others may write in, too: makes sure that no symbolic link of theirs leads away on the way to a
+  /// folder of this store, and no link at all where downloads make folders only (.fsdp, snapshots/COMMIT).
+  /// \throws FormatError naming the link
+  void refuse_links(const std::filesystem::path& folder) const;
+
   /// True when the content is there and was verified as it is now: same size, same time of change.
   bool is_verified(const RemoteFile& file) const;
   void set_verified(const RemoteFile& file) const;
@@ -47,6 +52,7 @@ class SnapshotStore {
 
  private:
   std::filesystem::path verified_record(const RemoteFile& file) const;
+  void publish_if_possible(const std::filesystem::path& path, const std::string& text) const;
   bool local_ = false;
   bool symlinks_ = true;
   std::filesystem::path base_;  ///< the cache or the local folder

@@ -111,12 +111,14 @@ VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& 
   VerifyReport report;
   report.commit = commit_of(options, store);
   report.snapshot = store.snapshot(report.commit);
+  store.refuse_links(report.snapshot);
   const auto expected = expected_files(options, store, report.commit);
   report.source = expected.source;
   report.files = expected.files.size();
   std::mutex mutex;
   in_parallel(expected.files.size(), options.jobs, [&](std::size_t i) {
     const auto& file = expected.files[i];
+    store.refuse_links((report.snapshot / file.path).parent_path());
     const auto problem = problem_of(report.snapshot / file.path, file, stop);
     std::error_code error;
     if (problem.empty()) {

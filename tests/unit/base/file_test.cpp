@@ -1,10 +1,12 @@
 #include "lib/base/file.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "lib/base/error.hpp"
@@ -47,5 +49,46 @@ TEST_SUITE("base/file") {
 
   TEST_CASE("open_read: a missing file is an I/O error that names it") {
     CHECK_THROWS_WITH_AS(fsdp::File::open_read("/nonexistent/x"), doctest::Contains("/nonexistent/x"), fsdp::IoError);
+  }
+
+  TEST_CASE("private files: own regular files with one name are opened or made, all else is refused and stays") {
+    TempDir dir;
+    const auto path = dir.path / "data", other = dir.path / "other";
+    const auto refused = [&](const char* what) {
+      for (const auto open : {fsdp::File::open_update_private, fsdp::File::open_append_private}) {
+        CHECK_THROWS_WITH_AS(open(path), doctest::Contains(what), fsdp::IoError);
+      }
+      CHECK_FALSE(fsdp::is_private_file(path));
+      CHECK_THROWS_AS(fsdp::File::create_new(path), fsdp::IoError);
+      std::filesystem::remove(path);
+    };
+    fsdp::File::create_new(path).write("0123");
+    auto update = fsdp::File::open_update_private(path);
+    update.write_at(1, std::as_bytes(std::span("ab", 2)));
+    fsdp::File::open_append_private(path).write("45");
+    CHECK(fsdp::read_text(fsdp::File::open_read_nofollow(path)) == "0ab345");
+    CHECK(fsdp::is_private_file(path));
+    CHECK_THROWS_AS(fsdp::File::create_new(path), fsdp::IoError);
+    std::filesystem::remove(path);
+
+    fsdp::replace_file(other, "mine");
+    std::filesystem::create_symlink(other, path);
+    CHECK_THROWS_WITH_AS(fsdp::File::open_read_nofollow(path), doctest::Contains("symbolic link"), fsdp::IoError);
+    refused("data: is a symbolic link, expected a regular file of this user alone: remove it");
+    std::filesystem::create_symlink(dir.path / "nowhere", path);
+    refused("is a symbolic link");
+    CHECK_FALSE(std::filesystem::exists(dir.path / "nowhere"));
+    std::filesystem::create_hard_link(other, path);
+    refused("is a file that has 2 names");
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK_THROWS_WITH_AS(fsdp::File::open_read_nofollow(path), doctest::Contains("no regular file"), fsdp::IoError);
+    refused("is no regular file");
+    if (::geteuid() == 0) {
+      fsdp::replace_file(path, "theirs");
+      REQUIRE(::chown(path.c_str(), 54321, 54321) == 0);
+      CHECK(fsdp::read_text(fsdp::File::open_read_nofollow(path)) == "theirs");
+      refused("is a file of user 54321");
+    }
+    CHECK(fsdp::read_text_file(other) == "mine");
   }
 }

@@ -165,6 +165,45 @@ TEST_SUITE("hub/partial_file") {
     }
   }
 
+  TEST_CASE("PartialFile: what others put in place of a part is neither followed nor kept") {
+    const Content content(20000);
+    for (const bool hard : {false, true}) {
+      for (const std::string name : {"data", "journal"}) {
+        for (const std::string part : {"part.1", "part.2"}) {  // to be adopted, and where this process's is to be
+          const test::TempDir directory;
+          test::write_file(directory / "valuable", "keep this");
+          leave(directory.path(), 1, content, {{0, 9000}}, "released");
+          fs::create_directory(directory / "part.2");
+          fs::remove(directory / part / name);
+          if (hard) fs::create_hard_link(directory / "valuable", directory / part / name);
+          if (!hard) fs::create_symlink(directory / "valuable", directory / part / name);
+          auto file = reopen(directory.path(), 2, content);
+          for (const auto& range : file.take_all()) file.store(range.begin, content.part(range.begin, range.end));
+          CHECK(file.finish() == content.hash);
+          CHECK(fs::is_regular_file(fs::symlink_status(file.data_path())));
+          CHECK(fs::hard_link_count(file.data_path()) == 1);
+          CHECK(read_text_file(directory / "valuable") == "keep this");
+        }
+      }
+    }
+  }
+
+  TEST_CASE("PartialFile: a file that got another name, or was replaced, is not published") {
+    const Content content(3000);
+    for (const bool replaced : {false, true}) {
+      const test::TempDir directory;
+      auto file = reopen(directory.path(), 1, content);
+      file.store(0, content.part(0, 3000));
+      if (replaced) {
+        fs::remove(file.data_path());
+        test::write_file(file.data_path(), "other");
+      } else {
+        fs::create_hard_link(file.data_path(), directory / "mine");
+      }
+      CHECK_THROWS_WITH_AS(file.finish(), doctest::Contains("replaced or linked"), IoError);
+    }
+  }
+
   TEST_CASE("PartialFile: starts over after wrong bytes, also for the next process") {
     const test::TempDir directory;
     const Content content(3000);
