@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "lib/base/text_format.hpp"
+
 namespace fsdp {
 
 StatusLine::StatusLine(const Logger& log) : log_(log), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -9,7 +11,7 @@ StatusLine::StatusLine(const Logger& log) : log_(log), terminal_(::isatty(STDERR
 void StatusLine::show(const std::string& text) {
   if (!terminal_ || !log_.enabled(LogLevel::info)) return;
   clear();
-  open_ = text;
+  open_ = printable(text);
   [[maybe_unused]] const auto n = ::write(STDERR_FILENO, open_.data(), open_.size());
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers as people read them in log lines and tables.
+// Numbers as people read them in log lines and tables, and texts of others as a terminal may show them.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,5 +14,9 @@ std::string format_count(std::int64_t n);
 std::string format_count_of(std::int64_t n, std::string_view noun, std::string_view plural = {});
 /// "1:02:03" or "2:03"
 std::string format_duration(double seconds);
+
+/// `text` with what a terminal would obey instead of showing it as "\x1b": control characters but for line ends and
+/// tabs, and bytes that are no UTF-8.
+std::string printable(std::string_view text);
 
 }  // namespace fsdp

@@ -1,8 +1,9 @@
 #include "lib/hub/hub_client.hpp"
 
-#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "lib/base/error.hpp"
 #include "lib/hub/content_hash.hpp"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int kMostRedirects = 8;
 constexpr std::size_t kLongestAnswerBytes = 256u << 20;
-constexpr int kMostPages = 10000;
+constexpr std::size_t kMostFiles = 5'000'000;
 
 HttpSettings http_settings(const HubSettings& settings) {
   return {settings.connect_timeout, settings.stall_timeout, "fsdp-download/" FSDP_VERSION, find_ca_bundle()};
@@ -68,11 +69,11 @@ std::optional<std::string> next_page(const std::string& link) {
 
 std::optional<RemoteFile> listed_file(const nlohmann::json& entry) {
   if (entry.at("type") != "file") return std::nullopt;
-  RemoteFile file{entry.at("path").get<std::string>(), entry.at("size").get<std::uint64_t>(),
+  RemoteFile file{entry.at("path").get<std::string>(), size_from_json(entry.at("size")),
                   entry.at("oid").get<std::string>(), std::nullopt, std::nullopt};
   if (const auto lfs = entry.find("lfs"); lfs != entry.end() && lfs->is_object()) {
     file.lfs_sha256 = lfs->contains("oid") ? lfs->at("oid").get<std::string>() : lfs->at("sha256").get<std::string>();
-    file.size_bytes = lfs->at("size").get<std::uint64_t>();
+    file.size_bytes = size_from_json(lfs->at("size"));
   }
   if (const auto xet = entry.find("xetHash"); xet != entry.end() && xet->is_string()) file.xet_hash = *xet;
   check_remote_file(file);
@@ -150,26 +151,37 @@ ResolvedRevision HubClient::resolve_revision(const RepoId& repo, const std::stri
 }
 
 std::vector<RemoteFile> HubClient::list_files(const RepoId& repo, const std::string& commit) {
-  std::vector<RemoteFile> files;
+  std::map<std::string, RemoteFile> files;
+  std::set<std::string> pages;
   std::optional<std::string> url = api_url(settings_, repo) + "/tree/" + commit + "?recursive=true&expand=false";
-  for (int page = 0; url; ++page) {
-    if (page == kMostPages) throw FormatError(repo.name + ": the hub's listing does not end");
+  while (url) {
+    const auto endless = [&](const std::string& why) {
+      throw FormatError(repo.name + ": the hub's listing does not end: " + why);
+    };
+    if (!pages.insert(*url).second) endless("page " + std::to_string(pages.size()) + " leads back to an earlier one");
     const auto answer = get_text(*url, repo, commit);
+    bool empty = true;
     try {
       for (const auto& entry : nlohmann::json::parse(answer.text)) {
-        if (auto file = listed_file(entry)) files.push_back(std::move(*file));
+        empty = false;
+        auto file = listed_file(entry);
+        if (!file) continue;
+        const auto path = file->path;
+        if (!files.emplace(path, std::move(*file)).second) {
+          throw FormatError(repo.name + ": the hub lists " + path + " twice");
+        }
       }
     } catch (const nlohmann::json::exception& error) {
       throw FormatError(loggable_url(answer.url) + ": not a listing of files: " + error.what());
     }
     url = next_page(answer.head.header("link"));
+    if (url && empty) endless("a page without files leads to another");
+    if (files.size() > kMostFiles) endless("more than " + std::to_string(kMostFiles) + " files");
     if (url) url = resolve_url(answer.url, *url);
   }
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
-  const auto same =
-      std::adjacent_find(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path == b.path; });
-  if (same != files.end()) throw FormatError(repo.name + ": the hub lists " + same->path + " twice");
-  return files;
+  std::vector<RemoteFile> sorted;
+  for (auto& [path, file] : files) sorted.push_back(std::move(file));
+  return sorted;
 }
 
 std::string HubClient::file_url(const RepoId& repo, const std::string& commit, const std::string& path) const {

@@ -15,12 +15,17 @@ std::string server_words(const HttpHead& head) {
   return text.empty() ? "" : " (the server says: " + text + ")";
 }
 
+std::string without_slash(std::string url) {
+  while (url.ends_with('/')) url.pop_back();
+  return url;
+}
+
 std::string gated(const HubRequest& request, const HubSettings& settings) {
-  const auto page =
-      settings.endpoint + (request.repo.type == RepoType::dataset ? "/datasets/" : "/") + request.repo.name;
+  const auto hub = without_slash(loggable_url(settings.endpoint));
+  const auto page = hub + (request.repo.type == RepoType::dataset ? "/datasets/" : "/") + request.repo.name;
   auto text = request.repo.name + " is gated: its owner wants to know who downloads it. Ask for access at " + page;
   if (settings.token.empty()) {
-    return text + ", make a token at " + settings.endpoint + "/settings/tokens and put it into HF_TOKEN";
+    return text + ", make a token at " + hub + "/settings/tokens and put it into HF_TOKEN";
   }
   return text + " with the account that the token in " + settings.token_source +
          " belongs to; if it has access, the token must be allowed to read gated repositories";

@@ -24,8 +24,10 @@ std::string without_white_space(const std::string& text) {
 }
 
 fs::path expanded(const std::string& text, const Environment& environment) {
-  if (text == "~" || text.rfind("~/", 0) == 0) return environment("HOME") + text.substr(1);
-  return text;
+  if (text != "~" && text.rfind("~/", 0) != 0) return text;
+  const auto home = environment("HOME");
+  if (home.empty()) throw UsageError("\"" + text + "\": HOME is not set, so nobody knows where ~ is");
+  return home + text.substr(1);
 }
 
 std::chrono::seconds timeout(const Environment& environment, const char* name) {
@@ -47,6 +49,7 @@ void read_token(HubSettings& settings, const Environment& environment, const fs:
   }
   if (settings.token.empty() && !is_true(environment("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) {
     const auto named = environment("HF_TOKEN_PATH");
+    if (named.empty() && home.empty()) return;
     const auto path = named.empty() ? home / "token" : expanded(named, environment);
     std::error_code error;
     if (fs::is_regular_file(path, error)) settings.token = without_white_space(read_text_file(path, 65536));
@@ -80,12 +83,14 @@ HubSettings hub_settings(const Environment& environment) {
   auto home = expanded(environment("HF_HOME"), environment);
   if (home.empty()) {
     const auto xdg = expanded(environment("XDG_CACHE_HOME"), environment);
-    home = (xdg.empty() ? expanded("~/.cache", environment) : xdg) / "huggingface";
+    // Without HOME, too, there is no cache: programs that need none go on (SnapshotStore::in_cache says so).
+    if (!xdg.empty()) home = xdg / "huggingface";
+    if (xdg.empty() && !environment("HOME").empty()) home = expanded("~/.cache", environment) / "huggingface";
   }
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (settings.cache_dir.empty()) settings.cache_dir = expanded(environment(name), environment);
   }
-  if (settings.cache_dir.empty()) settings.cache_dir = home / "hub";
+  if (settings.cache_dir.empty() && !home.empty()) settings.cache_dir = home / "hub";
 
   read_token(settings, environment, home);
   const auto offline = environment("HF_HUB_OFFLINE");

@@ -11,7 +11,7 @@ struct HubSettings {
   std::string endpoint;             ///< without a slash at its end
   std::string token;                ///< "" for none; never logged, sent to the endpoint's origin only
   std::string token_source;         ///< "HF_TOKEN" or the file's path, for messages
-  std::filesystem::path cache_dir;  ///< folder of models--ORG--NAME
+  std::filesystem::path cache_dir;  ///< folder of models--ORG--NAME; empty when nothing says where
   bool offline = false;
   bool symlinks = true;
   std::chrono::seconds connect_timeout{10};  ///< HF_HUB_ETAG_TIMEOUT

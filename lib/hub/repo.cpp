@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
 
 namespace fsdp {
@@ -44,12 +45,23 @@ void check_remote_file(const RemoteFile& file) {
   const std::filesystem::path path(file.path);
   const bool climbs =
       std::any_of(path.begin(), path.end(), [](const auto& part) { return part == ".." || part == "."; });
-  const bool odd = std::any_of(file.path.begin(), file.path.end(), [](unsigned char c) { return c < 32 || c == 127; });
+  const bool odd = file.path.find_first_of("\n\t") != std::string::npos || printable(file.path) != file.path;
   if (file.path.empty() || path.is_absolute() || climbs || odd || !path.has_filename()) {
     throw FormatError("the repository lists a file that would land outside its folder, or has no proper name: \"" +
                       file.path + "\"");
   }
   hash_kind(file.hash());
+  if (file.size_bytes > kLargestFileBytes) {
+    throw FormatError("the repository lists " + file.path + " with " + std::to_string(file.size_bytes) +
+                      " bytes, which no file has");
+  }
+}
+
+std::uint64_t size_from_json(const nlohmann::json& size) {
+  // get() would make -1 the largest number there is.
+  if (!size.is_number_unsigned())
+    throw FormatError("a listing with the size " + size.dump() + ", expected a number of bytes");
+  return size.get<std::uint64_t>();
 }
 
 std::string tree_to_json(const std::vector<RemoteFile>& files) {
@@ -72,7 +84,7 @@ std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text) {
     if (tree.at("format_version") != 1) return std::nullopt;
     std::vector<RemoteFile> files;
     for (const auto& [path, entry] : tree.at("files").items()) {
-      files.push_back({path, entry.at("size").get<std::uint64_t>(), entry.at("blob_id").get<std::string>(),
+      files.push_back({path, size_from_json(entry.at("size")), entry.at("blob_id").get<std::string>(),
                        optional_text(entry, "lfs_sha256"), optional_text(entry, "xet_hash")});
       check_remote_file(files.back());
     }

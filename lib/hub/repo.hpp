@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,14 @@ struct RemoteFile {
   const std::string& hash() const { return lfs_sha256 ? *lfs_sha256 : blob_id; }
 };
 
-/// \throws FormatError when a file of that name could land outside its folder, or its hash is none
+/// More than any file has: what a listing claims beyond that is wrong, and sums of sizes stay within 64 bits.
+inline constexpr std::uint64_t kLargestFileBytes = std::uint64_t{1} << 50;
+
+/// \throws FormatError when a file of that name could land outside its folder, its hash is none, or its size absurd
 void check_remote_file(const RemoteFile& file);
+
+/// A file's size as listings have it. \throws FormatError when it is no whole number from 0 on
+std::uint64_t size_from_json(const nlohmann::json& size);
 
 /// A listing as huggingface_hub keeps it in trees/COMMIT.json (format_version 1).
 std::string tree_to_json(const std::vector<RemoteFile>& files);

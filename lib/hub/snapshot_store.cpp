@@ -74,6 +74,11 @@ bool link_over(const fs::path& target, const fs::path& link, bool symbolic) {
 }  // namespace
 
 SnapshotStore SnapshotStore::in_cache(const fs::path& cache_dir, const RepoId& repo, bool symlinks) {
+  if (cache_dir.empty()) {
+    throw UsageError(
+        "no place for the Hugging Face cache: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME are not set; set one of "
+        "them (fsdp-download: or give --cache-dir or --local-dir)");
+  }
   SnapshotStore store;
   store.symlinks_ = symlinks;
   store.base_ = fs::absolute(cache_dir).lexically_normal();

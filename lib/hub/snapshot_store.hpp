@@ -15,6 +15,7 @@ namespace fsdp {
 /// What only helps later runs is written where it can be: a cache that may only be read serves what it has.
 class SnapshotStore {
  public:
+  /// \throws UsageError when `cache_dir` is empty
   static SnapshotStore in_cache(const std::filesystem::path& cache_dir, const RepoId& repo, bool symlinks);
   static SnapshotStore in_folder(const std::filesystem::path& local_dir);
 

@@ -20,8 +20,12 @@ UrlHandle parse(const std::string& url) {
   UrlHandle handle(curl_url());
   if (!handle) throw std::bad_alloc();
   const auto code = curl_url_set(handle.get(), CURLUPART_URL, url.c_str(), 0);
-  if (code != CURLUE_OK)
-    throw IoError("\"" + url.substr(0, url.find('?')) + "\" is not a URL (http://HOST or https://HOST)");
+  if (code != CURLUE_OK) {
+    // Nobody can tell where the credentials of something malformed end: at its last '@' at the latest.
+    const auto at = url.rfind('@');
+    const auto shown = at == std::string::npos ? url : "..." + url.substr(at);
+    throw IoError("\"" + shown.substr(0, shown.find_first_of("?#")) + "\" is not a URL (http://HOST or https://HOST)");
+  }
   return handle;
 }
 

@@ -268,7 +268,7 @@ class FaultsTest(DownloadCase):
             def entry(self, path):
                 entry = super().entry(path)
                 if path == WEIGHTS:
-                    entry["lfs"]["size"] = entry["size"] = 1 << 60
+                    entry["lfs"]["size"] = entry["size"] = 1 << 50
                 return entry
         self.serve({("model", NAME): Huge(tiny_files())})
         self.refused(code=1, words=[str(self.storage), "free", "--cache-dir"])

@@ -191,10 +191,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def refuse(self, status, code, message=""):
         self.answer(status, b"", {"X-Error-Code": code, "X-Error-Message": message})
 
+    def authorization(self):
+        """None for nobody; credentials within the address (Basic) are a proxy's before the hub."""
+        given = self.headers.get("Authorization")
+        return None if given and given.startswith("Basic ") else given
+
     def repo(self, kind, name):
         """The repository, or None after an answer that says why not."""
         hub = self.hub
-        given = self.headers.get("Authorization")
+        given = self.authorization()
         if given is not None and given != f"Bearer {hub.token}":
             self.answer(401, b"", {"X-Error-Message": "Invalid credentials in Authorization header"})
             return None
@@ -252,7 +257,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if repo is None:
             return
         revision, _, path = rest.partition("/")
-        if repo.gated and self.headers.get("Authorization") is None:
+        if repo.gated and self.authorization() is None:
             self.refuse(401, "GatedRepo", f"Access to model {name} is restricted.")
         elif path not in repo.files:
             self.refuse(404, "EntryNotFound", "Entry not found")

@@ -8,6 +8,7 @@
 #include "lib/hub/hub_settings.hpp"
 #include "lib/hub/repo.hpp"
 #include "lib/hub/selection.hpp"
+#include "lib/hub/snapshot_store.hpp"
 #include "lib/hub/transfer_progress.hpp"
 #include "lib/hub/url.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
@@ -70,9 +71,13 @@ TEST_SUITE("hub/names") {
     CHECK((*back)[1].hash() == std::string(64, 'c'));
     CHECK((*back)[1].xet_hash == "xet");
     CHECK((*back)[0].hash() == std::string(40, 'a'));
-    for (const char* wrong :
-         {"", "[]", "{}", R"({"format_version":2,"files":{}})", R"({"format_version":1,"files":{"a":{}}})",
-          R"({"format_version":1,"files":{"../a":{"size":1,"blob_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}})"}) {
+    for (
+        const char* wrong :
+        {"", "[]", "{}", R"({"format_version":2,"files":{}})", R"({"format_version":1,"files":{"a":{}}})",
+         R"({"format_version":1,"files":{"a":{"size":-1,"blob_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}})",
+         R"({"format_version":1,"files":{"a":{"size":1.5,"blob_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}})",
+         R"({"format_version":1,"files":{"a":{"size":18446744073709551615,"blob_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}})",
+         R"({"format_version":1,"files":{"../a":{"size":1,"blob_id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}})"}) {
       CHECK_FALSE(tree_from_json(wrong));
     }
   }
@@ -88,6 +93,15 @@ TEST_SUITE("hub/names") {
     CHECK(resolve_url("http://h/a/b?c=1", "/x/y?z=2") == "http://h/x/y?z=2");
     CHECK(resolve_url("http://h/a", "https://other/b") == "https://other/b");
     CHECK(loggable_url("https://u:p@h/x/y?X-Amz-Signature=secret#f") == "https://h/x/y");
+    for (const char* wrong : {"https://user:secret@host:port/x", "https://us er:secret@host", "user:secret@host/x"}) {
+      try {
+        url_origin(wrong);
+        FAIL("accepted " << wrong);
+      } catch (const IoError& error) {
+        CHECK(std::string(error.what()).find("secret") == std::string::npos);
+        CHECK(std::string(error.what()).find("@host") != std::string::npos);
+      }
+    }
     CHECK(percent_encode("refs/pr/5") == "refs%2Fpr%2F5");
     CHECK(percent_encode("a b/ü?#", "/") == "a%20b/%C3%BC%3F%23");
   }
@@ -101,6 +115,11 @@ TEST_SUITE("hub/names") {
     CHECK(plain.symlinks);
     CHECK(settings_of({{"HF_HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}).cache_dir == "/h/hub");
     CHECK(settings_of({{"XDG_CACHE_HOME", "/x"}}).cache_dir == "/x/huggingface/hub");
+    const auto homeless = settings_of({});
+    CHECK(homeless.cache_dir.empty());
+    CHECK_THROWS_WITH_AS(SnapshotStore::in_cache(homeless.cache_dir, {RepoType::model, "o/n"}, true),
+                         doctest::Contains("HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME are not set"), UsageError);
+    CHECK_THROWS_WITH_AS(settings_of({{"HF_HOME", "~/x"}}), doctest::Contains("\"~/x\": HOME is not set"), UsageError);
     CHECK(settings_of({{"HF_HUB_CACHE", "/c"}, {"HUGGINGFACE_HUB_CACHE", "/old"}}).cache_dir == "/c");
     CHECK(settings_of({{"HUGGINGFACE_HUB_CACHE", "/old"}}).cache_dir == "/old");
     CHECK(settings_of({{"HF_ENDPOINT", "https://mirror/hf//"}}).endpoint == "https://mirror/hf");
@@ -163,6 +182,14 @@ TEST_SUITE("hub/names") {
     CHECK(code(500, {}) == ExitCode::failed);
     const std::string text = hub_failure({500, {{"x-error-message", "a\x1b[31m\nb"}}}, request, settings).what();
     CHECK(text.find("a[31mb") != std::string::npos);
+    auto secret = settings;
+    secret.endpoint = "https://user:secret@h/hf";
+    for (const char* token : {"", "hf_x"}) {
+      secret.token = token;
+      const std::string gated = hub_failure({403, {{"x-error-code", "GatedRepo"}}}, request, secret).what();
+      CHECK(gated.find("secret") == std::string::npos);
+      CHECK(gated.find("https://h/hf/a/b") != std::string::npos);
+    }
   }
 
   TEST_CASE("TransferProgress: speed of the last seconds and time left") {

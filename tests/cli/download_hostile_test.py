@@ -1,0 +1,89 @@
+"""fsdp-download against a hub that lies about its listing, and in surroundings that are not as usual."""
+
+import json
+
+import fsdp_cli
+from download_cli import NAME, DownloadCase, tiny_files
+from hub_server import Action, Repo, times
+
+HOSTILE = "\x1b]0;owned\x07\x9b31m"  # a title, and red, for terminals that obey
+
+
+class Hostile(DownloadCase):
+    def answer(self, part, **action):
+        self.hub.faults = [times(99, Action(**action), lambda r: part in r.path)]
+
+    def test_sizes_that_no_file_has(self):
+        entry = {"type": "file", "path": "a", "oid": "0" * 40}
+        for size in (-1, -2**63, 1.5, "7", None, 2**63, 2**64 - 1, 2**50 + 1):
+            for listed in ({**entry, "size": size}, {**entry, "size": 1, "lfs": {"oid": "0" * 64, "size": size}}):
+                with self.subTest(size, lfs="lfs" in listed):
+                    self.answer("/tree/", status=200, body=json.dumps([listed]).encode())
+                    self.refused(code=4, words=["size" if not isinstance(size, int) or size < 0 else str(size)])
+                    self.assertFalse((self.storage / ".fsdp" / "partial").exists())
+
+    def test_pages_that_do_not_end(self):
+        def page(entries, to):
+            link = f'<{self.hub.url()}/api/models/{NAME}/tree/{self.repo.commit}?{to}>; rel="next"'
+            return {"status": 200, "body": json.dumps(entries).encode(), "headers": {"Link": link}}
+
+        directory = [{"type": "directory", "path": "d", "oid": "0" * 40, "size": 0}]
+        self.answer("/tree/", **page(directory, "cursor=1"))  # each page leads to page 1
+        self.refused(code=4, words=["does not end", "leads back"])
+        self.assertLess(len(self.hub.requests()), 10)
+        self.answer("/tree/", **page([], "cursor=1"))
+        self.refused(code=4, words=["does not end", "without files"])
+        self.answer("/tree/", **page([self.repo.entry("README.md")], "cursor=1"))
+        self.refused(code=4, words=["README.md", "twice"])
+        self.serve({("model", NAME): Repo(tiny_files())}, page=1)  # many honest ones
+        self.download()
+
+    def test_what_a_server_says_is_shown_and_not_obeyed(self):
+        texts = []
+        self.answer("/revision/", status=500, headers={"X-Error-Message": "sorry " + HOSTILE})
+        texts.append(self.download("--retries", "1", code=1))
+        entry = {"type": "file", "path": "x" + HOSTILE, "oid": "0" * 40, "size": 1}
+        self.answer("/tree/", status=200, body=json.dumps([entry]).encode())
+        texts.append(self.download(code=4))
+        self.answer("/tree/", status=200, body=b"\x1b[2J\x9b nonsense")
+        texts.append(self.download(code=4))
+        self.answer("/revision/", status=200, body=json.dumps({"sha": self.repo.commit, "id": "new" + HOSTILE}).encode())
+        texts.append(self.download())
+        self.hub.faults = [times(99, Action(headers={"Content-Encoding": "gz" + HOSTILE}), lambda r: r.host == "storage")]
+        texts.append(self.download("--retries", "2", "--cache-dir", self.folder / "other", code=4))
+        for result in texts:
+            odd = [c for c in result.err + result.out if c != "\n" and (ord(c) < 32 or 0x7f <= ord(c) < 0xa0 or c == "\ufffd")]
+            self.assertEqual(odd, [], repr(result.err))
+
+    def test_credentials_of_the_endpoint_are_told_to_nobody(self):
+        endpoint = self.hub.url().replace("://", "://robot:S3cretWord@")
+        private = {("model", NAME): Repo(tiny_files(), gated=True), ("model", "org/private"): Repo({}, private=True)}
+        said = []
+        env = {"HF_ENDPOINT": endpoint}
+        said.append(self.download("--json", env=env))
+        self.hub.repos.update(private)
+        said.append(self.download("--json", "--cache-dir", self.folder / "b", env=env, code=1))
+        said.append(self.download(repo="org/private", env=env, code=4))
+        said.append(self.download(repo="org/none", env=env, code=4))
+        for wrong in ("http://robot:S3cretWord@127.0.0.1:9", "http://robot:S3cretWord@host:port",
+                      "ftp://robot:S3cretWord@host", "http://robot:S3cret Word@host"):
+            result = self.download("--retries", "1", "--cache-dir", self.folder / "c", env={"HF_ENDPOINT": wrong},
+                                   code=1 if wrong.endswith(":9") else 2)
+            said.append(result)
+        for result in said:
+            for part in ("S3cret", "robot"):
+                self.assertNotIn(part, result.out + result.err)
+        for path in self.folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                self.assertNotIn(b"S3cretWord", path.read_bytes(), path)
+
+    def test_no_home(self):
+        nowhere = {"HOME": "", "HF_HOME": "", "HF_HUB_CACHE": "", "XDG_CACHE_HOME": ""}
+        self.refused(code=2, env=nowhere, words=["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME", "--cache-dir"])
+        self.refused(code=2, env={**nowhere, "HF_HOME": "~/hf"}, words=["~/hf", "HOME is not set"])
+        self.download("--cache-dir", self.cache, env=nowhere)
+        self.download("--local-dir", self.folder / "plain", env=nowhere)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
