@@ -14,6 +14,7 @@
 #include "lib/hub/download_queue.hpp"
 #include "lib/hub/free_space.hpp"
 #include "lib/hub/hub_client.hpp"
+#include "lib/hub/linked_files.hpp"
 #include "lib/hub/manifest.hpp"
 #include "lib/hub/transfer_progress.hpp"
 #include "lib/hub/url.hpp"
@@ -42,17 +43,21 @@ bool has_size(const fs::path& path, std::uint64_t size_bytes) {
 struct Listing {
   std::string commit;
   std::vector<RemoteFile> files;
+  bool complete = true;  ///< all of the repository's; else what is there
 };
 
 Listing list_offline(const DownloadOptions& options, const SnapshotStore& store) {
   const auto commit = store.read_ref(options.revision);
-  const auto tree = commit ? store.read_tree(*commit) : std::nullopt;
-  if (!tree) {
-    throw MissingInput(options.repo.name + " at revision \"" + options.revision + "\" is not in " +
-                       store.root().string() + ", and HF_HUB_OFFLINE forbids to fetch it; run fsdp-download " +
-                       options.repo.name + " on a machine with network first");
+  if (commit) {
+    if (auto tree = store.read_tree(*commit)) return {*commit, std::move(*tree)};
+    // A cache that huggingface_hub made keeps no listing: what is there is what somebody wanted of it.
+    store.refuse_links(store.snapshot(*commit));
+    auto files = options.local_dir ? std::vector<RemoteFile>{} : linked_files(store.snapshot(*commit), true);
+    if (!files.empty()) return {*commit, std::move(files), false};
   }
-  return {*commit, *tree};
+  throw MissingInput(options.repo.name + " at revision \"" + options.revision + "\" is not in " +
+                     store.root().string() + ", and HF_HUB_OFFLINE forbids to fetch it; run fsdp-download " +
+                     options.repo.name + " on a machine with network first");
 }
 
 Listing list_online(const DownloadOptions& options, const HubSettings& settings, const SnapshotStore& store,
@@ -111,6 +116,15 @@ void find_missing(Plan& plan, const SnapshotStore& store, bool offline) {
   }
 }
 
+/// find_missing() for files that were listed by what is there: a link may lead nowhere.
+void find_dangling(DownloadReport& report) {
+  for (const auto& file : report.files) {
+    std::error_code error;
+    report.total_bytes += file.size_bytes;
+    if (!fs::exists(report.snapshot / file.path, error)) report.missing.push_back(file.path);
+  }
+}
+
 Plan make_plan(const DownloadOptions& options, const HubSettings& settings, const SnapshotStore& store,
                const Logger& log, const std::function<bool()>& stop) {
   check_revision(options.revision);
@@ -128,6 +142,10 @@ Plan make_plan(const DownloadOptions& options, const HubSettings& settings, cons
   plan.report.snapshot = store.snapshot(listing.commit);
   plan.report.ready_mark = store.ready_mark(listing.commit);
   plan.report.files = std::move(selected.files);
+  if (!listing.complete) {
+    find_dangling(plan.report);
+    return plan;
+  }
   plan.tree = std::move(listing.files);
   plan.groups = by_content(plan.report.files);
   find_missing(plan, store, settings.offline);

@@ -13,6 +13,7 @@
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
+#include "lib/hub/linked_files.hpp"
 #include "lib/hub/manifest.hpp"
 
 namespace fsdp {
@@ -25,23 +26,6 @@ struct Expected {
   std::string source;
 };
 
-/// Links of a snapshot point to blobs that are named by their hash; sizes are as found.
-std::vector<RemoteFile> files_by_links(const fs::path& snapshot) {
-  std::vector<RemoteFile> files;
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(snapshot, error), end; !error && entry != end; entry.increment(error)) {
-    if (!entry->is_symlink(error)) continue;
-    RemoteFile file{entry->path().lexically_relative(snapshot).generic_string(), 0,
-                    fs::read_symlink(entry->path(), error).filename().string(), std::nullopt, std::nullopt};
-    file.size_bytes = fs::file_size(entry->path(), error);
-    error.clear();
-    if (file.blob_id.size() == 64) file.lfs_sha256 = file.blob_id;
-    files.push_back(std::move(file));
-  }
-  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
-  return files;
-}
-
 Expected expected_files(const DownloadOptions& options, const SnapshotStore& store, const std::string& commit) {
   const auto& wanted = options.selection;
   if (const auto manifest = read_manifest(store.manifest(commit))) {
@@ -51,7 +35,7 @@ Expected expected_files(const DownloadOptions& options, const SnapshotStore& sto
     return {select_files(manifest->files, all).files, "manifest"};
   }
   if (const auto tree = store.read_tree(commit)) return {select_files(*tree, wanted).files, "listing"};
-  auto files = files_by_links(store.snapshot(commit));
+  auto files = linked_files(store.snapshot(commit), false);
   if (files.empty()) throw MissingInput(store.snapshot(commit).string() + ": holds nothing that could be verified");
   return {std::move(files), "blob names"};
 }

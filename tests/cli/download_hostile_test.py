@@ -84,6 +84,32 @@ class Hostile(DownloadCase):
         self.download("--cache-dir", self.cache, env=nowhere)
         self.download("--local-dir", self.folder / "plain", env=nowhere)
 
+    # --- a cache that huggingface_hub made, offline ------------------------------------------------------------------
+    def test_offline_in_a_cache_without_our_records(self):
+        self.download()
+        for name in (".fsdp", "trees"):
+            (self.storage / name).rename(self.folder / name)
+        offline = {"HF_HUB_OFFLINE": "1"}
+        self.hub.__exit__()
+        result = self.download(env=offline)
+        self.assertEqual(result.out, f"{self.snapshot()}\n")
+        self.assertEqual(self.download("--revision", self.repo.commit, env=offline).out, f"{self.snapshot()}\n")
+        self.download("--verify", env=offline)
+        report = self.report(env=offline)
+        self.assertEqual({f["path"]: (f["size"], f["hash"], f["was_there"]) for f in report["files"]},
+                         {p: (len(c), self.repo.hash(p), True) for p, c in self.repo.files.items() if p != "pytorch_model.bin"})
+        self.assertEqual(report["bytes_to_fetch"], 0)
+        # Without links, as on file systems that have none.
+        plain = self.snapshot() / "config.json"
+        content = plain.read_bytes()
+        plain.unlink()
+        plain.write_bytes(content)
+        self.download(env=offline)
+        (self.storage / "blobs" / self.repo.hash("README.md")).unlink()
+        self.refused(code=4, env=offline, words=["README.md", "HF_HUB_OFFLINE"])
+        self.download("--verify", env=offline, code=3)
+        self.refused("--revision", "other", code=4, env=offline, words=["is not in"])
+
 
 if __name__ == "__main__":
     fsdp_cli.main()
