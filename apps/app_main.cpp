@@ -77,9 +77,11 @@ void add_job_options(CLI::App& app, JobOptions& options, const std::string& grou
 }
 
 void print_on_stdout(const std::string& text) {
-  errno = 0;
+  const bool failed_before = !std::cout;  // the reason is gone
   std::cout << text << std::flush;
-  if (!std::cout) throw IoError(fmt::format("stdout: cannot be written: {}", std::strerror(errno != 0 ? errno : EIO)));
+  if (std::cout) return;
+  throw IoError(failed_before ? "stdout: cannot be written"
+                              : fmt::format("stdout: cannot be written: {}", std::strerror(errno)));
 }
 
 int run_alone(const std::function<void()>& body) {

@@ -218,7 +218,7 @@ std::string ConfigFile::to_config(const CLI::App* app, bool default_also, bool w
     for (const auto* option : app->get_options([&](const CLI::Option* o) { return o->get_group() == group; })) {
       if (!option->get_configurable()) continue;
       const bool given = option->count() > 0;
-      if (!given && (!default_also || group.empty())) continue;
+      if (!given && !default_also) continue;
       if (write_description && option->has_description()) out += "\n" + comment(option->get_description());
       out += fmt::format("{}{}{}={}\n", given ? "" : "#", prefix, option->get_single_name(),
                          given ? given_value(*option) : default_value(*option));

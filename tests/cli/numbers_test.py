@@ -7,7 +7,7 @@ import re
 import fsdp_cli
 
 # What comes before the options.
-PROGRAMS = {"fsdp-finetune": [], "fsdp-memprobe": [], "fsdp-eval": ["x"], "fsdp-ckpt-convert": ["a", "b"], "fsdp-download": ["me/model"],
+PROGRAMS = {"fsdp-finetune": [], "fsdp-memprobe": [], "fsdp-eval": ["x"], "fsdp-ckpt-convert": [fsdp_cli.folder("FSDP_FIXTURES") / "checkpoints" / "st_zoo", "b"], "fsdp-download": ["me/model"],
             "fsdp-download tokens": ["--input", "a", "--tokenizer", "gpt2", "--output", "b"], "fsdp-bf16check": []}
 WRONG = ["nan", "inf", "-1", "1e400", "99999999999999999999"]
 # Numbers in texts, with units or clocks; what else their programs need to look at them.
@@ -32,7 +32,7 @@ class Numbers(fsdp_cli.Case):
         for program in PROGRAMS:
             name, *subcommand = program.split()
             text = fsdp_cli.run(name, [*subcommand, "--help"]).out
-            numbers = re.findall(r"^ +--([a-z][a-z-]+)\S* (U?INT|FLOAT)", text, re.M)
+            numbers = re.findall(r"^ +--([a-z][a-z0-9-]+)\S* (U?INT|FLOAT)", text, re.M)
             self.assertTrue(numbers or program == "fsdp-bf16check", program)
             for option, kind in numbers:
                 for value in WRONG:

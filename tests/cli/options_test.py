@@ -35,7 +35,7 @@ def config_of(*arguments, ranks=0):
     result = fsdp_cli.run("fsdp-finetune", [*arguments, "--print-config"], ranks)
     assert result.code == 0, str(result)
     # What was given, and the defaults, which are comments.
-    return dict(re.findall(r"^#?([a-z][a-z-]*)=(.*)$", result.out, re.M))
+    return dict(re.findall(r"^#?([a-z][a-z0-9-]*)=(.*)$", result.out, re.M))
 
 
 def arguments_of(options, dashes):
