@@ -64,13 +64,13 @@ chess_settings chess
 
 # submit STAGE AFTER ARGUMENTS: sets job. The environment goes along (-V): values with commas would not pass -v.
 submit() {
-    local words=(-V) script="$FSDP_HOME/pbs/chess_pipeline.sh" more
+    local words=(-V -N "chess_$1") script="$FSDP_HOME/pbs/chess_pipeline.sh" more
     if [[ -n $2 ]]; then words+=(-W "depend=afterok:$2"); fi
     case $1 in
         download) script=$FSDP_HOME/pbs/chess_download.pbs more=${SUBMIT_DOWNLOAD:-} ;;
         finetune) script=$FSDP_HOME/pbs/chess_finetune.pbs more=${SUBMIT_FINETUNE:-} ;;
-        convert) words+=(-N chess_convert) more=${SUBMIT_CPU:-} ;;
-        *) words+=(-N "chess_$1") more=${SUBMIT_GPU:-} ;;
+        convert) more=${SUBMIT_CPU:-} ;;
+        *) more=${SUBMIT_GPU:-} ;;
     esac
     split_words "${SUBMIT:-} $more"
     words+=("${words_of[@]}" "$script")

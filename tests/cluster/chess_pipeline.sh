@@ -52,7 +52,7 @@ steps=$((stopped + 50 > 250 ? stopped + 50 : 250))
 echo "max_training_steps=$steps" >plan.ini
 scontrol update JobId="$finetune" TimeLimit=10
 [[ $(state "$convert") == PENDING ]] || show_and_fail "the conversion did not wait for the fine-tune's second start"
-wait_for 180 ended "$eval" || show_and_fail "the last job is still $(state "$eval")"
+wait_for 300 ended "$eval" || show_and_fail "the last job is still $(state "$eval")"
 for job in "$finetune" "$convert" "$eval"; do
     [[ $(state "$job") == COMPLETED ]] || show_and_fail "job $job ended as $(state "$job")"
 done
@@ -100,3 +100,15 @@ MODEL=nobody/nothing DOWNLOAD=sbatch RUN_NAME=none bash "$pipeline" >fifth.out 2
 wait_for 60 ended "$(job_of fifth.out eval)" || show_and_fail "the chain waits for a download that failed"
 [[ $(state "$(job_of fifth.out download)") == FAILED && $(state "$(job_of fifth.out finetune)") == CANCELLED ]] ||
     show_and_fail "the fine-tune was not cancelled"
+
+echo "-- --cancel ends the whole chain; nothing is requeued"
+echo "max_training_steps=1000000" >plan.ini
+export RUN_NAME=cancelled SUBMIT_FINETUNE=--time=10
+bash "$pipeline" "${arguments[@]}" >sixth.out 2>&1 || show_and_fail "the sixth start ended with $?"
+if bash "$pipeline" "${arguments[@]}" >seventh.out 2>&1; then show_and_fail "a second chain was started beside the first"; fi
+grep -q "is under way" seventh.out || show_and_fail "the second start does not say why it does nothing"
+wait_for 300 has_steps cancelled 5 || show_and_fail "the fine-tune to be cancelled makes no progress"
+bash "$pipeline" --cancel >cancel.out 2>&1 || show_and_fail "--cancel ended with $?"
+cat cancel.out
+[[ -z $(squeue -h) ]] || show_and_fail "something is left: $(squeue -h)"
+[[ $(state "$(job_of sixth.out finetune)") == CANCELLED ]] || show_and_fail "the fine-tune is $(state "$(job_of sixth.out finetune)")"

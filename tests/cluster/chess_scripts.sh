@@ -141,7 +141,7 @@ expect 0 "data $train: given" script MODEL="$snapshot" -- slurm/chess_download.s
 echo "-- the chain under PBS; the fine-tune hands over to the job that goes on"
 expect 0 "eval       3.server" pipeline RUN_NAME=p SUBMIT="-A project" -- pbs/chess_pipeline.sh --seed 3
 mapfile -t jobs <submitted
-for words in "0 qsub -V -A project $FSDP_SOURCE/pbs/chess_finetune.pbs" "0 ARGS=--seed 3" "0 RUN_NAME=p" "1 -W depend=afterok:1.server -N chess_convert" \
+for words in "0 qsub -V -N chess_finetune -A project $FSDP_SOURCE/pbs/chess_finetune.pbs" "0 ARGS=--seed 3" "0 RUN_NAME=p" "1 qsub -V -N chess_convert -W depend=afterok:1.server " \
     "1 CHESS_STAGE=convert" "2 depend=afterok:2.server" "2 CHESS_STAGE=eval"; do
     [[ ${jobs[${words%% *}]} == *"${words#* }"* ]] || { printf '%s\n' "${jobs[@]}"; fail "job ${words%% *} lacks: ${words#* }"; }
 done
@@ -173,7 +173,7 @@ expect 0 "finetune   6.server       cancelled" script RUN_NAME=p -- pbs/chess_pi
 [[ $(<alive) == "$(printf '1.server\n4.server')" && ! -e runs/p/chain && ! -e runs/p/chain-cancelled ]] || { cat alive; fail "not all were cancelled"; }
 expect 0 "nothing to cancel" script RUN_NAME=p -- pbs/chess_pipeline.sh --cancel
 expect 0 "ended with code 0" pbs RUN_NAME=p REACH_STEP=00000020 -- pbs/chess_finetune.pbs
-expect 0 "qsub -V -C '' -l select=1:ncpus=8" script MODEL="$snapshot" RUN_NAME=p SUBMIT='-C "" -l select=1:ncpus=8' -- pbs/chess_pipeline.sh --dry-run --note "two words"
+expect 0 "qsub -V -N chess_finetune -C '' -l select=1:ncpus=8" script MODEL="$snapshot" RUN_NAME=p SUBMIT='-C "" -l select=1:ncpus=8' -- pbs/chess_pipeline.sh --dry-run --note "two words"
 [[ $output == *"two words"* ]] || fail "an argument with a blank was torn"
 expect 2 "leaves OUT_DIR" pbs RUN_NAME=../../x -- pbs/chess_finetune.pbs
 expect 85 "RUN_NAME=q" pbs RUN_NAME=q END_WITH=85 REACH_STEP=00000010 RESUBMIT=no -- pbs/chess_finetune.pbs

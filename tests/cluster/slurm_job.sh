@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # slurm/mingpt.sh in a real, small Slurm: run to completion; stopped by a signal, requeued and finished with the same
-# losses; started with the wrong srun --mpi.
+# losses; cancelled; started with the wrong srun --mpi.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -17,7 +17,7 @@ show_and_fail() { cat "$work/$1.out"; fail "$2"; }
 
 # finish JOB NAME: waits for the end, which must be a good one.
 finish() {
-    wait_for 120 ended "$1" || show_and_fail "$2" "job $2 is still $(state "$1")"
+    wait_for 300 ended "$1" || show_and_fail "$2" "job $2 is still $(state "$1")"
     [[ $(state "$1") == COMPLETED ]] || show_and_fail "$2" "job $2 ended as $(state "$1")"
 }
 
@@ -35,6 +35,16 @@ cat "stopped-$steps.out"
 grep -q "requeueing" "stopped-$steps.out" || fail "the job was never stopped"
 scontrol show job "$job" | grep -q 'Restarts=1' || fail "not restarted once"
 same_losses "calm-$steps" "stopped-$steps" --steps "$steps"
+
+echo "-- scancel: saved, and not requeued"
+job=$(submit cancelled 1000000)
+wait_for 60 has_steps cancelled 7 || show_and_fail cancelled "no progress"
+scancel "$job"
+wait_for 60 ended "$job" || show_and_fail cancelled "the job is $(state "$job") after scancel"
+[[ $(state "$job") == CANCELLED ]] || show_and_fail cancelled "the job ended as $(state "$job")"
+grep -q "before the time limit, at step .*: not requeued; submit again with RUN_NAME=cancelled to go on" cancelled.out ||
+    show_and_fail cancelled "it does not say that it was not requeued"
+[[ -e $OUT_DIR/cancelled/checkpoints/latest ]] || show_and_fail cancelled "no checkpoint was saved"
 
 echo "-- the wrong srun --mpi"
 job=$(SRUN_MPI=none submit wrong 40)
