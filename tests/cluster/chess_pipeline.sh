@@ -103,7 +103,7 @@ wait_for 60 ended "$(job_of fifth.out eval)" || show_and_fail "the chain waits f
 
 echo "-- --cancel ends the whole chain; nothing is requeued"
 echo "max_training_steps=1000000" >plan.ini
-export RUN_NAME=cancelled SUBMIT_FINETUNE=--time=10
+export RUN_NAME=cancelled SUBMIT_FINETUNE=--time=60
 bash "$pipeline" "${arguments[@]}" >sixth.out 2>&1 || show_and_fail "the sixth start ended with $?"
 if bash "$pipeline" "${arguments[@]}" >seventh.out 2>&1; then show_and_fail "a second chain was started beside the first"; fi
 grep -q "is under way" seventh.out || show_and_fail "the second start does not say why it does nothing"
