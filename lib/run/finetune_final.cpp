@@ -5,12 +5,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/file.hpp"
+#include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/convert/convert_job_output.hpp"
 #include "lib/formats/safetensors.hpp"
+#include "lib/run/final_outputs.hpp"
 #include "lib/run/finetune_job.hpp"
 #include "lib/source/source.hpp"
+#include "lib/target/agree.hpp"
 #include "lib/target/copy.hpp"
 #include "lib/target/safetensors_target.hpp"
 #include "lib/target/torch_target.hpp"
@@ -61,31 +63,15 @@ std::string stored_dtype(const std::filesystem::path& directory) {
   return std::string(torch_name(most));
 }
 
-/// What would keep `path` from being written; "" nothing. \param directory  it is to be a directory
-std::string obstacle(const std::filesystem::path& path, bool directory) {
-  try {
-    const auto folder = std::filesystem::absolute(path).parent_path();
-    std::filesystem::create_directories(folder);
-    const auto probe = folder / ("." + path.filename().string() + ".writable");
-    replace_file(probe, "");
-    std::filesystem::remove(probe);
-    if (!directory && std::filesystem::is_directory(path)) return path.string() + ": is a directory";
-    if (directory && std::filesystem::exists(path) && !std::filesystem::is_directory(path))
-      return path.string() + ": is a file";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 /// Before hours of training, not after them.
 void FinetuneJob::check_final_outputs() {
-  const std::filesystem::path full = options_.save_final_full;
-  // "out/" and "out" are the same directory.
-  const auto hf = (std::filesystem::path(options_.save_final_hf) / "").parent_path();
+  FinalOutputs outputs;
+  const auto& full = outputs.full = options_.save_final_full;
   if (full.empty() && options_.save_final_hf.empty()) return;
+  // "out/" and "out" are the same directory.
+  if (!options_.save_final_hf.empty()) outputs.hf = (std::filesystem::path(options_.save_final_hf) / "").parent_path();
   const auto suffix = full.extension();
   if (!full.empty() && suffix != ".pt" && suffix != ".pth" && suffix != ".bin" && !is_safetensors(full)) {
     throw UsageError(
@@ -95,13 +81,25 @@ void FinetuneJob::check_final_outputs() {
   if (options_.max_epochs < 0 && options_.max_steps == 0) {
     throw UsageError(std::string(option) + " is written at the end of training, --max-epochs -1 does not train");
   }
-  std::string problem;
-  if (world_.rank() == 0) {
-    if (!full.empty()) problem = obstacle(full, false);
-    if (problem.empty() && !options_.save_final_hf.empty()) problem = obstacle(hf, true);
+  outputs.run_directory = directory_;
+  const auto add = [&](const char* name, const std::filesystem::path& input) {
+    if (!input.empty()) outputs.inputs.emplace_back(name, input);
+  };
+  add("the folder of --model", options_.model.directory);
+  add("the data of --train-data", options_.train_data);
+  add("the data of --val-data", options_.val_data);
+  add("the folder of --tokenizer", options_.model.tokenizer == "gpt2" ? "" : options_.model.tokenizer);
+  if (restart_) {
+    // A chain may go on from its one file and write it again.
+    const auto& checkpoint = restart_->candidates.front();
+    if (full.empty() || !path_below(checkpoint, full)) add("the checkpoint", checkpoint);
+    if (restart_->knows_run()) {
+      add("the model that the run began with", restart_->manifest.data.value("weights", std::string()));
+    }
   }
-  problem = world_.broadcast_text(problem, 0);
-  if (!problem.empty()) throw IoError(std::string(option) + " cannot be written: " + problem);
+  run_agreed(world_, [&] {
+    if (world_.rank() == 0) fsdp::check_final_outputs(outputs);
+  });
 }
 
 /// Writes what was asked for. False when it was asked to stop; nothing is under the outputs' names then.

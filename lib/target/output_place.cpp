@@ -1,16 +1,17 @@
 #include "lib/target/output_place.hpp"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/path_below.hpp"
+#include "lib/target/export_record.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -29,8 +30,11 @@ bool is_there(const fs::path& path) {
 /// The output as "DIR/NAME" without a slash at its end.
 fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
-bool is_inside(const fs::path& path, const fs::path& directory) {
-  return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first == directory.end();
+/// Both names exist and change places at once. False where the file system cannot do that (NFS, Lustre).
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  fail(b, "give the finished output this name", {errno, std::system_category()});
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to) {
@@ -71,6 +75,10 @@ OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::p
   if (!output_.has_filename() || output_.filename() == "." || output_.filename() == "..") {
     throw UsageError("'" + output.string() + "' is no name for an output");
   }
+  std::error_code ignored;
+  // A link stays one: what it leads to is replaced.
+  if (is_directory_ && fs::is_directory(output_, ignored)) output_ = fs::canonical(output_, ignored);
+  if (is_directory_) restore_export(output_);
   parent_ = output_.has_parent_path() ? output_.parent_path() : fs::path(".");
   if (is_directory_) {
     check_target(output_, overwrite);
@@ -83,41 +91,34 @@ OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::p
 
 OutputPlace::~OutputPlace() {
   std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
 }
 
 void OutputPlace::check_target(const fs::path& path, bool overwrite) const {
   if (!is_there(path)) return;
   std::error_code ignored;
   const bool directory = fs::is_directory(path, ignored);
-  if (is_directory_ && directory && fs::is_empty(path, ignored)) return;
-  if (!overwrite) throw UsageError(path.string() + ": exists; choose another name or add --overwrite");
+  const bool has_content = !directory || !is_directory_ || !fs::is_empty(path, ignored);
+  if (has_content && !overwrite) throw UsageError(path.string() + ": exists; choose another name or add --overwrite");
   if (directory != is_directory_) {
     throw UsageError(path.string() + ": is " + (directory ? "a directory" : "a file") + ", the output " +
                      (is_directory_ ? "a directory" : "a file") + ": remove it first or choose another name");
   }
   if (!directory) return;
-  for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    if (entry.is_directory(ignored) && !entry.is_symlink(ignored)) {
-      throw UsageError(path.string() + ": holds the folder '" + entry.path().filename().string() +
-                       "', so it is more than a checkpoint and is not replaced; remove it first");
-    }
-  }
+  const auto obstacle = export_obstacle(path);
+  if (!obstacle.empty()) throw UsageError(path.string() + ": " + obstacle);
 }
 
 void OutputPlace::check_input(const Source& source) const {
-  std::error_code ignored;
-  const auto resolve = [&](const fs::path& path) { return fs::weakly_canonical(path, ignored); };
   std::vector<fs::path> written;
   if (is_directory_) {
-    written.push_back(resolve(output_));
+    written.push_back(output_);
   } else {
-    for (const auto& file : layout_.files) written.push_back(resolve(parent_ / file.name));
+    for (const auto& file : layout_.files) written.push_back(parent_ / file.name);
   }
   for (const auto& file : source.info().files) {
-    const auto input = resolve(file);
     for (const auto& path : written) {
-      if (is_inside(input, path)) throw UsageError(output_.string() + ": would replace the input " + file.string());
+      if (path_below(file, path)) throw UsageError(output_.string() + ": would replace the input " + file.string());
     }
   }
 }
@@ -162,25 +163,37 @@ void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
   if (file.is_open()) file.close();
 }
 
+/// At every moment the name leads to all of the old export or all of the new one; only where the file system cannot
+/// exchange two names it leads nowhere for a moment, which restore_export() mends after a kill.
 void OutputPlace::publish_directory() {
-  const auto old = parent_ / (temporary_.filename().string() + ".old");
-  const bool replaces = is_there(output_);
-  // In one step where the file system can, so that no moment is without an output; the old one is then `temporary_`,
-  // which is removed as all temporary things are.
-  if (replaces && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, output_.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (replaces) rename_or_fail(output_, old);
-  try {
-    rename_or_fail(temporary_, output_);
-  } catch (...) {
-    std::error_code ignored;
-    if (replaces) fs::rename(old, output_, ignored);
-    throw;
+  std::error_code error;
+  if (!is_there(output_) || fs::is_empty(output_, error)) {
+    if (const auto status = fs::status(output_, error); fs::is_directory(status)) {
+      fs::permissions(temporary_, status.permissions(), error);
+    }
+    return rename_or_fail(temporary_, output_);  // over an empty directory too, but not over one that is not any more
   }
-  std::error_code ignored;
-  if (replaces) fs::remove_all(old, ignored);
+  const auto obstacle = export_obstacle(output_);  // what came in since the start
+  if (!obstacle.empty()) throw UsageError(output_.string() + ": " + obstacle);
+  fs::permissions(temporary_, fs::status(output_, error).permissions(), error);
+  auto old = std::exchange(temporary_, {});  // not to be removed as a whole any more
+  if (!exchange(old, output_)) {
+    const auto aside = set_aside_name(old);
+    rename_or_fail(output_, aside);
+    fs::rename(old, output_, error);
+    if (error) {
+      temporary_ = old;
+      std::error_code ignored;
+      fs::rename(aside, output_, ignored);
+      fail(output_, "give the finished output this name", error);
+    }
+    old = aside;
+  }
+  remove_export(old, output_);
 }
 
 void OutputPlace::publish(bool sync) {
+  if (is_directory_) write_export_record(temporary_, sync);
   if (sync) {
     for (const auto& file : layout_.files) File::open_write(temporary_ / file.name).sync();
     sync_directory(temporary_);

@@ -14,7 +14,7 @@ class OutputPlace {
  public:
   /// Checks that the output may be written and makes the temporary directory.
   /// \throws UsageError when the output exists and `overwrite` is false, is part of the input, or is something that is
-  ///   not replaced: a file by a directory or the reverse, a directory with folders in it; IoError
+  ///   not replaced: a file by a directory or the reverse, a directory that is no earlier export; IoError
   OutputPlace(const Source& source, const Layout& layout, const std::filesystem::path& output, bool is_directory,
               bool overwrite);
   ~OutputPlace();

@@ -7,6 +7,7 @@
 #include "lib/base/file.hpp"
 #include "lib/mpi/thread_group.hpp"
 #include "lib/target/dcp_target.hpp"
+#include "lib/target/export_record.hpp"
 #include "lib/target/safetensors_target.hpp"
 #include "lib/target/torch_target.hpp"
 #include "tests/unit/target/target_test_support.hpp"
@@ -190,9 +191,9 @@ TEST_SUITE("target/copy") {
     std::filesystem::create_directory(directory / "dcp");
     test::copy_alone(source, dcp, directory / "dcp");  // an empty directory is nothing to lose
     CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / "dcp"), UsageError);
-    test::write_file(directory / "dcp" / "left-over", "old");
     test::copy_alone(source, dcp, directory / "dcp/", overwrite);
-    CHECK(test::names_in(directory / "dcp") == std::set<std::string>{".metadata", "__0_0.distcp", "__1_0.distcp"});
+    CHECK(test::names_in(directory / "dcp") ==
+          std::set<std::string>{".fsdp-export.json", ".metadata", "__0_0.distcp", "__1_0.distcp"});
 
     CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / "t.pt", overwrite), UsageError);
     TorchTarget named_like_directory("dcp");
@@ -202,6 +203,56 @@ TEST_SUITE("target/copy") {
                          UsageError);
     CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / ".."), UsageError);
     CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "t.pt"});
+  }
+
+  TEST_CASE("copy: replaces a directory only when it is an earlier export, and keeps everything else") {
+    const auto source = sample();
+    const test::TempDir directory;
+    DcpTarget two({2, {}, {}}), one({1, {}, {}});
+    CopyOptions overwrite;
+    overwrite.overwrite = true;
+    const auto out = directory / "dcp";
+    const auto refuses = [&](const char* reason) {
+      CHECK_THROWS_WITH_AS(test::copy_alone(source, one, out, overwrite), doctest::Contains(reason), UsageError);
+      CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp"});
+    };
+    test::copy_alone(source, two, out);
+    test::write_file(out / "notes.txt", "mine");
+    refuses("holds 'notes.txt', which is no part of the earlier export");
+    CHECK(read_text_file(out / "notes.txt") == "mine");
+    std::filesystem::remove(out / "notes.txt");
+    test::write_file(out / "__1_0.distcp", "a file of the same name");
+    refuses("holds '__1_0.distcp', which is not as it was exported");
+    CHECK(read_text_file(out / "__1_0.distcp") == "a file of the same name");
+    std::filesystem::remove(out / ".fsdp-export.json");
+    refuses("is no earlier export");
+
+    std::filesystem::remove_all(out);
+    test::copy_alone(source, two, out);
+    std::filesystem::permissions(out, std::filesystem::perms::owner_all);
+    std::filesystem::create_directory_symlink("dcp", directory / "link");
+    test::copy_alone(source, one, directory / "link", overwrite);
+    CHECK(std::filesystem::is_symlink(directory / "link"));
+    CHECK(std::filesystem::status(out).permissions() == std::filesystem::perms::owner_all);
+    CHECK(test::names_in(out) == std::set<std::string>{".fsdp-export.json", ".metadata", "__0_0.distcp"});
+    test::check_same_tensors(source, *open_source(out));
+    CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "link"});
+  }
+
+  TEST_CASE("copy: an export that a kill left set aside gets its name back") {
+    const auto source = sample();
+    const test::TempDir directory;
+    DcpTarget dcp({1, {}, {}});
+    test::copy_alone(source, dcp, directory / "dcp");
+    std::filesystem::rename(directory / "dcp", directory / ".dcp.tmp-17.old");
+    CHECK_THROWS_WITH_AS(test::copy_alone(source, dcp, directory / "dcp"), doctest::Contains("exists"), UsageError);
+    test::check_same_tensors(source, *open_source(directory / "dcp"));
+    // What came into a replaced export at the last moment is handed on.
+    std::filesystem::create_directory(directory / "new");
+    test::write_file(directory / "dcp" / "late.txt", "mine");
+    remove_export(directory / "dcp", directory / "new");
+    CHECK(test::names_in(directory.path()) == std::set<std::string>{"new"});
+    CHECK(read_text_file(directory / "new" / "late.txt") == "mine");
   }
 
   TEST_CASE("copy: never replaces its own input") {

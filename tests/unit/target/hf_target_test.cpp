@@ -42,7 +42,7 @@ TEST_SUITE("target/hf_target") {
 
     HfTarget one({5408, {}, {}});
     test::copy_alone(source, one, directory / "one");
-    CHECK(test::names_in(directory / "one") == std::set<std::string>{"model.safetensors"});
+    CHECK(test::names_in(directory / "one") == std::set<std::string>{".fsdp-export.json", "model.safetensors"});
     CHECK(SafetensorsReader(directory / "one" / "model.safetensors").metadata().at("format") == "pt");
   }
 
@@ -63,7 +63,7 @@ TEST_SUITE("target/hf_target") {
     CHECK(text("tokenizer.json") == read_text_file(first / "tokenizer.json"));
     CHECK(text("merges.txt") == "m");
     CHECK(text("generation_config.json") == "{\"given\": true}");
-    CHECK(test::names_in(directory / "hf").size() == 5);
+    CHECK(test::names_in(directory / "hf").size() == 6);
   }
 
   TEST_CASE("HfTarget: leaves out the output layer that config.json says is tied, if it is") {

@@ -1,0 +1,23 @@
+#pragma once
+// Whether --save-final-full and --save-final-hf may be written where they are to go: known before hours of training.
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+struct FinalOutputs {
+  std::filesystem::path full;           ///< file; empty: none
+  std::filesystem::path hf;             ///< directory, without a slash at its end; empty: none
+  std::filesystem::path run_directory;  ///< need not exist yet
+  /// What the run reads, with the option that names it: files and directories.
+  std::vector<std::pair<std::string, std::filesystem::path>> inputs;
+};
+
+/// Nothing of the run's inputs, of its own files and of what others put there may be replaced: a directory must be new,
+/// empty or an earlier export. Makes the folders above the outputs. For one rank only.
+/// \throws UsageError naming option, path and what lies there; IoError when it cannot be written
+void check_final_outputs(const FinalOutputs& outputs);
+
+}  // namespace fsdp
