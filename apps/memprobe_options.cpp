@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "apps/app_main.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/local_snapshot.hpp"
 
@@ -147,7 +147,7 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
                         choice.batch_size,
                         format_count_of(options.total_batch_size / per_round, "micro-batch", "micro-batches"));
   }
-  replace_file(a.plan_file, text + app.config_to_str(false, false));
+  write_output(a.plan_file, text + app.config_to_str(false, false));
 }
 
 }  // namespace fsdp

@@ -17,9 +17,11 @@ namespace {
   throw IoError(path.string() + ": cannot " + what + ": " + std::strerror(error));
 }
 
-int open_or_fail(const std::filesystem::path& path, int flags, const char* what) {
+/// \param shown  the name for messages, where it is another
+int open_or_fail(const std::filesystem::path& path, int flags, const char* what,
+                 const std::filesystem::path& shown = {}) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-  if (fd < 0) fail(what, path, errno);
+  if (fd < 0) fail(what, shown.empty() ? path : shown, errno);
   return fd;
 }
 
@@ -58,6 +60,32 @@ int open_private(const std::filesystem::path& path, int flags) {
     refuse_foreign(path, what);
   }
   return fd;
+}
+
+void write_all(int fd, std::span<const std::byte> data, const std::filesystem::path& shown) {
+  std::size_t done = 0;
+  while (done < data.size()) {
+    const auto n = ::write(fd, data.data() + done, data.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write", shown, errno);
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+/// \param mode   0: what umask leaves
+/// \param shown  the name for messages
+void write_synced(const std::filesystem::path& path, mode_t mode, std::string_view text,
+                  const std::filesystem::path& shown) {
+  const int fd = open_or_fail(path, O_RDWR | O_CREAT | O_TRUNC, "create", shown);
+  try {
+    if (mode != 0) ::fchmod(fd, mode);
+    write_all(fd, std::as_bytes(std::span(text.data(), text.size())), shown);
+    if (::fsync(fd) != 0 && errno != EINVAL && errno != EROFS) fail("sync", shown, errno);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  if (::close(fd) != 0) fail("close", shown, errno);
 }
 
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
@@ -131,15 +159,7 @@ void File::read_at(std::uint64_t offset_bytes, std::span<std::byte> out) const {
   }
 }
 
-void File::write(std::span<const std::byte> data) {
-  std::size_t done = 0;
-  while (done < data.size()) {
-    const auto n = ::write(fd_, data.data() + done, data.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("write", path_, errno);
-    done += static_cast<std::size_t>(n);
-  }
-}
+void File::write(std::span<const std::byte> data) { write_all(fd_, data, path_); }
 
 void File::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
 
@@ -188,11 +208,13 @@ bool is_private_file(const std::filesystem::path& path) {
 
 void replace_file(const std::filesystem::path& path, std::string_view text) {
   const auto temporary = temporary_sibling(path);
+  struct stat old {};
+  const bool exists = ::lstat(path.c_str(), &old) == 0;
+  if (exists && !S_ISREG(old.st_mode) && !S_ISLNK(old.st_mode) && !S_ISDIR(old.st_mode)) {
+    throw IoError(path.string() + ": is no regular file and is not replaced");
+  }
   try {
-    File file = File::create(temporary);
-    file.write(text);
-    file.sync();
-    file.close();
+    write_synced(temporary, exists && S_ISREG(old.st_mode) ? old.st_mode & 0777 : 0, text, path);
     std::filesystem::rename(temporary, path);
     sync_name_of(path);
   } catch (const std::filesystem::filesystem_error& error) {

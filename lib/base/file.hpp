@@ -72,7 +72,9 @@ std::string read_text(const File& file, std::uint64_t limit_bytes = 1ull << 30);
 bool is_private_file(const std::filesystem::path& path);
 
 /// Writes `text` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: readers, and a disk
-/// whose power failed, have the old or the new file.
+/// whose power failed, have the old or the new file. A regular file's mode stays, a link is replaced itself. For files
+/// that a user names see lib/base/output_file.hpp.
+/// \throws IoError naming `path`, also when a device, a pipe or a socket has that name
 void replace_file(const std::filesystem::path& path, std::string_view text);
 
 /// Makes `link` a symlink to `target` (taken as it is, so it may be relative), replacing an old link by rename.

@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/output_file.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -52,15 +53,15 @@ void throw_not_written(const std::filesystem::path& file, const std::exception& 
 }
 
 TokenFileOutput::TokenFileOutput(const std::filesystem::path& file, const TokenFileNotes& notes)
-    : file_(file),
-      temporary_(directory_of(file) / ("." + file.filename().string() + "." + std::to_string(::getpid()) + ".tmp")),
+    : file_(seekable_output(file)),
+      temporary_(directory_of(file_) / ("." + file_.filename().string() + "." + std::to_string(::getpid()) + ".tmp")),
       vocab_size_(notes.vocab_size),
       element_bytes_(notes.vocab_size <= 65536 ? 2 : 4) {
   if (vocab_size_ < 1) throw UsageError("a vocabulary of " + std::to_string(vocab_size_) + " ids");
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) throw UsageError(file.string() + ": is a directory, name a file");
-  if (!std::filesystem::is_directory(directory_of(file), error)) {
-    throw IoError(file.string() + ": there is no directory " + directory_of(file).string() + " to write it to");
+  if (!std::filesystem::is_directory(directory_of(file_), error)) {
+    throw IoError(file.string() + ": there is no directory " + directory_of(file_).string() + " to write it to");
   }
   try {
     writing(file_, [&] { create(notes); });
@@ -121,6 +122,7 @@ void TokenFileOutput::put_attribute(const char* name, std::int64_t value) const 
 void TokenFileOutput::commit() {
   check_hdf5(handle_.close(), temporary_, "complete the file");
   File::open_read(temporary_).sync();
+  keep_mode(file_, temporary_);
   std::filesystem::rename(temporary_, file_);
   sync_directory(directory_of(file_));
 }

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/base/file.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/probe/bf16_compare.hpp"
 #include "lib/probe/bf16_nccl_log.hpp"
 #include "lib/probe/bf16_reduce.hpp"
@@ -195,7 +195,7 @@ Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, cons
   if (world.rank() == 0) {
     result.table = bf16_table(ranks, answer);
     report = bf16_json(ranks, answer);
-    if (!options.exclude_file.empty()) replace_file(options.exclude_file, exclude_list(answer));
+    if (!options.exclude_file.empty()) write_output(options.exclude_file, exclude_list(answer));
   }
   world.barrier();
   return result;

@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/target/export_record.hpp"
 
@@ -39,8 +40,8 @@ void check_run_directory(const Output& output, const fs::path& run_directory) {
   const auto first = way->begin()->string();
   if (first.starts_with(".") || first.starts_with("previous-") ||
       std::find(kept_names.begin(), kept_names.end(), first) != kept_names.end()) {
-    refuse(output, fmt::format("the run keeps its own files in {}; choose another name",
-                               (run_directory / first).string()));
+    refuse(output,
+           fmt::format("the run keeps its own files in {}; choose another name", (run_directory / first).string()));
   }
 }
 
@@ -81,8 +82,9 @@ void check(const Output& output, const FinalOutputs& outputs) {
   if (output.is_directory) {
     const auto obstacle = export_obstacle(output.path);
     if (!obstacle.empty()) refuse(output, obstacle);
-  } else if (fs::is_directory(output.path, error)) {
-    refuse(output, "is a directory");
+  } else {
+    if (fs::is_directory(output.path, error)) refuse(output, "is a directory");
+    seekable_output(output.path);
   }
   check_writable(output);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/base/file.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/run/evaluate.hpp"
 #include "lib/run/finetune_job.hpp"
@@ -176,7 +177,7 @@ void FinetuneJob::write_trace() {
   std::string text = "[";
   for (std::size_t r = 0; r < parts.size(); ++r) text += (r == 0 ? "\n" : ",\n") + parts[r];
   try {
-    replace_file(options_.runtime.trace_file, text + "\n]\n");
+    write_output(options_.runtime.trace_file, text + "\n]\n");
   } catch (const std::exception& error) {
     log_.warning(fmt::format("no trace: {}", error.what()));  // the training is worth more
     return;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lib/base/file.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/plot/memory_timeline.hpp"
 #include "lib/run/memprobe_job.hpp"
@@ -44,7 +44,7 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
     timeline.limit_bytes = static_cast<double>(budget.card->total_bytes);
     timeline.limit_name = fmt::format("{}: {}", budget.card->name, format_bytes(timeline.limit_bytes));
   }
-  replace_file(file, svg ? memory_timeline_svg(timeline) : memory_timeline_png(timeline));
+  write_output(file, svg ? memory_timeline_svg(timeline) : memory_timeline_png(timeline));
 }
 
 }  // namespace fsdp::detail

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/target/export_record.hpp"
 
@@ -79,11 +80,15 @@ OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::p
   // A link stays one: what it leads to is replaced.
   if (is_directory_ && fs::is_directory(output_, ignored)) output_ = fs::canonical(output_, ignored);
   if (is_directory_) restore_export(output_);
+  if (!is_directory_) {
+    for (const auto& file : layout_.files) destinations_.push_back(seekable_output(output_.parent_path() / file.name));
+    output_ = seekable_output(output_);
+  }
   parent_ = output_.has_parent_path() ? output_.parent_path() : fs::path(".");
   if (is_directory_) {
     check_target(output_, overwrite);
   } else {
-    for (const auto& file : layout_.files) check_target(parent_ / file.name, overwrite);
+    for (const auto& path : destinations_) check_target(path, overwrite);
   }
   check_input(source);
   make_temporary();
@@ -114,7 +119,7 @@ void OutputPlace::check_input(const Source& source) const {
   if (is_directory_) {
     written.push_back(output_);
   } else {
-    for (const auto& file : layout_.files) written.push_back(parent_ / file.name);
+    written = destinations_;
   }
   for (const auto& file : source.info().files) {
     for (const auto& path : written) {
@@ -202,8 +207,9 @@ void OutputPlace::publish(bool sync) {
     publish_directory();
   } else {
     // The file that was asked for comes last: it is there only when what belongs to it is.
-    for (auto file = layout_.files.rbegin(); file != layout_.files.rend(); ++file) {
-      rename_or_fail(temporary_ / file->name, parent_ / file->name);
+    for (auto i = layout_.files.size(); i-- > 0;) {
+      keep_mode(destinations_[i], temporary_ / layout_.files[i].name);
+      rename_or_fail(temporary_ / layout_.files[i].name, destinations_[i]);
     }
   }
   if (sync) sync_directory(parent_);

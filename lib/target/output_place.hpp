@@ -38,6 +38,7 @@ class OutputPlace {
 
   const Layout& layout_;
   std::filesystem::path output_, parent_, temporary_;
+  std::vector<std::filesystem::path> destinations_;  ///< of the files, where the output is no directory
   bool is_directory_;
 };
 
