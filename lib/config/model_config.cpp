@@ -61,12 +61,9 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
   const auto type = config_detail::field_or(json, "model_type", std::string("mingpt"), source);
   if (type == "llama") return config_detail::llama_from_json(json, source);
-  if (type == "gpt2") {
-    throw FormatError(source +
-                      ": model_type 'gpt2' stores its matrices transposed: fsdp-ckpt-convert makes a minGPT of it");
-  }
+  if (type == "gpt2") return config_detail::gpt2_from_json(json, source);
   if (type != "mingpt") {
-    throw FormatError(source + ": model_type '" + type + "' is not supported; supported: mingpt, llama");
+    throw FormatError(source + ": model_type '" + type + "' is not supported; supported: gpt2, llama, mingpt");
   }
   ModelConfig config;
   config.num_layers = field<std::int64_t>(json, "n_layer", source);

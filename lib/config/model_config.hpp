@@ -39,7 +39,8 @@ struct ModelConfig {
   void validate() const;
 };
 
-/// \throws FormatError naming `source` and the field that is missing or wrong
+/// Accepts our own fields and Hugging Face's of model_type gpt2 (a minGPT, whose directory keeps the matrices
+/// transposed) and llama. \throws FormatError naming `source` and the field that is missing or wrong
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json model_config_to_json(const ModelConfig& config);
 /// Reads DIR/config.json, or the file itself.
@@ -48,7 +49,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file);
 /// The config.json with which Hugging Face's transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is
 /// GPT-2's gelu_new, and LlamaForCausalLM. Pure ASCII; the caller adds what it alone knows (torch_dtype).
 nlohmann::json hf_config(const ModelConfig& config);
-/// The inverse. Accepts model_type gpt2 (as a minGPT of the same mathematics) and llama, and our own mingpt.
+/// The inverse: model_config_from_json() of JSON that must have a model_type.
 /// \throws FormatError naming `source` and the field whose value our models do not have
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source);
 

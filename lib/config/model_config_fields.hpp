@@ -32,6 +32,8 @@ T field_or(const nlohmann::json& json, const char* name, T otherwise, const std:
 /// ModelConfig::validate() for what a file says. \throws FormatError naming `source`
 void validate(const ModelConfig& config, const std::string& source);
 
+/// A config.json with model_type gpt2: a minGPT of the same mathematics. \throws FormatError
+ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source);
 /// A config.json with model_type llama, as transformers 4 and 5 write it. \throws FormatError
 ModelConfig llama_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json llama_to_json(const ModelConfig& config);

@@ -35,7 +35,9 @@ nlohmann::json gpt2_config(const ModelConfig& config) {
   return json;
 }
 
-ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source) {
+}  // namespace
+
+ModelConfig config_detail::gpt2_from_json(const nlohmann::json& json, const std::string& source) {
   const auto require = [&](bool good, const char* name, const std::string& wanted) {
     if (!good) {
       throw FormatError(source + ": field '" + name + "' is " + json.at(name).dump() + "; a minGPT has " + wanted);
@@ -64,8 +66,6 @@ ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source
   return config;
 }
 
-}  // namespace
-
 nlohmann::json hf_config(const ModelConfig& config) {
   if (config.architecture == Architecture::mingpt) return gpt2_config(config);
   auto json = config_detail::llama_to_json(config);
@@ -76,10 +76,8 @@ nlohmann::json hf_config(const ModelConfig& config) {
 
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
-  const auto type = field<std::string>(json, "model_type", source);
-  if (type == "gpt2") return gpt2_from_json(json, source);
-  if (type == "llama" || type == "mingpt") return model_config_from_json(json, source);
-  throw FormatError(source + ": model_type '" + type + "' is not supported; supported: gpt2, llama, mingpt");
+  field<std::string>(json, "model_type", source);  // ours may leave it out, theirs not
+  return model_config_from_json(json, source);
 }
 
 }  // namespace fsdp

@@ -22,6 +22,7 @@ struct ConvertOptions {
   int shards = 0;              ///< 0: not given
   std::string max_shard_size;  ///< empty: not given
   std::string config_from;
+  std::string tokenizer;  ///< of hf: "gpt2" or a directory; empty: config_from's, the input's, or what its run recorded
   bool sync = false, overwrite = false, dry_run = false;
   // How.
   int jobs = 0;

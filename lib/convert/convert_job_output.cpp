@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lib/base/file.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/convert/export_tokenizer.hpp"
 #include "lib/convert/output_kind.hpp"
 #include "lib/convert/progress.hpp"
 #include "lib/target/copy.hpp"
@@ -18,6 +20,7 @@
 #include "lib/target/run_json.hpp"
 #include "lib/target/safetensors_target.hpp"
 #include "lib/target/torch_target.hpp"
+#include "lib/tokenizer/tokenizer_files.hpp"
 
 namespace fsdp {
 namespace {
@@ -83,6 +86,54 @@ std::string main_dtype(const Source& source) {
   return most == bytes.end() ? "float32" : std::string(most->first);
 }
 
+/// The model_type of a directory's config.json; nothing where there is none.
+std::optional<std::string> model_type_of(const std::filesystem::path& directory) {
+  std::error_code error;
+  const auto file = directory / "config.json";
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  const auto text = read_text_file(file, 1u << 20);
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const bool has_type = json.is_object() && json.contains("model_type") && json["model_type"].is_string();
+  return has_type ? json["model_type"].get<std::string>() : "";
+}
+
+/// The input's or --config-from's goes along, unless it says GPT-2 of a minGPT that keeps its names and matrices, or
+/// the reverse.
+void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const InputOptions& input,
+                const Source& source, const Logger& log) {
+  const bool is_mingpt = model && model->architecture == Architecture::mingpt;
+  const bool keeps_names = input.map == "none" || (input.map.empty() && !input.rename.empty());
+  for (const auto& directory : hf.carry_from) {
+    const auto type = model_type_of(directory);
+    if (!type) continue;
+    if (!is_mingpt || (*type == "gpt2") != keeps_names) return;
+    break;
+  }
+  if (model) {
+    auto config = is_mingpt && keeps_names ? model_config_to_json(*model) : hf_config(*model);
+    config["torch_dtype"] = main_dtype(source);
+    hf.files["config.json"] = config.dump(2) + "\n";
+    return;
+  }
+  log.warning(
+      "no config.json is known, without which transformers does not open the output: give --config-from DIR or "
+      "--model-config FILE");
+}
+
+void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
+                   const ConvertOptions& options, const Logger& log) {
+  const auto has_one = [](const auto& directory) { return tokenizer_kind(directory) != TokenizerKind::none; };
+  if (options.tokenizer.empty() && std::any_of(hf.carry_from.begin(), hf.carry_from.end(), has_one)) return;
+  const auto name = options.tokenizer.empty() ? recorded_tokenizer(original) : options.tokenizer;
+  auto tokenizer = find_export_tokenizer(name, model ? model->vocab_size : 0);
+  if (!tokenizer.missing.empty()) {
+    log.warning("no tokenizer goes along: " + tokenizer.missing + " (--config-from DIR names a directory with one)");
+    return;
+  }
+  for (auto& [file, bytes] : tokenizer.files) hf.files[file] = std::move(bytes);
+  hf.tokenizer_from = tokenizer.directory.value_or("");
+}
+
 std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original, const Source& source,
                                        const Logger& log) {
   HfTargetOptions hf;
@@ -94,19 +145,9 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
     hf.carry_from.emplace_back(options.config_from);
   }
   if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
-  const bool has_config = std::any_of(hf.carry_from.begin(), hf.carry_from.end(), [](const auto& directory) {
-    return std::filesystem::exists(directory / "config.json");
-  });
-  if (has_config) return std::make_unique<HfTarget>(std::move(hf));
-  if (const auto model = known_model(original, options.input)) {
-    auto config = hf_config(*model);
-    config["torch_dtype"] = main_dtype(source);
-    hf.files["config.json"] = config.dump(2) + "\n";
-  } else {
-    log.warning(
-        "no config.json is known, without which transformers does not open the output: give --config-from DIR or "
-        "--model-config FILE");
-  }
+  const auto model = known_model(original, options.input);
+  add_config(hf, model, options.input, source, log);
+  add_tokenizer(hf, model, original, options, log);
   return std::make_unique<HfTarget>(std::move(hf));
 }
 

@@ -150,6 +150,7 @@ bool FinetuneJob::save_hf(const std::filesystem::path& checkpoint) {
   options.to = "hf";
   options.overwrite = true;
   options.sync = true;
+  options.tokenizer = tokenizer_name_;
   options.job.quiet = true;
   options.job.json = true;  // nothing on stdout
   auto weights = options_.model.directory;

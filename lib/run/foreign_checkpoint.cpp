@@ -10,6 +10,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/formats/torch_blob.hpp"
+#include "lib/run/model_source.hpp"
 
 namespace fsdp {
 namespace {
@@ -54,7 +55,8 @@ bool is_ours_without_manifest(const std::filesystem::path& path) {
 
 }  // namespace
 
-ForeignCheckpoint::ForeignCheckpoint(const std::filesystem::path& path) : path_(path), source_(open_source(path)) {
+ForeignCheckpoint::ForeignCheckpoint(const std::filesystem::path& path)
+    : path_(path), source_(open_model_source(path)) {
   for (std::size_t i = 0; i < source_->tensors().size(); ++i)
     tensors_.emplace(without_wrappers(source_->tensors()[i].name), i);
   for (std::size_t i = 0; i < source_->values().size(); ++i)

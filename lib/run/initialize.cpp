@@ -7,12 +7,17 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <map>
+#include <memory>
 #include <numbers>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/formats/safetensors.hpp"
+#include "lib/run/model_source.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
@@ -51,8 +56,45 @@ bool is_known_buffer(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
+/// A model's tensors in files, however they are stored.
+class StoredWeights {
+ public:
+  explicit StoredWeights(const std::filesystem::path& directory) {
+    if (!is_gpt2_directory(directory)) {
+      plain_.emplace(directory);
+      for (const auto& [name, entry] : plain_->tensors()) tensors_[name] = {entry.dtype, entry.shape, 0};
+      return;
+    }
+    source_ = open_model_source(directory);
+    for (std::size_t i = 0; i < source_->tensors().size(); ++i) {
+      const auto& tensor = source_->tensors()[i];
+      tensors_[tensor.name] = {tensor.dtype, tensor.shape, i};
+    }
+  }
+
+  struct Tensor {
+    DType dtype = DType::f32;
+    Shape shape;
+    std::size_t number = 0;  ///< in source_
+  };
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+
+  void read_rows(const std::string& name, std::int64_t first, std::int64_t count, const at::Tensor& out) const {
+    const std::span bytes(static_cast<std::byte*>(out.data_ptr()), static_cast<std::size_t>(out.nbytes()));
+    if (plain_) return plain_->read_rows(name, first, count, bytes);
+    const auto row = static_cast<std::uint64_t>(out.numel() / count);
+    source_->read(tensors_.at(name).number, static_cast<std::uint64_t>(first) * row,
+                  static_cast<std::uint64_t>(out.numel()), bytes, nullptr);
+  }
+
+ private:
+  std::optional<SafetensorsModel> plain_;
+  std::unique_ptr<Source> source_;  // of a GPT-2, whose matrices are turned on the way
+  std::map<std::string, Tensor> tensors_;
+};
+
 /// A tensor without a place means that config.json describes another model.
-void check_all_used(const SafetensorsModel& model, const ModelConfig& config, const std::filesystem::path& directory) {
+void check_all_used(const StoredWeights& model, const ModelConfig& config, const std::filesystem::path& directory) {
   std::set<std::string> known;
   for (const auto& spec : parameter_table(config)) known.insert(spec.name);
   for (const auto& [name, original] : tied_names(config)) known.insert(name);
@@ -88,7 +130,7 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
 
 void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::path& directory) {
   const at::NoGradGuard no_grad;
-  const SafetensorsModel model(directory);
+  const StoredWeights model(directory);
   check_all_used(model, runtime.decoder().config, directory);
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
@@ -109,8 +151,7 @@ void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::p
     const auto range = engine.range(i);
     if (range.num_rows == 0) continue;
     auto values = at::empty(layout.shape_with_rows(range.num_rows), to_scalar_type(entry->second.dtype));
-    model.read_rows(layout.name, range.first_row, range.num_rows,
-                    {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
+    model.read_rows(layout.name, range.first_row, range.num_rows, values);
     engine.master(i).narrow(0, 0, range.num_rows).copy_(values);
   }
   engine.publish_parameters();

@@ -11,7 +11,8 @@ namespace fsdp {
 /// Normal numbers by Box and Muller from counter-based splitmix64 bits, computed in float64.
 void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed);
 
-/// Reads DIR/model.safetensors (or its index), each rank only its rows; float32, bf16 and fp16 are converted.
+/// Reads DIR/model.safetensors (or its index), each rank only its rows (of a GPT-2, whose matrices are transposed, a
+/// buffer at a time); float32, bf16 and fp16 are converted.
 /// \throws FormatError naming a parameter that is missing or has another shape
 void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::path& directory);
 

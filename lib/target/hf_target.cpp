@@ -16,19 +16,18 @@
 namespace fsdp {
 namespace {
 
-constexpr std::array carried_names{"config.json",
-                                   "generation_config.json",
-                                   "tokenizer.json",
-                                   "tokenizer_config.json",
-                                   "special_tokens_map.json",
-                                   "added_tokens.json",
-                                   "vocab.json",
-                                   "merges.txt",
-                                   "vocab.txt",
-                                   "tokenizer.model",
-                                   "spiece.model",
-                                   "chat_template.jinja",
-                                   "chat_template.json"};
+constexpr std::array config_names{"config.json", "generation_config.json"};
+constexpr std::array tokenizer_names{"tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "vocab.txt",
+                                     "tokenizer.model",
+                                     "spiece.model",
+                                     "chat_template.jinja",
+                                     "chat_template.json"};
 constexpr std::uint64_t carried_limit_bytes = 256u << 20;
 
 struct Tie {
@@ -106,13 +105,18 @@ std::string shard_name(std::size_t index, std::size_t count) {
 
 std::map<std::string, std::string> HfTarget::carried_files() const {
   auto files = options_.files;
-  for (const auto& directory : options_.carry_from) {
-    for (const auto* name : carried_names) {
+  const auto carry = [&](const std::filesystem::path& directory, std::span<const char* const> names) {
+    for (const auto* name : names) {
       const auto path = directory / name;
       if (files.contains(name) || !std::filesystem::is_regular_file(path)) continue;
       files[name] = read_text_file(path, carried_limit_bytes);
     }
+  };
+  for (const auto& directory : options_.carry_from) {
+    carry(directory, config_names);
+    if (!options_.tokenizer_from) carry(directory, tokenizer_names);
   }
+  if (options_.tokenizer_from && !options_.tokenizer_from->empty()) carry(*options_.tokenizer_from, tokenizer_names);
   return files;
 }
 

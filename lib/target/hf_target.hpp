@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct HfTargetOptions {
   std::vector<std::filesystem::path> carry_from;
   /// Files whose content is given: they win over those in carry_from.
   std::map<std::string, std::string> files;
+  /// The tokenizer's files are those in here, or among `files`, and none of carry_from.
+  std::optional<std::filesystem::path> tokenizer_from;
 };
 
 /// A directory as transformers' save_pretrained() writes it: model.safetensors, or several files with an index,

@@ -157,8 +157,7 @@ TEST_SUITE("config/model_config") {
                            {{"rope_parameters", 3}},
                            {{"num_attention_heads", 1 << 14}, {"num_key_value_heads", 1}, {"head_dim", 1 << 16}},
                            {{"model_type", "bert"}},
-                           {{"model_type", 5}},
-                           {{"model_type", "gpt2"}}}) {
+                           {{"model_type", 5}}}) {
       CAPTURE(change.dump());
       try {
         llama(change);

@@ -1,0 +1,20 @@
+#pragma once
+// A tokenizer as files in a directory: which kind they are of, and those of the built-in one.
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace fsdp {
+
+enum class TokenizerKind { none, sentencepiece, json, byte_level };
+
+/// tokenizer.model is preferred, else tokenizer.json, else vocab.json with merges.txt.
+TokenizerKind tokenizer_kind(const std::filesystem::path& directory);
+
+/// Ids of the built-in tokenizer, "gpt2".
+inline constexpr int gpt2_vocab_size = 50257;
+
+/// Names and contents of the files with which others, transformers too, open GPT-2's tokenizer.
+std::map<std::string, std::string> gpt2_tokenizer_files();
+
+}  // namespace fsdp
