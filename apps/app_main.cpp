@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <new>
@@ -40,6 +41,21 @@ std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
   }
   const auto nearest = unknown.empty() ? std::string() : nearest_option(app, unknown);
   return nearest.empty() ? "" : fmt::format("; did you mean {}{}?", unknown.starts_with("--") ? "--" : "", nearest);
+}
+
+/// CLI11 would open a pipe and wait for a writer.
+void refuse_piped_config(int argc, char** argv) {
+  constexpr std::string_view option = "--config";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    std::string_view file;
+    if (word == option && i + 1 < argc) file = argv[i + 1];
+    if (word.starts_with("--config=")) file = word.substr(option.size() + 1);
+    std::error_code error;
+    if (!file.empty() && std::filesystem::is_fifo(file, error)) {
+      throw CLI::FileError(std::string(option) + " " + std::string(file) + ": is a pipe, a regular file is needed");
+    }
+  }
 }
 
 }  // namespace
@@ -103,6 +119,7 @@ int print_config(const CLI::App& app) {
 int parse(CLI::App& app, int argc, char** argv) {
   check_numbers(app);
   try {
+    refuse_piped_config(argc, argv);
     app.parse(argc, argv);
     return -1;
   } catch (const CLI::ParseError& error) {

@@ -88,6 +88,16 @@ void write_synced(const std::filesystem::path& path, mode_t mode, std::string_vi
   if (::close(fd) != 0) fail("close", shown, errno);
 }
 
+/// Inputs are read at any place and more than once; a pipe could also keep a program waiting for ever.
+void require_regular(const std::filesystem::path& path, const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return;
+  const char* kind = S_ISDIR(status.st_mode)    ? "a directory"
+                     : S_ISFIFO(status.st_mode) ? "a pipe"
+                     : S_ISSOCK(status.st_mode) ? "a socket"
+                                                : "a device";
+  throw FormatError(path.string() + ": is " + kind + ", a regular file is needed");
+}
+
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
   return path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
 }
@@ -95,10 +105,17 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 }  // namespace
 
 File File::open_read(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not even opened: that would tell the other end of a pipe that there is a reader.
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) require_regular(path, status);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) throw MissingInput(path.string() + ": cannot open: " + std::strerror(ENOENT));
   if (fd < 0) fail("open", path, errno);
-  return {fd, path};
+  File file(fd, path);
+  if (::fstat(fd, &status) != 0) fail("stat", path, errno);
+  require_regular(path, status);  // what it is now
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  return file;
 }
 File File::create(const std::filesystem::path& path) {
   return {open_or_fail(path, O_RDWR | O_CREAT | O_TRUNC, "create"), path};

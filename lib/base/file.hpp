@@ -12,7 +12,7 @@ namespace fsdp {
 /// Owns a file descriptor.
 class File {
  public:
-  /// \throws IoError naming path and reason
+  /// Never waits. \throws IoError naming path and reason; FormatError for a pipe, a device or a directory
   static File open_read(const std::filesystem::path& path);
   /// Creates or truncates.
   static File create(const std::filesystem::path& path);

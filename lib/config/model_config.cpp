@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/config/model_config_fields.hpp"
@@ -102,8 +103,9 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(directory_or_file, ignored);
   const auto path = is_file ? directory_or_file : directory_or_file / "config.json";
+  const auto text = read_text_file(path, 1u << 20);
   try {
-    return model_config_from_json(nlohmann::json::parse(read_text_file(path, 1u << 20)), path.string());
+    return model_config_from_json(nlohmann::json::parse(bounded_json(text, path.string())), path.string());
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), error.byte, "not valid JSON");
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 
@@ -112,7 +113,7 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
   const auto text = read_text_file(path, 64u << 20);
   RunManifest manifest;
   try {
-    auto json = nlohmann::json::parse(text);
+    auto json = nlohmann::json::parse(bounded_json(text, path.string()));
     const auto saved = json.at("checksum").get<std::uint32_t>();
     json.erase("checksum");
     if (checksum(json.dump()) != saved)

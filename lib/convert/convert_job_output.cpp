@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
@@ -92,7 +93,7 @@ std::optional<std::string> model_type_of(const std::filesystem::path& directory)
   const auto file = directory / "config.json";
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   const auto text = read_text_file(file, 1u << 20);
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = nlohmann::json::parse(bounded_json(text, file.string()), nullptr, false);
   const bool has_type = json.is_object() && json.contains("model_type") && json["model_type"].is_string();
   return has_type ? json["model_type"].get<std::string>() : "";
 }

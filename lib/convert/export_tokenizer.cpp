@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/file.hpp"
 #include "lib/tokenizer/tokenizer_files.hpp"
 
@@ -15,7 +16,8 @@ constexpr std::uint64_t limit_bytes = 64u << 20;
 std::string of_manifest(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return "";
-  const auto run = nlohmann::json::parse(read_text_file(file, limit_bytes), nullptr, false);
+  const auto text = read_text_file(file, limit_bytes);
+  const auto run = nlohmann::json::parse(bounded_json(text, file.string()), nullptr, false);
   const nlohmann::json::json_pointer place("/data/tokenizer");
   return run.is_object() && run.contains(place) && run[place].is_string() ? run[place].get<std::string>() : "";
 }

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/convert/local_state.hpp"
@@ -14,7 +15,8 @@ namespace {
 nlohmann::json read_json(const std::filesystem::path& file) {
   constexpr std::uint64_t kMost = 64u << 20;
   try {
-    return nlohmann::json::parse(read_text_file(file, kMost));
+    const auto text = read_text_file(file, kMost);
+    return nlohmann::json::parse(bounded_json(text, file.string()));
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(file.string(), error.byte, "not valid JSON");
   }

@@ -75,6 +75,9 @@ Paths data_files(const Paths& inputs) {
       throw MissingInput(input.string() + ": " + (error ? error.message() : "No such file or directory"));
     }
     if (!std::filesystem::is_directory(status)) {
+      if (!std::filesystem::is_regular_file(status)) {
+        throw FormatError(input.string() + ": is a pipe or a device, a regular file is needed");
+      }
       files.push_back(input);
       continue;
     }

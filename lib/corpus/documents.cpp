@@ -36,7 +36,6 @@ std::string lower_suffix(const std::filesystem::path& file) {
 
 std::string first_bytes(const std::filesystem::path& file) {
   const auto handle = File::open_read(file);
-  if (!std::filesystem::is_regular_file(file)) throw IoError(file.string() + ": is not a regular file");
   std::string bytes(std::min<std::uint64_t>(8, handle.size_bytes()), '\0');
   handle.read_at(0, std::as_writable_bytes(std::span(bytes)));
   return bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
@@ -25,7 +26,8 @@ std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path)
   std::error_code error;
   if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return std::nullopt;
   try {
-    const auto json = nlohmann::json::parse(read_text_file(path));
+    const auto text = read_text_file(path);
+    const auto json = nlohmann::json::parse(bounded_json(text, path.string()));
     SnapshotManifest manifest;
     const auto type = json.at("type") == "dataset" ? RepoType::dataset : RepoType::model;
     manifest.repo = RepoId::parse(type, json.at("repo").get<std::string>());

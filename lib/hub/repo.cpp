@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
@@ -80,7 +81,7 @@ std::string tree_to_json(const std::vector<RemoteFile>& files) {
 
 std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text) {
   try {
-    const auto tree = nlohmann::json::parse(text);
+    const auto tree = nlohmann::json::parse(bounded_json(text, "a list of files"));
     if (tree.at("format_version") != 1) return std::nullopt;
     std::vector<RemoteFile> files;
     for (const auto& [path, entry] : tree.at("files").items()) {

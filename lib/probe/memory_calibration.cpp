@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 
@@ -14,7 +15,8 @@ constexpr const char* kFile = "memory.json";
 constexpr std::uint64_t kMostBytes = 1 << 20;
 
 MemoryOutcome read_outcome(const std::filesystem::path& file) {
-  const auto json = nlohmann::json::parse(read_text_file(file, kMostBytes), nullptr, false);
+  const auto text = read_text_file(file, kMostBytes);
+  const auto json = nlohmann::json::parse(bounded_json(text, file.string()), nullptr, false);
   if (json.is_discarded() || !json.is_object()) {
     throw FormatError(file.string() + ": is not JSON; --calibration takes memory.json of fsdp-finetune's runs");
   }

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/convert/name_map_table.hpp"
@@ -14,7 +15,8 @@ bool is_gpt2_directory(const std::filesystem::path& path) {
   std::error_code error;
   const auto config = path / "config.json";
   if (!std::filesystem::is_regular_file(config, error)) return false;
-  const auto json = nlohmann::json::parse(read_text_file(config, limit_bytes), nullptr, false);
+  const auto text = read_text_file(config, limit_bytes);
+  const auto json = nlohmann::json::parse(bounded_json(text, config.string()), nullptr, false);
   return json.is_object() && json.value("model_type", nlohmann::json()) == "gpt2";
 }
 

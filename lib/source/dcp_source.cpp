@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/formats/inside_directory.hpp"
 #include "lib/formats/torch_blob.hpp"
@@ -125,7 +126,8 @@ void DcpSource::read_run() {
   const auto path = info_.directory / "run.json";
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return;
-  const auto run = nlohmann::json::parse(read_text_file(path, max_run_json_bytes), nullptr, false);
+  const auto text = read_text_file(path, max_run_json_bytes);
+  const auto run = nlohmann::json::parse(bounded_json(text, path.string()), nullptr, false);
   if (!run.is_object() || run.value("format", nlohmann::json()) != "fsdp-run") return;  // somebody else's
   info_.producer = "fsdp-finetune";
   if (run.contains("world_size") && run["world_size"].is_number_integer()) {

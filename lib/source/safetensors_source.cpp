@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/formats/inside_directory.hpp"
 
@@ -31,7 +32,7 @@ std::vector<std::filesystem::path> files_called(const std::filesystem::path& dir
 /// The offsets of a rank's block of every tensor: {name: {"saved_offsets": [..]}}.
 std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
   const std::string file = reader.path().string();
-  const auto json = nlohmann::json::parse(reader.metadata().at(sharding_key), nullptr, false);
+  const auto json = nlohmann::json::parse(bounded_json(reader.metadata().at(sharding_key), file), nullptr, false);
   if (!json.is_object()) throw FormatError(file, 8, "DCP_SHARDING_INFO is not a JSON object");
   std::map<std::string, Shape> offsets;
   for (const auto& [name, entry] : json.items()) {
@@ -80,7 +81,8 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
 }
 
 void SafetensorsSource::add_index(const std::filesystem::path& index) {
-  const auto json = nlohmann::json::parse(read_text_file(index, max_index_bytes), nullptr, false);
+  const auto text = read_text_file(index, max_index_bytes);
+  const auto json = nlohmann::json::parse(bounded_json(text, index.string()), nullptr, false);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw FormatError(index.string() + ": is not an index of safetensors files (no weight_map)");
   }

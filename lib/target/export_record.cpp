@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 
@@ -27,7 +28,8 @@ std::optional<FileSizes> read_record(const fs::path& directory) {
   const auto file = directory / export_record_name;
   if (!fs::is_regular_file(fs::symlink_status(file, error))) return std::nullopt;
   try {
-    const auto record = nlohmann::json::parse(read_text_file(file, limit_bytes));
+    const auto text = read_text_file(file, limit_bytes);
+    const auto record = nlohmann::json::parse(bounded_json(text, file.string()));
     if (record.at("format") != format_name || record.at("version") != 1) return std::nullopt;
     return record.at("files").get<FileSizes>();
   } catch (const nlohmann::json::exception&) {
@@ -38,7 +40,8 @@ std::optional<FileSizes> read_record(const fs::path& directory) {
 }
 
 bool is_mount_point(const fs::path& directory) {
-  struct stat here {}, above {};
+  struct stat here {
+  }, above{};
   return ::stat(directory.c_str(), &here) == 0 && ::stat((directory / "..").c_str(), &above) == 0 &&
          (here.st_dev != above.st_dev || here.st_ino == above.st_ino);
 }
@@ -76,12 +79,14 @@ std::string export_obstacle(const fs::path& directory) {
     if (name == export_record_name) continue;
     const auto listed = record->find(name.string());
     if (listed == record->end()) {
-      return "holds " + quoted(name) + ", which is no part of the earlier export there: nothing in it is replaced; "
+      return "holds " + quoted(name) +
+             ", which is no part of the earlier export there: nothing in it is replaced; "
              "choose another name, or move that away first";
     }
     std::error_code failed;
     if (!fs::is_regular_file(entry.symlink_status(failed)) || entry.file_size(failed) != listed->second || failed) {
-      return "holds " + quoted(name) + ", which is not as it was exported: nothing in it is replaced; choose another "
+      return "holds " + quoted(name) +
+             ", which is not as it was exported: nothing in it is replaced; choose another "
              "name, or remove it first";
     }
   }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/target/safetensors_target.hpp"
@@ -37,7 +38,7 @@ struct Tie {
 /// The output layer that repeats the embedding, when config.json says that they are tied and both are there.
 std::optional<Tie> find_tie(const Source& source, const std::string& config, const std::string& file) {
   if (config.empty()) return std::nullopt;
-  const auto json = nlohmann::json::parse(config, nullptr, false);
+  const auto json = nlohmann::json::parse(bounded_json(config, file), nullptr, false);
   if (!json.is_object()) throw FormatError(file + ": is no JSON object, as a model's configuration must be");
   // transformers ties GPT-2's by default, Llama's not.
   const auto tied = json.find("tie_word_embeddings");

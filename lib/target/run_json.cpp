@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/formats/crc32.hpp"
@@ -22,7 +23,7 @@ std::uint32_t checksum(const nlohmann::json& manifest) {
 std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
                              std::span<const WrittenFile> files) {
   try {
-    auto manifest = nlohmann::json::parse(text);
+    auto manifest = nlohmann::json::parse(bounded_json(text, file));
     const auto saved = manifest.at("checksum").get<std::uint32_t>();
     manifest.erase("checksum");
     if (checksum(manifest) != saved) {

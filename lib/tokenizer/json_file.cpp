@@ -1,5 +1,6 @@
 #include "lib/tokenizer/json_file.hpp"
 
+#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 
@@ -7,7 +8,6 @@ namespace fsdp {
 namespace {
 
 constexpr std::uint64_t kMaxBytes = 128u << 20;  // Llama 3's tokenizer.json has 17 MB
-constexpr int kMaxDepth = 64;
 
 const nlohmann::json& null_json() {
   static const nlohmann::json null;
@@ -74,14 +74,8 @@ std::optional<std::string> JsonValue::optional_string(std::string_view key) cons
 
 nlohmann::json read_json_object(const std::filesystem::path& file) {
   const std::string text = read_text_file(file, kMaxBytes);
-  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    if (depth > kMaxDepth) {
-      throw FormatError(file.string() + ": is nested deeper than " + std::to_string(kMaxDepth) + " values");
-    }
-    return true;
-  };
   try {
-    auto json = nlohmann::json::parse(text, limit_depth);
+    auto json = nlohmann::json::parse(bounded_json(text, file.string()));
     if (!json.is_object()) throw FormatError(file.string() + ": is no JSON object {...}");
     return json;
   } catch (const nlohmann::json::parse_error& error) {

@@ -47,6 +47,14 @@ TEST_SUITE("base/file") {
     CHECK_THROWS_WITH_AS(file.read_at(1, out), doctest::Contains("at byte 3: the file ends here"), fsdp::FormatError);
   }
 
+  TEST_CASE("open_read: never waits for a pipe, and reads regular files only") {
+    TempDir dir;
+    REQUIRE(::mkfifo((dir.path / "pipe").c_str(), 0600) == 0);
+    CHECK_THROWS_WITH_AS(fsdp::File::open_read(dir.path / "pipe"), doctest::Contains("is a pipe"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(fsdp::File::open_read(dir.path), doctest::Contains("is a directory"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(fsdp::File::open_read("/dev/zero"), doctest::Contains("is a device"), fsdp::FormatError);
+  }
+
   TEST_CASE("open_read: a missing file is an I/O error that names it") {
     CHECK_THROWS_WITH_AS(fsdp::File::open_read("/nonexistent/x"), doctest::Contains("/nonexistent/x"), fsdp::IoError);
   }

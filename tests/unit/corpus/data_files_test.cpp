@@ -57,7 +57,7 @@ TEST_SUITE("corpus/data_files") {
     CHECK_THROWS_WITH_AS(kind("a.jsonl", "\x1f\x8b\x08"), doctest::Contains("gzip"), fsdp::FormatError);
     CHECK_THROWS_WITH_AS(fsdp::data_file_kind(kData / "shakespeare/test.h5"), doctest::Contains("an HDF5 file"),
                          fsdp::FormatError);
-    CHECK_THROWS_WITH_AS(fsdp::data_file_kind(dir.path()), doctest::Contains("is not a regular file"), fsdp::IoError);
+    CHECK_THROWS_WITH_AS(fsdp::data_file_kind(dir.path()), doctest::Contains("is a directory"), fsdp::FormatError);
   }
 
   TEST_CASE("plain text: one document, an empty file none") {
