@@ -76,9 +76,11 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   config.block_size = field<std::int64_t>(json, "block_size", source);
   if (json.contains("dropout")) config.dropout = field<double>(json, "dropout", source);
   if (json.contains("layer_norm_eps")) config.layer_norm_eps = field<double>(json, "layer_norm_eps", source);
-  if (!json.value("bias", true)) throw FormatError(source + ": bias = false is not supported");
-  if (!json.value("tied_head", true)) throw FormatError(source + ": tied_head = false is not supported");
-  if (json.value("gelu", std::string("tanh")) != "tanh") throw FormatError(source + ": only gelu = tanh is supported");
+  using config_detail::field_or;
+  if (!field_or(json, "bias", true, source)) throw FormatError(source + ": bias = false is not supported");
+  if (!field_or(json, "tied_head", true, source)) throw FormatError(source + ": tied_head = false is not supported");
+  if (field_or(json, "gelu", std::string("tanh"), source) != "tanh")
+    throw FormatError(source + ": only gelu = tanh is supported");
   config_detail::validate(config, source);
   return config;
 }

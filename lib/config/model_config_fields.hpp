@@ -1,8 +1,10 @@
 #pragma once
 // Shared by the readers of model configurations: typed access to JSON fields, and what is particular to Llama.
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lib/base/error.hpp"
@@ -10,16 +12,39 @@
 
 namespace fsdp::config_detail {
 
+inline constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
+inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+
+/// Of `json` as it is: a fraction, a true or a number beyond 64 bits is no whole number.
+/// \throws FormatError naming `source` and the field
+template <typename T>
+T value(const nlohmann::json& json, const char* name, const std::string& source) {
+  const auto fail = [&](const char* wanted) {
+    auto shown = json.is_structured() ? std::string(json.type_name()) : json.dump(-1, ' ', true, kReplace);
+    if (shown.size() > 100) shown.resize(100);
+    throw FormatError(source + ": field '" + name + "' is " + shown + ", expected " + wanted);
+  };
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<std::uint64_t>() > kLargest)) {
+      fail("a whole number of at most 64 bits");
+    }
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (!json.is_number()) fail("a number");
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!json.is_boolean()) fail("true or false");
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    if (!json.is_string()) fail("text");
+  }
+  return json.get<T>();
+}
+
 /// \throws FormatError naming `source` and the field when it is missing or of another type
 template <typename T>
 T field(const nlohmann::json& json, const char* name, const std::string& source) {
   const auto it = json.find(name);
   if (it == json.end()) throw FormatError(source + ": field '" + name + "' is missing");
-  try {
-    return it->get<T>();
-  } catch (const nlohmann::json::exception&) {
-    throw FormatError(source + ": field '" + name + "' is " + it->dump() + ", which is not what it should be");
-  }
+  return value<T>(*it, name, source);
 }
 
 /// As field(); a field that is absent or null has the value `otherwise`.

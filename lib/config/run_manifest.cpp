@@ -8,6 +8,7 @@
 #include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/config/model_config_fields.hpp"
 
 namespace fsdp {
 namespace {
@@ -68,12 +69,18 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
     RunManifest manifest;
     manifest.config = model_config_from_json(json.at("model"), source);
     const auto& state = json.at("state");
-    manifest.state = {state.at("step").get<std::int64_t>(), state.at("samples").get<std::int64_t>(),
-                      state.at("optimizer_steps").get<std::int64_t>(), state.at("loss_scale").get<double>(),
-                      state.at("good_steps").get<std::int64_t>()};
+    using config_detail::field;
+    manifest.state = {field<std::int64_t>(state, "step", source), field<std::int64_t>(state, "samples", source),
+                      field<std::int64_t>(state, "optimizer_steps", source), field<double>(state, "loss_scale", source),
+                      field<std::int64_t>(state, "good_steps", source)};
     manifest.options = json.value("options", nlohmann::json::object());
     manifest.data = json.value("data", nlohmann::json::object());
-    manifest.world_size = json.at("world_size").get<int>();
+    const auto world_size = field<std::int64_t>(json, "world_size", source);
+    constexpr std::int64_t kMostRanks = 1 << 24;
+    if (world_size < 1 || world_size > kMostRanks) {
+      throw FormatError(source + ": field 'world_size' is " + std::to_string(world_size) + ", which is not possible");
+    }
+    manifest.world_size = static_cast<int>(world_size);
     require_sense(manifest, source);
     return manifest;
   } catch (const nlohmann::json::exception& error) {

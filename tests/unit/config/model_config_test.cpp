@@ -157,7 +157,14 @@ TEST_SUITE("config/model_config") {
                            {{"rope_parameters", 3}},
                            {{"num_attention_heads", 1 << 14}, {"num_key_value_heads", 1}, {"head_dim", 1 << 16}},
                            {{"model_type", "bert"}},
-                           {{"model_type", 5}}}) {
+                           {{"model_type", 5}},
+                           {{"num_attention_heads", 2.5}},
+                           {{"num_attention_heads", 32.0}},
+                           {{"num_attention_heads", true}},
+                           {{"num_hidden_layers", 1ULL << 63}},
+                           {{"vocab_size", "32016"}},
+                           {{"rope_theta", true}},
+                           {{"attention_bias", 1}}}) {
       CAPTURE(change.dump());
       try {
         llama(change);
@@ -194,6 +201,10 @@ TEST_SUITE("config/model_config") {
                                                 {{"add_cross_attention", true}},
                                                 {{"tie_word_embeddings", false}},
                                                 {{"n_embd", 1LL << 61}},
+                                                {{"n_head", 2.5}},
+                                                {{"n_layer", 1ULL << 63}},
+                                                {{"n_inner", 0}},
+                                                {{"layer_norm_epsilon", "small"}},
                                                 {{"model_type", "t5"}}}) {
       auto wrong = hf;
       wrong.update(change);
