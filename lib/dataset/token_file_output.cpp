@@ -17,6 +17,11 @@ std::filesystem::path directory_of(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
+/// Where a file is until it is whole.
+std::filesystem::path hidden_sibling(const std::filesystem::path& file) {
+  return directory_of(file) / ("." + file.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+}
+
 std::string joined_lines(const std::vector<std::string>& lines) {
   std::string text;
   for (const auto& line : lines) text += (text.empty() ? "" : "\n") + line;
@@ -49,12 +54,17 @@ void append_as(std::span<const std::int32_t> ids, std::int64_t vocab_size, std::
 }  // namespace
 
 void throw_not_written(const std::filesystem::path& file, const std::exception& error) {
-  throw IoError(file.string() + ": token file not written: " + short_reason(error.what()));
+  auto reason = short_reason(error.what());
+  const auto hidden = hidden_sibling(file).string();
+  for (auto at = reason.find(hidden); at != reason.npos; at = reason.find(hidden)) {
+    reason.replace(at, hidden.size(), file.string());
+  }
+  throw IoError(file.string() + ": token file not written: " + reason);
 }
 
 TokenFileOutput::TokenFileOutput(const std::filesystem::path& file, const TokenFileNotes& notes)
     : file_(seekable_output(file)),
-      temporary_(directory_of(file_) / ("." + file_.filename().string() + "." + std::to_string(::getpid()) + ".tmp")),
+      temporary_(hidden_sibling(file_)),
       vocab_size_(notes.vocab_size),
       element_bytes_(notes.vocab_size <= 65536 ? 2 : 4) {
   if (vocab_size_ < 1) throw UsageError("a vocabulary of " + std::to_string(vocab_size_) + " ids");

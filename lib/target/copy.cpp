@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/target/agree.hpp"
@@ -36,6 +38,10 @@ T take_raw(std::string_view& text) {
   return value;
 }
 
+std::filesystem::path parent_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
 /// One conversion on one rank.
 class Copy {
  public:
@@ -61,13 +67,36 @@ class Copy {
  private:
   bool is_root() const { return group_.rank() == 0; }
 
+  /// Collective, as run_agreed(); messages name the output, not where it is until it is whole.
+  void agreed(const std::function<void()>& action) {
+    detail::run_agreed(group_, [&] {
+      try {
+        action();
+      } catch (const MissingInput&) {
+        throw;
+      } catch (const IoError& error) {
+        throw IoError(with_output_names(error.what()));
+      }
+    });
+  }
+
+  std::string with_output_names(std::string text) const {
+    const auto hidden = place_ ? hidden_ : temporary_.string();
+    if (hidden.empty()) return text;
+    const auto shown = target_.is_directory() ? output_.string() : parent_of(output_).string();
+    for (auto at = text.find(hidden); at != text.npos; at = text.find(hidden, at + shown.size())) {
+      text.replace(at, hidden.size(), shown);
+    }
+    return text;
+  }
+
   void plan() {
-    detail::run_agreed(group_, [&] { layout_ = target_.plan(source_); });
+    agreed([&] { layout_ = target_.plan(source_); });
   }
 
   /// After it is known that the output fits on the disk: a source may claim any size.
   void cut() {
-    detail::run_agreed(group_, [&] { list_ = detail::cut_pieces(source_, layout_, options_.piece_bytes); });
+    agreed([&] { list_ = detail::cut_pieces(source_, layout_, options_.piece_bytes); });
     // A rank that sees another input would write nonsense in between.
     std::vector<double> seen{static_cast<double>(list_.bytes), static_cast<double>(list_.pieces.size()),
                              -static_cast<double>(list_.bytes), -static_cast<double>(list_.pieces.size())};
@@ -78,9 +107,10 @@ class Copy {
   }
 
   void open_output() {
-    detail::run_agreed(group_, [&] {
+    agreed([&] {
       if (!is_root()) return;
       place_.emplace(source_, layout_, output_, target_.is_directory(), options_.overwrite);
+      hidden_ = place_->temporary().string();
       place_->create_files();
       place_->write(layout_.literals);
     });
@@ -105,8 +135,7 @@ class Copy {
     }
     copier_.emplace(source_, layout_, list_, temporary_, target_.wants_checksums(), hooks);
     for (std::uint64_t round = 0; round < rounds; ++round) {
-      detail::run_agreed(
-          group_, [&] { copier_->copy(first + count * round / rounds, first + count * (round + 1) / rounds, jobs); });
+      agreed([&] { copier_->copy(first + count * round / rounds, first + count * (round + 1) / rounds, jobs); });
       const auto mine = static_cast<double>(copier_->bytes_done());
       others = static_cast<std::uint64_t>(group_.all_reduce(mine, Reduce::sum) - mine);
     }
@@ -141,7 +170,7 @@ class Copy {
   }
 
   void finish() {
-    detail::run_agreed(group_, [&] {
+    agreed([&] {
       if (!is_root()) return;
       source_.verify_sums(std::move(copier_->read_sums()));
       std::vector<std::uint32_t> sums;
@@ -166,6 +195,7 @@ class Copy {
   detail::PieceList list_;
   std::optional<detail::OutputPlace> place_;  // on rank 0
   std::filesystem::path temporary_;
+  std::string hidden_;  // on rank 0: the same, also when the place has given it up
   std::optional<detail::PieceCopier> copier_;
 };
 
