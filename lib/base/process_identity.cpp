@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdlib>
 #include <ctime>
+#include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -112,7 +114,9 @@ bool ProcessIdentity::surely_gone() const {
   }
   if (pid <= 0 || here.start_ticks == 0) return false;
   const auto state = process_state(std::to_string(pid));
-  return !state || state->start_ticks != start_ticks || state->letter == 'Z' || state->letter == 'X';
+  // Where /proc hides others' processes (hidepid), only a signal's error tells a missing one from a hidden one.
+  if (!state) return ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+  return state->start_ticks != start_ticks || state->letter == 'Z' || state->letter == 'X';
 }
 
 std::string ProcessIdentity::words() const {

@@ -55,6 +55,48 @@ TEST_SUITE("base/machine memory") {
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 32 * kMiB);
   }
 
+  TEST_CASE("version 2: the limit at which a group is slowed down counts, too") {
+    const fsdp::test::TempDir folder;
+    write(folder / "proc/self/cgroup", "0::/job_7\n");
+    write(folder / "cgroup/job_7/memory.max", "max\n");
+    write(folder / "cgroup/job_7/memory.high", std::to_string(48 * kMiB) + "\n");
+    CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 48 * kMiB);
+  }
+
+  TEST_CASE("a container's own group is what it sees mounted") {
+    const fsdp::test::TempDir folder;
+    // With a namespace of its own it is the root; without one the path still counts from the host's.
+    write(folder / "own/proc/self/cgroup", "0::/\n");
+    write(folder / "own/cgroup/memory.max", std::to_string(40 * kMiB) + "\n");
+    CHECK(machine_memory_bytes(folder / "own/proc", folder / "own/cgroup") == 40 * kMiB);
+
+    const auto point = (folder / "host/groups").string();
+    write(folder / "host/proc/self/cgroup", "0::/docker/abc/inner\n");
+    write(folder / "host/proc/self/mountinfo",
+          "30 23 0:26 /docker/abc " + point + " rw,nosuid shared:4 - cgroup2 cgroup rw\n");
+    write(folder / "host/groups/inner/memory.max", std::to_string(20 * kMiB) + "\n");
+    write(folder / "host/groups/memory.max", std::to_string(30 * kMiB) + "\n");
+    CHECK(machine_memory_bytes(folder / "host/proc", folder / "host/cgroup") == 20 * kMiB);
+  }
+
+  TEST_CASE("version 1 where the memory controller is mounted elsewhere, or with others") {
+    const fsdp::test::TempDir folder;
+    const auto point = (folder / "cgroups/mem").string();
+    write(folder / "proc/self/cgroup", "4:cpu,memory:/pbs/7.server\n0::/x\n");
+    write(folder / "proc/self/mountinfo", "31 23 0:27 / " + (folder / "cgroups/pids").string() +
+                                              " rw - cgroup cgroup rw,pids\n35 31 0:32 / " + point +
+                                              " rw,relatime - cgroup cgroup rw,cpu,memory\n");
+    write(folder / "cgroups/mem/pbs/7.server/memory.limit_in_bytes", std::to_string(24 * kMiB) + "\n");
+    CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 24 * kMiB);
+  }
+
+  TEST_CASE("a group outside of what is mounted has no limit that can be seen") {
+    const fsdp::test::TempDir folder;
+    write(folder / "proc/self/cgroup", "0::/../other\n");
+    write(folder / "cgroup/memory.max", std::to_string(16 * kMiB) + "\n");
+    CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 16 * kMiB);
+  }
+
   TEST_CASE("a limit beyond the machine is none") {
     const fsdp::test::TempDir folder;
     write(folder / "proc/self/cgroup", "0::/a\n");
