@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "lib/model/simulated_ops.hpp"
+#include "lib/tensor/gemm_scratch.hpp"
 #include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp::detail {
@@ -211,11 +212,29 @@ at::Tensor cpu_forward(const at::Tensor& qkv, const AttentionShape& s, at::Tenso
   return out;
 }
 
+/// Each thread of the backward multiplies blocks of queries and keys by itself: the room of its largest product.
+std::int64_t cpu_backward_blocks(const at::Tensor& qkv, const AttentionShape& s) {
+  const auto q_rows = cpu_query_rows(s.length), k_rows = cpu_key_rows(s.length);
+  const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
+    return at::empty({rows, columns}, qkv.options());
+  };
+  const MemoryScope scope(MemoryCategory::workspace);
+  const auto heads = qkv.narrow(1, 0, s.head_size);
+  const auto queries = heads.narrow(0, 0, q_rows), keys = heads.narrow(0, 0, k_rows);
+  const auto scores = matrix(q_rows, k_rows);
+  return std::max({product_block_bytes(scores, queries, keys.t(), {}),
+                   product_block_bytes(matrix(q_rows, s.head_size), scores, keys, {}),
+                   product_block_bytes(matrix(k_rows, s.head_size), scores.t(), queries, {})});
+}
+
 Gradients cpu_backward(const at::Tensor& qkv, const AttentionShape& s) {
   const bool narrow = qkv.element_size() == 2;
   const auto rows = cpu_query_rows(s.length) * cpu_key_rows(s.length);
-  Gradients grads{rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads)};
   const std::int64_t threads = simulated_traits().threads;
+  const auto blocks_bytes = cpu_backward_blocks(qkv, s);
+  Gradients grads{rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads)};
+  const auto sums = at::empty({threads, cpu_query_rows(s.length)}, float_like(qkv));
+  const auto blocks = at::empty({blocks_bytes}, qkv.options().dtype(at::kByte));
   const auto buffer = at::empty({threads, 2 * rows}, float_like(qkv));
   const auto reduced = at::empty({threads, narrow ? 2 * rows : 0}, qkv.options());
   return grads;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <new>
@@ -44,9 +45,16 @@ struct Block {
   std::multimap<std::size_t, Block*>::iterator position;  ///< valid while free
 };
 
+/// Ends first_host_request()'s body.
+struct FirstRequest {
+  std::size_t size_bytes;
+};
+thread_local bool ends_at_first_request = false;
+
 class HostAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t n) override {
+    if (ends_at_first_request) throw FirstRequest{n};
     void* data = n == 0 ? nullptr : take(n);
     // oneDNN uses raw_allocate, which needs the context to be the data pointer itself.
     return {data, data, &HostAllocator::give_back, c10::Device(c10::DeviceType::CPU)};
@@ -192,6 +200,20 @@ HostMemoryStats host_memory_stats() { return HostAllocator::instance().stats(); 
 void reset_host_memory_peak() { HostAllocator::instance().reset_peak(); }
 void count_external_host_memory(std::int64_t bytes) {
   simulating() ? record_external(bytes) : HostAllocator::instance().count(bytes);
+}
+std::optional<std::int64_t> first_host_request(const std::function<void()>& body) {
+  install_host_allocator();
+  std::optional<std::int64_t> bytes;
+  ends_at_first_request = true;
+  try {
+    body();
+  } catch (const FirstRequest& request) {
+    bytes = static_cast<std::int64_t>(request.size_bytes);
+  } catch (const std::exception&) {
+    // A library without room of its own: it asked for nothing.
+  }
+  ends_at_first_request = false;
+  return bytes;
 }
 void trim_host_memory() { HostAllocator::instance().trim(); }
 

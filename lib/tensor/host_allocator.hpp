@@ -6,6 +6,8 @@
 // process, asks for transparent huge pages, serves requests best-fit with splitting and coalescing as the CUDA caching
 // allocator does, and counts bytes so that peaks are known exactly.
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 namespace fsdp {
 
@@ -24,6 +26,10 @@ void reset_host_memory_peak();
 
 /// Counts memory that ATen does not allocate (shared windows). Negative when it goes.
 void count_external_host_memory(std::int64_t bytes);
+
+/// The size of the first piece of host memory that `body` asks for on this thread. It gets none: `body` ends there by
+/// an exception. \return nothing when it comes to its end, or fails, without asking
+std::optional<std::int64_t> first_host_request(const std::function<void()>& body);
 
 /// Gives cached segments that are entirely free back to the kernel.
 void trim_host_memory();

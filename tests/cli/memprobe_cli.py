@@ -14,17 +14,21 @@ CODELLAMA = {
 TINY_LLAMA = dict(CODELLAMA, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
                   num_key_value_heads=4, max_position_embeddings=2048, vocab_size=4096)
 
+# Small enough for processors without fp16 arithmetic of their own, on which a product takes a hundred times as long.
+TINIEST_LLAMA = dict(TINY_LLAMA, hidden_size=64, intermediate_size=172, num_hidden_layers=2, vocab_size=512)
+
+MINGPT_XS = ["--num-layers", 2, "--num-heads", 4, "--embed-size", 128, "--vocab-size", 997, "--seq-len", 128]
 MINGPT_S = ["--num-layers", 4, "--num-heads", 4, "--embed-size", 256]
 MINGPT_M = ["--num-layers", 12, "--num-heads", 12, "--embed-size", 768]
 
 
-def write_config(directory, config):
-    file = directory / "config.json"
+def write_config(directory, config, name="config.json"):
+    file = directory / name
     file.write_text(json.dumps(config))
     return file
 
 
-def report(arguments, ranks=0, limit_seconds=120, codes=(0,)):
-    result = fsdp_cli.run("fsdp-memprobe", [*arguments, "--json", "--quiet"], ranks=ranks, limit_seconds=limit_seconds)
+def report(arguments, ranks=0, limit_seconds=120, codes=(0,), env=None):
+    result = fsdp_cli.run("fsdp-memprobe", [*arguments, "--json", "--quiet"], ranks=ranks, limit_seconds=limit_seconds, env=env)
     assert result.code in codes, result
     return result.json()

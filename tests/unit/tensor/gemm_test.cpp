@@ -1,4 +1,5 @@
 // Products of every layout that the models use, against the same product in double.
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
@@ -9,8 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "lib/tensor/gemm.hpp"
+#include "lib/tensor/host_allocator.hpp"
+#include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
 namespace {
@@ -78,6 +82,53 @@ TEST_CASE("empty products") {
   CHECK(out.equal(before));
   gemm_out(out, at::zeros({4, 0}), at::zeros({0, 5}));
   CHECK(out.equal(at::zeros({4, 5})));
+}
+
+/// The most that `product` takes at once beside what is there, on the real allocator or by a recorder.
+template <typename Product>
+std::int64_t room_of(const Product& product, at::ScalarType dtype, bool simulated) {
+  std::optional<MemoryRecorder> recorder;
+  if (simulated) recorder.emplace(SimulatedTraits{.threads = at::get_num_threads()});
+  const auto options = at::TensorOptions(dtype).device(simulated ? at::kMeta : at::kCPU);
+  const auto a = at::zeros({3 * 96, 128}, options), b = at::zeros({3 * 128, 80}, options);
+  auto out = at::zeros({3 * 96, 80}, options);
+  if (!simulated) {
+    product(out, a, b);  // what is only made once
+    reset_host_memory_peak();
+    const auto before = host_memory_stats().current_bytes;
+    product(out, a, b);
+    return host_memory_stats().peak_bytes - before;
+  }
+  const auto first = recorder->log().records.size();
+  product(out, a, b);
+  std::int64_t now = 0, most = 0;
+  for (std::size_t i = first; i < recorder->log().records.size(); ++i) {
+    now += recorder->log().records[i].bytes;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+TEST_CASE("a simulated product takes the room of the real one, to the byte") {
+  install_host_allocator();
+  const auto plain = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+    gemm_out(out, a, b.narrow(0, 0, 128));
+  };
+  const auto turned = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+    auto part = out.narrow(0, 0, 128);
+    gemm_add(part, a.t(), out.clone());
+    gemm_add(part, b.narrow(0, 0, 128), b.narrow(0, 0, 80));
+  };
+  const auto batches = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+    auto target = out.view({96, 3, 80}).transpose(0, 1);
+    gemm_out(target, a.view({96, 3, 128}).transpose(0, 1), b.view({3, 128, 80}));
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    CAPTURE(dtype);
+    CHECK(room_of(plain, dtype, true) == room_of(plain, dtype, false));
+    CHECK(room_of(turned, dtype, true) == room_of(turned, dtype, false));
+    CHECK(room_of(batches, dtype, true) == room_of(batches, dtype, false));
+  }
 }
 
 TEST_CASE("a product has the same bits each time") {
