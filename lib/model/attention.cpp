@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -89,6 +90,9 @@ at::Tensor score_keys(const AttentionShape& s) {
   return keys.view({-1});
 }
 
+/// Each sequence takes the room that the first one took and gave back.
+std::int64_t sequences(const AttentionShape& s) { return simulating() ? std::min<std::int64_t>(s.rows, 1) : s.rows; }
+
 template <typename Body>
 void for_score_rows(std::int64_t rows, std::int64_t length, const Body& body) {
   if (simulating()) return;
@@ -104,7 +108,7 @@ at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s,
   auto probs = at::empty({s.rows, s.heads, s.length, s.length}, qkv_N3D.options());
   auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_N3D.options());
   // Per sequence: the batch dimension is then the heads', whose stride batched products take without a copy.
-  for (std::int64_t b = 0; b < s.rows; ++b) {
+  for (std::int64_t b = 0; b < sequences(s); ++b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
       auto scores = members(probs[b], s, m);
       gemm_out(scores, members(q[b], s, m), k[b].transpose(1, 2));
@@ -122,7 +126,7 @@ at::Tensor short_row_forward(const at::Tensor& qkv_N3D, const AttentionShape& s,
     used = used.view(probs.sizes());
   }
   auto out = heads_of(out_ND, s);
-  for (std::int64_t b = 0; b < s.rows; ++b) {
+  for (std::int64_t b = 0; b < sequences(s); ++b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
       auto target = members(out[b], s, m);
       gemm_out(target, members(used[b], s, m), v[b]);
@@ -151,7 +155,7 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
     used = used.view(probs.sizes());
   }
   auto grad_scores = at::empty_like(probs);
-  for (std::int64_t b = 0; b < s.rows; ++b) {
+  for (std::int64_t b = 0; b < sequences(s); ++b) {
     const auto grad_of = [&](std::int64_t m) { return members(grad_out[b], s, m); };
     sum_over_group(
         grad_v[b], s, [&](std::int64_t m) { return members(used[b], s, m).transpose(1, 2); }, grad_of);
@@ -169,7 +173,7 @@ at::Tensor short_row_backward(const at::Tensor& grad_out_ND, const at::Tensor& q
                                           score_scale(s)};
   for_score_rows(s.rows * s.heads * s.length, s.length,
                  [&](auto b, auto e) { kernels::table().causal_softmax_backward(type, args, b, e); });
-  for (std::int64_t b = 0; b < s.rows; ++b) {
+  for (std::int64_t b = 0; b < sequences(s); ++b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
       auto gq = members(grad_q[b], s, m);
       gemm_out(gq, members(grad_scores[b], s, m), k[b]);

@@ -1,10 +1,8 @@
 #include "lib/run/memory_prediction.hpp"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/mesh.hpp"
@@ -43,6 +41,38 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
   return host;
 }
 
+/// Sizes stay far from what 64 bits hold, and a batch from what only counting its sequences would take.
+void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
+  constexpr std::int64_t kMostRows = 1'000'000;
+  constexpr double kMostBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
+  if (rows > kMostRows) {
+    throw UsageError(
+        fmt::format("--batch-size is {}: memory is predicted for at most {} sequences at once", rows, kMostRows));
+  }
+  const auto& config = request.config;
+  double parameters = 0;
+  for (const auto& parameter : parameter_table(config)) {
+    double elements = 1;
+    for (const auto size : parameter.shape) elements *= static_cast<double>(size);
+    parameters += elements;
+  }
+  if (kStateBytes * parameters > kMostBytes) {
+    throw UsageError(
+        fmt::format("a model of {:.2g} parameters is more than any computer can address: choose smaller "
+                    "--num-layers, --embed-size, --ffn-hidden-size or --vocab-size, or another --model",
+                    parameters));
+  }
+  const double tokens = static_cast<double>(rows) * static_cast<double>(request.tokens_per_row);
+  const auto widest = static_cast<double>(std::max(
+      {3 * config.num_heads * config.head_width(), config.embed_size, config.ffn_hidden_size, config.vocab_size}));
+  if (kFloatBytes * tokens * widest > kMostBytes) {
+    throw UsageError(
+        fmt::format("--batch-size {} with --seq-len {} is {:.2g} tokens at once, more than any computer "
+                    "can address: choose smaller ones",
+                    rows, request.tokens_per_row, tokens));
+  }
+}
+
 }  // namespace
 
 std::int64_t program_bytes(bool gpu) {
@@ -66,19 +96,18 @@ std::int64_t MemoryPrediction::rounding_bytes() const {
   return on_card ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
 }
 
-namespace {
-
-MemoryPrediction run_simulated_steps(const MemoryRequest& request) {
+MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_card = request.card.has_value();
   if (on_card && options.sharding.collectives != "auto") {
     throw UsageError("--collectives " + options.sharding.collectives + " is for tests; leave it out with --gpu");
   }
   const auto policy = make_policy(options.sharding);
+  const auto batches = plan_batches(options, request.job.ranks);
+  refuse_what_cannot_be(request, batches.rows_per_micro_batch);
   MemoryRecorder recorder(traits_of(request));
   const auto world = make_simulated_world(
       request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); });
-  const auto batches = plan_batches(options, request.job.ranks);
   DeviceChoice device;
   device.device = at::Device(at::kMeta);
   if (on_card) device.backend = make_simulated_backend(*request.card);
@@ -132,22 +161,6 @@ MemoryPrediction run_simulated_steps(const MemoryRequest& request) {
         recorder.log(), allocator_capacity(*request.card, prediction.overheads) - request.margin_bytes);
   }
   return prediction;
-}
-
-}  // namespace
-
-MemoryPrediction predict_memory(const MemoryRequest& request) {
-  try {
-    return run_simulated_steps(request);
-  } catch (const c10::Error& error) {
-    // LibTorch counts a tensor's bytes in 63 bits: "Storage size calculation overflowed", "integer multiplication ...".
-    if (std::string(error.what_without_backtrace()).find("overflow") == std::string::npos) throw;
-    throw UsageError(fmt::format(
-        "a tensor of this model has more bytes than can be counted: --batch-size {} sequences of {} tokens, width {}, "
-        "{} wide feed-forward layers, vocabulary {}; give smaller numbers",
-        request.options.batch_size, request.tokens_per_row, request.config.embed_size, request.config.ffn_hidden_size,
-        request.config.vocab_size));
-  }
 }
 
 }  // namespace fsdp

@@ -83,6 +83,14 @@ class Predict(fsdp_cli.Case):
         self.assertEqual(by[8, "hybrid-full-shard"]["communication_per_step"]["replicate"]["all_reduces"], 33)
         self.assertEqual(by[8, "hybrid-full-shard"]["largest_batch_per_device"], by[32, "hybrid-full-shard"]["largest_batch_per_device"])
 
+    def test_sizes_beyond_any_computer(self):
+        model = [*memprobe_cli.MINGPT_XS[:4], "--embed-size", 1048576, "--seq-len", 16777216]
+        for more in (["--gpu", "t4"], ["--device", "cpu"]):
+            self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*memprobe_cli.MINGPT_XS, "--batch-size", 10**9, *more]), 2, "--batch-size", "1000000")
+            self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*model, "--batch-size", 10**6, *more]), 2, "--batch-size", "--seq-len")
+        huge = [*memprobe_cli.MINGPT_XS[2:4], "--num-layers", 16384, "--embed-size", 1048576, "--ffn-hidden-size", 16777216]
+        self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*huge, "--gpu", "t4"]), 2, "--num-layers", "--embed-size")
+
     def test_spellings_of_the_seeds(self):
         dashes = memprobe_cli.report([*self.codellama, "--ranks", 4, "--ranks-per-node", 4, "--gpu", "a100-80g", "--batch-size", 2,
                                       "--activation-checkpointing", "all", "--total-batch-size", 64])
