@@ -285,7 +285,7 @@ class MemprobeJob {
         c.ranks_per_node,
         best.prediction.host.peak_bytes(),
         budget_.card ? budget_.card->name : std::string(),
-        fmt::format("{} of {} per rank", format_bytes(static_cast<double>(best.prediction.total_bytes())),
+        fmt::format("{} of {} per rank", format_bytes(static_cast<double>(detail::needed_bytes(best.prediction))),
                     format_bytes(static_cast<double>(budget_.card ? budget_.card->total_bytes : budget_.host_bytes)))};
   }
 

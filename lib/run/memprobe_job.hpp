@@ -37,6 +37,9 @@ struct MemoryBudget {
 
 /// Whether a rank's prediction stays inside: a card without retries; on CPUs with program and a save under way.
 bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget);
+/// What is held against the memory: on CPUs a rank's tensors, its program, and what a save or a load needs beside them;
+/// on a card segments, context and NCCL.
+std::int64_t needed_bytes(const MemoryPrediction& prediction);
 /// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
 

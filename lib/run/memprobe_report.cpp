@@ -17,6 +17,11 @@ std::int64_t budget_bytes(const MemoryBudget& budget) {
   return budget.card ? budget.card->total_bytes : budget.host_bytes;
 }
 
+std::string words(std::string part) {
+  std::replace(part.begin(), part.end(), '_', ' ');
+  return part;
+}
+
 /// Parts that add up to the peak.
 std::vector<std::pair<std::string, std::int64_t>> parts_of(const MemoryPrediction& p) {
   std::vector<std::pair<std::string, std::int64_t>> parts;
@@ -29,6 +34,23 @@ std::vector<std::pair<std::string, std::int64_t>> parts_of(const MemoryPredictio
     parts.emplace_back("nccl", p.overheads.nccl_bytes);
   }
   return parts;
+}
+
+/// What a rank on CPUs takes beside its tensors.
+std::vector<std::pair<std::string, std::int64_t>> parts_beside(const MemoryPrediction& p) {
+  const auto& host = p.host;
+  std::vector<std::pair<std::string, std::int64_t>> parts{{"program_and_libraries", host.program_bytes}};
+  // Never both at once.
+  const bool saves = host.save_bytes >= host.load_bytes;
+  parts.emplace_back(saves ? "checkpoint_copy" : "weights_being_read", saves ? host.save_bytes : host.load_bytes);
+  return parts;
+}
+
+/// "2 MiB tensors + 180 MiB program and libraries + 1 MiB checkpoint copy"
+std::string sum_of_needs(const MemoryPrediction& p) {
+  auto text = bytes(p.host.states_bytes) + " tensors";
+  for (const auto& [part, n] : parts_beside(p)) text += " + " + bytes(n) + " " + words(part);
+  return text;
 }
 
 const char* meaning(const std::string& part) {
@@ -44,7 +66,10 @@ const char* meaning(const std::string& part) {
       {"workspace", "what only this moment needs, and libraries'"},
       {"rounding_and_fragmentation", "of the caching allocator: blocks, segments, holes"},
       {"cuda_context", "driver and kernels, outside the allocator"},
-      {"nccl", "channels, outside the allocator"}};
+      {"nccl", "channels, outside the allocator"},
+      {"program_and_libraries", "before the first tensor"},
+      {"checkpoint_copy", "what a save is written from while training goes on"},
+      {"weights_being_read", "the largest piece"}};
   for (const auto& [name, text] : kMeanings) {
     if (part == name) return text;
   }
@@ -56,6 +81,22 @@ double relative_error(const Answer& a) {
                                                                                 : a.measured->peak_bytes);
   const auto predicted = static_cast<double>(a.prediction.allocator_peak_bytes());
   return (predicted - measured) / measured;
+}
+
+double share_of_budget(const MemoryPrediction& p, const MemoryBudget& budget) {
+  return static_cast<double>(needed_bytes(p)) / static_cast<double>(budget_bytes(budget));
+}
+
+std::string does_not_fit(const Answer& a, const MemoryBudget& budget) {
+  const auto& p = a.prediction;
+  if (p.on_card) {
+    return fmt::format("\nit does not fit: batch size {} has no room in the card's {}\n", a.batch_size,
+                       bytes(budget_bytes(budget)));
+  }
+  auto text = fmt::format("\nit does not fit: batch size {} needs {}", a.batch_size, bytes(needed_bytes(p)));
+  text += " (" + sum_of_needs(p) + ")";
+  if (budget.margin_bytes > 0) text += fmt::format(", {} are to stay free (--margin)", bytes(budget.margin_bytes));
+  return text + fmt::format(", a rank has {}\n", bytes(budget_bytes(budget)));
 }
 
 std::string measured_text(const Answer& a) {
@@ -103,6 +144,7 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
                       {"fits", a.fits},
                       {"budget_bytes", budget_bytes(budget)},
                       {"margin_bytes", budget.margin_bytes},
+                      {"needed_bytes", needed_bytes(p)},
                       {"peak_bytes", p.total_bytes()},
                       {"peak_tensor_bytes", p.profile.peak_bytes},
                       {"peak_moment", p.profile.moment},
@@ -152,21 +194,25 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   const auto line = [&](const std::string& name, std::int64_t n, const std::string& note) {
     text += fmt::format("  {:<28}{:>12}   {}\n", name, bytes(n), note);
   };
-  for (const auto& [part, n] : parts_of(p)) {
-    auto name = part;
-    std::replace(name.begin(), name.end(), '_', ' ');
-    line(name, n, meaning(part));
+  const auto lines = [&](const std::vector<std::pair<std::string, std::int64_t>>& parts) {
+    for (const auto& [part, n] : parts) line(words(part), n, meaning(part));
+  };
+  lines(parts_of(p));
+  if (!p.on_card) {
+    line("tensors together", p.host.states_bytes, "");
+    lines(parts_beside(p));
   }
-  const double share = 100.0 * static_cast<double>(p.total_bytes()) / static_cast<double>(budget_bytes(budget));
-  line("together", p.total_bytes(),
-       fmt::format("{:.1f} % of {}{}", share, bytes(budget_bytes(budget)),
+  line(p.on_card ? "together" : "needed", needed_bytes(p),
+       fmt::format("{:.1f} % of {}{}", 100 * share_of_budget(p, budget), bytes(budget_bytes(budget)),
                    p.on_card ? fmt::format("   {} alloc retries{}", p.allocator.num_alloc_retries,
                                            p.allocator.num_ooms > 0 ? ": out of memory" : "")
                              : ""));
-  text += fmt::format(
-      "host memory of a rank: {} ({} program, {} {}, {} while a checkpoint is saved, {} while weights load)\n",
-      bytes(p.host.peak_bytes()), bytes(p.host.program_bytes), bytes(p.host.states_bytes),
-      p.on_card ? "offloaded" : "tensors", bytes(p.host.save_bytes), bytes(p.host.load_bytes));
+  if (p.on_card) {
+    text += fmt::format(
+        "host memory of a rank: {} ({} program, {} offloaded, {} while a checkpoint is saved, {} while weights load)\n",
+        bytes(p.host.peak_bytes()), bytes(p.host.program_bytes), bytes(p.host.states_bytes), bytes(p.host.save_bytes),
+        bytes(p.host.load_bytes));
+  }
   text += fmt::format(
       "a step receives {} on the shard axis, {} on the replicate axis; {:.2f} TFLOP of matrix products a rank\n",
       bytes(p.comm.shard.bytes), bytes(p.comm.replicate.bytes), p.flops / 1e12);
@@ -175,7 +221,7 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
                                          : fmt::format(" ({} left free, see --margin)", bytes(budget.margin_bytes));
     text += fmt::format("\nlargest batch size per device: {}{}\n", a.measured_largest.value_or(*a.largest), note);
   }
-  text += a.fits ? "" : fmt::format("\nit does not fit: batch size {} needs more than there is\n", a.batch_size);
+  if (!a.fits) text += does_not_fit(a, budget);
   if (a.measured) text += measured_text(a);
   return text;
 }
@@ -187,14 +233,13 @@ std::string describe_table(const std::vector<Answer>& answers, const MemoryBudge
   for (const auto& a : answers) {
     const auto& p = a.prediction;
     const auto largest = a.measured_largest ? a.measured_largest : a.largest;
-    const double share = 100.0 * static_cast<double>(p.total_bytes()) / static_cast<double>(budget_bytes(budget));
-    text +=
-        fmt::format("{:>6} {:<18} {:<10} {:<9} {:>8} {:>12} {:>6.1f}% {:>8} {:>13} {:>10.2f}  {}\n",
-                    a.combination.ranks, a.combination.sharding, a.combination.checkpointing, a.combination.precision,
-                    largest ? std::to_string(*largest) : std::to_string(a.batch_size), bytes(p.total_bytes()), share,
-                    p.on_card ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
-                    bytes(p.comm.shard.bytes + p.comm.replicate.bytes), p.flops / 1e12,
-                    a.fits ? p.profile.moment : fmt::format("batch {} does not fit", a.batch_size));
+    text += fmt::format("{:>6} {:<18} {:<10} {:<9} {:>8} {:>12} {:>6.1f}% {:>8} {:>13} {:>10.2f}  {}\n",
+                        a.combination.ranks, a.combination.sharding, a.combination.checkpointing,
+                        a.combination.precision, largest ? std::to_string(*largest) : std::to_string(a.batch_size),
+                        bytes(needed_bytes(p)), 100 * share_of_budget(p, budget),
+                        p.on_card ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
+                        bytes(p.comm.shard.bytes + p.comm.replicate.bytes), p.flops / 1e12,
+                        a.fits ? p.profile.moment : fmt::format("batch {} does not fit", a.batch_size));
   }
   return text;
 }

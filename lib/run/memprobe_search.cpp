@@ -4,12 +4,16 @@
 
 namespace fsdp::detail {
 
+std::int64_t needed_bytes(const MemoryPrediction& prediction) {
+  return prediction.on_card ? prediction.total_bytes() : prediction.host.peak_bytes();
+}
+
 bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget) {
-  return budget.card ? prediction.fits() : prediction.host.peak_bytes() + budget.margin_bytes <= budget.host_bytes;
+  return budget.card ? prediction.fits() : needed_bytes(prediction) + budget.margin_bytes <= budget.host_bytes;
 }
 
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget) {
-  if (!budget.card) return budget.host_bytes - budget.margin_bytes - prediction.host.peak_bytes();
+  if (!budget.card) return budget.host_bytes - budget.margin_bytes - needed_bytes(prediction);
   return allocator_capacity(*budget.card, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
 }
 

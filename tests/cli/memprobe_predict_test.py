@@ -83,6 +83,20 @@ class Predict(fsdp_cli.Case):
         self.assertEqual(by[8, "hybrid-full-shard"]["communication_per_step"]["replicate"]["all_reduces"], 33)
         self.assertEqual(by[8, "hybrid-full-shard"]["largest_batch_per_device"], by[32, "hybrid-full-shard"]["largest_batch_per_device"])
 
+    def test_what_is_held_against_the_memory_adds_up(self):
+        job = [*memprobe_cli.MINGPT_XS, "--batch-size", 2, "--device", "cpu", "--memory", "100MiB"]
+        result = fsdp_cli.run("fsdp-memprobe", job)
+        self.assertEqual(result.code, 3, str(result))
+        found = memprobe_cli.report(job, codes=(3,))
+        host = found["host"]
+        self.assertEqual(found["needed_bytes"], host["program_bytes"] + found["peak_bytes"] + max(host["load_bytes"], host["save_bytes"]))
+        self.assertGreater(found["needed_bytes"], found["budget_bytes"])
+        # The same words and figures for a reader: the part that tensors are not is named, and percent are of what decides.
+        self.assertRegex(result.out, r"program and libraries +180 MiB")
+        self.assertIn(f"{100 * found['needed_bytes'] / found['budget_bytes']:.1f} % of 100 MiB", result.out)
+        self.assertRegex(result.out, r"it does not fit: batch size 2 needs 1\d\d MiB \(\d+ MiB tensors \+ 180 MiB program and libraries \+ \d+ MiB checkpoint copy\)")
+        self.assertTrue(memprobe_cli.report([*job[:-1], "300MiB"])["fits"])
+
     def test_sizes_beyond_any_computer(self):
         model = [*memprobe_cli.MINGPT_XS[:4], "--embed-size", 1048576, "--seq-len", 16777216]
         for more in (["--gpu", "t4"], ["--device", "cpu"]):
