@@ -59,6 +59,13 @@ void FinetuneJob::set_up() {
   open_data(training);
   const auto schedule =
       plan_schedule(options_, training ? plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step) : 1);
+  if (options_.dry_run) {
+    (void)plan_optimizer(options_);  // what it refuses
+    plan_runtime(node->size());
+    describe(device_, node->size(), threads);
+    say_whether_weights_are_there();
+    return;
+  }
   runtime_ = std::make_unique<ModelRuntime>(world_, config_, options_.sharding, device_, batches_.accumulation_steps);
   if (!options_.runtime.trace_file.empty()) runtime_->engine().trace().enable();
   if (training) {
@@ -73,7 +80,6 @@ void FinetuneJob::set_up() {
     trainer_->set_device_backend(device_.backend);
   }
   describe(device_, node->size(), threads);
-  if (options_.dry_run) return;
   load_weights();
 }
 
@@ -173,8 +179,10 @@ void FinetuneJob::describe(const DeviceChoice& device, int ranks_on_node, int th
       policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
   const auto length = train_reader_ ? train_reader_->tokens_per_row()
                                     : (val_reader_ ? val_reader_->tokens_per_row() : config_.block_size);
-  if (train_reader_) describe_data();
-  if (trainer_) predict_memory_use(length, ranks_on_node, threads);
+  if (train_reader_) {
+    describe_data();
+    predict_memory_use(length, ranks_on_node, threads);
+  }
   describe_memory(ranks_on_node);
 }
 

@@ -51,6 +51,8 @@ class FinetuneJob {
   void open_tokenizer_for_texts();
   void open_data(bool training);
   void load_weights();
+  void plan_runtime(int ranks_on_node);
+  void say_whether_weights_are_there() const;
   void describe(const DeviceChoice& device, int ranks_on_node, int threads);
   void describe_data();
   void restore();
@@ -115,6 +117,7 @@ class FinetuneJob {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<BatchReader> train_reader_;
   std::optional<BatchReader> val_reader_;
+  std::unique_ptr<ProcessGroup> simulated_world_;  ///< of a dry run
   std::unique_ptr<ModelRuntime> runtime_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointSaver> saver_;

@@ -8,6 +8,9 @@
 #include "lib/base/file.hpp"
 #include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/formats/safetensors.hpp"
+#include "lib/fsdp/mesh.hpp"
+#include "lib/probe/memory_device.hpp"
 #include "lib/run/finetune_job.hpp"
 
 namespace fsdp::detail {
@@ -22,6 +25,36 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
 }
 
 }  // namespace
+
+/// The runtime of a dry run: the engine on tensors without data, among ranks that are only simulated, so that a model
+/// is planned where it has no room.
+void FinetuneJob::plan_runtime(int ranks_on_node) {
+  SimulatedTraits traits;
+  DeviceChoice device;
+  device.device = at::Device(at::kMeta);
+  if (device_.backend != nullptr) {
+    const auto card = card_of(device_.backend->info(device_.device.index()));
+    traits.device = SimulatedDevice::cuda;
+    traits.compute_capability = card.compute_capability;
+    device.backend = make_simulated_backend(card);
+  }
+  const MemoryRecorder recorder(traits);
+  const auto sharding = make_policy(options_.sharding).sharding;
+  simulated_world_ = make_simulated_world({world_.size(), ranks_on_node, world_.rank()}, [&](ProcessGroup& group) {
+    make_mesh(group, sharding, options_.sharding.shard_group_size);
+  });
+  runtime_ = std::make_unique<ModelRuntime>(*simulated_world_, config_, options_.sharding, device,
+                                            batches_.accumulation_steps);
+}
+
+void FinetuneJob::say_whether_weights_are_there() const {
+  if (restart_ || options_.model.directory.empty() || world_.rank() != 0) return;
+  try {
+    const SafetensorsModel weights(options_.model.directory);
+  } catch (const Error& error) {
+    log_.warning(fmt::format("the weights are not there yet, training will need them: {}", error.what()));
+  }
+}
 
 /// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options.
 void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads) {

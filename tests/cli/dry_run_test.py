@@ -1,0 +1,58 @@
+"""fsdp-finetune --dry-run plans a model that has no room here, from its config.json alone."""
+
+import os
+import resource
+import subprocess
+
+import fsdp_cli
+import memprobe_cli
+
+GIB = 2**30
+
+
+def little_memory():
+    """Address space for the program and its libraries, of which each rank reserves some; not for 27 GB of masters."""
+    resource.setrlimit(resource.RLIMIT_AS, (8 * GIB, 8 * GIB))
+
+
+class DryRun(fsdp_cli.Case):
+    def dry_run(self, *more, ranks):
+        return fsdp_cli.run("fsdp-finetune", ["--train-data", self.tokens, "--out-dir", self.runs, "--device", "cpu", "--dry-run", "--precision", "bf16", *more], ranks,
+                            before=little_memory)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = cls.folder / "CodeLlama-7b-hf"
+        cls.model.mkdir()
+        memprobe_cli.write_config(cls.model, memprobe_cli.CODELLAMA)
+        cls.tokens = fsdp_cli.write_tokens(cls.folder / "long.h5", fsdp_cli.random_tokens(width=129, vocab=32016))
+
+    def test_a_7b_model_without_its_weights_on_a_small_node(self):
+        for ranks in (0, 1, 2):
+            with self.subTest(ranks=ranks):
+                result = self.dry_run("--model", self.model, ranks=ranks)
+                self.assertEqual(result.code, 0, str(result))
+                for words in ("6738.5 M parameters", "64 rows x 128 tokens", "predicted peak", "the weights are not there yet", str(self.model)):
+                    self.assertIn(words, result.err)
+                self.assertEqual(result.err.count("the weights are not there"), 1, str(result))
+                self.assertFalse(self.runs.exists())
+
+    def test_strategies_are_planned_as_they_will_be(self):
+        result = self.dry_run("--model", self.model, "--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--batch-size", 1, "--total-batch-size", 8, ranks=4)
+        self.assertEqual(result.code, 0, str(result))
+        for words in ("(2 shards x 2 replicas)", "4 ranks on 1 node", "shared-memory collectives", "8 rows per step (4 ranks x 1 x 2 micro-batches)"):
+            self.assertIn(words, result.err)
+        self.assert_refused(self.dry_run("--model", self.model, "--betas", 2, 3, ranks=2), 2, "--betas")
+
+    def test_the_program_takes_no_memory_for_the_model(self):
+        command = fsdp_cli.command("fsdp-finetune", ["--train-data", self.tokens, "--out-dir", self.runs, "--device", "cpu", "--dry-run", "--model", self.model], 0)
+        with open(os.devnull, "wb") as nothing, subprocess.Popen(command, stdout=nothing, stderr=nothing, env=fsdp_cli.environment()) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        self.assertLess(usage.ru_maxrss * 1024, GIB)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
