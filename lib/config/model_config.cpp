@@ -70,6 +70,7 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   config.num_layers = field<std::int64_t>(json, "n_layer", source);
   config.num_heads = field<std::int64_t>(json, "n_head", source);
   config.embed_size = field<std::int64_t>(json, "n_embd", source);
+  config_detail::validate(config, source);  // before anything is multiplied
   config.ffn_hidden_size =
       json.contains("n_hidden") ? field<std::int64_t>(json, "n_hidden", source) : 4 * config.embed_size;
   config.vocab_size = field<std::int64_t>(json, "vocab_size", source);
@@ -110,6 +111,8 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
     return model_config_from_json(nlohmann::json::parse(bounded_json(text, path.string())), path.string());
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), error.byte, "not valid JSON");
+  } catch (const nlohmann::json::exception& error) {  // a number such as 1e999, which no double holds
+    throw FormatError(path.string() + ": is no configuration of a model: " + error.what());
   }
 }
 

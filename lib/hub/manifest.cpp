@@ -41,6 +41,8 @@ std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path)
     return manifest;
   } catch (const nlohmann::json::exception& problem) {
     throw FormatError(path.string() + ": is damaged: " + problem.what() + ". Remove it and download again");
+  } catch (const UsageError& problem) {  // the repository's name; nobody typed it
+    throw FormatError(path.string() + ": is damaged: " + problem.what() + ". Remove it and download again");
   }
 }
 

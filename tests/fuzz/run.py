@@ -3,7 +3,7 @@
 
     run.py TARGET... [--seconds N] [--jobs N]      `all` for every target
 
---seconds (default: FUZZ_SECONDS, or 10) is per target. New inputs that reach new code stay in BUILD/corpus/TARGET for the
+--seconds (default: FUZZ_SECONDS, or 5) is per target. New inputs that reach new code stay in BUILD/corpus/TARGET for the
 next run. Exit code 1 with the input, in hexadecimal, and the stack when a parser crashed, hung, or asked for more memory
 than its input can justify; 77 when there is no clang with libFuzzer and the sanitizers.
 """
@@ -25,7 +25,8 @@ PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned lo
 # A parser may hold its input a few times over and small tables; never a size that the input merely claims.
 LIMITS = ["-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10"]
 MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768,
-              "dcp": 65536, "hf_index": 16384}
+              "dcp": 65536, "hf_index": 16384, "config_json": 16384, "run_json": 16384, "tokenizer_json": 32768,
+              "tokenizer_model": 32768, "json_lines": 16384, "csv": 16384, "hub_files": 16384, "hub_answers": 16384}
 
 
 def find_clang():
@@ -102,7 +103,7 @@ def fuzz(folder, target, seconds, jobs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+", choices=[*MAX_LENGTH, "all"], metavar="TARGET", help=", ".join(MAX_LENGTH))
-    parser.add_argument("--seconds", type=int, default=int(os.environ.get("FUZZ_SECONDS", "10")))
+    parser.add_argument("--seconds", type=int, default=int(os.environ.get("FUZZ_SECONDS", "5")))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--build-folder", type=pathlib.Path, default=HERE.parents[1] / "build" / "fuzz")
     arguments = parser.parse_args()

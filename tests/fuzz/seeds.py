@@ -1,4 +1,4 @@
-"""First inputs of the fuzz targets, cut from the checkpoints in tests/fixtures."""
+"""First inputs of the fuzz targets, cut from the checkpoints in tests/fixtures; for texts see text_seeds.py."""
 
 import io
 import json
@@ -6,6 +6,8 @@ import pathlib
 import pickle
 import struct
 import zipfile
+
+import text_seeds
 
 # As in the targets' `names`.
 DCP_NAMES = [".metadata", "__0_0.distcp", "__1_0.distcp", "__0.metadata", "__1.metadata"]
@@ -42,11 +44,6 @@ def pickled(archive):
             return file.read(name)
     except zipfile.BadZipFile:
         return None
-
-
-def packed(files):
-    """(number of the name, bytes) pairs as the targets that need a directory take them."""
-    return b"".join(struct.pack("<BI", number, len(data)) + data for number, data in files)
 
 
 def small(paths, largest=LARGEST):
@@ -88,7 +85,7 @@ def dcp_seeds(checkpoints):
         files = [(number, directory / name) for number, name in enumerate(DCP_NAMES) if (directory / name).is_file()]
         index = [(number, path.read_bytes()) for number, path in files if "metadata" in path.name]
         data = [(number, without_checksums(path.read_bytes())) for number, path in files if "metadata" not in path.name]
-        seeds += [packed(index), packed(index + data)]
+        seeds += [text_seeds.packed(index), text_seeds.packed(index + data)]
     return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
 
 
@@ -102,11 +99,11 @@ def hf_seeds(checkpoints):
     index = json.dumps({"metadata": {"total_size": 26}, "weight_map": {"a": HF_NAMES[1], "b": HF_NAMES[2]}}).encode()
     sharded = json.dumps({"DCP_SHARDING_INFO": json.dumps({"a": {"saved_offsets": [1, 0]}}), "DCP_VERSION": "1.0", "format": "pt"})
     shard = header({"a": {"dtype": "F32", "shape": [1, 3], "data_offsets": [0, 12]}, "__metadata__": json.loads(sharded)}, 12)
-    return [packed([(0, index), (1, one), (2, two)]), packed([(1, one), (2, two)]), packed([(3, one)]), packed([(4, shard)])]
+    return [text_seeds.packed([(0, index), (1, one), (2, two)]), text_seeds.packed([(1, one), (2, two)]), text_seeds.packed([(3, one)]), text_seeds.packed([(4, shard)])]
 
 
 MAKERS = {"pickle": pickle_seeds, "zip": zip_seeds, "torch_blob": zip_seeds, "torch_file": torch_file_seeds,
-          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "hf_index": hf_seeds}
+          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
 
 
 def write(target, folder):

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "fuzz_support.hpp"
+#include "fuzz_source.hpp"
 #include "lib/formats/dcp.hpp"
 #include "lib/formats/dtype.hpp"
 

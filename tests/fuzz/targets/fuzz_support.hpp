@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,8 +17,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/formats/dtype.hpp"
-#include "lib/source/source.hpp"
 
 namespace fsdp::fuzz {
 
@@ -93,27 +92,14 @@ void refusal_is_fine(Parse parse) {
   }
 }
 
-/// Opens whatever lies at `path` and reads every tensor and value, and compares the checksums.
-inline void read_source(const std::filesystem::path& path) {
-  refusal_is_fine([&] {
-    const auto source = open_source(path);
-    std::vector<ReadSum> sums;
-    for (std::size_t i = 0; i < source->tensors().size(); ++i) {
-      refusal_is_fine([&] {
-        const auto& tensor = source->tensors()[i];
-        const bool whole = tensor.size_bytes() <= max_read_bytes;
-        const std::uint64_t count = whole ? static_cast<std::uint64_t>(num_elements(tensor.shape)) : 16;
-        std::vector<std::byte> out(count * dtype_size_bytes(tensor.dtype));
-        source->read(i, 0, count, out, &sums);
-      });
-    }
-    for (std::size_t i = 0; i < source->values().size(); ++i) {
-      refusal_is_fine([&] {
-        if (source->value(i).value == nullptr) std::abort();
-      });
-    }
-    source->verify_sums(std::move(sums));
-  });
+/// How deep the lists and objects of a JSON text may be nested at most.
+inline int depth_of(std::string_view json) {
+  int depth = 0, most = 0;
+  for (const char c : json) {
+    if (c == '[' || c == '{') most = std::max(most, ++depth);
+    if (c == ']' || c == '}') --depth;
+  }
+  return most;
 }
 
 inline std::string_view as_text(const std::uint8_t* data, std::size_t size) {

@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "fuzz_support.hpp"
+#include "fuzz_source.hpp"
 #include "lib/formats/safetensors.hpp"
 
 namespace {

@@ -1,7 +1,7 @@
 // One safetensors file: header and data.
 #include <vector>
 
-#include "fuzz_support.hpp"
+#include "fuzz_source.hpp"
 #include "lib/formats/safetensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,5 +1,5 @@
 // A .pt file, zip or legacy, as any user gives it to the programs.
-#include "fuzz_support.hpp"
+#include "fuzz_source.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static fsdp::fuzz::MemoryFile memory;

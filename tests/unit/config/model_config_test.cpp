@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "tests/support/temp_files.hpp"
 
 using namespace fsdp;
 using nlohmann::json;
@@ -175,6 +176,17 @@ TEST_SUITE("config/model_config") {
     }
     CHECK_THROWS_AS(model_config_from_json(json::array(), "test"), FormatError);
     CHECK_THROWS_AS(model_config_from_json({{"model_type", "llama"}}, "test"), FormatError);
+  }
+
+  TEST_CASE("read_model_config: numbers that no type holds, and sizes that overflow when multiplied") {
+    const test::TempDir directory;
+    for (const auto* text :
+         {R"({"model_type": "llama", "rope_theta": 1e999})",
+          R"({"n_layer": 1, "n_head": 1, "n_embd": 9223372036854775807, "vocab_size": 2, "block_size": 2})"}) {
+      replace_file(directory / "config.json", text);
+      CHECK_THROWS_WITH_AS(read_model_config(directory / "config.json"), doctest::Contains("config.json: "),
+                           FormatError);
+    }
   }
 
   TEST_CASE("hf_config: GPT-2 there and back") {

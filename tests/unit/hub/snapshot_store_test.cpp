@@ -95,6 +95,8 @@ TEST_SUITE("hub/snapshot_store") {
     CHECK(back->repo.folder() == "datasets--o--n");
     test::write_file(path, "{\"repo\": 1}");
     CHECK_THROWS_WITH_AS(read_manifest(path), doctest::Contains(path.c_str()), FormatError);
+    test::write_file(path, R"({"type": "model", "repo": "../n"})");  // a name that a user could not give either
+    CHECK_THROWS_WITH_AS(read_manifest(path), doctest::Contains(path.c_str()), FormatError);
   }
 
   TEST_CASE("publish_text: readers see whole texts while several write; create_exclusively: one of many wins") {

@@ -54,6 +54,7 @@ TEST_SUITE("tokenizer/tokenizer_json_errors") {
     check_refused("", "tokenizer.json: at byte 1: is no JSON");
     check_refused("{\"model\": ", "is no JSON");
     check_refused("[1]", "is no JSON object");
+    check_refused("{\"a\": 1e999}", "tokenizer.json: is no JSON");
     check_refused("{\"a\": \"\xFF\"}", "is no JSON");
     check_refused("{\"a\":" + std::string(2000000, '['), "is nested deeper than 64 values");
     check_refused("{}", "tokenizer.json: model: is missing");

@@ -1,0 +1,34 @@
+#pragma once
+// What the programs ask of a tokenizer.
+#include <numeric>
+
+#include "fuzz_support.hpp"
+#include "lib/tokenizer/open_tokenizer.hpp"
+
+namespace fsdp::fuzz {
+
+/// Opens the directory's tokenizer and encodes and decodes with it.
+inline void use_tokenizer(const std::filesystem::path& directory) {
+  refusal_is_fine([&] {
+    const auto tokenizer = open_tokenizer(directory.string());
+    for (const std::string_view text :
+         {"", "Hello, my dog's 12345 apples\n\n  <s> x", " \xE2\x96\x81\xF0\x9F\xA6\x99 \xff\xfe"}) {
+      std::vector<std::int32_t> ids;
+      try {
+        ids = tokenizer->encode_document(text);
+      } catch (const RuntimeFailure&) {
+        continue;  // a pattern that needs too many steps
+      }
+      for (const auto id : ids) {
+        if (id < 0 || id >= tokenizer->vocab_size()) std::abort();
+      }
+      tokenizer->decode(ids);
+    }
+    const auto count = std::min<std::int64_t>(tokenizer->vocab_size(), 512);
+    for (std::int32_t id = 0; id < count; ++id) tokenizer->decode_one(id);
+    if (tokenizer->infill_ids()) tokenizer->encode_infill("a", "b");
+    tokenizer->description();
+  });
+}
+
+}  // namespace fsdp::fuzz

@@ -1,0 +1,18 @@
+// JSON Lines as training data.
+#include "fuzz_support.hpp"
+#include "lib/corpus/documents.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace fsdp;
+  static fuzz::MemoryFile memory;
+  const auto path = memory.fill(fuzz::as_text(data, size));
+  fuzz::refusal_is_fine([&] {
+    const auto documents = detail::open_json_lines(path, "text");
+    for (std::string text; documents->next(text);) {
+      // An escape of six bytes becomes three at most, and a list's elements are joined by one space each.
+      if (text.size() > size || documents->bytes_read() > std::int64_t(size) || documents->where().empty())
+        std::abort();
+    }
+  });
+  return 0;
+}
