@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
-#include <ctime>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
