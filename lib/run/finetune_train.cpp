@@ -59,6 +59,7 @@ bool FinetuneJob::finish_save_if_written(bool wait) {
   save_seconds_ = std::max(save_seconds_, result.seconds);
   save_error_ = result.error;
   if (result.saved) {
+    if (metrics_) metrics_->sync();
     last_checkpoint_ = result.path;
     progress_->line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
                                 format_bytes(static_cast<double>(result.size_bytes)), result.seconds,

@@ -63,6 +63,14 @@ void MetricsFile::cut_torn_line() noexcept {
   }
 }
 
+void MetricsFile::sync() noexcept {
+  try {
+    if (whole_) file_.sync();
+  } catch (const std::exception&) {
+    // The checkpoint is worth more than its protocol.
+  }
+}
+
 void MetricsFile::add(const nlohmann::json& record) {
   waiting_ += record.dump() + "\n";
   write_waiting();
