@@ -109,6 +109,9 @@ void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, 
   app.add_option(spellings("val-data"), o.val_data, "the same for validation")->group(group);
   app.add_option(spellings("data-field"), o.data_field, "key or column of the texts; default: text, or Moves")
       ->group(group);
+  app.add_flag(spellings("allow-other-tokenizer"), o.allow_other_tokenizer,
+               "train on a token file that names another tokenizer than the model's")
+      ->group(group);
   app.add_option(spellings("max-rows"), o.max_rows, "texts to take from the training data; 0: all")
       ->capture_default_str()
       ->group(group);

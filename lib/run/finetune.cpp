@@ -122,6 +122,8 @@ void FinetuneJob::open_tokenizer_for_texts() {
     const auto saved = restart_->manifest.data.value("tokenizer", std::string());
     if (saved == "gpt2" || has_tokenizer(saved)) tokenizer_name_ = saved;
   }
+  // A run's "gpt2" may have been the default, too.
+  tokenizer_is_sure_ = !tokenizer_name_.empty() && (tokenizer_name_ != "gpt2" || !model.tokenizer.empty());
   if (tokenizer_name_.empty() && config_.architecture == Architecture::mingpt) tokenizer_name_ = "gpt2";
   if (tokenizer_name_.empty()) return;
   tokenizer_ = open_tokenizer(tokenizer_name_);
@@ -134,6 +136,8 @@ void FinetuneJob::open_data(bool training) {
   texts.tokenizer_name = tokenizer_name_;
   texts.tokenizer = tokenizer_.get();
   texts.model = &config_;
+  texts.check_origin = !options_.allow_other_tokenizer;
+  texts.tokenizer_is_sure = tokenizer_is_sure_;
   texts.quiet = options_.runtime.quiet;
   const SequenceLimit limit{options_.model.seq_len, config_.block_size};
   const auto open = [&](const std::string& data) {

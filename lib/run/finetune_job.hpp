@@ -113,7 +113,8 @@ class FinetuneJob {
   BatchPlan batches_;
   ModelConfig config_;
   std::optional<RestartPoint> restart_;
-  std::string tokenizer_name_;  ///< "gpt2", a directory, or "" where none is known
+  std::string tokenizer_name_;      ///< "gpt2", a directory, or "" where none is known
+  bool tokenizer_is_sure_ = false;  ///< given, or the model's own
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<BatchReader> train_reader_;
   std::optional<BatchReader> val_reader_;

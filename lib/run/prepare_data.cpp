@@ -14,6 +14,7 @@
 #include "lib/corpus/tokenize.hpp"
 #include "lib/dataset/token_documents.hpp"
 #include "lib/run/text.hpp"
+#include "lib/run/token_origin.hpp"
 
 namespace fsdp {
 namespace {
@@ -108,6 +109,8 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
   if (world.rank() == 0) {
     try {
       if (is_token_file(data)) {
+        if (options.check_origin)
+          check_token_origin(data, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
         result = data.string();
       } else if (options.tokenizer == nullptr) {
         throw UsageError(data.string() +

@@ -19,6 +19,8 @@ struct TextOptions {
   std::string tokenizer_name;
   const Tokenizer* tokenizer = nullptr;  ///< null: there is none, texts cannot be read
   const ModelConfig* model = nullptr;    ///< whose vocabulary the tokenizer must fit; null: not checked
+  bool check_origin = false;             ///< refuse token files of another tokenizer; needs `model`
+  bool tokenizer_is_sure = false;        ///< the model's own, not a default
   bool quiet = false;
 };
 

@@ -51,6 +51,7 @@ struct TrainOptions {
   RuntimeOptions runtime;
 
   std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
+  bool allow_other_tokenizer = false;   ///< train on token files whose notes name another tokenizer
   std::string data_field;               ///< key or column of the texts; empty: the usual one
   std::int64_t max_rows = 0;            ///< texts of the training data; 0: all
   double max_epochs = 1;                ///< negative: evaluate only

@@ -35,6 +35,28 @@ class Inputs(llama_cli.Case):
         for name, value in {"lr": "0.001", "seed": "42", "lr-schedule": "linear", "weight-decay": "0.01", "warmup-ratio": "0.1"}.items():
             self.assertEqual(float(options[name]) if name != "lr-schedule" else options[name], float(value) if name != "lr-schedule" else value)
 
+    def test_token_files_of_another_tokenizer(self):
+        copy = shutil.copytree(self.model, self.folder / "copy")  # the same vocabulary in another place
+        texts = self.folder / "few.jsonl"
+        texts.write_text("".join(self.games.read_text().splitlines(True)[:20]))
+        files = {}
+        for name, tokenizer in (("gpt2", "gpt2"), ("own", copy)):
+            files[name] = self.folder / f"{name}.h5"
+            made = fsdp_cli.run("fsdp-download", ["tokens", "--documents", "--input", texts, "--tokenizer", tokenizer, "--output", files[name]])
+            self.assertEqual(made.code, 0, str(made))
+        for ranks in (0, 2):
+            self.assert_refused(self.tune("other", files["gpt2"], *SHORT, ranks=ranks, code=4), 4, "gpt2.h5", "GPT-2, 50257 ids", "1016",
+                                "--allow-other-tokenizer")
+        self.assertFalse(self.run_directory("other").exists())
+        # Who insists is told of the first id that the model does not have.
+        self.assertNotIn("--allow-other", self.tune("other", files["gpt2"], *SHORT, "--allow-other-tokenizer", code=4).errors()[0])
+        self.tune("own", files["own"], *SHORT, ranks=2)
+        # A large enough vocabulary, but not the model's tokenizer.
+        large = llama_cli.make_snapshot(self.folder / "large", vocab_size=50304)
+        result = self.tune("large", files["gpt2"], *SHORT, "--model", large, code=4)
+        self.assert_refused(result, 4, "GPT-2, 50257 ids", "SentencePiece")
+        self.tune("large", files["gpt2"], *SHORT, "--model", large, "--allow-other-tokenizer")
+
     def test_contradicting_spellings(self):
         result = self.tune("x", self.games, "--no_fsdp", "--sharding", "grad-shard", code=2)
         self.assert_refused(result, 2, "--no-fsdp", "grad-shard")

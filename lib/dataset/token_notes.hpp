@@ -1,0 +1,14 @@
+#pragma once
+// Reading what a token file says of where its ids come from.
+#include <filesystem>
+
+#include "lib/dataset/token_file_writer.hpp"
+
+namespace fsdp {
+
+/// The attributes that the writers of token files leave; empty and 0 where they are missing or of another type, as in
+/// files of other programs. `sources` are left out.
+/// \throws IoError, FormatError when the file cannot be opened
+TokenFileNotes read_token_notes(const std::filesystem::path& file);
+
+}  // namespace fsdp
