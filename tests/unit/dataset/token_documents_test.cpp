@@ -208,6 +208,6 @@ TEST_SUITE("dataset/token_documents") {
     CHECK(fsdp::is_hdf5(kShakespeare));
     CHECK_FALSE(fsdp::is_hdf5(dir / "t"));
     CHECK_THROWS_AS(fsdp::is_hdf5(dir / "none"), fsdp::IoError);
-    CHECK_THROWS_AS(fsdp::is_hdf5(dir.path()), fsdp::IoError);
+    CHECK_THROWS_AS(fsdp::is_hdf5(dir.path()), fsdp::FormatError);
   }
 }

@@ -31,7 +31,7 @@ TEST_SUITE("target/hf_target") {
     source.add("z", DType::f32, {100}).add("a", DType::f32, {150}).add("m", DType::f32, {100});
     source.add("big", DType::f32, {1000}).add("tiny", DType::i64, {});
     const test::TempDir directory;
-    HfTarget target({1000, {}, {}});
+    HfTarget target({1000, {}, {}, {}});
     test::copy_alone(source, target, directory / "hf");
     const auto map = weight_map(directory / "hf");
     const auto name = [](int k) { return "model-0000" + std::to_string(k) + "-of-00004.safetensors"; };
@@ -40,7 +40,7 @@ TEST_SUITE("target/hf_target") {
     CHECK(index.at("metadata").at("total_size") == 1350 * 4 + 8);
     test::check_same_tensors(source, *open_source(directory / "hf"));
 
-    HfTarget one({5408, {}, {}});
+    HfTarget one({5408, {}, {}, {}});
     test::copy_alone(source, one, directory / "one");
     CHECK(test::names_in(directory / "one") == std::set<std::string>{".fsdp-export.json", "model.safetensors"});
     CHECK(SafetensorsReader(directory / "one" / "model.safetensors").metadata().at("format") == "pt");
@@ -56,7 +56,7 @@ TEST_SUITE("target/hf_target") {
     test::write_file(second / "generation_config.json", "{}");
     test::MemorySource source;
     source.add("a", DType::f32, {1});
-    HfTarget target({1000, {first.path(), second.path()}, {{"generation_config.json", "{\"given\": true}"}}});
+    HfTarget target({1000, {first.path(), second.path()}, {{"generation_config.json", "{\"given\": true}"}}, {}});
     test::copy_alone(source, target, directory / "hf");
     const auto text = [&](const char* name) { return read_text_file(directory / "hf" / name); };
     CHECK(text("config.json") == "{\"a\": 1}");
@@ -70,7 +70,7 @@ TEST_SUITE("target/hf_target") {
     const test::TempDir directory;
     const auto source = open_source(write_tied(directory, true)), other = open_source(write_tied(directory, false));
     const auto names = [&](const Source& from, const std::string& config) {
-      HfTarget target({1 << 20, {}, {{"config.json", config}}});
+      HfTarget target({1 << 20, {}, {{"config.json", config}}, {}});
       CopyOptions options;
       options.overwrite = true;
       test::copy_alone(from, target, directory / "hf", options);
@@ -92,7 +92,7 @@ TEST_SUITE("target/hf_target") {
   }
 
   TEST_CASE("HfTarget: refuses what such a directory cannot hold") {
-    HfTarget target({1000, {}, {}});
+    HfTarget target({1000, {}, {}, {}});
     test::MemorySource with_value;
     with_value.add("a", DType::f32, {1}).add_value("step", {"step"}, [](PickleWriter& pickle) { pickle.integer(1); });
     CHECK_THROWS_WITH_AS(target.plan(with_value), doctest::Contains("\"step\""), UsageError);

@@ -114,7 +114,7 @@ TEST_SUITE("target/round_trip") {
       const auto source = open_source(test::input_of(fixture));
       if (has_complex(*source) || !source->values().empty()) continue;
       const test::TempDir directory;
-      HfTarget target({3000, {}, {}});
+      HfTarget target({3000, {}, {}, {}});
       test::copy_alone(*source, target, directory / "hf");
       test::check_same_tensors(*source, *open_source(directory / "hf"));
       ++converted;

@@ -149,7 +149,7 @@ TEST_SUITE("tokenizer/byte_level_bpe") {
     fsdp::replace_file(vocab, "[1, 2]");
     CHECK_THROWS_WITH_AS(make(), doctest::Contains("vocab.json: is no JSON object"), fsdp::FormatError);
     fsdp::replace_file(vocab, std::string(1 << 20, '['));
-    CHECK_THROWS_WITH_AS(make(), doctest::Contains("vocab.json: is nested deeper than 64"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(make(), doctest::Contains("is nested deeper than 64"), fsdp::FormatError);
     fsdp::replace_file(vocab, R"({"a": 0, "b": 1000000000000})");
     CHECK_THROWS_WITH_AS(make(), doctest::Contains("piece 'b' has id 1000000000000, expected the ids 0 to 1"),
                          fsdp::FormatError);
