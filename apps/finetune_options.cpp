@@ -82,9 +82,8 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
   app.add_option(
          "--activation-checkpointing,--activation_checkpointing,--activation-checkpoints,--activation_checkpoints",
          o.activation_checkpointing,
-         "recompute activations in the backward: all blocks (also without a value), every:N or none")
-      ->expected(0, 1)
-      ->default_str("none")
+         "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
+      ->expected(0, 1)  // no default_str(): CLI11 would take it for the value that is not given
       ->group(group);
   app.add_flag(spellings("cpu-offload"), o.cpu_offload, "keep masters, gradients and optimizer state in host memory")
       ->group(group);
@@ -280,6 +279,10 @@ void settle_spellings(CLI::App& app, FinetuneArguments& a) {
   if (checkpointing->count() > 0 && (text.empty() || text == "true")) {
     checkpointing->clear();  // given without a value
     checkpointing->add_result("all");
+    checkpointing->run_callback();
+  } else if (checkpointing->count() > 0 && text == "false") {
+    checkpointing->clear();  // as flags are in a config file
+    checkpointing->add_result("none");
     checkpointing->run_callback();
   }
   apply_flag(app, "--no-fsdp", "--sharding", "no-shard", sharding.sharding);

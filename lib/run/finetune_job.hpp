@@ -131,6 +131,7 @@ class FinetuneJob {
   bool save_waits_ = false;       ///< it was due in steps whose loss is not finite
   bool saved_this_step_ = false;  ///< the state as it is now is in a checkpoint
   std::string save_error_;
+  std::string trace_error_;  ///< on rank 0
   NonFiniteSteps nonfinite_;
   double first_loss_ = std::nan("");
   double last_loss_ = std::nan("");

@@ -228,6 +228,7 @@ ExitCode FinetuneJob::conclude(nlohmann::json& report, bool stopped, std::int64_
   report["seconds"] = seconds_since(begin_);
   report["stopped_early"] = stopped;
   if (stopped) {
+    if (!trace_error_.empty()) log_.warning("no trace: " + trace_error_);
     const auto reason = reason_to_stop();
     log_.info(
         saver_ ? fmt::format("stopped   {}   step {} of {}; continue with --restart-checkpoint-file latest", reason,
@@ -237,6 +238,8 @@ ExitCode FinetuneJob::conclude(nlohmann::json& report, bool stopped, std::int64_
                              reason, total_steps, directory_.string()));
     return ExitCode::stopped_early;
   }
+  const auto problem = world_.broadcast_text(trace_error_, 0);
+  if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
   if (last_step_.step == 0) {
     log_.info(fmt::format("done      nothing to do: step {} of {}; {} N goes on", trainer_->state().step, total_steps,
                           options_.max_steps <= 0 ? "--max-epochs" : "--max-steps"));

@@ -180,7 +180,7 @@ void FinetuneJob::write_trace() {
   try {
     write_output(options_.runtime.trace_file, text + "\n]\n");
   } catch (const std::exception& error) {
-    log_.warning(fmt::format("no trace: {}", error.what()));  // the training is worth more
+    trace_error_ = error.what();  // told when all that the training is worth is done
     return;
   }
   log_.info("trace     " + options_.runtime.trace_file +

@@ -68,6 +68,9 @@ std::unique_ptr<RunOwner> RunOwner::take(ProcessGroup& world, const Options& opt
   if (world.rank() == 0) {
     try {
       owner->claim(options, log);
+    } catch (const IoError& error) {
+      problem = std::string(error.what()) + " (see --out-dir)";
+      code = error.code();
     } catch (const Error& error) {
       problem = error.what();
       code = error.code();
