@@ -56,14 +56,14 @@ void check_size_limit(const Layout& layout) {
   }
 }
 
-void check_free_space(const Layout& layout, const fs::path& directory) {
+void check_free_space(const Layout& layout, const fs::path& directory, const fs::path& output) {
   std::uint64_t needed = 0;
   for (const auto& file : layout.files) needed += file.size_bytes;
   struct statvfs status {};
   if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0) return;  // some file systems do not tell
   const auto available = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (needed > available) {
-    throw IoError(directory.string() + ": the output needs " + std::to_string(needed) + " bytes, but only " +
+    throw IoError(output.string() + ": the output needs " + std::to_string(needed) + " bytes, but only " +
                   std::to_string(available) + " are free on this file system; nothing was written");
   }
 }
@@ -146,7 +146,7 @@ void OutputPlace::make_temporary() {
 
 void OutputPlace::create_files() const {
   check_size_limit(layout_);
-  check_free_space(layout_, temporary_);
+  check_free_space(layout_, temporary_, output_);
   for (const auto& file : layout_.files) {
     auto created = File::create(temporary_ / file.name);
     created.truncate(file.size_bytes);
