@@ -48,8 +48,7 @@ class Inputs(llama_cli.Case):
             self.assert_refused(self.tune("other", files["gpt2"], *SHORT, ranks=ranks, code=4), 4, "gpt2.h5", "GPT-2, 50257 ids", "1016",
                                 "--allow-other-tokenizer")
         self.assertFalse(self.run_directory("other").exists())
-        # Who insists is told of the first id that the model does not have.
-        self.assertNotIn("--allow-other", self.tune("other", files["gpt2"], *SHORT, "--allow-other-tokenizer", code=4).errors()[0])
+        self.tune("other", files["gpt2"], *SHORT, "--allow-other-tokenizer")  # the ids of these texts are small
         self.tune("own", files["own"], *SHORT, ranks=2)
         # A large enough vocabulary, but not the model's tokenizer.
         large = llama_cli.make_snapshot(self.folder / "large", vocab_size=50304)
