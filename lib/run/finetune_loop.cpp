@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/run/finetune_job.hpp"
 #include "lib/run/text.hpp"
@@ -32,9 +33,7 @@ bool has_bytes(const fs::path& file) {
 bool FinetuneJob::begins_a_run() const {
   if (!restart_) return true;
   if (restart_->manifest.state.step > 0) return false;
-  std::error_code error;
-  const auto own = fs::weakly_canonical(directory_ / "checkpoints", error);
-  return fs::weakly_canonical(restart_->candidates.front(), error).parent_path() != own;
+  return !path_below(restart_->candidates.front(), directory_ / "checkpoints");
 }
 
 bool FinetuneJob::old_run_is_there() const {
