@@ -11,15 +11,20 @@ import fsdp_cli
 QUICK = ["--quick", "--size-mb", 1]
 # Equal speeds, so that a test does not depend on what else runs on this machine.
 SPEED = {"gemm": {"bf16_tflops": 0.4, "float32_tflops": 0.2, "implementation": "brg_matmul:avx512_core_bf16"}}
-NATIVE = {"processor": {"avx512_bf16": True}, **SPEED}
+# A processor of the test's own, whatever this one has: AMX too would make it native.
+NO_AMX = {"amx_bf16": False, "amx_tile": False}
+NATIVE = {"processor": {"avx512_bf16": True, **NO_AMX}, **SPEED}
+OLD = {"processor": {"avx512_bf16": False, **NO_AMX}, **SPEED}
 A100 = {"gpu": {"name": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0", "bytes": 85899345920, "driver": "13.0", "runtime": "13.0",
                 "nccl_built": "2.28.9", "nccl": "2.28.9", "pci_bus_id": "0000:07:00.0", "numa_node": 3},
         "gemm": {"bf16_tflops": 250, "float32_tflops": 18.5, "implementation": ""}, "gpu_missing": ""}
 
 
-def has_avx512_bf16():
+def has_bf16():
+    """Whether this machine's processor has bf16 instructions of either kind."""
     text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return any(line.startswith("flags") and "avx512_bf16" in line.split() for line in text.splitlines())
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def on_own_bus(facts, rank):
@@ -38,7 +43,7 @@ class Bf16Check(fsdp_cli.Case):
                           env={"FSDP_SIMULATED_FACTS": json.dumps(facts)}, **how).json()
 
     def test_real_ranks(self):
-        verdict, code = ("native", 0) if has_avx512_bf16() else ("emulated", 3)
+        verdict, code = ("native", 0) if has_bf16() else ("emulated", 3)
         for ranks in (0, 1, 2, 3, 4):
             report = self.check("--json", ranks=ranks, code=code).json()
             self.assertEqual((report["verdict"], report["world_size"], report["nodes"]), (verdict, max(1, ranks), 1))
@@ -60,23 +65,23 @@ class Bf16Check(fsdp_cli.Case):
         return next(line.removeprefix("MPI ") for line in version.splitlines() if line.startswith("MPI "))
 
     def test_table(self):
-        result = self.check(ranks=2, code=0 if has_avx512_bf16() else 3)
+        result = self.check(ranks=2, code=0 if has_bf16() else 3)
         self.assertRegex(result.out, r"rank +host +device +verdict")
         self.assertIn("all-reduce     1 MiB of bf16 over 2 ranks: exact", result.out)
         self.assertRegex(result.out.splitlines()[-1], "bf16 is +(native|emulated)")
 
     def test_onednn_is_asked_what_it_takes(self):
-        if not has_avx512_bf16():
-            self.skipTest("this processor has no avx512_bf16")
+        if not has_bf16():
+            self.skipTest("this processor has no bf16 instructions")
         plain = self.check("--json").json()["ranks"][0]
-        self.assertIn("core_bf16", plain["gemm"]["implementation"])
+        self.assertRegex(plain["gemm"]["implementation"], "core_bf16|amx")
         held_back = self.check("--json", env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}).json()["ranks"][0]
         self.assertEqual(held_back["verdict"], "native")
         self.assertIn("oneDNN does not use", " ".join(held_back["notes"]))
 
     def test_a_rank_without_bf16_instructions_is_named_and_excluded(self):
         file = self.folder / "exclude"
-        patches = {"*": NATIVE, "2": {"host": "old7", "processor": {"avx512_bf16": False}, **SPEED}}
+        patches = {"*": NATIVE, "2": {"host": "old7", **OLD}}
         report = self.simulate(patches, "--exclude-file", file, ranks=4, code=3)
         self.assertEqual(report["verdict"], "emulated")
         self.assertEqual([r["verdict"] for r in report["ranks"]], ["native", "native", "emulated", "native"])
@@ -99,7 +104,7 @@ class Bf16Check(fsdp_cli.Case):
 
     def test_several_bad_hosts_on_one_line(self):
         file = self.folder / "exclude-two"
-        patches = {str(r): {"host": f"n{r}", **NATIVE, "processor": {"avx512_bf16": r == 2}} for r in range(4)}
+        patches = {str(r): {"host": f"n{r}", **(NATIVE if r == 2 else OLD)} for r in range(4)}
         self.simulate(patches, "--exclude-file", file, ranks=4, code=3)
         self.assertEqual(file.read_text(), "n0,n1,n3\n")
 
@@ -138,7 +143,7 @@ class Bf16Check(fsdp_cli.Case):
         self.assertEqual(result.code, 3, str(result))
         self.assertEqual(result.json()["verdict"], "absent")
         result = fsdp_cli.run("fsdp-bf16check", ["--device", "auto", "--json", *QUICK])
-        self.assertEqual(result.code, 0 if has_avx512_bf16() else 3, str(result))
+        self.assertEqual(result.code, 0 if has_bf16() else 3, str(result))
         self.assertIn("NVIDIA", result.json()["ranks"][0]["gpu_missing"])
 
     def test_a_rank_that_hangs_ends_the_job_in_time(self):
