@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
+#include "lib/mpi/launch_checks.hpp"
 #include "lib/mpi/mpi_group.hpp"
 
 namespace fsdp {
@@ -61,35 +62,6 @@ void let_launcher_read_stderr() {
   std::this_thread::sleep_for(pause);
 }
 
-/// A launcher that speaks another process-management protocol starts N jobs of size 1.
-void refuse_lonely_ranks(int size) {
-  if (size > 1) return;
-  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  const char* launched_by_hydra = std::getenv("HYDI_CONTROL_FD");
-  if (tasks != nullptr && launched_by_hydra == nullptr && std::getenv("MPI_LOCALRANKID") == nullptr &&
-      std::atoi(tasks) > 1) {
-    throw RuntimeFailure(fmt::format(
-        "srun started {} tasks, but MPI sees only this one: each would train alone. Start with srun --mpi=pmi2 (or "
-        "pmix; `srun --mpi=list` shows what this site has), matching the MPI this program was built with ({})",
-        tasks, MpiEnvironment::library_version()));
-  }
-  const char* pals_size = std::getenv("PALS_SIZE");
-  if (pals_size != nullptr && std::atoi(pals_size) > 1) {
-    throw RuntimeFailure(fmt::format(
-        "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)",
-        pals_size));
-  }
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* started = std::getenv(name);
-    if (started != nullptr && std::atoi(started) > 1) {
-      throw RuntimeFailure(
-          fmt::format("the launcher started {} processes ({}), but MPI sees only this one: each would be a job of its "
-                      "own. Start with the mpiexec of {}, which this program was built with",
-                      started, name, MpiEnvironment::library_version()));
-    }
-  }
-}
-
 }  // namespace
 
 MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
@@ -101,12 +73,17 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
     [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(static_cast<int>(ExitCode::failed));
   });
+  if (const auto problem = detail::host_problem(); !problem.empty()) {
+    const auto text = fmt::format("[rank {}] warning: {}\n", launcher_rank(), problem);
+    [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
+    let_launcher_read_stderr();  // MPI_Init is about to end this process
+  }
   int provided = 0;
   detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  refuse_lonely_ranks(size);
+  if (size == 1) detail::refuse_lonely_rank(library_version());
   MPI_Comm comm = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   failure_group_ = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), std::chrono::hours(24));

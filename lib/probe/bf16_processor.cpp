@@ -11,6 +11,8 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 namespace fsdp {
@@ -66,6 +68,19 @@ void apply_arm_hwcap2(unsigned long hwcap2, ProcessorFacts& facts) {
 
 namespace {
 
+/// The same of the processor itself, where /proc is not mounted. It does not know what the kernel has turned off.
+[[maybe_unused]] void apply_cpuid(ProcessorFacts& facts) {
+#if defined(__x86_64__)
+  // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) {
+    facts.amx_bf16 = (edx & 1U << 22) != 0;
+    facts.amx_tile = (edx & 1U << 24) != 0;
+  }
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) facts.avx512_bf16 = (eax & 1U << 5) != 0;
+#endif
+}
+
 [[maybe_unused]] void ask_for_tiles(ProcessorFacts& facts) {
 #if defined(__x86_64__)
   // Source: Linux Documentation/arch/x86/xstate.rst
@@ -85,6 +100,7 @@ ProcessorFacts read_processor() {
   std::stringstream text;
   text << file.rdbuf();
   auto facts = detail::parse_cpuinfo(text.str());
+  if (text.str().empty()) apply_cpuid(facts);
   if (facts.amx_tile) ask_for_tiles(facts);
 #if defined(__aarch64__)
   detail::apply_arm_hwcap2(::getauxval(AT_HWCAP2), facts);

@@ -6,8 +6,9 @@
 
 namespace fsdp {
 
-/// Asks /proc/cpuinfo, the auxiliary vector (AArch64) and, where there are AMX tiles, the kernel for leave to use them
-/// (arch_prctl ARCH_REQ_XCOMP_PERM, as oneDNN does before its first product).
+/// Asks /proc/cpuinfo (the processor itself where that is not mounted), the auxiliary vector (AArch64) and, where there
+/// are AMX tiles, the kernel for leave to use them (arch_prctl ARCH_REQ_XCOMP_PERM, as oneDNN does before its first
+/// product).
 ProcessorFacts read_processor();
 
 namespace detail {

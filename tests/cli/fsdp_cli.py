@@ -66,9 +66,10 @@ def environment(extra=None):
     return env
 
 
-def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, before=None):
-    """Runs a program to its end. ranks 0: without a launcher. `before` runs in the child before exec."""
-    line = command(program, arguments, ranks)
+def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, before=None, within=()):
+    """Runs a program to its end. ranks 0: without a launcher. `before` runs in the child before exec; `within` is a
+    command that runs the rest of its line."""
+    line = [*within, *command(program, arguments, ranks)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                env=environment(env), cwd=cwd, start_new_session=True, preexec_fn=before)
     try:

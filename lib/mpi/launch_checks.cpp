@@ -1,0 +1,94 @@
+#include "lib/mpi/launch_checks.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <thread>
+
+#include "lib/base/error.hpp"
+#include "lib/mpi/rank_environment.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// Why a few pages of shared memory cannot be had, as an errno; 0 when they can.
+int shared_memory_error() {
+  constexpr off_t bytes = 1 << 20;
+  const auto name = fmt::format("/fsdp-check-{}", ::getpid());
+  const int fd = ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return errno == EEXIST ? 0 : errno;
+  const int error = ::posix_fallocate(fd, 0, bytes);
+  ::close(fd);
+  ::shm_unlink(name.c_str());
+  return error;
+}
+
+bool first_of_its_host() {
+  for (const char* variable : {"MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID"}) {
+    if (const char* rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
+std::string problem_of_this_host() {
+  if (::access("/proc/self", F_OK) != 0) {
+    return "this host has no /proc, which MPI needs to start: mount it (mount -t proc proc /proc; in a container, bind "
+           "it)";
+  }
+  const char* here = std::getenv("MPI_LOCALNRANKS");
+  if (here != nullptr && std::atoi(here) < 2) return "";
+  if (const int error = shared_memory_error(); error != 0) {
+    return fmt::format(
+        "/dev/shm cannot be used ({}), and MPI needs it between the ranks of a host: mount it (mount -t "
+        "tmpfs tmpfs /dev/shm; in a container, bind it or give it a size), or remove what fills it",
+        std::strerror(error));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string host_problem() {
+  if (!launched_by_mpi()) return "";
+  auto problem = problem_of_this_host();
+  if (problem.empty() || first_of_its_host()) return problem;
+  // The first is to be heard before MPI_Init ends this rank, and with it the job.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  return "";
+}
+
+/// A launcher that speaks another process-management protocol starts N jobs of size 1.
+void refuse_lonely_rank(const std::string& mpi) {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  const char* launched_by_hydra = std::getenv("HYDI_CONTROL_FD");
+  if (tasks != nullptr && launched_by_hydra == nullptr && std::getenv("MPI_LOCALRANKID") == nullptr &&
+      std::atoi(tasks) > 1) {
+    throw RuntimeFailure(fmt::format(
+        "srun started {} tasks, but MPI sees only this one: each would train alone. Start with srun --mpi=pmi2 (or "
+        "pmix; `srun --mpi=list` shows what this site has), matching the MPI this program was built with ({})",
+        tasks, mpi));
+  }
+  const char* pals_size = std::getenv("PALS_SIZE");
+  if (pals_size != nullptr && std::atoi(pals_size) > 1) {
+    throw RuntimeFailure(fmt::format(
+        "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)",
+        pals_size));
+  }
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* started = std::getenv(name);
+    if (started != nullptr && std::atoi(started) > 1) {
+      throw RuntimeFailure(
+          fmt::format("the launcher started {} processes ({}), but MPI sees only this one: each would be a job of its "
+                      "own. Start with the mpiexec of {}, which this program was built with",
+                      started, name, mpi));
+    }
+  }
+}
+
+}  // namespace fsdp::detail

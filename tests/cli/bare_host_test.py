@@ -1,0 +1,68 @@
+"""Hosts without what programs take for granted: /dev/shm, or room in it, /proc, /sys."""
+
+import json
+import os
+import subprocess
+
+import fsdp_cli
+
+# In a mount namespace of its own, which nothing else on this machine sees.
+UNSHARE = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+LACKS = {"/proc": "mount -t tmpfs none /proc", "/sys": "mount -t tmpfs none /sys", "/dev/shm": "mount -t tmpfs -o ro none /dev/shm",
+         "room in /dev/shm": "mount -t tmpfs -o size=4k none /dev/shm"}
+
+
+def lacking(what):
+    return [*UNSHARE, f'{LACKS[what]} && exec "$@"', "sh"]
+
+
+def can_mount():
+    try:
+        return all(subprocess.run([*lacking(what), "true"], capture_output=True, check=False).returncode == 0 for what in LACKS)
+    except FileNotFoundError:
+        return False
+
+
+class BareHost(fsdp_cli.Case):
+    def setUp(self):
+        super().setUp()
+        if not can_mount():
+            self.skipTest("this user may not mount anything, not even in a namespace of its own")
+
+    def test_one_process_needs_none_of_them(self):
+        plain = self.train("plain")
+        for what in LACKS:
+            name = what.replace("/", "_").replace(" ", "_")
+            result = self.train(name, within=lacking(what))
+            self.assertNotIn("warning", result.err, what)
+            # Without /proc ATen does not know the processor and takes other kernels, which round otherwise.
+            self.assertLess(fsdp_cli.difference(fsdp_cli.losses(self.run_directory(name)), fsdp_cli.losses(self.run_directory("plain"))), 1e-6, what)
+            out = self.folder / f"{name}.safetensors"
+            converted = fsdp_cli.run("fsdp-ckpt-convert", [self.run_directory(name) / "checkpoints" / "latest", out, "--to", "safetensors"],
+                                     within=lacking(what))
+            self.assertEqual(converted.code, 0, str(converted))
+        self.assertEqual(plain.code, 0)
+
+    def test_several_ranks_say_what_mpi_misses(self):
+        for what, names in (("/dev/shm", ["/dev/shm", "Read-only"]), ("room in /dev/shm", ["/dev/shm", "No space left"]), ("/proc", ["no /proc"])):
+            arguments = [*self.train_arguments("ranks"), "--max-steps", "1"]
+            result = fsdp_cli.run("fsdp-finetune", arguments, 2, within=lacking(what))
+            self.assertNotEqual(result.code, 0, str(result))
+            warnings = [line for line in result.err.splitlines() if "warning:" in line]
+            self.assertEqual(len(warnings), 1, str(result))
+            for name in [*names, "mount"]:
+                self.assertIn(name, warnings[0])
+        self.assertEqual(self.train("ranks", "--max-steps", "1", ranks=2).err.count("warning:"), 0)
+
+    def test_bf16check_without_proc_asks_the_processor(self):
+        quick = [*fsdp_cli.COMMON, "--quick", "--size-mb", 1, "--json"]
+        facts = []
+        for within in ((), lacking("/proc")):
+            out = fsdp_cli.run("fsdp-bf16check", quick, within=within).out
+            facts.append(json.loads(out[out.index("{"):])["ranks"][0]["processor"])  # after what UCX says of a missing boot id
+        for name in ("avx512_bf16", "amx_bf16", "amx_tile", "arm_bf16"):
+            self.assertEqual(facts[0][name], facts[1][name], name)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
