@@ -26,19 +26,40 @@ fs::path claim_file(const fs::path& directory, std::uint64_t generation) {
   return directory / ("claim." + std::to_string(generation));
 }
 
-std::uint64_t highest_generation(const fs::path& directory) {
-  std::uint64_t highest = 0;
+/// Those of the claims in `directory`, ascending. A number that no job can have come to is somebody's mischief.
+std::vector<std::uint64_t> listed_generations(const fs::path& directory) {
+  constexpr std::uint64_t most = 1'000'000'000;
+  std::vector<std::uint64_t> listed;
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const auto name = entry->path().filename().string();
     if (name.rfind("claim.", 0) != 0) continue;
     std::uint64_t number = 0;
     const auto* last = name.data() + name.size();
-    if (std::from_chars(name.data() + 6, last, number).ptr == last) highest = std::max(highest, number);
+    const auto read = std::from_chars(name.data() + 6, last, number);
+    if (read.ec == std::errc() && read.ptr == last && number <= most) listed.push_back(number);
   }
+  std::sort(listed.begin(), listed.end());
+  return listed;
+}
+
+std::uint64_t highest_generation(const fs::path& directory) {
+  const auto listed = listed_generations(directory);
+  auto highest = listed.empty() ? 0 : listed.back();
+  std::error_code error;
   // A listing may be an old one (NFS caches them).
   while (fs::exists(claim_file(directory, highest + 1), error)) ++highest;
   return highest;
+}
+
+/// Removes claims that were followed by many others. The last ones stay: were the one above an old listing's highest
+/// gone, whoever still goes by that listing would make it anew and believe to be the owner.
+void remove_old_claims(const fs::path& directory, std::uint64_t newest) {
+  constexpr std::uint64_t kept = 16;
+  std::error_code ignored;
+  for (const auto number : listed_generations(directory)) {
+    if (number + kept <= newest) fs::remove(claim_file(directory, number), ignored);
+  }
 }
 
 /// Time of the last heartbeat. Opened first, because NFS asks the server anew only then.
@@ -105,7 +126,9 @@ void Claim::end() {
   }
   for (const auto& path : others) fs::remove_all(path, ignored);
   // The highest claim last: as long as anything is left, it has an owner.
-  for (std::uint64_t i = 1; i <= generation_; ++i) fs::remove(claim_file(directory_, i), ignored);
+  for (const auto number : listed_generations(directory_)) {
+    if (number <= generation_) fs::remove(claim_file(directory_, number), ignored);
+  }
   fs::remove(directory_, ignored);
 }
 
@@ -161,6 +184,7 @@ std::optional<std::uint64_t> ClaimWatch::try_take() {
     if (!fs::exists(directory_)) return std::nullopt;
     throw;
   }
+  remove_old_claims(directory_, generation + 1);
   return generation + 1;
 }
 

@@ -3,8 +3,9 @@
 // can be taken over.
 //
 // A folder holds files claim.1, claim.2, ...; the owner of the highest is the owner. A successor makes the next number
-// with create_exclusively(), so exactly one wins, and nothing of a live owner is ever removed or renamed. The owner
-// touches its file as a heartbeat; it sees that it lost when the next number is there.
+// with create_exclusively(), so exactly one wins, and nothing of a live owner is ever removed or renamed (what lies
+// sixteen claims back is removed). The owner touches its file as a heartbeat; it sees that it lost when the next number
+// is there.
 #include <atomic>
 #include <chrono>
 #include <cstdint>

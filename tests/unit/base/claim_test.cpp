@@ -53,6 +53,23 @@ TEST_SUITE("base/claim") {
     CHECK_FALSE(first.try_take());
   }
 
+  TEST_CASE("ClaimWatch: of old claims sixteen stay, so that an old listing makes nobody an owner") {
+    const test::TempDir directory;
+    for (std::uint64_t expected = 1; expected <= 40; ++expected) {
+      const auto generation = ClaimWatch(directory.path(), 1h).try_take();
+      REQUIRE(generation == expected);
+      const Claim released(directory.path(), *generation);
+    }
+    for (const int gone : {1, 23, 24}) CHECK_FALSE(fs::exists(directory / ("claim." + std::to_string(gone))));
+    for (const int kept : {25, 39, 40}) CHECK(fs::exists(directory / ("claim." + std::to_string(kept))));
+    // A number that was planted neither ends the counting nor takes an age to remove.
+    test::write_file(directory / "claim.18446744073709551615", "x");
+    const auto next = ClaimWatch(directory.path(), 1h).try_take();
+    REQUIRE(next == 41);
+    Claim(directory.path(), *next).end();
+    CHECK_FALSE(fs::exists(directory / "claim.41"));
+  }
+
   TEST_CASE("ClaimWatch: a process that ended is followed at once") {
     const test::TempDir directory;
     test::write_file(directory / "claim.4", test::ended().to_json());
