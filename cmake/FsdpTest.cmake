@@ -10,6 +10,7 @@ find_program(FSDP_MPIEXEC NAMES mpiexec REQUIRED)
 
 add_library(fsdp_doctest_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/doctest_main.cpp")
 target_link_libraries(fsdp_doctest_main PUBLIC fsdp_options doctest::doctest)
+fsdp_compile_quickly(fsdp_doctest_main PUBLIC)
 target_compile_definitions(fsdp_doctest_main PUBLIC
   FSDP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/data" FSDP_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/fixtures")
 

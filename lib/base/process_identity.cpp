@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -101,10 +102,10 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
 }
 
 std::string ProcessIdentity::to_json() const {
-  return nlohmann::json{{"host", host},  {"boot_id", boot_id},         {"pid_namespace", pid_namespace},
-                        {"pid", pid},    {"start_ticks", start_ticks}, {"job", job},
-                        {"since", since}}
-      .dump();
+  const nlohmann::json claim{{"host", host},  {"boot_id", boot_id},         {"pid_namespace", pid_namespace},
+                             {"pid", pid},    {"start_ticks", start_ticks}, {"job", job},
+                             {"since", since}};
+  return json_text(claim);
 }
 
 bool ProcessIdentity::surely_gone() const {

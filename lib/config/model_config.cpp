@@ -3,9 +3,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -108,7 +108,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
   const auto path = is_file ? directory_or_file : directory_or_file / "config.json";
   const auto text = read_text_file(path, 1u << 20);
   try {
-    return model_config_from_json(nlohmann::json::parse(bounded_json(text, path.string())), path.string());
+    return model_config_from_json(parse_json(text, path.string()), path.string());
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), error.byte, "not valid JSON");
   } catch (const nlohmann::json::exception& error) {  // a number such as 1e999, which no double holds

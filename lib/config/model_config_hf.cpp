@@ -1,5 +1,6 @@
 // config.json of Hugging Face's transformers. minGPT and GPT-2 are one model: pre-norm blocks, learned positions,
 // scaled causal attention, the tanh form of GELU (transformers' "gelu_new") and a head tied to the token embedding.
+#include "lib/base/json_text.hpp"
 #include "lib/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -40,7 +41,7 @@ nlohmann::json gpt2_config(const ModelConfig& config) {
 ModelConfig config_detail::gpt2_from_json(const nlohmann::json& json, const std::string& source) {
   const auto require = [&](bool good, const char* name, const std::string& wanted) {
     if (!good) {
-      throw FormatError(source + ": field '" + name + "' is " + json.at(name).dump() + "; a minGPT has " + wanted);
+      throw FormatError(source + ": field '" + name + "' is " + json_text(json.at(name)) + "; a minGPT has " + wanted);
     }
   };
   ModelConfig config;

@@ -1,4 +1,5 @@
 // Llama's field names are those of transformers' LlamaConfig, its parameters those of LlamaForCausalLM.
+#include "lib/base/json_text.hpp"
 #include "lib/config/model_config_fields.hpp"
 
 namespace fsdp::config_detail {
@@ -18,7 +19,7 @@ void read_rope(const nlohmann::json& json, const std::string& source, ModelConfi
   if (scaling.is_null()) return;
   if (!scaling.is_object()) throw FormatError(source + ": field 'rope_scaling' is neither null nor a JSON object");
   const auto type = field_or(scaling, "rope_type", field_or(scaling, "type", std::string("default"), source), source);
-  if (type != "default") config.rope_scaling = scaling.dump();
+  if (type != "default") config.rope_scaling = json_text(scaling);
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ ModelConfig llama_from_json(const nlohmann::json& json, const std::string& sourc
 
 nlohmann::json llama_to_json(const ModelConfig& config) {
   const auto scaling =
-      config.rope_scaling.empty() ? nlohmann::json() : nlohmann::json::parse(config.rope_scaling, nullptr, false);
+      config.rope_scaling.empty() ? nlohmann::json() : parse_json_or_discard(config.rope_scaling, "rope_scaling");
   return {{"model_type", "llama"},
           {"num_hidden_layers", config.num_layers},
           {"num_attention_heads", config.num_heads},

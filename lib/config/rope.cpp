@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -53,7 +54,7 @@ std::vector<float> rope_frequencies(const ModelConfig& config) {
     frequencies.push_back(1.0f / std::pow(static_cast<float>(config.rope_theta), exponent));
   }
   if (config.rope_scaling.empty()) return frequencies;
-  const auto scaling = nlohmann::json::parse(config.rope_scaling, nullptr, false);
+  const auto scaling = parse_json_or_discard(config.rope_scaling, "rope_scaling");
   const auto text = [&](const char* name) {
     const auto found = scaling.is_object() ? scaling.find(name) : scaling.end();
     return found != scaling.end() && found->is_string() ? found->get<std::string>() : std::string();

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -111,8 +111,8 @@ void write_run_manifest(const std::filesystem::path& directory, const RunManifes
   json["files"] = nlohmann::json::object();
   for (const auto& [name, info] : manifest.files)
     json["files"][name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
-  json["checksum"] = checksum(json.dump());
-  replace_file(directory / "run.json", json.dump(1) + "\n");
+  json["checksum"] = checksum(json_text(json));
+  replace_file(directory / "run.json", json_text(json, 1) + "\n");
 }
 
 RunManifest read_run_manifest(const std::filesystem::path& directory) {
@@ -120,13 +120,13 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
   const auto text = read_text_file(path, 64u << 20);
   RunManifest manifest;
   try {
-    auto json = nlohmann::json::parse(bounded_json(text, path.string()));
+    auto json = parse_json(text, path.string());
     const auto saved = json.at("checksum").get<std::uint32_t>();
     json.erase("checksum");
-    if (checksum(json.dump()) != saved)
+    if (checksum(json_text(json)) != saved)
       throw FormatError(path.string() + ": its checksum does not match: the file was changed");
     if (json.at("format_version").get<int>() != 1) {
-      throw FormatError(path.string() + ": format_version " + json.at("format_version").dump() +
+      throw FormatError(path.string() + ": format_version " + json_text(json.at("format_version")) +
                         " is newer than this program");
     }
     manifest = run_manifest_from_json(json, path.string());

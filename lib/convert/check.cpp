@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/convert/check_numbers.hpp"
 #include "lib/target/agree.hpp"
@@ -38,7 +39,7 @@ void add(Findings& findings, const ElementRange& range, const NonFinite& found) 
 
 /// A tensor's damage as found by any rank; the same tensor may be read by several.
 std::vector<std::string> gather_damage(ProcessGroup& group, const Findings& findings) {
-  const auto texts = group.gather(nlohmann::json(findings.damage).dump(), 0);
+  const auto texts = group.gather(json_text(nlohmann::json(findings.damage)), 0);
   std::map<std::size_t, std::string> all;
   for (const auto& text : texts) all.merge(nlohmann::json::parse(text).get<std::map<std::size_t, std::string>>());
   std::vector<std::string> sentences;

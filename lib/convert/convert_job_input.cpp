@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/convert/local_state.hpp"
 
 namespace fsdp {
@@ -124,7 +124,7 @@ std::optional<ModelConfig> known_model(const Source& source, const InputOptions&
     if (std::filesystem::is_directory(file)) file /= "config.json";
     const auto text = read_text_file(file, 1u << 20);
     try {
-      return parse_model_config(nlohmann::json::parse(bounded_json(text, file.string())), file.string());
+      return parse_model_config(parse_json(text, file.string()), file.string());
     } catch (const nlohmann::json::exception& error) {
       throw FormatError(file.string() + ": no JSON: " + error.what());
     }

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/convert/export_tokenizer.hpp"
@@ -93,7 +93,7 @@ std::optional<std::string> model_type_of(const std::filesystem::path& directory)
   const auto file = directory / "config.json";
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   const auto text = read_text_file(file, 1u << 20);
-  const auto json = nlohmann::json::parse(bounded_json(text, file.string()), nullptr, false);
+  const auto json = parse_json_or_discard(text, file.string());
   const bool has_type = json.is_object() && json.contains("model_type") && json["model_type"].is_string();
   return has_type ? json["model_type"].get<std::string>() : "";
 }
@@ -113,7 +113,7 @@ void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, co
   if (model) {
     auto config = is_mingpt && keeps_names ? model_config_to_json(*model) : hf_config(*model);
     config["torch_dtype"] = main_dtype(source);
-    hf.files["config.json"] = config.dump(2) + "\n";
+    hf.files["config.json"] = json_text(config, 2) + "\n";
     return;
   }
   log.warning(

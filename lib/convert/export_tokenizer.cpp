@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/tokenizer/tokenizer_files.hpp"
 
 namespace fsdp {
@@ -17,7 +17,7 @@ std::string of_manifest(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return "";
   const auto text = read_text_file(file, limit_bytes);
-  const auto run = nlohmann::json::parse(bounded_json(text, file.string()), nullptr, false);
+  const auto run = parse_json_or_discard(text, file.string());
   const nlohmann::json::json_pointer place("/data/tokenizer");
   return run.is_object() && run.contains(place) && run[place].is_string() ? run[place].get<std::string>() : "";
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/target/value_json.hpp"
 
@@ -111,7 +112,7 @@ std::string inspection_table(const Json& inspection) {
   if (rows.size() > 1) text += "\n" + aligned(rows, {false, false, true, true, false});
   rows = {{"value", "", "", "", ""}};
   for (const auto& value : inspection.at("values")) {
-    rows.push_back({value.at("name").get<std::string>(), cut(value.at("value").dump()), "", "", ""});
+    rows.push_back({value.at("name").get<std::string>(), cut(json_text(value.at("value"))), "", "", ""});
   }
   if (rows.size() > 1) text += "\n" + aligned(rows, {});
   const auto& totals = inspection.at("totals");

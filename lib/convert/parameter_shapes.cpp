@@ -4,9 +4,9 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/convert/local_state.hpp"
 
 namespace fsdp {
@@ -16,7 +16,7 @@ nlohmann::json read_json(const std::filesystem::path& file) {
   constexpr std::uint64_t kMost = 64u << 20;
   try {
     const auto text = read_text_file(file, kMost);
-    return nlohmann::json::parse(bounded_json(text, file.string()));
+    return parse_json(text, file.string());
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(file.string(), error.byte, "not valid JSON");
   }
@@ -50,7 +50,7 @@ Shape shape_from_json(const nlohmann::json& json, const std::string& where) {
   if (!json.is_array()) throw FormatError(where + ": the shape should be an array of sizes");
   Shape shape;
   for (const auto& size : json) {
-    if (!size.is_number_integer() || size < 0) throw FormatError(where + ": " + size.dump() + " is no size");
+    if (!size.is_number_integer() || size < 0) throw FormatError(where + ": " + json_text(size) + " is no size");
     shape.push_back(size.get<std::int64_t>());
   }
   num_elements(shape);  // refuses overflow
@@ -83,7 +83,7 @@ ParameterShapes read_parameter_shapes(const std::filesystem::path& file) {
   if (all == json.end()) return shapes;
   if (!all->is_array()) throw FormatError(file.string() + ": \"all_names_including_tied\" should be an array of names");
   for (const auto& name : *all) {
-    if (!name.is_string()) throw FormatError(file.string() + ": " + name.dump() + " is no name");
+    if (!name.is_string()) throw FormatError(file.string() + ": " + json_text(name) + " is no name");
     const auto text = name.get<std::string>();
     if (names.insert(text).second) shapes.ties.emplace_back(text, is_head(text) ? token_embedding(shapes) : "");
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/convert/check.hpp"
 #include "lib/convert/check_numbers.hpp"
 #include "lib/convert/verify_values.hpp"
@@ -188,14 +189,14 @@ void compare_values(const Source& a, const Source& b, VerifyReport& report) {
   for (const auto& [name, value] : in_a) {
     const auto found = in_b.find(name);
     if (found == in_b.end()) {
-      report.values.push_back({name, value.dump(), ""});
+      report.values.push_back({name, json_text(value), ""});
       continue;
     }
     ++report.num_values;
-    if (value != found->second) report.values.push_back({name, value.dump(), found->second.dump()});
+    if (value != found->second) report.values.push_back({name, json_text(value), json_text(found->second)});
     in_b.erase(found);
   }
-  for (const auto& [name, value] : in_b) report.values.push_back({name, "", value.dump()});
+  for (const auto& [name, value] : in_b) report.values.push_back({name, "", json_text(value)});
 }
 
 std::string element_text(const Source& source, std::size_t tensor, std::uint64_t index) {

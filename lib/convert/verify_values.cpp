@@ -1,5 +1,6 @@
 #include "lib/convert/verify_values.hpp"
 
+#include "lib/base/json_text.hpp"
 #include "lib/target/value_json.hpp"
 
 namespace fsdp {
@@ -15,7 +16,7 @@ void add_plain(const std::string& name, const Json& value, std::map<std::string,
   } else if (value.is_object() && value.size() == 1 && value.contains("__dict__")) {
     for (const auto& item : value.at("__dict__")) {
       const auto& key = item.at(0);
-      add_plain(name + "." + (key.is_string() ? key.get<std::string>() : key.dump()), item.at(1), plain);
+      add_plain(name + "." + (key.is_string() ? key.get<std::string>() : json_text(key)), item.at(1), plain);
     }
   } else if (value.is_object() && value.contains("__object__") && value.contains("state")) {
     // An argparse.Namespace, say, which other formats hold as the dict of its attributes.

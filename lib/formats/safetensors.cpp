@@ -4,8 +4,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/formats/inside_directory.hpp"
 #include "lib/formats/zip_format.hpp"
 
@@ -33,7 +33,7 @@ Header read_header(const File& file) {
   }
   std::string text(length, '\0');
   file.read_at(8, std::as_writable_bytes(std::span(text.data(), text.size())));
-  auto json = nlohmann::json::parse(bounded_json(text, name), nullptr, false);
+  auto json = parse_json_or_discard(text, name);
   if (!text.starts_with('{') || !json.is_object()) throw FormatError(name, 8, "the header is not a JSON object");
   return {std::move(json), 8 + length};
 }
@@ -176,7 +176,7 @@ void SafetensorsModel::add_file(const std::filesystem::path& path) {
 
 void SafetensorsModel::open_index(const std::filesystem::path& index) {
   const auto text = read_text_file(index, max_header_bytes);
-  const auto json = nlohmann::json::parse(bounded_json(text, index.string()), nullptr, false);
+  const auto json = parse_json_or_discard(text, index.string());
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw FormatError(index.string() + ": is not an index of safetensors files (no weight_map)");
   }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/formats/byte_sink.hpp"
 #include "lib/formats/safetensors.hpp"
 #include "lib/formats/zip_format.hpp"
@@ -45,7 +46,7 @@ std::vector<std::size_t> file_order(std::span<const SafetensorsItem> tensors) {
 /// As the file has it, in case the text is not UTF-8 a message about it.
 std::string quoted(const std::string& name) {
   try {
-    return nlohmann::json(name).dump();
+    return json_text(nlohmann::json(name));
   } catch (const nlohmann::json::exception&) {
     throw UsageError("a tensor's name is not UTF-8, which safetensors needs; give it another with --rename");
   }
@@ -75,7 +76,7 @@ SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
   };
   std::set<std::string_view> names;
   std::uint64_t at = 0;
-  if (!metadata.empty()) add("\"__metadata__\"", nlohmann::json(metadata).dump());
+  if (!metadata.empty()) add("\"__metadata__\"", json_text(nlohmann::json(metadata)));
   for (const auto number : file_order(tensors)) {
     const auto& tensor = tensors[number];
     if (!names.insert(tensor.name).second || tensor.name == "__metadata__") {
@@ -89,7 +90,7 @@ SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
     }
     const auto end = at + static_cast<std::uint64_t>(num_elements(tensor.shape)) * dtype_size_bytes(tensor.dtype);
     add(quoted(tensor.name), "{\"dtype\":\"" + std::string(dtype) +
-                                 "\",\"shape\":" + nlohmann::json(tensor.shape).dump() + ",\"data_offsets\":[" +
+                                 "\",\"shape\":" + json_text(nlohmann::json(tensor.shape)) + ",\"data_offsets\":[" +
                                  std::to_string(at) + "," + std::to_string(end) + "]}");
     plan.offsets[number] = at;
     at = end;

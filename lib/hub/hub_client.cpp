@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/hub_failure.hpp"
 #include "lib/hub/url.hpp"
@@ -142,7 +142,7 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
 ResolvedRevision HubClient::resolve_revision(const RepoId& repo, const std::string& revision) {
   const auto answer = get_text(api_url(settings_, repo) + "/revision/" + percent_encode(revision), repo, revision);
   try {
-    const auto json = nlohmann::json::parse(bounded_json(answer.text, loggable_url(answer.url)));
+    const auto json = parse_json(answer.text, loggable_url(answer.url));
     ResolvedRevision resolved{json.at("sha").get<std::string>(), json.value("id", repo.name)};
     if (is_commit_id(resolved.commit)) return resolved;
   } catch (const nlohmann::json::exception&) {
@@ -163,7 +163,7 @@ std::vector<RemoteFile> HubClient::list_files(const RepoId& repo, const std::str
     const auto answer = get_text(*url, repo, commit);
     bool empty = true;
     try {
-      for (const auto& entry : nlohmann::json::parse(bounded_json(answer.text, loggable_url(answer.url)))) {
+      for (const auto& entry : parse_json(answer.text, loggable_url(answer.url))) {
         empty = false;
         auto file = listed_file(entry);
         if (!file) continue;

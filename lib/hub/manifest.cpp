@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/shared_write.hpp"
 
 namespace fsdp {
@@ -27,7 +27,7 @@ std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path)
   if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return std::nullopt;
   try {
     const auto text = read_text_file(path);
-    const auto json = nlohmann::json::parse(bounded_json(text, path.string()));
+    const auto json = parse_json(text, path.string());
     SnapshotManifest manifest;
     const auto type = json.at("type") == "dataset" ? RepoType::dataset : RepoType::model;
     manifest.repo = RepoId::parse(type, json.at("repo").get<std::string>());
@@ -35,7 +35,7 @@ std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path)
     manifest.commit = json.at("commit").get<std::string>();
     manifest.endpoint = json.at("endpoint").get<std::string>();
     manifest.selection = json.at("selection").get<std::string>();
-    const auto files = tree_from_json(json.at("tree").dump());
+    const auto files = tree_from_json(json_text(json.at("tree")));
     if (!files) throw FormatError(path.string() + ": its list of files is damaged");
     manifest.files = *files;
     return manifest;
@@ -54,8 +54,8 @@ void write_manifest(const std::filesystem::path& path, const SnapshotManifest& m
                             {"commit", manifest.commit},
                             {"endpoint", manifest.endpoint},
                             {"selection", manifest.selection},
-                            {"tree", nlohmann::json::parse(tree_to_json(manifest.files))}};
-  publish_text(path, json.dump(1));
+                            {"tree", parse_json(tree_to_json(manifest.files), "a list of files")}};
+  publish_text(path, json_text(json, 1));
 }
 
 }  // namespace fsdp

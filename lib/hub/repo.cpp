@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
 
@@ -61,7 +61,7 @@ void check_remote_file(const RemoteFile& file) {
 std::uint64_t size_from_json(const nlohmann::json& size) {
   // get() would make -1 the largest number there is.
   if (!size.is_number_unsigned())
-    throw FormatError("a listing with the size " + size.dump() + ", expected a number of bytes");
+    throw FormatError("a listing with the size " + json_text(size) + ", expected a number of bytes");
   return size.get<std::uint64_t>();
 }
 
@@ -76,12 +76,12 @@ std::string tree_to_json(const std::vector<RemoteFile>& files) {
     }
     if (file.xet_hash) entry["xet_hash"] = *file.xet_hash;
   }
-  return nlohmann::json{{"format_version", 1}, {"files", entries}}.dump(1);
+  return json_text(nlohmann::json{{"format_version", 1}, {"files", entries}}, 1);
 }
 
 std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text) {
   try {
-    const auto tree = nlohmann::json::parse(bounded_json(text, "a list of files"));
+    const auto tree = parse_json(text, "a list of files");
     if (tree.at("format_version") != 1) return std::nullopt;
     std::vector<RemoteFile> files;
     for (const auto& [path, entry] : tree.at("files").items()) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lib/base/json_text.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/probe/bf16_compare.hpp"
 #include "lib/probe/bf16_nccl_log.hpp"
@@ -44,8 +45,8 @@ void refuse_lonely_launch(const ProcessGroup& world, const std::string& mpi_libr
 
 std::vector<RankFacts> exchange(ProcessGroup& world, const RankFacts& mine) {
   auto all = nlohmann::json::array();
-  for (const auto& text : world.gather(to_json(mine).dump(), 0)) all.push_back(nlohmann::json::parse(text));
-  all = nlohmann::json::parse(world.broadcast_text(all.dump(), 0));
+  for (const auto& text : world.gather(json_text(to_json(mine)), 0)) all.push_back(parse_json(text, "a rank's facts"));
+  all = parse_json(world.broadcast_text(json_text(all), 0), "all ranks' facts");
   std::vector<RankFacts> ranks;
   for (const auto& one : all) ranks.push_back(rank_facts_from_json(one));
   return ranks;

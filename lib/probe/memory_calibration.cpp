@@ -4,9 +4,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::uint64_t kMostBytes = 1 << 20;
 
 MemoryOutcome read_outcome(const std::filesystem::path& file) {
   const auto text = read_text_file(file, kMostBytes);
-  const auto json = nlohmann::json::parse(bounded_json(text, file.string()), nullptr, false);
+  const auto json = parse_json_or_discard(text, file.string());
   if (json.is_discarded() || !json.is_object()) {
     throw FormatError(file.string() + ": is not JSON; --calibration takes memory.json of fsdp-finetune's runs");
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/formats/safetensors.hpp"
@@ -133,7 +134,7 @@ std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json
     outcome.measured_bytes = step_peak_bytes_;
     report["memory"] = to_json(outcome);
     report["memory"]["longest_sequence"] = longest_row_;
-    replace_file(directory_ / "memory.json", report["memory"].dump(2) + "\n");
+    replace_file(directory_ / "memory.json", json_text(report["memory"], 2) + "\n");
   } catch (const std::exception& error) {
     log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
     return "";
@@ -170,7 +171,7 @@ void FinetuneJob::report_memory(nlohmann::json& report) {
   report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
   report["alloc_retries"] = outcome.alloc_retries;
   report["ooms"] = static_cast<std::int64_t>(last_step_.num_ooms);
-  if (outcome.alloc_retries == 0) return;
+  if (outcome.alloc_retries == 0 || world_.rank() != 0) return;
   log_.warning(fmt::format(
       "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "
       "--batch-size with more accumulation is faster (fsdp-memprobe --search finds the largest without retries)",

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/json_text.hpp"
 #include "lib/run/memprobe_job.hpp"
 
 namespace fsdp::detail {
@@ -200,7 +201,7 @@ std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options
   }
   const int code = WEXITSTATUS(ended.status);
   if (code == static_cast<int>(ExitCode::failed) && wanted_more_memory(ended.err)) return std::nullopt;
-  const auto report = nlohmann::json::parse(ended.out, nullptr, false);
+  const auto report = parse_json_or_discard(ended.out, "the report of a measurement");
   if (report.is_discarded() || !report.contains("measured")) {
     throw RuntimeFailure(fmt::format("the measurement of batch size {} ended with code {}: {}", batch_size, code,
                                      ended.err.empty() ? "it said nothing" : ended.err));

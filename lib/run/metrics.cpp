@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/plot/loss_curve.hpp"
 
 namespace fsdp {
@@ -72,7 +73,7 @@ void MetricsFile::sync() noexcept {
 }
 
 void MetricsFile::add(const nlohmann::json& record) {
-  waiting_ += record.dump() + "\n";
+  waiting_ += json_text(record) + "\n";
   write_waiting();
 }
 

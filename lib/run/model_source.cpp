@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/convert/name_map_table.hpp"
 #include "lib/convert/transform.hpp"
 
@@ -16,7 +16,7 @@ bool is_gpt2_directory(const std::filesystem::path& path) {
   const auto config = path / "config.json";
   if (!std::filesystem::is_regular_file(config, error)) return false;
   const auto text = read_text_file(config, limit_bytes);
-  const auto json = nlohmann::json::parse(bounded_json(text, config.string()), nullptr, false);
+  const auto json = parse_json_or_discard(text, config.string());
   return json.is_object() && json.value("model_type", nlohmann::json()) == "gpt2";
 }
 

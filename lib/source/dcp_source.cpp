@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/formats/inside_directory.hpp"
 #include "lib/formats/torch_blob.hpp"
 #include "lib/source/plain_value.hpp"
@@ -127,7 +127,7 @@ void DcpSource::read_run() {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return;
   const auto text = read_text_file(path, max_run_json_bytes);
-  const auto run = nlohmann::json::parse(bounded_json(text, path.string()), nullptr, false);
+  const auto run = parse_json_or_discard(text, path.string());
   if (!run.is_object() || run.value("format", nlohmann::json()) != "fsdp-run") return;  // somebody else's
   info_.producer = "fsdp-finetune";
   if (run.contains("world_size") && run["world_size"].is_number_integer()) {

@@ -5,8 +5,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/formats/inside_directory.hpp"
 
 namespace fsdp {
@@ -32,7 +32,7 @@ std::vector<std::filesystem::path> files_called(const std::filesystem::path& dir
 /// The offsets of a rank's block of every tensor: {name: {"saved_offsets": [..]}}.
 std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
   const std::string file = reader.path().string();
-  const auto json = nlohmann::json::parse(bounded_json(reader.metadata().at(sharding_key), file), nullptr, false);
+  const auto json = parse_json_or_discard(reader.metadata().at(sharding_key), file);
   if (!json.is_object()) throw FormatError(file, 8, "DCP_SHARDING_INFO is not a JSON object");
   std::map<std::string, Shape> offsets;
   for (const auto& [name, entry] : json.items()) {
@@ -82,7 +82,7 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
 
 void SafetensorsSource::add_index(const std::filesystem::path& index) {
   const auto text = read_text_file(index, max_index_bytes);
-  const auto json = nlohmann::json::parse(bounded_json(text, index.string()), nullptr, false);
+  const auto json = parse_json_or_discard(text, index.string());
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw FormatError(index.string() + ": is not an index of safetensors files (no weight_map)");
   }

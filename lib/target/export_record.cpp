@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -29,7 +29,7 @@ std::optional<FileSizes> read_record(const fs::path& directory) {
   if (!fs::is_regular_file(fs::symlink_status(file, error))) return std::nullopt;
   try {
     const auto text = read_text_file(file, limit_bytes);
-    const auto record = nlohmann::json::parse(bounded_json(text, file.string()));
+    const auto record = parse_json(text, file.string());
     if (record.at("format") != format_name || record.at("version") != 1) return std::nullopt;
     return record.at("files").get<FileSizes>();
   } catch (const nlohmann::json::exception&) {
@@ -57,7 +57,7 @@ void write_export_record(const fs::path& directory, bool sync) {
   }
   const nlohmann::json record{{"format", format_name}, {"version", 1}, {"files", files}};
   auto file = File::create(directory / export_record_name);
-  file.write(record.dump(1) + "\n");
+  file.write(json_text(record, 1) + "\n");
   if (sync) file.sync();
   file.close();
 }

@@ -9,9 +9,9 @@
 #include <optional>
 #include <span>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/target/safetensors_target.hpp"
 
 namespace fsdp {
@@ -38,7 +38,7 @@ struct Tie {
 /// The output layer that repeats the embedding, when config.json says that they are tied and both are there.
 std::optional<Tie> find_tie(const Source& source, const std::string& config, const std::string& file) {
   if (config.empty()) return std::nullopt;
-  const auto json = nlohmann::json::parse(bounded_json(config, file), nullptr, false);
+  const auto json = parse_json_or_discard(config, file);
   if (!json.is_object()) throw FormatError(file + ": is no JSON object, as a model's configuration must be");
   // transformers ties GPT-2's by default, Llama's not.
   const auto tied = json.find("tie_word_embeddings");
@@ -156,7 +156,7 @@ Layout HfTarget::plan(const Source& source) {
   }
   if (shards.size() > 1) {
     const nlohmann::json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-    detail::add_known_file(layout, "model.safetensors.index.json", index.dump(2) + "\n");
+    detail::add_known_file(layout, "model.safetensors.index.json", json_text(index, 2) + "\n");
   }
   for (const auto& [name, bytes] : files) detail::add_known_file(layout, name, bytes);
   return layout;

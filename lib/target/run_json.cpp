@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/formats/crc32.hpp"
 
 namespace fsdp {
@@ -14,7 +14,7 @@ constexpr std::uint64_t limit_bytes = 64u << 20;
 
 /// Of the text without its own checksum, as lib/config/run_manifest.cpp computes it.
 std::uint32_t checksum(const nlohmann::json& manifest) {
-  const auto text = manifest.dump();
+  const auto text = json_text(manifest);
   return crc32(0, std::as_bytes(std::span(text.data(), text.size())));
 }
 
@@ -23,7 +23,7 @@ std::uint32_t checksum(const nlohmann::json& manifest) {
 std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
                              std::span<const WrittenFile> files) {
   try {
-    auto manifest = nlohmann::json::parse(bounded_json(text, file));
+    auto manifest = parse_json(text, file);
     const auto saved = manifest.at("checksum").get<std::uint32_t>();
     manifest.erase("checksum");
     if (checksum(manifest) != saved) {
@@ -36,7 +36,7 @@ std::string updated_run_json(const std::string& text, const std::string& file, i
       list[written.name] = {{"size_bytes", written.size_bytes}, {"crc32", written.crc32}};
     }
     manifest["checksum"] = checksum(manifest);
-    return manifest.dump(1) + "\n";
+    return json_text(manifest, 1) + "\n";
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(file + ": not a valid run.json: " + error.what());
   }

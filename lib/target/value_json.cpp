@@ -5,11 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
 
-std::string json_string(std::string_view text) { return nlohmann::json(std::string(text)).dump(); }
+std::string json_string(std::string_view text) { return json_text(nlohmann::json(std::string(text))); }
 std::string tagged(const char* tag, const std::string& json) { return std::string("{\"") + tag + "\": " + json + "}"; }
 std::string dotted(const PickleGlobal& global) {
   const std::string_view module = global.module == "__builtin__" ? std::string_view("builtins") : global.module;
@@ -66,7 +67,7 @@ class JsonText {
 
  private:
   static std::string make(double real) {
-    if (std::isfinite(real)) return nlohmann::json(real).dump();
+    if (std::isfinite(real)) return json_text(nlohmann::json(real));
     return tagged("__float__", std::isnan(real) ? "\"nan\"" : real < 0 ? "\"-inf\"" : "\"inf\"");
   }
   static std::string make(const PickleGlobal& global) {

@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/tokenizer/byte_alphabet.hpp"
 #include "lib/tokenizer/byte_level_tokenizer.hpp"
 #include "lib/tokenizer/gpt2_merges.hpp"
@@ -42,7 +43,7 @@ std::vector<std::string> read_pieces(const std::filesystem::path& file) {
   for (const auto& [piece, id] : json.items()) {
     const auto value = id.is_number_integer() ? id.get<std::int64_t>() : -1;
     if (value < 0 || value >= static_cast<std::int64_t>(pieces.size()) || seen[static_cast<std::size_t>(value)]) {
-      throw FormatError(file.string() + ": piece '" + piece + "' has id " + id.dump() + ", expected the ids 0 to " +
+      throw FormatError(file.string() + ": piece '" + piece + "' has id " + json_text(id) + ", expected the ids 0 to " +
                         std::to_string(pieces.size() - 1) + ", each once");
     }
     seen[static_cast<std::size_t>(value)] = true;

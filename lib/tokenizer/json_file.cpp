@@ -1,8 +1,8 @@
 #include "lib/tokenizer/json_file.hpp"
 
-#include "lib/base/bounded_json.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -75,7 +75,7 @@ std::optional<std::string> JsonValue::optional_string(std::string_view key) cons
 nlohmann::json read_json_object(const std::filesystem::path& file) {
   const std::string text = read_text_file(file, kMaxBytes);
   try {
-    auto json = nlohmann::json::parse(bounded_json(text, file.string()));
+    auto json = parse_json(text, file.string());
     if (!json.is_object()) throw FormatError(file.string() + ": is no JSON object {...}");
     return json;
   } catch (const nlohmann::json::parse_error& error) {

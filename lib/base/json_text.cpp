@@ -1,10 +1,14 @@
-#include "lib/base/bounded_json.hpp"
+#include "lib/base/json_text.hpp"
+
+#include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 
 namespace fsdp {
+namespace {
 
-std::string_view bounded_json(std::string_view text, const std::string& source) {
+/// `text`; throws where it is too deep or too much. Whether it is JSON at all is the parser's business. No memory.
+std::string_view bounded(std::string_view text, const std::string& source) {
   constexpr int most_levels = 64;
   constexpr std::size_t most_values = 4'000'000;
   int level = 0;
@@ -41,5 +45,17 @@ std::string_view bounded_json(std::string_view text, const std::string& source) 
   }
   return text;
 }
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& source) {
+  return nlohmann::json::parse(bounded(text, source));
+}
+
+nlohmann::json parse_json_or_discard(std::string_view text, const std::string& source) {
+  return nlohmann::json::parse(bounded(text, source), nullptr, false);
+}
+
+std::string json_text(const nlohmann::json& value, int indent) { return value.dump(indent); }
 
 }  // namespace fsdp

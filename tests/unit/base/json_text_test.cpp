@@ -1,0 +1,44 @@
+#include "lib/base/json_text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.hpp"
+
+TEST_SUITE("base/json_text") {
+  TEST_CASE("parse_json: takes what is no deeper than 64 levels, whatever its strings hold") {
+    const std::string deep = std::string(64, '[') + std::string(64, ']');
+    CHECK(fsdp::json_text(fsdp::parse_json(deep, "f")) == deep);
+    const std::string brackets = "{\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\\\\\":1}";
+    CHECK(fsdp::json_text(fsdp::parse_json(brackets, "f")) == brackets);
+  }
+
+  TEST_CASE("parse_json: what is no JSON is the parser's error, or a discarded value") {
+    for (const char* text : {"", "\"", "\"\\", "]]]]", "no JSON", "[1, 2", "[1e999]"}) {
+      CAPTURE(text);
+      CHECK_THROWS_AS(fsdp::parse_json(text, "f"), nlohmann::json::exception);
+      CHECK(fsdp::parse_json_or_discard(text, "f").is_discarded());
+    }
+  }
+
+  TEST_CASE("parse_json: refuses what would take many times its size, naming file and byte") {
+    const std::string deep(60'000'000, '[');
+    std::string many = "[0";
+    for (int i = 0; i < 4'000'000; ++i) many += ",0";
+    many += "]";
+    for (const auto parse : {fsdp::parse_json, fsdp::parse_json_or_discard}) {
+      CHECK_THROWS_WITH_AS(parse(deep, "config.json"),
+                           doctest::Contains("config.json: at byte 64: is nested deeper than 64 values"),
+                           fsdp::FormatError);
+      CHECK_THROWS_WITH_AS(parse(many, "tokenizer.json"), doctest::Contains("holds more than 4000000"),
+                           fsdp::FormatError);
+    }
+  }
+
+  TEST_CASE("json_text: on one line, or indented") {
+    const nlohmann::json value{{"a", {1, 2.5}}, {"b", nullptr}};
+    CHECK(fsdp::json_text(value) == R"({"a":[1,2.5],"b":null})");
+    CHECK(fsdp::json_text(value, 1) == "{\n \"a\": [\n  1,\n  2.5\n ],\n \"b\": null\n}");
+  }
+}
