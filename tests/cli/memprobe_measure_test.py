@@ -44,13 +44,13 @@ class Measure(fsdp_cli.Case):
             self.check([*model, "--sharding", sharding, "--precision", precision, "--activation-checkpointing", recompute])
 
     def test_mingpt_s(self):
-        self.check_all([*memprobe_cli.MINGPT_S, "--batch-size", 2], every=3)
+        self.check_all([*memprobe_cli.MINGPT_S, "--batch-size", 2], every=7)
 
     def test_tiny_llama(self):
         self.check_all([*self.llama, "--batch-size", 4], every=3)
 
     def test_mingpt_m(self):
-        for sharding, (precision, recompute) in share(itertools.product(STRATEGIES, [("float32", "none"), ("bf16", "all")]), 3):
+        for sharding, (precision, recompute) in share(itertools.product(STRATEGIES, [("float32", "none"), ("bf16", "all")]), 7):
             self.check([*memprobe_cli.MINGPT_M, "--batch-size", 1, "--sharding", sharding, "--precision", precision,
                         "--activation-checkpointing", recompute])
 
