@@ -109,7 +109,7 @@ void FinetuneJob::check_bf16() {
         "--precision bf16 would be emulated: " + first +
         "; use float32 or fp16, other nodes (fsdp-bf16check names the bad ones), or --allow-emulated-bf16");
   }
-  log_.warning("bf16 is emulated here and will be slow: " + first);
+  if (world_.rank() == 0) log_.warning("bf16 is emulated here and will be slow: " + first);
 }
 
 /// The tokenizer that was asked for, else the one of the weights or of the run that goes on, else GPT-2's.
@@ -211,7 +211,7 @@ void FinetuneJob::describe_data() {
                   format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
                   documents ? "text" : "row", length + 1);
   log_.info("cut       " + what);
-  if (2 * left_out <= ids) return;
+  if (2 * left_out <= ids || world_.rank() != 0) return;
   // One long text in a cell is one document; who has such data wants all of it.
   const bool tokens_already = is_token_file(options_.train_data);
   log_.warning(fmt::format(

@@ -81,10 +81,14 @@ void ForeignCheckpoint::find_model() {
     }
   }
   if (prefixes.empty()) {
+    const bool gpt2 = tensors_.contains("wte.weight");
     throw FormatError(
         fmt::format("{}: holds neither '{}' nor '{}', so no model that can be trained here (minGPT, or Llama with "
-                    "Hugging Face's names)",
-                    path_.string(), kMarks[0], kMarks[1]));
+                    "Hugging Face's names){}",
+                    path_.string(), kMarks[0], kMarks[1],
+                    gpt2 ? "; it looks like a GPT-2: name its directory with the config.json, or make a minGPT of it "
+                           "(fsdp-ckpt-convert --map gpt2-to-mingpt)"
+                         : ""));
   }
   for (const char* usual : {"model.", "model_state.", "model_state_dict.", "state_dict.", ""}) {
     if (std::find(prefixes.begin(), prefixes.end(), usual) == prefixes.end()) continue;

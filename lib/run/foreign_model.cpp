@@ -129,7 +129,8 @@ std::vector<std::size_t> plan_parameters(const ForeignCheckpoint& checkpoint, co
       throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]{}", file, tensor.name,
                                     fmt::join(tensor.shape, ", "), fmt::join(shape, ", "),
                                     tensor.shape.size() == 2 && shape == Shape{tensor.shape[1], tensor.shape[0]}
-                                        ? ": transposed, as GPT-2's are (fsdp-ckpt-convert changes names and shapes)"
+                                        ? ": transposed, as GPT-2's are: name its directory with the config.json, or "
+                                          "make a minGPT of it (fsdp-ckpt-convert --map gpt2-to-mingpt)"
                                         : ""));
     }
     if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16 &&

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/run/checkpoint_load.hpp"
 #include "lib/run/foreign_model.hpp"
 
@@ -42,8 +43,8 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   if (options.total_batch_size % per_round != 0) {
     const auto below = options.total_batch_size / per_round * per_round;
     throw UsageError(fmt::format(
-        "--total-batch-size {} is not a multiple of --batch-size {} x {} ranks = {}; use {}{} or another --batch-size",
-        options.total_batch_size, options.batch_size, world_size, per_round,
+        "--total-batch-size {} is not a multiple of --batch-size {} x {} = {}; use {}{} or another --batch-size",
+        options.total_batch_size, options.batch_size, format_count_of(world_size, "rank"), per_round,
         below > 0 ? fmt::format("{} or ", below) : std::string(), below + per_round));
   }
   plan.accumulation_steps = static_cast<int>(options.total_batch_size / per_round);
