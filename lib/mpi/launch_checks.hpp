@@ -9,6 +9,11 @@ namespace fsdp::detail {
 /// \return a sentence with the cure; "" when nothing is missing, or where another rank of this host says it
 std::string host_problem();
 
+/// Before MPI starts: MPICH copies between the ranks of a host by their process ids, and where ranks have pid
+/// namespaces of their own (containers) reads its own memory instead, without an error. Such copies are turned off
+/// there.
+void avoid_copies_by_pid();
+
 /// For a rank that MPI sees alone. \param mpi  the library's name and version
 /// \throws RuntimeFailure when the launcher started more: each would train alone
 void refuse_lonely_rank(const std::string& mpi);

@@ -9,10 +9,12 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/mpi/launch_checks.hpp"
@@ -62,6 +64,27 @@ void let_launcher_read_stderr() {
   std::this_thread::sleep_for(pause);
 }
 
+/// Each rank hands a large message to the next and looks at what it got. Where a host's processes do not see each other
+/// as MPI believes (containers), large messages have been seen to arrive wrong without an error.
+void check_large_messages(int rank, int size) {
+  constexpr std::size_t words = 1 << 17;  // 1 MiB: larger than any threshold for copies between processes
+  const auto next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  const auto word_of = [](int sender, std::size_t i) {
+    return (static_cast<std::uint64_t>(sender) + 1) * 0x9e3779b97f4a7c15u + i;
+  };
+  std::vector<std::uint64_t> sent(words), got(words);
+  for (std::size_t i = 0; i < words; ++i) sent[i] = word_of(rank, i);
+  bool whole = MPI_Sendrecv(sent.data(), words, MPI_UINT64_T, next, 0, got.data(), words, MPI_UINT64_T, previous, 0,
+                            MPI_COMM_WORLD, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+  for (std::size_t i = 0; i < words && whole; ++i) whole = got[i] == word_of(previous, i);
+  if (whole) return;
+  throw RuntimeFailure(fmt::format(
+      "MPI does not hand over large messages: one of 1 MiB from rank {} did not arrive as it was sent. If each rank "
+      "runs in a container or pid namespace of its own, MPI must not copy between processes (MPICH: "
+      "MPIR_CVAR_CH4_CMA_ENABLE=0)",
+      previous));
+}
+
 }  // namespace
 
 MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
@@ -78,12 +101,18 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
     [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
     let_launcher_read_stderr();  // MPI_Init is about to end this process
   }
+  detail::avoid_copies_by_pid();
   int provided = 0;
   detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (size == 1) detail::refuse_lonely_rank(library_version());
+  if (size > 1) {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    check_large_messages(rank, size);
+  }
   MPI_Comm comm = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   failure_group_ = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), std::chrono::hours(24));

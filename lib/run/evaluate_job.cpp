@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -68,7 +69,7 @@ class EvaluateJob {
     report["world_size"] = world_.size();
     if (options_.compare.empty()) {
       evaluate(0, report);
-      return ExitCode::ok;
+      return loss_is_finite_ ? ExitCode::ok : ExitCode::answer_no;
     }
     return compare_both(gates, report);
   }
@@ -135,6 +136,13 @@ class EvaluateJob {
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     report["data"] = options_.data;
     add_to_json(result, report);
+    if (!std::isfinite(result.loss.value) && result.tokens > 0) {
+      loss_is_finite_ = false;
+      if (world_.rank() == 0) {
+        log_.warning(subjects_[index].path.string() +
+                     ": the loss is not finite: fsdp-ckpt-convert --check tells which weights are not");
+      }
+    }
     for (const auto& line : to_text(result)) print(line);
     if (input_->same_tokens) return add_metrics(result, metrics);
     // Losses per token of different tokens do not compare.
@@ -173,6 +181,7 @@ class EvaluateJob {
   DeviceChoice device_;
   std::vector<EvaluationSubject> subjects_;
   std::optional<EvaluationInput> input_;
+  bool loss_is_finite_ = true;  ///< of every subject with a loss
 };
 
 }  // namespace

@@ -7,7 +7,8 @@ import subprocess
 import fsdp_cli
 
 # In a mount namespace of its own, which nothing else on this machine sees.
-UNSHARE = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+USER = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+UNSHARE = ["unshare", "--mount", *USER, "sh", "-c"]
 LACKS = {"/proc": "mount -t tmpfs none /proc", "/sys": "mount -t tmpfs none /sys", "/dev/shm": "mount -t tmpfs -o ro none /dev/shm",
          "room in /dev/shm": "mount -t tmpfs -o size=4k none /dev/shm"}
 
@@ -53,6 +54,18 @@ class BareHost(fsdp_cli.Case):
             for name in [*names, "mount"]:
                 self.assertIn(name, warnings[0])
         self.assertEqual(self.train("ranks", "--max-steps", "1", ranks=2).err.count("warning:"), 0)
+
+    def test_ranks_in_pid_namespaces_of_their_own(self):
+        """MPICH copies large messages by pid, and would read its own memory where every rank is process 1."""
+        alone = [os.environ["FSDP_MPIEXEC"], "-n", "2", "unshare", *USER, "--pid", "--fork", "--mount-proc"]
+        steps = ["--max-steps", 3, "--embed-size", 128, "--batch-size", 2]
+        self.train("together", *steps, ranks=2)
+        self.train("apart", *steps, within=alone)
+        self.assertLess(fsdp_cli.difference(fsdp_cli.losses(self.run_directory("apart")), fsdp_cli.losses(self.run_directory("together"))), 1e-6)
+        # Who insists on such copies is told.
+        result = fsdp_cli.run("fsdp-finetune", self.train_arguments("wrong", *steps), within=alone, env={"MPIR_CVAR_CH4_CMA_ENABLE": "1"})
+        self.assertNotEqual(result.code, 0, str(result))
+        self.assertIn("MPI does not hand over large messages", result.err)
 
     def test_bf16check_without_proc_asks_the_processor(self):
         quick = [*fsdp_cli.COMMON, "--quick", "--size-mb", 1, "--json"]
