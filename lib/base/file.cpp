@@ -1,4 +1,5 @@
 #include "lib/base/file.hpp"
+#include "lib/base/shared_write.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -99,7 +100,7 @@ void require_regular(const std::filesystem::path& path, const struct stat& statu
 }
 
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
-  return path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+  return path.parent_path() / ("." + path.filename().string() + "." + process_tag() + ".tmp");
 }
 
 }  // namespace
@@ -251,7 +252,10 @@ void replace_symlink(const std::filesystem::path& target, const std::filesystem:
   std::filesystem::remove(temporary, error);
   std::filesystem::create_symlink(target, temporary, error);
   if (!error) std::filesystem::rename(temporary, link, error);
-  if (error) throw IoError(link.string() + ": cannot link to " + target.string() + ": " + error.message());
+  if (!error) return;
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);
+  throw IoError(link.string() + ": cannot link to " + target.string() + ": " + error.message());
 }
 
 void sync_directory(const std::filesystem::path& directory) {

@@ -65,6 +65,11 @@ std::string unique_name() {
   return name;
 }
 
+const std::string& process_tag() {
+  static const std::string tag = std::to_string(::getpid()) + "-" + unique_name();
+  return tag;
+}
+
 void make_directories(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);

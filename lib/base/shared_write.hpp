@@ -9,6 +9,10 @@ namespace fsdp {
 /// A name no other process on any host uses: 16 random hexadecimal digits.
 std::string unique_name();
 
+/// The same one for all of this process's life, beginning with its pid: for names of files that it alone writes. The
+/// pid by itself is no such name: processes of other hosts, and of other pid namespaces (containers), have it too.
+const std::string& process_tag();
+
 /// Makes the folders of `directory`, which may appear or be made by another process meanwhile. \throws IoError
 void make_directories(const std::filesystem::path& directory);
 

@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
+#include "lib/base/shared_write.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -19,7 +20,7 @@ std::filesystem::path directory_of(const std::filesystem::path& file) {
 
 /// Where a file is until it is whole.
 std::filesystem::path hidden_sibling(const std::filesystem::path& file) {
-  return directory_of(file) / ("." + file.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+  return directory_of(file) / ("." + file.filename().string() + "." + process_tag() + ".tmp");
 }
 
 std::string joined_lines(const std::vector<std::string>& lines) {

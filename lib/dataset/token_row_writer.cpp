@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/dataset/token_file_output.hpp"
 
 namespace fsdp {
@@ -17,8 +18,8 @@ constexpr std::size_t kBlock_bytes = std::size_t{4} << 20;
 /// A file without a name: it goes with the process, however that ends.
 File nameless_file(const std::filesystem::path& beside) {
   auto name = beside;
-  name.replace_filename("." + beside.filename().string() + "." + std::to_string(::getpid()) + ".ids.tmp");
-  auto file = File::create(name);
+  name.replace_filename("." + beside.filename().string() + "." + process_tag() + ".ids.tmp");
+  auto file = File::create_new(name);
   std::filesystem::remove(name);
   return file;
 }

@@ -10,6 +10,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/dataset/hdf5_datasets.hpp"
 
 namespace fsdp {
@@ -82,8 +83,7 @@ void write_complete(const std::filesystem::path& file, const void* ids, std::arr
 }
 
 void write_rows(const std::filesystem::path& file, const void* ids, std::array<hsize_t, 2> shape, ElementType type) {
-  const auto temporary =
-      file.parent_path() / ("." + file.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+  const auto temporary = file.parent_path() / ("." + file.filename().string() + "." + process_tag() + ".tmp");
   try {
     write_complete(temporary, ids, shape, type);
     File::open_read(temporary).sync();

@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/formats/byte_sink.hpp"
 #include "lib/formats/safetensors.hpp"
 #include "lib/formats/zip_format.hpp"
@@ -112,8 +113,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const ShardR
     items.push_back({tensor.name, tensor.dtype, tensor.sizes});
   }
   const auto plan = plan_safetensors(items, metadata);
-  const auto temporary =
-      path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()) + ".tmp");
+  const auto temporary = path.parent_path() / ("." + path.filename().string() + "." + process_tag() + ".tmp");
   std::error_code error, ignored;
   try {
     write_all(temporary, plan, tensors);

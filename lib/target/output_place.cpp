@@ -12,6 +12,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/path_below.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/target/export_record.hpp"
 
 namespace fsdp::detail {
@@ -38,7 +39,25 @@ bool exchange(const fs::path& a, const fs::path& b) {
   fail(b, "give the finished output this name", {errno, std::system_category()});
 }
 
-void rename_or_fail(const fs::path& from, const fs::path& to) {
+/// Gives the output its name. Without `replace` what came there since the start stays, and this fails.
+void rename_or_fail(const fs::path& from, const fs::path& to, bool replace) {
+  if (!replace) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+    const bool cannot = errno == EINVAL || errno == ENOSYS || errno == ENOTSUP;
+    // A second name is refused where there is one already, on file systems that cannot rename so.
+    if (cannot && !fs::is_directory(from)) {
+      if (::link(from.c_str(), to.c_str()) == 0) {
+        ::unlink(from.c_str());
+        return;
+      }
+      if (errno != EEXIST && !is_there(to)) return rename_or_fail(from, to, true);
+      errno = EEXIST;
+    }
+    if (errno == EEXIST) {
+      throw UsageError(to.string() + ": came into being meanwhile and stays; choose another name or add --overwrite");
+    }
+    if (!cannot) fail(to, "give the finished output this name", {errno, std::system_category()});
+  }
   std::error_code error;
   fs::rename(from, to, error);
   if (error) fail(to, "give the finished output this name", error);
@@ -72,7 +91,7 @@ void check_free_space(const Layout& layout, const fs::path& directory, const fs:
 
 OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::path& output, bool is_directory,
                          bool overwrite)
-    : layout_(layout), output_(without_slash(output)), is_directory_(is_directory) {
+    : layout_(layout), output_(without_slash(output)), is_directory_(is_directory), overwrite_(overwrite) {
   if (!output_.has_filename() || output_.filename() == "." || output_.filename() == "..") {
     throw UsageError("'" + output.string() + "' is no name for an output");
   }
@@ -131,7 +150,7 @@ void OutputPlace::check_input(const Source& source) const {
 void OutputPlace::make_temporary() {
   constexpr std::size_t longest_name = 200;
   constexpr int tries = 100;
-  const auto name = "." + output_.filename().string().substr(0, longest_name) + ".tmp-" + std::to_string(::getpid());
+  const auto name = "." + output_.filename().string().substr(0, longest_name) + ".tmp-" + process_tag();
   for (int i = 0; i < tries; ++i) {
     auto candidate = parent_ / (i == 0 ? name : name + "-" + std::to_string(i));
     std::error_code error;
@@ -176,7 +195,11 @@ void OutputPlace::publish_directory() {
     if (const auto status = fs::status(output_, error); fs::is_directory(status)) {
       fs::permissions(temporary_, status.permissions(), error);
     }
-    return rename_or_fail(temporary_, output_);  // over an empty directory too, but not over one that is not any more
+    return rename_or_fail(temporary_, output_, true);  // over an empty directory, not over one that is not any more
+  }
+  if (!overwrite_) {
+    throw UsageError(output_.string() +
+                     ": came into being meanwhile and stays; choose another name or add --overwrite");
   }
   const auto obstacle = export_obstacle(output_);  // what came in since the start
   if (!obstacle.empty()) throw UsageError(output_.string() + ": " + obstacle);
@@ -184,7 +207,7 @@ void OutputPlace::publish_directory() {
   auto old = std::exchange(temporary_, {});  // not to be removed as a whole any more
   if (!exchange(old, output_)) {
     const auto aside = set_aside_name(old);
-    rename_or_fail(output_, aside);
+    rename_or_fail(output_, aside, true);
     fs::rename(old, output_, error);
     if (error) {
       temporary_ = old;
@@ -209,7 +232,7 @@ void OutputPlace::publish(bool sync) {
     // The file that was asked for comes last: it is there only when what belongs to it is.
     for (auto i = layout_.files.size(); i-- > 0;) {
       keep_mode(destinations_[i], temporary_ / layout_.files[i].name);
-      rename_or_fail(temporary_ / layout_.files[i].name, destinations_[i]);
+      rename_or_fail(temporary_ / layout_.files[i].name, destinations_[i], overwrite_);
     }
   }
   if (sync) sync_directory(parent_);

@@ -40,6 +40,7 @@ class OutputPlace {
   std::filesystem::path output_, parent_, temporary_;
   std::vector<std::filesystem::path> destinations_;  ///< of the files, where the output is no directory
   bool is_directory_;
+  bool overwrite_;
 };
 
 }  // namespace fsdp::detail

@@ -1,6 +1,7 @@
 """fsdp-download tokens: Ctrl-C, SIGTERM, a killed process, a full disk and a file-size limit leave nothing under the
 output's name and the old output as it was; memory does not grow with the input."""
 
+import os
 import resource
 import signal
 import subprocess
@@ -31,6 +32,32 @@ class Stop(TokensCase):
         time.sleep(0.2)
         self.assertIsNone(process.poll(), log.read_text())
         return process, log
+
+    def test_two_writers_of_one_output(self):
+        """Both may even have the same process id, on two hosts or in two containers: one whole file is there at the end."""
+        alone = ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "--pid", "--fork", "--mount-proc"]
+        try:
+            if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+                alone = []
+        except FileNotFoundError:
+            alone = []
+        inputs = []
+        for number in range(2):
+            inputs.append(self.folder / f"writer{number}.jsonl")
+            inputs[-1].write_text((DATA / "chess" / "train.jsonl").read_text() * (4 + number))
+        output = self.folder / "both" / "out.h5"
+        output.parent.mkdir()
+        rows = []
+        for both in ([0], [1], [0, 1], [1, 0]):
+            running = [subprocess.Popen([*alone, *fsdp_cli.command(PROGRAM, ["tokens", "--input", inputs[i], "--tokenizer", "gpt2", "--output", output, "--pack"], 0)],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=fsdp_cli.environment()) for i in both]
+            for process in running:
+                err = process.communicate(timeout=90)[1]
+                self.assertEqual(process.returncode, 0, err)
+            rows.append(read(output)["input_ids"].shape)
+            self.assertEqual(self.temporary_files(output.parent), [])
+        self.assertNotEqual(rows[0], rows[1])
+        self.assertTrue(set(rows[2:]) <= set(rows[:2]), rows)
 
     def test_signals(self):
         output = self.folder / "signals" / "out.h5"

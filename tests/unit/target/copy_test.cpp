@@ -8,6 +8,7 @@
 #include "lib/mpi/thread_group.hpp"
 #include "lib/target/dcp_target.hpp"
 #include "lib/target/export_record.hpp"
+#include "lib/target/output_place.hpp"
 #include "lib/target/safetensors_target.hpp"
 #include "lib/target/torch_target.hpp"
 #include "tests/unit/target/target_test_support.hpp"
@@ -51,6 +52,31 @@ class FileSizeLimit {
 }  // namespace
 
 TEST_SUITE("target/copy") {
+  TEST_CASE("OutputPlace: what came there meanwhile stays, without overwrite") {
+    for (const bool is_directory : {false, true}) {
+      CAPTURE(is_directory);
+      const test::TempDir directory;
+      const auto source = sample();
+      Layout layout;
+      layout.files.push_back({"out", 3});
+      const auto output = directory / "out";
+      const auto inside = is_directory ? output / "out" : output;
+      detail::OutputPlace first(source, layout, output, is_directory, false);
+      detail::OutputPlace second(source, layout, output, is_directory, false);
+      detail::OutputPlace replacing(source, layout, output, is_directory, true);
+      for (auto* place : {&first, &second, &replacing}) place->create_files();
+      first.write({{0, 0, "one"}});
+      second.write({{0, 0, "two"}});
+      replacing.write({{0, 0, "new"}});
+      first.publish(false);
+      CHECK(read_text_file(inside) == "one");
+      CHECK_THROWS_WITH_AS(second.publish(false), doctest::Contains("came into being meanwhile"), UsageError);
+      CHECK(read_text_file(inside) == "one");
+      replacing.publish(false);
+      CHECK(read_text_file(inside) == "new");
+    }
+  }
+
   TEST_CASE("copy: threads, ranks and pieces of any size write the same bytes, which read back") {
     const auto source = sample();
     const test::TempDir directory;
