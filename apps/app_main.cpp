@@ -168,7 +168,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     const Logger log(world->rank(), level);
     nlohmann::json report;
     code = static_cast<int>(body(*world, log, report));
-    if (world->rank() == 0) print_on_stdout(options.json ? json_text(report, 1) + "\n" : "");
+    if (world->rank() == 0) print_on_stdout(options.json ? printable_json(report, 1) + "\n" : "");
   } catch (const Error& error) {
     code = static_cast<int>(error.code());
     failure = error.what();

@@ -11,9 +11,11 @@
 
 #include "apps/finetune_options.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/run/checkpoint_load.hpp"
 #include "lib/run/run_plan.hpp"
+#include "lib/run/saved_path.hpp"
 
 namespace fsdp {
 namespace {
@@ -75,9 +77,14 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
     if (option->count() == 0) continue;
     auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
     // The run may go on from another folder.
-    if (is_path_option(name) && std::filesystem::exists(text, error))
-      text = std::filesystem::absolute(text, error).lexically_normal().string();
-    saved[name] = text;
+    const auto kept = saved_path(text);
+    if (!kept) {
+      throw UsageError(
+          fmt::format("--{} {}: is no UTF-8, which a checkpoint's strings must be: give it another name, or "
+                      "make a link to it that has one",
+                      name, printable(text)));
+    }
+    saved[name] = is_path_option(name) && std::filesystem::exists(text, error) ? *kept : text;
   }
   return saved;
 }

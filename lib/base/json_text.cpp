@@ -58,4 +58,8 @@ nlohmann::json parse_json_or_discard(std::string_view text, const std::string& s
 
 std::string json_text(const nlohmann::json& value, int indent) { return value.dump(indent); }
 
+std::string printable_json(const nlohmann::json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace fsdp

@@ -22,4 +22,7 @@ nlohmann::json parse_json_or_discard(std::string_view text, const std::string& s
 /// \throws nlohmann::json::type_error where a string is not UTF-8
 std::string json_text(const nlohmann::json& value, int indent = -1);
 
+/// The same for people and reports: bytes that are no UTF-8 (a file's name, say) become U+FFFD.
+std::string printable_json(const nlohmann::json& value, int indent = -1);
+
 }  // namespace fsdp

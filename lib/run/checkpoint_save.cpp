@@ -129,6 +129,20 @@ std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& director
   return steps;
 }
 
+/// Whether nothing lies there but what this program saved: nothing else is removed with it.
+bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
+  try {
+    const auto files = read_run_manifest(directory).files;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      if (name != "run.json" && !files.contains(name)) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
@@ -151,6 +165,7 @@ CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::f
       std::filesystem::create_directories(directory_);
       for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
         const auto name = entry.path().filename().string();
+        if (name.starts_with(".latest.") && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
         if (!name.starts_with(".step-")) continue;
         const auto proper = directory_ / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
         if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
@@ -300,15 +315,23 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   }
   std::filesystem::rename(job.temporary, job.final_path);
   newest_step_ = job.manifest.state.step;
-  point_latest_to(newest_step_);
+  if (auto problem = point_latest_to(newest_step_); !problem.empty() && !std::exchange(told_of_link_, true)) {
+    result.warning = problem + ": --restart latest takes the newest checkpoint where there is no link";
+  }
   if (!old.empty()) std::filesystem::remove_all(old);
   prune();
 }
 
-void CheckpointSaver::point_latest_to(std::int64_t step) {
-  replace_symlink(checkpoint_name(step), directory_ / "latest");
-  sync_directory(directory_);
+/// Some file systems have no links; the checkpoint itself is there all the same. \return what is wrong
+std::string CheckpointSaver::point_latest_to(std::int64_t step) {
+  try {
+    replace_symlink(checkpoint_name(step), directory_ / "latest");
+    sync_directory(directory_);
+  } catch (const IoError& error) {
+    return error.what();
+  }
   latest_step_ = step;
+  return "";
 }
 
 void CheckpointSaver::prove(std::int64_t step) {
@@ -323,7 +346,7 @@ std::string CheckpointSaver::doubt() {
   const auto steps = checkpoint_steps(directory_);
   const auto proven = std::find_if(steps.rbegin(), steps.rend(), [&](auto step) { return step <= proven_step_; });
   if (proven == steps.rend()) return "";
-  point_latest_to(*proven);
+  if (!point_latest_to(*proven).empty()) return "";
   return (directory_ / checkpoint_name(*proven)).string();
 }
 
@@ -331,7 +354,8 @@ void CheckpointSaver::prune() {
   prune_again_ = false;
   if (keep_last_ <= 0) return;
   auto steps = checkpoint_steps(directory_);
-  std::erase(steps, newest_step_);
+  // Later ones are what a run that went back to an earlier step has left behind: they take no place from its own.
+  std::erase_if(steps, [&](auto step) { return step >= newest_step_; });
   const auto keep = static_cast<std::size_t>(keep_last_ - 1);
   if (steps.size() <= keep) return;
   const std::vector<std::int64_t> kept(steps.end() - static_cast<std::ptrdiff_t>(keep), steps.end());
@@ -344,8 +368,15 @@ void CheckpointSaver::prune() {
       prune_again_ = true;
     }
   }
-  std::error_code ignored;
-  for (const auto step : steps) std::filesystem::remove_all(directory_ / checkpoint_name(step), ignored);
+  for (const auto step : steps) {
+    const auto path = directory_ / checkpoint_name(step);
+    if (!holds_one_checkpoint_only(path)) continue;
+    // A kill leaves nothing half of a checkpoint under its name.
+    const auto doomed = directory_ / ("." + checkpoint_name(step) + ".tmp");
+    std::error_code error;
+    std::filesystem::rename(path, doomed, error);
+    std::filesystem::remove_all(error ? path : doomed, error);
+  }
 }
 
 }  // namespace fsdp

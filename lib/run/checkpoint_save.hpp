@@ -25,6 +25,7 @@ struct SaveResult {
   bool saved = false;
   std::filesystem::path path;  ///< the checkpoint, when saved
   std::string error;           ///< on every rank, when not
+  std::string warning;         ///< on rank 0: what could not be done beside it, once
   std::uint64_t size_bytes = 0;
   double seconds = 0;          ///< from start() to the rename
   double blocked_seconds = 0;  ///< that training waited
@@ -57,7 +58,7 @@ class CheckpointSaver {
  private:
   struct Job;
   void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result);
-  void point_latest_to(std::int64_t step);
+  std::string point_latest_to(std::int64_t step);
   void prune();
 
   ModelRuntime& runtime_;
@@ -67,6 +68,7 @@ class CheckpointSaver {
   std::int64_t proven_step_ = -1;  ///< states up to this one are proven
   std::int64_t newest_step_ = -1;  ///< of the checkpoints that this object has published
   std::int64_t latest_step_ = -1;  ///< of those, where `latest` points
+  bool told_of_link_ = false;      ///< that `latest` could not be made
   bool prune_again_ = false;       ///< an unproven checkpoint kept an older one alive
   std::unique_ptr<Job> job_;
 };

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/chess/game.hpp"
 #include "lib/corpus/data_files.hpp"
 #include "lib/corpus/document_stream.hpp"
@@ -32,7 +33,7 @@ json from_rank_0(ProcessGroup& world, const std::function<json()>& work) {
       failed(error.what(), ExitCode::failed);
     }
   }
-  message = json::parse(world.broadcast_text(message.dump(-1, ' ', false, json::error_handler_t::replace), 0));
+  message = parse_json(world.broadcast_text(printable_json(message), 0), "a message of rank 0");
   if (message.contains("problem")) {
     throw Error(static_cast<ExitCode>(message["code"].get<int>()), message["problem"].get<std::string>());
   }

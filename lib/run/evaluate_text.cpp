@@ -3,6 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/json_text.hpp"
 #include "lib/run/chess_sequence.hpp"
 #include "lib/run/text.hpp"
 #include "lib/tokenizer/utf8.hpp"
@@ -33,9 +34,7 @@ class TextPrinter {
 
 }  // namespace
 
-nlohmann::json json_text(const std::string& text) {
-  return nlohmann::json::parse(nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
+nlohmann::json json_text(const std::string& text) { return parse_json(printable_json(nlohmann::json(text)), "a text"); }
 
 void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::string& prompt,
                 const SamplingOptions& sampling, bool print, nlohmann::json& report) {

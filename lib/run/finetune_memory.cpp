@@ -134,7 +134,7 @@ std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json
     outcome.measured_bytes = step_peak_bytes_;
     report["memory"] = to_json(outcome);
     report["memory"]["longest_sequence"] = longest_row_;
-    replace_file(directory_ / "memory.json", json_text(report["memory"], 2) + "\n");
+    replace_file(directory_ / "memory.json", printable_json(report["memory"], 2) + "\n");
   } catch (const std::exception& error) {
     log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
     return "";

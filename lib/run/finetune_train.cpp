@@ -8,6 +8,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/run/evaluate.hpp"
 #include "lib/run/finetune_job.hpp"
+#include "lib/run/saved_path.hpp"
 #include "lib/run/text.hpp"
 #include "lib/run/throughput.hpp"
 #include "lib/tensor/host_allocator.hpp"
@@ -24,13 +25,12 @@ RunManifest FinetuneJob::manifest() const {
   manifest.data = {
       {"train", options_.train_data}, {"rows", train_reader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
   if (!tokenizer_name_.empty()) {
-    std::error_code error;
-    const auto absolute = std::filesystem::absolute(tokenizer_name_, error);
-    manifest.data["tokenizer"] = tokenizer_name_ == "gpt2" ? tokenizer_name_ : absolute.string();
+    const auto path = saved_path(tokenizer_name_);
+    if (path) manifest.data["tokenizer"] = tokenizer_name_ == "gpt2" ? tokenizer_name_ : *path;
   }
   if (!options_.model.directory.empty()) {
-    std::error_code error;
-    manifest.data["weights"] = std::filesystem::absolute(options_.model.directory, error).string();
+    const auto path = saved_path(options_.model.directory);
+    if (path) manifest.data["weights"] = *path;
   }
   manifest.world_size = world_.size();
   return manifest;
@@ -64,6 +64,7 @@ bool FinetuneJob::finish_save_if_written(bool wait) {
     progress_->line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
                                 format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
                                 result.blocked_seconds));
+    if (!result.warning.empty()) log_.warning(result.warning);
   } else if (world_.rank() == 0) {
     log_.warning(fmt::format("saving failed, the last good checkpoint stays: {}", result.error));
   }

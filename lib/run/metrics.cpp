@@ -73,7 +73,7 @@ void MetricsFile::sync() noexcept {
 }
 
 void MetricsFile::add(const nlohmann::json& record) {
-  waiting_ += json_text(record) + "\n";
+  waiting_ += printable_json(record) + "\n";
   write_waiting();
 }
 

@@ -104,6 +104,11 @@ void RunOwner::check(bool now) {
   looked_at_ = time;
   claim_->beat();
   if (!claim_->lost()) return;
+  if (std::error_code error; !fs::exists(run_ / ".owner", error)) {
+    throw RuntimeFailure(run_.string() +
+                         ": the run's folder is gone (removed, or renamed?): nothing more can be saved "
+                         "there. Its last checkpoint, wherever it is now, can be restarted from");
+  }
   throw Error(
       ExitCode::bad_input,
       fmt::format("{} was taken over by another job while this one was silent (suspended?): {}; nothing more is "

@@ -219,8 +219,10 @@ std::filesystem::path run_directory(const TrainOptions& options) {
                .filename()
                .string();
   const std::filesystem::path relative(name);
-  if (name.empty() || name == "." || name == "..")
-    throw UsageError("--run-name '" + name + "' is no name for a directory");
+  // Names travel in lists, logs and links.
+  const bool control = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 32 || c == 127; });
+  if (name.empty() || name == "." || name == ".." || control)
+    throw UsageError("--run-name '" + printable(name) + "' is no name for a directory");
   if (relative.is_absolute() || std::find(relative.begin(), relative.end(), "..") != relative.end()) {
     throw UsageError("--run-name '" + name + "' leads out of --out-dir " + options.out_dir +
                      ": give a name below it, and another --out-dir for another place");

@@ -36,6 +36,12 @@ TEST_SUITE("base/json_text") {
     }
   }
 
+  TEST_CASE("printable_json: bytes that are no text are shown, not an error") {
+    const nlohmann::json value{{"name", "f\xfcr"}};
+    CHECK_THROWS_AS(fsdp::json_text(value), nlohmann::json::type_error);
+    CHECK(fsdp::printable_json(value) == "{\"name\":\"f\xef\xbf\xbdr\"}");
+  }
+
   TEST_CASE("json_text: on one line, or indented") {
     const nlohmann::json value{{"a", {1, 2.5}}, {"b", nullptr}};
     CHECK(fsdp::json_text(value) == R"({"a":[1,2.5],"b":null})");
