@@ -163,11 +163,14 @@ bool ClaimWatch::may_be_alive(std::uint64_t generation) {
     seen_generation_ = generation;
     seen_beat_ = beat.value_or(fs::file_time_type{});
     seen_at_ = now;
-    // Silent long before this process came: no need to listen. Ten times over, as file systems' times may lag.
+    // Silent long before this process came: a few heartbeats' time is enough to listen then. It is not enough to go by
+    // the times alone, which clients with wrong clocks may have set.
     const auto file_system_time = beat ? file_system_now(directory_) : std::nullopt;
-    return !(file_system_time && *file_system_time - *beat > 10 * takeover_after_);
+    listen_ =
+        file_system_time && *file_system_time - *beat > 10 * takeover_after_ ? takeover_after_ / 2 : takeover_after_;
+    return true;
   }
-  return now - seen_at_ < takeover_after_;
+  return now - seen_at_ < listen_;
 }
 
 std::optional<std::uint64_t> ClaimWatch::try_take() {

@@ -74,6 +74,7 @@ class ClaimWatch {
   std::uint64_t seen_generation_ = 0;
   std::filesystem::file_time_type seen_beat_{};
   std::chrono::steady_clock::time_point seen_at_{};
+  std::chrono::milliseconds listen_{0};  ///< from seen_at_ on
 };
 
 }  // namespace fsdp

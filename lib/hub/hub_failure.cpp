@@ -6,12 +6,26 @@
 namespace fsdp {
 namespace {
 
+bool holds_secret(std::string_view text, const HubSettings& settings) {
+  // Cut where the text was cut: a part of a token is a secret too.
+  constexpr std::size_t telling = 8;
+  const auto is_in = [&](std::string_view secret) {
+    for (std::size_t i = 0; i + telling <= secret.size(); ++i) {
+      if (text.find(secret.substr(i, telling)) != std::string_view::npos) return true;
+    }
+    return false;
+  };
+  return is_in(settings.token) || is_in(url_credentials(settings.endpoint));
+}
+
 /// What the server says, as one short printable line.
-std::string server_words(const HttpHead& head) {
+std::string server_words(const HttpHead& head, const HubSettings& settings) {
   std::string text;
   for (const char c : head.header("x-error-message").substr(0, 200)) {
     if (static_cast<unsigned char>(c) >= 32 && c != 127) text += c;
   }
+  // A server, or a proxy before it, may send back what it was sent; the log is read by others.
+  if (holds_secret(text, settings)) return "";
   return text.empty() ? "" : " (the server says: " + text + ")";
 }
 
@@ -44,7 +58,7 @@ std::string not_found(const HubRequest& request, const HubSettings& settings) {
 Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSettings& settings) {
   const auto& code = head.header("x-error-code");
   const auto what = request.path.empty() ? request.repo.name : request.repo.name + ": " + request.path;
-  const auto said = server_words(head);
+  const auto said = server_words(head, settings);
   if (code == "GatedRepo") return {ExitCode::failed, gated(request, settings) + said};
   if (code == "RevisionNotFound") {
     return {ExitCode::bad_input, request.repo.name + " has no revision \"" + request.revision +

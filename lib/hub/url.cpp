@@ -88,6 +88,14 @@ std::string loggable_url(const std::string& url) {
   return part(handle, CURLUPART_URL).value_or("");
 }
 
+std::string_view url_credentials(std::string_view url) {
+  const auto begin = url.find("://");
+  if (begin == std::string_view::npos) return {};
+  url.remove_prefix(begin + 3);
+  const auto at = url.substr(0, url.find_first_of("/?#")).rfind('@');
+  return at == std::string_view::npos ? std::string_view() : url.substr(0, at);
+}
+
 std::string url_host(const std::string& url) { return part(parse(url), CURLUPART_HOST).value_or(""); }
 
 }  // namespace fsdp

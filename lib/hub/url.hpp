@@ -17,6 +17,9 @@ std::string resolve_url(const std::string& base, const std::string& reference);
 /// `url` without user, password, query and fragment: what may be logged (the query of a signed URL is a secret).
 std::string loggable_url(const std::string& url);
 
+/// User and password of `url` as they stand there, for keeping them out of messages; "" without.
+std::string_view url_credentials(std::string_view url);
+
 /// Host of `url`, for messages.
 std::string url_host(const std::string& url);
 

@@ -22,6 +22,8 @@
 namespace fsdp {
 namespace {
 
+constexpr std::int64_t kMostRanks = 65536;
+
 using detail::Answer;
 using detail::Combination;
 
@@ -109,7 +111,14 @@ class MemprobeJob {
     int per_node = options_.ranks_per_node;
     if (per_node == 0) per_node = options_.ranks == 0 ? job_ranks_per_node_ : ranks;
     std::vector<int> sizes;
-    for (const int nodes : options_.nodes) sizes.push_back(nodes * per_node);
+    for (const int nodes : options_.nodes) {
+      const auto size = std::int64_t{nodes} * per_node;
+      if (size > kMostRanks) {
+        throw UsageError(fmt::format("--nodes {} of {} are {}; at most {}", nodes, format_count_of(per_node, "rank"),
+                                     format_count_of(size, "rank"), kMostRanks));
+      }
+      sizes.push_back(static_cast<int>(size));
+    }
     if (sizes.empty()) sizes.push_back(ranks);
     std::vector<Combination> all;
     for (const int size : sizes) {

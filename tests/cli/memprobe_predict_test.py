@@ -102,6 +102,10 @@ class Predict(fsdp_cli.Case):
         for more in (["--gpu", "t4"], ["--device", "cpu"]):
             self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*memprobe_cli.MINGPT_XS, "--batch-size", 10**9, *more]), 2, "--batch-size", "1000000")
             self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*model, "--batch-size", 10**6, *more]), 2, "--batch-size", "--seq-len")
+        for nodes, ranks in ((65536, 65536), (65536, 32768), (2, 65536)):
+            self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*memprobe_cli.MINGPT_XS, "--nodes", nodes, "--ranks-per-node", ranks]), 2, "--nodes", "65536")
+        unrunnable = fsdp_cli.run("fsdp-memprobe", [*memprobe_cli.MINGPT_XS[:-2], "--seq-len", 16777216, "--batch-size", 1000000])
+        self.assertEqual(unrunnable.code, 3, str(unrunnable))
         huge = [*memprobe_cli.MINGPT_XS[2:4], "--num-layers", 16384, "--embed-size", 1048576, "--ffn-hidden-size", 16777216]
         self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*huge, "--gpu", "t4"]), 2, "--num-layers", "--embed-size")
 

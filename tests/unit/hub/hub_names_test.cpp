@@ -192,6 +192,24 @@ TEST_SUITE("hub/names") {
     }
   }
 
+  TEST_CASE("hub_failure: what a server sends back of a secret is not shown") {
+    auto settings = settings_of({{"HF_ENDPOINT", "https://me:passphrase@h"}});
+    settings.token = "hf_SECRETtoken0123456789";
+    const auto words = [&](std::string message) {
+      return std::string(hub_failure({403, {{"x-error-message", std::move(message)}}}, {}, settings).what());
+    };
+    CHECK(words("no entry").find("no entry") != std::string::npos);
+    CHECK(words("bad: Bearer hf_SECRETtoken0123456789").find("hf_S") == std::string::npos);
+    CHECK(words("me:passphrase may not").find("passphrase") == std::string::npos);
+    CHECK(words(std::string(190, '.') + "hf_SECRETtoken0123456789").find("hf_S") == std::string::npos);  // cut
+  }
+
+  TEST_CASE("url_credentials: between the scheme and the last '@' of the authority") {
+    CHECK(url_credentials("https://me:p@ss@h/x") == "me:p@ss");
+    CHECK(url_credentials("https://h/a@b") == "");
+    CHECK(url_credentials("h") == "");
+  }
+
   TEST_CASE("TransferProgress: speed of the last seconds and time left") {
     TransferProgress progress(4ull << 30);
     const TransferProgress::Clock::time_point start{};
