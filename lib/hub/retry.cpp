@@ -41,7 +41,9 @@ std::optional<seconds> wait_asked_by(const HttpHead& head) {
   if (const auto& text = head.header("retry-after"); !text.empty()) {
     if (const auto number = whole_seconds(text)) return number;
     if (const auto date = curl_getdate(text.c_str(), nullptr); date != -1) {
-      return seconds(std::max<std::int64_t>(0, date - std::time(nullptr)));
+      // By the server's clock: this host's may be wrong.
+      const auto answered = curl_getdate(head.header("date").c_str(), nullptr);
+      return seconds(std::max<std::int64_t>(0, date - (answered != -1 ? answered : std::time(nullptr))));
     }
   }
   return rate_limit_reset(head.header("ratelimit"));

@@ -50,12 +50,20 @@ void FinetuneJob::set_old_run_aside() const {
   while (fs::exists(directory_ / fmt::format("previous-{}", number), error)) ++number;
   const auto aside = directory_ / fmt::format("previous-{}", number);
   fs::create_directories(aside, error);
+  std::vector<std::string> moved;
   for (const char* name : {"checkpoints", "metrics.jsonl", "memory.json", "loss.svg", "loss.png"}) {
     std::error_code absent;
-    if (!error && fs::exists(directory_ / name, absent)) fs::rename(directory_ / name, aside / name, error);
+    if (error || !fs::exists(directory_ / name, absent)) continue;
+    fs::rename(directory_ / name, aside / name, error);
+    if (!error) moved.emplace_back(name);
   }
-  if (error)
+  if (error) {
+    // All of the old run or nothing of it.
+    std::error_code ignored;
+    for (const auto& name : moved) fs::rename(aside / name, directory_ / name, ignored);
+    fs::remove(aside, ignored);
     throw IoError(aside.string() + ": cannot set the run of that name aside: " + error.message() + " (see --run-name)");
+  }
   log_.info(fmt::format("earlier   run of this name moved to {}", aside.string()));
 }
 

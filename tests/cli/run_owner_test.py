@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import threading
 import time
 
@@ -144,6 +145,20 @@ class OlderRun(fsdp_cli.Case):
         self.assert_refused(lost, 4, "previous-1/checkpoints/latest")
         self.train("again", "--max-steps", 5, "--restart-checkpoint-file", self.run_directory("again") / "previous-1" / "checkpoints" / "latest")
         self.assertEqual([r["step"] for r in fsdp_cli.steps(self.run_directory("again"))], [1, 2, 4, 5])
+
+    def test_an_old_run_that_cannot_be_moved_stays_whole(self):
+        self.train("stuck", "--max-steps", 2)
+        before = self.contents("stuck")
+        metrics = self.run_directory("stuck") / "metrics.jsonl"
+        try:
+            if subprocess.run(["chattr", "+i", metrics], capture_output=True, check=False).returncode:
+                self.skipTest("no file can be made immutable here")
+        except FileNotFoundError:
+            self.skipTest("no chattr here")
+        self.addCleanup(subprocess.run, ["chattr", "-i", metrics], check=False)
+        result = self.train("stuck", "--max-steps", 2, code=1)
+        self.assertIn("cannot set the run of that name aside", result.err)
+        self.assertEqual(self.contents("stuck"), before)
 
     def test_restarts_at_step_0_keep_the_only_checkpoint(self):
         limit = ["--max-steps", 5, "--time-limit", "0:01"]

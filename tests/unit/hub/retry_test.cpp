@@ -20,6 +20,9 @@ TEST_SUITE("hub/retry") {
     REQUIRE(wait);
     CHECK(*wait >= 95s);
     CHECK(*wait <= 100s);
+    const HttpHeaders hour_behind{{"retry-after", "Wed, 21 Oct 2099 07:28:03 GMT"},
+                                  {"date", "Wed, 21 Oct 2099 07:28:00 GMT"}};
+    CHECK(wait_asked_by({429, hour_behind}) == 3s);  // whatever this host's clock says
     CHECK(asked("ratelimit", "\"api\";r=0;t=55") == 55s);
     CHECK(asked("ratelimit", "\"api\"; r=0; t=55") == 55s);
     CHECK_FALSE(asked("ratelimit", "\"api\";r=3;t=55"));
