@@ -53,11 +53,7 @@ cat >bin/mpiexec <<'SH'
 if [[ $1 == --version ]]; then echo "HYDRA build details:"; exit; fi
 echo "started by $0"
 while [[ $1 == -* ]]; do shift 2; done
-trap 'kill -TERM $child' TERM
-"$@" &
-child=$!
-until wait $child; code=$?; ! kill -0 $child 2>/dev/null; do :; done
-exit $code
+exec "$@"
 SH
 chmod +x bin/*
 export FSDP_BIN=$work/bin FSDP_HOME=$FSDP_SOURCE
