@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 
 #include "lib/tensor/gemm.hpp"
 
@@ -46,20 +47,31 @@ double measured_flops(const Product& p, at::ScalarType dtype, int repeats) {
   return 2.0 * static_cast<double>(p.m * p.k * p.n) / best;
 }
 
+/// The side of a cube that takes about `seconds`: long against clocks and the waking of threads, short against a start.
+std::int64_t cube_side(double flops_per_second, double seconds) {
+  constexpr std::int64_t kStep = 128;
+  const auto side = static_cast<std::int64_t>(std::cbrt(flops_per_second * seconds / 2));
+  return std::clamp(side / kStep * kStep, 3 * kStep, 64 * kStep);
+}
+
 /// No one shape is the fastest for every library, type and cache: the best of several, as blocks and heads have them.
 double measured_cpu_flops(at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
+  const double small = measured_flops({384, 384, 384, false}, dtype, 2);
   // A type without a fast kernel here (fp16 on most CPUs) would take half a minute and tell nothing.
-  if (measured_flops({384, 384, 384, false}, dtype, 2) < 8e9) return 0;
-  constexpr std::array<Product, 6> kProducts{{{1536, 1536, 1536, false},
-                                              {1536, 1536, 1536, true},
-                                              {1024, 256, 1024, true},
-                                              {1024, 1024, 256, false},
-                                              {1024, 768, 3072, true},
-                                              {512, 512, 512, false}}};
-  double best = 0;
-  for (const auto& product : kProducts) best = std::max(best, measured_flops(product, dtype, 3));
-  return best;
+  if (small < 8e9) return 0;
+  const auto n = cube_side(small, 8e-3);
+  const std::array<Product, 6> products{{{n, n, n, false},
+                                         {n, n, n, true},
+                                         {n, n / 4, n, true},
+                                         {n, n, n / 4, false},
+                                         {n, n / 2, 2 * n, true},
+                                         {n / 2, n / 2, n / 2, false}}};
+  std::array<double, products.size()> rates{};
+  for (std::size_t i = 0; i < products.size(); ++i) rates[i] = measured_flops(products[i], dtype, 1);
+  const auto best = static_cast<std::size_t>(std::max_element(rates.begin(), rates.end()) - rates.begin());
+  const auto& p = products[best];  // larger, it comes closer to the peak
+  return std::max(rates[best], measured_flops({2 * p.m, 2 * p.k, p.n, p.transposed}, dtype, 2));
 }
 
 }  // namespace
