@@ -2,7 +2,7 @@
 // Where fsdp-bf16check takes its facts from; a test of the program links another definition.
 #include <memory>
 
-#include "lib/probe/bf16_local.hpp"
+#include "lib/bf16/local.hpp"
 
 namespace fsdp {
 

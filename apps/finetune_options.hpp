@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "lib/run/train_options.hpp"
+#include "lib/runtime/train_options.hpp"
 
 namespace fsdp {
 

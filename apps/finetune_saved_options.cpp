@@ -12,10 +12,10 @@
 #include "apps/finetune_options.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/load.hpp"
 #include "lib/hub/local_snapshot.hpp"
-#include "lib/run/checkpoint_load.hpp"
-#include "lib/run/run_plan.hpp"
-#include "lib/run/saved_path.hpp"
+#include "lib/jobs/finetune/saved_path.hpp"
+#include "lib/train/plan.hpp"
 
 namespace fsdp {
 namespace {

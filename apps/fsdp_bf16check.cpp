@@ -4,8 +4,8 @@
 
 #include "apps/bf16_fact_source.hpp"
 #include "apps/torch_main.hpp"
+#include "lib/bf16/check.hpp"
 #include "lib/mpi/mpi_environment.hpp"
-#include "lib/probe/bf16_check.hpp"
 
 int main(int argc, char** argv) {
   CLI::App app{

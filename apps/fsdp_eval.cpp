@@ -3,7 +3,7 @@
 
 #include "apps/torch_main.hpp"
 #include "lib/hub/local_snapshot.hpp"
-#include "lib/run/evaluate_job.hpp"
+#include "lib/jobs/evaluate/evaluate_job.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include "apps/finetune_options.hpp"
 #include "apps/torch_main.hpp"
 #include "lib/base/error.hpp"
-#include "lib/run/finetune.hpp"
+#include "lib/jobs/finetune/finetune.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/finetune_options.hpp"
-#include "lib/run/memprobe.hpp"
+#include "lib/jobs/memprobe/memprobe.hpp"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 #pragma once
 // What the mains of the programs on LibTorch share beside app_main.hpp.
 #include "apps/app_main.hpp"
-#include "lib/run/train_options.hpp"
+#include "lib/runtime/train_options.hpp"
 
 namespace fsdp {
 

@@ -27,10 +27,15 @@ function(fsdp_precompile_torch target)
   endif()
 endfunction()
 
-# fsdp_library(NAME LINKS target...): sources are all .cpp files of the calling folder (subfolders are not searched).
+# fsdp_library(NAME LINKS target... [SUBFOLDERS folder...] [EXCLUDE file...]): sources are all .cpp files of the calling
+# folder and of the subfolders that are named.
 function(fsdp_library name)
-  cmake_parse_arguments(ARG "" "" "LINKS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LINKS;SUBFOLDERS;EXCLUDE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  foreach(folder IN LISTS ARG_SUBFOLDERS)
+    file(GLOB more CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
+    list(APPEND sources ${more})
+  endforeach()
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/${excluded}")
   endforeach()

@@ -62,4 +62,11 @@ class RuntimeFailure : public Error {
   explicit RuntimeFailure(const std::string& what) : Error(ExitCode::failed, what) {}
 };
 
+/// Work that was asked to stop, and has left nothing behind.
+class Stopped : public Error {
+ public:
+  explicit Stopped(const std::string& what = "stopped; nothing was written under the output's name")
+      : Error(ExitCode::failed, what) {}
+};
+
 }  // namespace fsdp

@@ -13,7 +13,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/convert/check_numbers.hpp"
-#include "lib/target/agree.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
@@ -107,7 +107,7 @@ CheckReport check(const Source& source, ProcessGroup& group, const ScanOptions& 
   group.all_reduce(findings.first, Reduce::min);
   report.damage = gather_damage(group, findings);
   auto all_sums = gather_sums(group, sums);
-  detail::run_agreed(group, [&] {
+  run_agreed(group, [&] {
     if (group.rank() != 0) return;
     try {
       source.verify_sums(std::move(all_sums));

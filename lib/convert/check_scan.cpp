@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "lib/base/error.hpp"
-#include "lib/target/agree.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
@@ -125,7 +125,7 @@ void scan(std::span<const ElementRange> ranges, ProcessGroup& group, const ScanO
     }
   }
   if (!state.error) report();
-  detail::run_agreed(group, [&] {
+  run_agreed(group, [&] {
     if (state.error) std::rethrow_exception(state.error);
   });
 }

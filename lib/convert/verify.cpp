@@ -13,7 +13,7 @@
 #include "lib/convert/check.hpp"
 #include "lib/convert/check_numbers.hpp"
 #include "lib/convert/verify_values.hpp"
-#include "lib/target/agree.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
@@ -259,7 +259,7 @@ VerifyReport verify(const Source& a, const Source& b, ProcessGroup& group, const
   }
   auto all_a = gather_sums(group, sums_a);
   auto all_b = gather_sums(group, sums_b);
-  detail::run_agreed(group, [&] {
+  run_agreed(group, [&] {
     if (group.rank() != 0) return;
     a.verify_sums(std::move(all_a));
     b.verify_sums(std::move(all_b));

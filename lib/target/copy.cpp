@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/target/agree.hpp"
+#include "lib/mpi/agree.hpp"
 #include "lib/target/output_place.hpp"
 #include "lib/target/piece_copier.hpp"
 #include "lib/target/pieces.hpp"
@@ -69,7 +69,7 @@ class Copy {
 
   /// Collective, as run_agreed(); messages name the output, not where it is until it is whole.
   void agreed(const std::function<void()>& action) {
-    detail::run_agreed(group_, [&] {
+    run_agreed(group_, [&] {
       try {
         action();
       } catch (const MissingInput&) {

@@ -22,7 +22,7 @@ struct CopyOptions {
   bool sync = false;                     ///< fsync the output before it gets its name
   bool overwrite = false;                ///< replace an existing output
   std::function<void(const CopyProgress&)> progress;  ///< called from time to time, on rank 0 only, by one thread
-  std::function<bool()> stop;                         ///< asked between pieces; true ends the copy with Stopped
+  std::function<bool()> stop;  ///< asked between pieces; true ends the copy with Stopped, nothing left behind
 };
 
 struct CopyReport {
@@ -38,11 +38,5 @@ struct CopyReport {
 /// \throws FormatError, IoError (full disk: everything written is removed), UsageError when `output` exists
 CopyReport copy(const Source& source, Target& target, const std::filesystem::path& output, const CopyOptions& options,
                 ProcessGroup& group);
-
-/// Thrown by copy() when CopyOptions::stop said so; nothing is left behind.
-class Stopped : public Error {
- public:
-  Stopped() : Error(ExitCode::failed, "stopped; nothing was written under the output's name") {}
-};
 
 }  // namespace fsdp

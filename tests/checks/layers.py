@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
 """Fails on an include that goes up or sideways between the folders of lib/, on LibTorch where it must not be, and on CLI11
-outside apps/.
+outside apps/. This is the one list of the layers: docs/design.md shows it, and is checked to show nothing else.
 
     layers.py [--root DIR]      the repository by default
+    layers.py --print           the list as it stands in docs/design.md
 """
 import argparse
 import pathlib
 import re
 import sys
 
-# Lowest first; folders of one level do not include each other, except as named in BESIDE.
-LEVELS = [
-    {"base"},
-    {"formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "hub", "tensor", "chess"},
-    {"source", "corpus"},
-    {"target"},
-    {"convert"},
-    {"comm", "model", "optim"},
-    {"fsdp", "cuda"},
-    {"probe"},
-    {"run"},
+# Lowest first: what a layer is for, and its folders. Folders of one layer do not include each other, except as in BESIDE.
+LAYERS = [
+    ("errors, files, log, signals", ["base"]),
+    ("each for itself; tensor: LibTorch's allocator and types",
+     ["formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "hub", "chess", "tensor"]),
+    ("a checkpoint of any format; texts to token files", ["source", "corpus"]),
+    ("writers and the copier", ["target"]),
+    ("what changes on the way: fsdp-ckpt-convert", ["convert"]),
+    ("collectives on tensors; models; the optimizer", ["comm", "model", "optim"]),
+    ("the engine; the CUDA back end", ["fsdp", "cuda"]),
+    ("a model on its mesh; the bf16 check", ["runtime", "bf16"]),
+    ("data, steps and their records; checkpoints of a run", ["train", "checkpoint"]),
+    ("what a model is worth; what a job will take", ["eval", "memory"]),
+    ("fine-tuning, evaluation, memory probe: names meet here", ["jobs"]),
 ]
+LEVELS = [set(folders) for _, folders in LAYERS]
 # tensor is the adapter from byte records and kernels to LibTorch tensors.
 BESIDE = {("tensor", "formats"), ("tensor", "kernels")}
 TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "source", "target", "convert", "corpus", "chess"}
@@ -58,11 +63,37 @@ def complaint(folder, header):
     return None
 
 
+def drawing():
+    """The list as indented text; a star marks what is free of LibTorch."""
+    lines = []
+    for what, folders in LAYERS:
+        names = "  ".join(folder + "*" * (folder in TORCH_FREE) for folder in folders)
+        lines += [f"    {names:<24}  {what}"] if len(names) <= 24 else [f"    {names}", f"    {'':<24}  {what}"]
+    return "\n".join(lines)
+
+
+def check_pages(root):
+    """docs/design.md holds the drawing, and every path below lib/ that a page names is there."""
+    for page in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        if page.name == "design.md" and drawing() not in text:
+            yield f"docs/design.md: its list of layers is not this one (layers.py --print):\n{drawing()}"
+        for number, line in enumerate(text.splitlines(), 1):
+            for path in re.findall(r"`(lib/[\w/.*]+)`", line):
+                if not any(root.glob(path.rstrip("/"))):
+                    yield f"{page.relative_to(root)}:{number}: {path}: there is no such path"
+
+
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
-    root = parser.parse_args().root
-    found, files = [], 0
+    parser.add_argument("--print", action="store_true")
+    options = parser.parse_args()
+    if options.print:
+        print(drawing())
+        return 0
+    root = options.root
+    found, files = list(check_pages(root)), 0
     for file in sorted((root / "lib").rglob("*")):
         if file.suffix not in SOURCES:
             continue

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/probe/memory_caching_allocator.hpp"
+#include "lib/memory/caching_allocator.hpp"
 
 namespace {
 

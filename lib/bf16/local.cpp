@@ -1,0 +1,90 @@
+#include "lib/bf16/local.hpp"
+
+#include <ATen/Parallel.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "lib/base/error.hpp"
+#include "lib/bf16/processor.hpp"
+
+namespace fsdp {
+namespace {
+
+/// As the scheduler names the node, so that its name can be given back to it.
+std::string host_name() {
+  if (const char* slurm = std::getenv("SLURMD_NODENAME"); slurm != nullptr && *slurm != '\0') return slurm;
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  const std::string full(name.data());
+  return full.substr(0, full.find('.'));
+}
+
+/// The node's cores shared out, as training does it; OMP_NUM_THREADS wins.
+void share_cores(int ranks_on_node) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  at::set_num_threads(std::max(1, cores / std::max(1, ranks_on_node)));
+}
+
+class ThisMachine final : public Bf16FactSource {
+ public:
+  RankFacts identify(ProcessGroup& world, ProcessGroup& node, const std::string& device) override {
+    RankFacts facts;
+    facts.rank = world.rank();
+    facts.host = host_name();
+    facts.processor = read_processor();
+    share_cores(node.size());
+    if (device != "cpu") choose_gpu(node, device, facts);
+    return facts;
+  }
+
+  GemmFacts measure_gemm(const GemmBudget& budget) override {
+    return fsdp::measure_gemm(
+        device_,
+        [this] {
+          if (backend_ != nullptr) backend_->synchronize(device_.index());
+        },
+        budget);
+  }
+
+  c10::Device device() const override { return device_; }
+  DeviceBackend* backend() const override { return backend_.get(); }
+  void finish(RankFacts&) override {}
+
+ private:
+  void choose_gpu(ProcessGroup& node, const std::string& device, RankFacts& facts) {
+    std::string why_not;
+    auto backend = load_cuda_backend(&why_not);
+    if (backend != nullptr && backend->device_count() == 0) {
+      backend.reset();
+      why_not = "the driver shows no GPU to this process";
+    }
+    if (backend == nullptr) {
+      facts.gpu_missing = why_not;
+      // A driver that sees a device, and yet no way to use it.
+      facts.gpu_broken = detail::cuda_driver_problem().empty() || device == "cuda";
+      return;
+    }
+    // A launcher may show each rank its own GPU only.
+    const int index = node.rank() % backend->device_count();
+    backend->set_device(index);
+    facts.gpu = backend->info(index);
+    device_ = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+    backend_ = std::move(backend);
+  }
+
+  c10::Device device_{c10::kCPU};
+  std::shared_ptr<DeviceBackend> backend_;
+};
+
+}  // namespace
+
+std::unique_ptr<Bf16FactSource> make_bf16_fact_source() { return std::make_unique<ThisMachine>(); }
+
+}  // namespace fsdp

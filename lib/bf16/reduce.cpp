@@ -1,0 +1,158 @@
+#include "lib/bf16/reduce.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <span>
+#include <vector>
+
+namespace fsdp {
+namespace detail {
+namespace {
+
+constexpr int kMostContributors = 100;
+
+int stride(int ranks) { return (ranks + kMostContributors - 1) / kMostContributors; }
+
+}  // namespace
+
+int exact_value(int rank, int ranks, std::int64_t index) {
+  if ((rank + index) % stride(ranks) != 0) return 0;
+  return static_cast<int>((index * 7 + rank * std::int64_t{3}) % 5) - 2;
+}
+
+int exact_sum(int ranks, std::int64_t index) {
+  int sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += exact_value(rank, ranks, index);
+  return sum;
+}
+
+std::int64_t exact_period(int ranks) { return std::int64_t{5} * stride(ranks); }
+
+int pair_color(int node, int nodes, int round) {
+  if (round == 2) return node == 0 || node == nodes - 1 ? 0 : 1 + node;
+  // The first of a pair has an even place; the last place of an odd number stays alone.
+  const int place = (node + nodes - round) % nodes;
+  return place / 2;
+}
+
+}  // namespace detail
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// bf16 [elements] on `device`, where `value` gives an element and repeats after `period` of them.
+template <typename Value>
+at::Tensor periodic(std::int64_t elements, std::int64_t period, c10::Device device, const Value& value) {
+  auto tensor = at::empty({elements}, at::kBFloat16);
+  auto* data = tensor.data_ptr<at::BFloat16>();
+  for (std::int64_t i = 0; i < elements; ++i) {
+    data[i] = i < period ? at::BFloat16(static_cast<float>(value(i))) : data[i - period];
+  }
+  return tensor.to(device);
+}
+
+/// The first element of `sum` that is not the exact one, as a sentence; "" when all are.
+std::string first_difference(const at::Tensor& sum, const at::Tensor& expected) {
+  if (at::equal(sum, expected)) return "";
+  const auto got = sum.cpu();
+  const auto wanted = expected.cpu();
+  const auto* g = got.data_ptr<at::BFloat16>();
+  const auto* w = wanted.data_ptr<at::BFloat16>();
+  for (std::int64_t i = 0; i < got.numel(); ++i) {
+    if (static_cast<float>(g[i]) != static_cast<float>(w[i])) {
+      return fmt::format("element {} is {}, the exact sum is {}", i, static_cast<float>(g[i]),
+                         static_cast<float>(w[i]));
+    }
+  }
+  return "differs, but not in its elements";
+}
+
+/// 256 + 1 + 1 is 258 in float32 and 256 in bf16, where 257 rounds to 256. Each rank in turn gives the 256, so that an
+/// order which adds the ones first (a ring starts at another rank for each part) still shows.
+std::string how_it_sums(ProcessGroup& group, Bf16Reducer& reducer, c10::Device device) {
+  const int ranks = group.size();
+  if (ranks < 3) return "";
+  constexpr float kLarge = 256;
+  const float right = static_cast<float>(at::BFloat16(kLarge + static_cast<float>(ranks - 1)));
+  const std::int64_t elements = std::int64_t{1024} * ranks;
+  const auto probe =
+      periodic(elements, ranks, device, [&](std::int64_t i) { return i % ranks == group.rank() ? kLarge : 1.0F; });
+  reducer.all_reduce(probe);
+  return at::equal(probe, at::full({elements}, right, probe.options())) ? "float32" : "bf16";
+}
+
+class CollectiveReducer final : public Bf16Reducer {
+ public:
+  CollectiveReducer(std::unique_ptr<TensorCollectives> collectives, std::function<void()> synchronize)
+      : collectives_(std::move(collectives)), synchronize_(std::move(synchronize)) {}
+  void all_reduce(const at::Tensor& bf16) override {
+    collectives_->all_reduce(std::span(&bf16, 1))->wait();
+    synchronize_();
+  }
+
+ private:
+  std::unique_ptr<TensorCollectives> collectives_;
+  std::function<void()> synchronize_;
+};
+
+/// Longest time of one call over the ranks of the group.
+double slowest_seconds(ProcessGroup& group, Bf16Reducer& reducer, const at::Tensor& tensor, int repetitions) {
+  group.barrier();
+  const auto start = Clock::now();
+  for (int i = 0; i < repetitions; ++i) reducer.all_reduce(tensor);
+  const double mine = std::chrono::duration<double>(Clock::now() - start).count() / repetitions;
+  return std::max(1e-9, group.all_reduce(mine, Reduce::max));
+}
+
+}  // namespace
+
+std::unique_ptr<Bf16Reducer> make_collective_reducer(std::unique_ptr<TensorCollectives> collectives,
+                                                     std::function<void()> synchronize) {
+  return std::make_unique<CollectiveReducer>(std::move(collectives), std::move(synchronize));
+}
+
+ReduceFacts measure_reduce(ProcessGroup& group, Bf16Reducer& reducer, c10::Device device, const ReduceBudget& budget) {
+  ReduceFacts facts;
+  facts.ranks = group.size();
+  // Both decisions below come from times that all ranks share, so all ranks decide alike.
+  std::int64_t bytes = std::min<std::int64_t>(budget.bytes, std::int64_t{1} << 20);
+  const auto zeros = [&](std::int64_t n) {
+    return at::full({n / 2}, 0.0, at::TensorOptions(at::kBFloat16).device(device));
+  };
+  auto tensor = zeros(bytes);
+  slowest_seconds(group, reducer, tensor, 1);  // connects the ranks
+  double seconds = slowest_seconds(group, reducer, tensor, 2);
+  while (bytes < budget.bytes && seconds * 4 < budget.seconds) {
+    const double room = budget.seconds / (4 * seconds);
+    bytes = std::min<std::int64_t>(budget.bytes, bytes * static_cast<std::int64_t>(std::clamp(room, 2.0, 16.0)));
+    tensor = zeros(bytes);
+    slowest_seconds(group, reducer, tensor, 1);  // the device's first touch of that memory
+    seconds = slowest_seconds(group, reducer, tensor, 1);
+  }
+  seconds = std::min(seconds, slowest_seconds(group, reducer, tensor,
+                                              static_cast<int>(std::clamp(budget.seconds / seconds, 1.0, 50.0))));
+  facts.bytes = bytes;
+  const double n = group.size();
+  // Alone a rank moves nothing.
+  facts.bus_gb_per_s = static_cast<double>(bytes) / seconds * 2 * (n - 1) / n / 1e9;
+
+  const auto period = detail::exact_period(group.size());
+  const auto sum = periodic(bytes / 2, period, device,
+                            [&](std::int64_t i) { return detail::exact_value(group.rank(), group.size(), i); });
+  const auto expected =
+      periodic(bytes / 2, period, device, [&](std::int64_t i) { return detail::exact_sum(group.size(), i); });
+  reducer.all_reduce(sum);
+  facts.wrong = first_difference(sum, expected);
+  facts.sums_in = how_it_sums(group, reducer, device);
+  return facts;
+}
+
+}  // namespace fsdp

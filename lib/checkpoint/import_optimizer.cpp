@@ -1,0 +1,197 @@
+// AdamW state in the key layouts of PyTorch's APIs.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/base/error.hpp"
+#include "lib/checkpoint/import_model.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kMoment = ".exp_avg";
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Keys up to and with "state.", below which state is listed.
+struct StatePlaces {
+  std::set<std::string> by_name, by_number;
+  std::set<std::string> other_fields;  ///< such as momentum_buffer, where there is no exp_avg
+};
+
+StatePlaces find_state(const ForeignCheckpoint& checkpoint, const std::vector<ParameterSpec>& table) {
+  constexpr std::string_view kState = "state.";
+  std::set<std::string_view> names{"lm_head.weight"};
+  for (const auto& spec : table) names.insert(spec.name);
+  StatePlaces places;
+  for (const auto& [name, index] : checkpoint.tensors()) {
+    const auto last = name.rfind('.');
+    if (last == std::string::npos) continue;
+    const auto field = name.substr(last + 1);
+    for (auto at = name.find(kState); at != std::string::npos && at < last; at = name.find(kState, at + 1)) {
+      if (at != 0 && name[at - 1] != '.') continue;
+      const auto begin = at + kState.size();
+      if (begin > last) continue;
+      const auto owner = std::string_view(name).substr(begin, last - begin);
+      if (!names.contains(owner) && !is_number(owner)) continue;
+      if (field != kMoment.substr(1)) {
+        if (field != "step") places.other_fields.insert(field);
+        continue;
+      }
+      (is_number(owner) ? places.by_number : places.by_name).insert(name.substr(0, begin));
+    }
+  }
+  return places;
+}
+
+/// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
+class StateReader {
+ public:
+  StateReader(const ForeignCheckpoint& checkpoint, ForeignOptimizer& result)
+      : checkpoint_(checkpoint), result_(result) {}
+
+  /// False when there is none. \param flat  the state of several parameters, one after the other
+  bool take(std::size_t parameter, const std::string& owner, const Shape& shape, bool flat, std::uint64_t first) {
+    const auto average = checkpoint_.tensor(owner + ".exp_avg");
+    const auto square = checkpoint_.tensor(owner + ".exp_avg_sq");
+    if (!average && !square) return false;
+    if (!average || !square) {
+      throw FormatError(fmt::format("{}: '{}' is missing beside '{}'", checkpoint_.path().string(),
+                                    owner + (average ? ".exp_avg_sq" : ".exp_avg"),
+                                    owner + (average ? ".exp_avg" : ".exp_avg_sq")));
+    }
+    for (const auto index : {*average, *square}) check_fit(index, shape, flat);
+    result_.exp_avg[parameter] = TensorPlace{*average, first};
+    result_.exp_avg_sq[parameter] = TensorPlace{*square, first};
+    if (checkpoint_.tensor(owner + ".max_exp_avg_sq")) amsgrad_ = true;
+    add_step(owner + ".step");
+    return true;
+  }
+
+  void finish(std::size_t num_parameters) {
+    result_.found = true;
+    const auto missing = std::count(result_.exp_avg.begin(), result_.exp_avg.end(), std::nullopt);
+    if (missing > 0)
+      remark(fmt::format("{} of {} parameters have no state (they were frozen): theirs starts at zero", missing,
+                         num_parameters));
+    if (steps_.size() > 1)
+      remark(fmt::format("its parameters have {} to {} steps: counted as {}", *steps_.begin(), *steps_.rbegin(),
+                         *steps_.rbegin()));
+    if (amsgrad_) remark("AMSGrad's max_exp_avg_sq is left out");
+    if (!steps_.empty()) result_.steps = *steps_.rbegin();
+  }
+
+ private:
+  void check_fit(std::size_t index, const Shape& shape, bool flat) const {
+    const auto& tensor = checkpoint_.source().tensors()[index];
+    const bool fits = flat ? tensor.shape.size() == 1 : tensor.shape == shape;
+    if (!fits) {
+      throw FormatError(fmt::format("{}: '{}' has shape [{}], the parameter it belongs to has [{}]",
+                                    checkpoint_.path().string(), tensor.name, fmt::join(tensor.shape, ", "),
+                                    fmt::join(shape, ", ")));
+    }
+    if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16 &&
+        tensor.dtype != DType::f64) {
+      throw FormatError(fmt::format("{}: '{}' is {}, a floating-point type was expected", checkpoint_.path().string(),
+                                    tensor.name, torch_name(tensor.dtype)));
+    }
+  }
+
+  void add_step(const std::string& name) {
+    const auto step = checkpoint_.number(name);
+    if (!step) throw FormatError(checkpoint_.path().string() + ": '" + name + "' is missing or no number");
+    if (!(*step >= 0 && *step < 9e15))
+      throw FormatError(
+          fmt::format("{}: '{}' is {}, a number of steps was expected", checkpoint_.path().string(), name, *step));
+    steps_.insert(static_cast<std::int64_t>(*step));
+  }
+
+  void remark(const std::string& text) { result_.remark += (result_.remark.empty() ? "" : "; ") + text; }
+
+  const ForeignCheckpoint& checkpoint_;
+  ForeignOptimizer& result_;
+  std::set<std::int64_t> steps_;
+  bool amsgrad_ = false;
+};
+
+/// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
+/// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
+void take_by_number(StateReader& reader, const ForeignCheckpoint& checkpoint, const std::string& prefix,
+                    const std::vector<ParameterSpec>& table, const ModelConfig& config) {
+  const auto file = checkpoint.path().string();
+  const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
+  if (checkpoint.has_value(groups) || checkpoint.has_value(groups + ".0")) {
+    throw FormatError(file +
+                      ": its optimizer state is by number over several parameter groups, so nothing says which "
+                      "parameter is which: restart from its weights alone (fsdp-ckpt-convert --model-only)");
+  }
+  const auto state = [&](std::size_t number) {
+    return checkpoint.tensor(prefix + std::to_string(number) + ".exp_avg");
+  };
+  const auto num_units = static_cast<std::size_t>(config.num_layers) + 1;
+  std::size_t num_flat = 0;
+  while (num_flat < num_units && state(num_flat) && checkpoint.source().tensors()[*state(num_flat)].shape.size() == 1)
+    ++num_flat;
+  if (num_flat != num_units || state(num_units)) {
+    if (state(table.size())) {
+      throw FormatError(fmt::format("{}: '{}{}.exp_avg' belongs to no parameter, the model has {}", file, prefix,
+                                    table.size(), table.size()));
+    }
+    for (std::size_t i = 0; i < table.size(); ++i) reader.take(i, prefix + std::to_string(i), table[i].shape, false, 0);
+    return;
+  }
+  std::vector<std::uint64_t> used(num_units, 0);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto unit = static_cast<std::size_t>(table[i].block + 1);
+    reader.take(i, prefix + std::to_string(unit), table[i].shape, true, used[unit]);
+    used[unit] += static_cast<std::uint64_t>(num_elements(table[i].shape));
+  }
+  for (std::size_t unit = 0; unit < num_units; ++unit) {
+    for (const char* field : {".exp_avg", ".exp_avg_sq"}) {
+      const auto& tensor = checkpoint.source().tensors()[*checkpoint.tensor(prefix + std::to_string(unit) + field)];
+      if (static_cast<std::uint64_t>(num_elements(tensor.shape)) == used[unit]) continue;
+      throw FormatError(fmt::format("{}: '{}' has {} elements, the parameters of its unit have {}", file, tensor.name,
+                                    num_elements(tensor.shape), used[unit]));
+    }
+  }
+}
+
+}  // namespace
+
+ForeignOptimizer plan_optimizer_state(const ForeignCheckpoint& checkpoint, const ModelConfig& config) {
+  const auto table = parameter_table(config);
+  ForeignOptimizer result;
+  result.exp_avg.resize(table.size());
+  result.exp_avg_sq.resize(table.size());
+  const auto places = find_state(checkpoint, table);
+  if (places.by_name.size() + places.by_number.size() > 1) {
+    throw FormatError(fmt::format(
+        "{}: holds several optimizers, at '{}': convert the one you want with "
+        "fsdp-ckpt-convert --include",
+        checkpoint.path().string(), fmt::join(places.by_name.empty() ? places.by_number : places.by_name, "', '")));
+  }
+  if (places.by_name.empty() && places.by_number.empty()) {
+    if (!places.other_fields.empty())
+      result.remark = fmt::format("its optimizer is not AdamW ({})", fmt::join(places.other_fields, ", "));
+    return result;
+  }
+  StateReader reader(checkpoint, result);
+  if (!places.by_number.empty()) {
+    take_by_number(reader, checkpoint, *places.by_number.begin(), table, config);
+  } else {
+    const auto& prefix = *places.by_name.begin();
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const auto& name = table[i].name;
+      if (!reader.take(i, prefix + name, table[i].shape, false, 0) && name == "transformer.wte.weight")
+        reader.take(i, prefix + "lm_head.weight", table[i].shape, false, 0);
+    }
+  }
+  reader.finish(table.size());
+  return result;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,385 @@
+#include "lib/checkpoint/save.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <chrono>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/formats/dcp.hpp"
+#include "lib/mpi/agree.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// One tensor block to write; owns its copy.
+struct Block {
+  std::string key;
+  DcpPath path;
+  Shape global_shape, offsets, sizes;
+  at::Tensor data;
+};
+
+/// Everything one rank writes.
+struct Snapshot {
+  std::vector<Block> blocks;
+  std::vector<std::pair<std::pair<std::string, DcpPath>, nlohmann::json>> values;
+};
+
+/// By their exponents, in a loop that compilers turn into vectors.
+bool all_finite(const float* values, std::int64_t count) {
+  constexpr std::uint32_t kExponent = 0x7f800000u;
+  std::uint32_t bad = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    bad |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(values[i]) & kExponent) == kExponent);
+  }
+  return bad == 0;
+}
+
+/// \throws FormatError naming the tensor
+void require_finite(const Block& block) {
+  if (all_finite(block.data.const_data_ptr<float>(), block.data.numel())) return;
+  throw FormatError(fmt::format("'{}' has values that are not finite, so this state is not saved", block.key));
+}
+
+/// What a writer thread returns, as text so that it can be gathered.
+std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot) {
+  nlohmann::json report;
+  try {
+    DcpShardWriter writer(directory, rank);
+    for (const auto& [name, value] : snapshot.values) writer.add_value(name.first, name.second, value);
+    for (const auto& block : snapshot.blocks) {
+      require_finite(block);
+      const ShardRecord record{
+          block.key,
+          DType::f32,
+          block.global_shape,
+          block.offsets,
+          block.sizes,
+          {static_cast<const std::byte*>(block.data.const_data_ptr()), static_cast<std::size_t>(block.data.nbytes())}};
+      writer.add_tensor(record, block.path);
+    }
+    const auto items = writer.finish();
+    const auto bytes = serialize_dcp_items(items);
+    report = {{"items", nlohmann::json::binary({bytes.begin(), bytes.end()})},
+              {"size_bytes", writer.bytes_written()},
+              {"crc32", writer.file_crc32()}};
+  } catch (const std::exception& error) {
+    report = {{"error", error.what()}};
+  }
+  const auto text = nlohmann::json::to_cbor(report);
+  return {text.begin(), text.end()};
+}
+
+void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW& optimizer, double lr,
+                          bool decay_all) {
+  const auto& options = optimizer.options();
+  for (int group = 0; group < 2; ++group) {
+    const bool decay = group == 0;
+    nlohmann::json names = nlohmann::json::array();
+    for (const auto& spec : runtime.decoder().parameters) {
+      if ((spec.decay || decay_all) == decay) names.push_back(spec.name);
+    }
+    if (names.empty()) continue;
+    const nlohmann::json fields{{"lr", lr},           {"betas", {options.beta1, options.beta2}},
+                                {"eps", options.eps}, {"weight_decay", decay ? options.weight_decay : 0.0},
+                                {"amsgrad", false},   {"maximize", false},
+                                {"params", names}};
+    for (const auto& [field, value] : fields.items()) {
+      snapshot.values.push_back({{fmt::format("optim.param_groups.{}.{}", group, field),
+                                  DcpPath{"optim", "param_groups", std::int64_t{group}, field}},
+                                 value});
+    }
+  }
+}
+
+/// Python values below "run", leaf by leaf as PyTorch stores nested state: they outlive a conversion, run.json does
+/// not.
+void add_run_values(Snapshot& snapshot, const std::string& key, const DcpPath& path, const nlohmann::json& value) {
+  if (!value.is_object()) {
+    snapshot.values.push_back({{key, path}, value});
+    return;
+  }
+  for (const auto& [name, part] : value.items()) {
+    auto place = path;
+    place.emplace_back(name);
+    add_run_values(snapshot, key + "." + name, place, part);
+  }
+}
+
+/// Of the directories step-NNNNNNNN, ascending. Others are somebody else's.
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const auto name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with("step-") || entry.is_symlink() || !entry.is_directory()) continue;
+    std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (name == checkpoint_name(step)) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+/// Ends what a killed job has left half done, and sees that checkpoints can be written there. \throws IoError
+void tidy_directory(const std::filesystem::path& directory) {
+  try {
+    std::filesystem::create_directories(directory);
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with(".latest.") && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
+      if (!name.starts_with(".step-")) continue;
+      const auto proper = directory / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
+      if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
+        std::filesystem::rename(entry.path(), proper);  // killed between the two renames of publish()
+      } else {
+        std::filesystem::remove_all(entry.path());
+      }
+    }
+    replace_file(directory / ".writable", "");
+    std::filesystem::remove(directory / ".writable");
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw IoError(directory.string() + ": cannot be written: " + error.code().message() + " (see --out-dir)");
+  } catch (const Error& error) {
+    throw IoError(std::string(error.what()) + " (see --out-dir)");
+  }
+}
+
+/// Whether nothing lies there but what this program saved: nothing else is removed with it.
+bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
+  try {
+    const auto files = read_run_manifest(directory).files;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      if (name != "run.json" && !files.contains(name)) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+
+struct CheckpointSaver::Job {
+  RunManifest manifest;
+  std::filesystem::path temporary;
+  std::filesystem::path final_path;
+  std::future<std::string> writer;
+  Clock::time_point started;
+  double blocked_seconds = 0;
+};
+
+CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory,
+                                 int keep_last)
+    : runtime_(runtime), optimizer_(optimizer), directory_(std::move(directory)), keep_last_(keep_last) {
+  run_agreed(runtime_.world(), [&] {
+    if (runtime_.world().rank() == 0) tidy_directory(directory_);
+  });
+}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+void CheckpointSaver::start(const RunManifest& manifest, double lr) {
+  const at::NoGradGuard no_grad;
+  auto& engine = runtime_.engine();
+  auto& world = runtime_.world();
+  auto job = std::make_unique<Job>();
+  job->started = Clock::now();
+  job->manifest = manifest;
+  job->final_path = directory_ / checkpoint_name(manifest.state.step);
+  job->temporary = directory_ / ("." + checkpoint_name(manifest.state.step) + ".tmp");
+  std::string problem;
+  if (world.rank() == 0) {
+    std::error_code error;
+    std::filesystem::remove_all(job->temporary, error);
+    std::filesystem::create_directories(job->temporary, error);
+    if (error) problem = job->temporary.string() + ": cannot be made: " + error.message();
+  }
+  problem = world.broadcast_text(problem, 0);
+
+  Snapshot snapshot;
+  const bool mine = runtime_.saves_shards();
+  for (std::size_t i = 0; i < engine.num_parameters() && mine && problem.empty(); ++i) {
+    const auto& layout = engine.layout(i);
+    const auto range = engine.range(i);
+    Shape offsets(layout.shape.size(), 0);
+    offsets[0] = range.first_row;
+    const auto add = [&](const std::string& key, DcpPath path, const at::Tensor& tensor) {
+      if (range.num_rows == 0) return;
+      auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
+      copy.copy_(tensor.narrow(0, 0, range.num_rows));
+      snapshot.blocks.push_back(
+          {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
+    };
+    add("model." + layout.name, {"model", layout.name}, engine.master(i));
+    const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
+    add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer_.exp_avg(i));
+    add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer_.exp_avg_sq(i));
+    if (world.rank() == 0) {
+      snapshot.blocks.push_back({state("step"),
+                                 {"optim", "state", layout.name, "step"},
+                                 {},
+                                 {},
+                                 {},
+                                 at::full({}, static_cast<double>(optimizer_.steps()), at::kFloat)});
+    }
+  }
+  if (world.rank() == 0) {
+    add_optimizer_values(snapshot, runtime_, optimizer_, lr,
+                         manifest.options.value("decay-all", std::string("false")) == "true");
+    auto run = run_manifest_to_json(manifest);
+    run["format"] = "fsdp-run";
+    add_run_values(snapshot, "run", {"run"}, run);
+  }
+  const int rank = world.rank();
+  job->writer =
+      std::async(std::launch::async, [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
+        if (!problem.empty()) {
+          const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
+          return std::string(text.begin(), text.end());
+        }
+        return mine ? write_snapshot(directory, rank, snapshot) : std::string();
+      });
+  job->blocked_seconds = seconds_since(job->started);
+  job_ = std::move(job);
+}
+
+bool CheckpointSaver::written() const {
+  return job_ == nullptr || job_->writer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+SaveResult CheckpointSaver::finish() {
+  auto job = std::move(job_);
+  const auto start = Clock::now();
+  auto& world = runtime_.world();
+  const auto parts = world.gather(job->writer.get(), 0);
+  SaveResult result;
+  if (world.rank() == 0) {
+    try {
+      publish(*job, parts, result);
+      result.saved = true;
+    } catch (const std::exception& error) {
+      result.error = error.what();
+      std::error_code ignored;
+      std::filesystem::remove_all(job->temporary, ignored);
+    }
+  }
+  result.error = world.broadcast_text(result.error, 0);
+  result.saved = result.error.empty();
+  if (result.saved) result.path = job->final_path;
+  result.seconds = seconds_since(job->started);
+  result.blocked_seconds = job->blocked_seconds + seconds_since(start);
+  return result;
+}
+
+void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, SaveResult& result) {
+  std::vector<DcpItem> items;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].empty()) continue;
+    const auto report = nlohmann::json::from_cbor(parts[rank]);
+    if (report.contains("error")) throw IoError(report["error"].get<std::string>());
+    const auto& bytes = report["items"].get_binary();
+    const auto more = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    items.insert(items.end(), more.begin(), more.end());
+    job.manifest.files[fmt::format("__{}_0.distcp", rank)] = {report["size_bytes"].get<std::uint64_t>(),
+                                                              report["crc32"].get<std::uint32_t>()};
+    result.size_bytes += report["size_bytes"].get<std::uint64_t>();
+  }
+  // PyTorch lists a tied head under both names; ours points the second at the same bytes.
+  const std::string tied = "model.transformer.wte.weight";
+  const auto count = items.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (items[i].key != tied) continue;
+    auto twin = items[i];
+    twin.key = "model.lm_head.weight";
+    twin.path = {"model", "lm_head.weight"};
+    items.push_back(std::move(twin));
+  }
+  write_dcp_metadata(job.temporary, items);
+  job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");
+  write_run_manifest(job.temporary, job.manifest);
+  sync_directory(job.temporary);
+  std::filesystem::path old;
+  if (std::filesystem::exists(job.final_path)) {
+    old = directory_ / ("." + checkpoint_name(job.manifest.state.step) + ".old");
+    std::filesystem::rename(job.final_path, old);
+  }
+  std::filesystem::rename(job.temporary, job.final_path);
+  newest_step_ = job.manifest.state.step;
+  if (auto problem = point_latest_to(newest_step_); !problem.empty() && !std::exchange(told_of_link_, true)) {
+    result.warning = problem + ": --restart latest takes the newest checkpoint where there is no link";
+  }
+  if (!old.empty()) std::filesystem::remove_all(old);
+  prune();
+}
+
+/// Some file systems have no links; the checkpoint itself is there all the same. \return what is wrong
+std::string CheckpointSaver::point_latest_to(std::int64_t step) {
+  try {
+    replace_symlink(checkpoint_name(step), directory_ / "latest");
+    sync_directory(directory_);
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  latest_step_ = step;
+  return "";
+}
+
+void CheckpointSaver::prove(std::int64_t step) {
+  proven_step_ = std::max(proven_step_, step);
+  if (runtime_.world().rank() != 0) return;
+  if (latest_step_ < newest_step_) point_latest_to(newest_step_);
+  if (prune_again_) prune();
+}
+
+std::string CheckpointSaver::doubt() {
+  if (runtime_.world().rank() != 0 || newest_step_ <= proven_step_ || latest_step_ <= proven_step_) return "";
+  const auto steps = checkpoint_steps(directory_);
+  const auto proven = std::find_if(steps.rbegin(), steps.rend(), [&](auto step) { return step <= proven_step_; });
+  if (proven == steps.rend()) return "";
+  if (!point_latest_to(*proven).empty()) return "";
+  return (directory_ / checkpoint_name(*proven)).string();
+}
+
+void CheckpointSaver::prune() {
+  prune_again_ = false;
+  if (keep_last_ <= 0) return;
+  auto steps = checkpoint_steps(directory_);
+  // Later ones are what a run that went back to an earlier step has left behind: they take no place from its own.
+  std::erase_if(steps, [&](auto step) { return step >= newest_step_; });
+  const auto keep = static_cast<std::size_t>(keep_last_ - 1);
+  if (steps.size() <= keep) return;
+  const std::vector<std::int64_t> kept(steps.end() - static_cast<std::ptrdiff_t>(keep), steps.end());
+  steps.resize(steps.size() - keep);
+  const auto is_proven = [&](std::int64_t step) { return step <= proven_step_; };
+  if (!is_proven(newest_step_) && std::none_of(kept.begin(), kept.end(), is_proven)) {
+    const auto newest_proven = std::find_if(steps.rbegin(), steps.rend(), is_proven);
+    if (newest_proven != steps.rend()) {
+      steps.erase(std::next(newest_proven).base());
+      prune_again_ = true;
+    }
+  }
+  for (const auto step : steps) {
+    const auto path = directory_ / checkpoint_name(step);
+    if (!holds_one_checkpoint_only(path)) continue;
+    // A kill leaves nothing half of a checkpoint under its name.
+    const auto doomed = directory_ / ("." + checkpoint_name(step) + ".tmp");
+    std::error_code error;
+    std::filesystem::rename(path, doomed, error);
+    std::filesystem::remove_all(error ? path : doomed, error);
+  }
+}
+
+}  // namespace fsdp

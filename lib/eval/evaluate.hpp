@@ -1,0 +1,42 @@
+#pragma once
+// Token-exact loss of a model on a token file.
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
+#include "lib/train/data_loader.hpp"
+
+namespace fsdp {
+
+struct Evaluation {
+  double loss = 0;  ///< mean nats per token over all tokens, each once
+  double perplexity = 0;
+  std::int64_t tokens = 0;
+  std::int64_t rows = 0;
+  double seconds = 0;
+};
+
+/// Every row once, whatever the world and batch size: rows go to the ranks in turn, the last ones may get none.
+/// Collective; the same result on every rank.
+Evaluation evaluate_rows(ModelRuntime& runtime, const BatchReader& reader, std::int64_t rows_per_micro_batch);
+
+/// The same row by row, so that an error can be told.
+struct RowScores {
+  std::vector<double> nats;    ///< sum over the row's targets
+  std::vector<double> tokens;  ///< targets
+  std::vector<double> bytes;   ///< of the targets' text; empty without a tokenizer
+};
+
+struct ScoreOptions {
+  std::int64_t rows = 0;                  ///< the first ones of the file
+  std::int64_t rows_per_micro_batch = 1;  ///< on one rank
+  const Tokenizer* tokenizer = nullptr;   ///< whose ids the file holds; null: no bytes
+};
+
+/// Collective; the same result on every rank. \param progress  called on every rank with the rows done
+RowScores score_rows(ModelRuntime& runtime, const BatchReader& reader, const ScoreOptions& options,
+                     const std::function<void(std::int64_t rows_done)>& progress);
+
+}  // namespace fsdp

@@ -1,0 +1,96 @@
+#include "lib/eval/subject.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/error.hpp"
+#include "lib/checkpoint/import_model.hpp"
+#include "lib/checkpoint/import_state.hpp"
+#include "lib/checkpoint/import_weights.hpp"
+#include "lib/checkpoint/load.hpp"
+#include "lib/mpi/agree.hpp"
+#include "lib/runtime/text.hpp"
+#include "lib/tokenizer/open_tokenizer.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Model and, where the checkpoint tells, its run's tokenizer.
+EvaluationSubject open_model(const std::filesystem::path& path, const std::string& model_config,
+                             std::string& run_tokenizer) {
+  std::error_code error;
+  const auto has = [&](const char* name) { return std::filesystem::exists(path / name, error); };
+  EvaluationSubject subject;
+  subject.path = path;
+  if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
+    subject.weights = true;
+    subject.config = read_model_config(path);
+    return subject;
+  }
+  const auto opened = open_checkpoint(path, false);
+  subject.foreign = opened.foreign;
+  if (opened.knows_run()) {
+    subject.config = opened.manifest.config;
+    const auto& data = opened.manifest.data;
+    if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
+    return subject;
+  }
+  ModelWish wish;
+  if (!model_config.empty()) wish.config = read_model_config(model_config);
+  subject.config = foreign_model(*opened.foreign, wish);
+  return subject;
+}
+
+}  // namespace
+
+EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
+                               const std::string& tokenizer) {
+  std::string run_tokenizer;
+  auto subject = open_model(path, model_config, run_tokenizer);
+  subject.config.dropout = 0;
+  subject.tokenizer_name = tokenizer;
+  if (!tokenizer.empty()) return subject;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error) && has_tokenizer(path)) {
+    subject.tokenizer_name = path;
+  } else if (run_tokenizer == "gpt2" || (!run_tokenizer.empty() && has_tokenizer(run_tokenizer))) {
+    subject.tokenizer_name = run_tokenizer;
+  } else if (!run_tokenizer.empty()) {
+    subject.tokenizer_remark = fmt::format(" (its run used {}, where there is none now)", run_tokenizer);
+  } else if (subject.config.architecture == Architecture::mingpt) {
+    subject.tokenizer_name = "gpt2";
+  }
+  return subject;
+}
+
+void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what) {
+  if (subject.tokenizer != nullptr) return;
+  if (subject.tokenizer_name.empty()) {
+    throw UsageError(
+        fmt::format("{} needs a tokenizer, and none is known for {}{}: give --tokenizer gpt2, a directory or ORG/NAME",
+                    what, subject.path.string(), subject.tokenizer_remark));
+  }
+  auto tokenizer = open_tokenizer(subject.tokenizer_name);
+  check_vocabulary(*tokenizer, subject.tokenizer_name, subject.config);
+  subject.tokenizer = std::move(tokenizer);
+}
+
+void load_subject(ModelRuntime& runtime, const EvaluationSubject& subject) {
+  if (subject.weights) {
+    load_safetensors_parameters(runtime, subject.path);
+    return;
+  }
+  if (subject.foreign != nullptr) {
+    load_foreign(runtime, *subject.foreign, nullptr, {});
+  } else {
+    std::string problem;
+    try {
+      load_checkpoint_parameters(runtime, subject.path);
+    } catch (const FormatError& damage) {
+      problem = damage.what();
+    }
+    fail_together(runtime.world(), problem);
+  }
+  runtime.engine().publish_parameters();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+#pragma once
+// A checkpoint to be evaluated: its model, its tokenizer, its weights.
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "lib/checkpoint/import_checkpoint.hpp"
+#include "lib/config/model_config.hpp"
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+struct EvaluationSubject {
+  std::filesystem::path path;
+  ModelConfig config;                                ///< without dropout
+  std::shared_ptr<const ForeignCheckpoint> foreign;  ///< null: ours, or a directory of weights
+  bool weights = false;                              ///< a directory with config.json and safetensors
+  std::string tokenizer_name;                        ///< "gpt2" or a directory; empty: none is known
+  std::string tokenizer_remark;                      ///< why none is, where there is something to say
+  std::shared_ptr<const Tokenizer> tokenizer;        ///< null until open_subject_tokenizer()
+};
+
+/// Reads what the checkpoint says, no weights.
+/// \param model_config  config.json or its directory; empty: the checkpoint says what it needs
+/// \param tokenizer     "gpt2" or a directory; empty: the directory's own, else that of its run, else GPT-2's for
+/// minGPT \throws FormatError; MissingInput; UsageError
+EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
+                               const std::string& tokenizer);
+
+/// \param what  needs it, for the message: "--prompt"
+/// \throws UsageError when none is known; FormatError when it has more ids than the model
+void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what);
+
+/// Fills a runtime of subject.config, each rank reading only its rows. Collective.
+void load_subject(ModelRuntime& runtime, const EvaluationSubject& subject);
+
+}  // namespace fsdp

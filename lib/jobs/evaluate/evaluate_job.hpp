@@ -1,0 +1,39 @@
+#pragma once
+// The job behind fsdp-eval.
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/eval/generate.hpp"
+#include "lib/runtime/train_options.hpp"
+
+namespace fsdp {
+
+struct EvaluateOptions {
+  std::string checkpoint;  ///< a checkpoint directory or file, or a directory with config.json and safetensors
+  std::vector<std::string> compare;  ///< two of them, instead
+  std::vector<std::string> gates;    ///< METRIC:LIMIT, see parse_gate()
+  std::string model_config;          ///< config.json or its directory; empty: the checkpoint says what it needs
+  std::string tokenizer;             ///< gpt2 or a directory; empty: the checkpoint's
+  std::string data;                  ///< token file or texts; empty: no loss
+  std::string data_field;            ///< key or column of the texts; empty: the usual one
+  std::string cache_dir;             ///< keeps the encoded texts; empty: a temporary folder, removed
+  std::int64_t max_rows = 0;         ///< rows, texts, games; 0: all
+  std::int64_t seq_len = 0;          ///< 0: the model's, texts up to 512 ids
+  std::int64_t batch_size = 8;       ///< sequences per rank at once
+  std::string chess;                 ///< games; empty: none
+  std::int64_t chess_positions = 200;
+  std::string prompt;  ///< empty: no text
+  SamplingOptions sampling;
+  ShardingOptions sharding;
+  RuntimeOptions runtime;
+};
+
+/// Collective over `world`. Names of repositories are resolved already.
+/// \return answer_no when a gate of a comparison did not hold
+/// \throws Error subclasses
+ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const Logger& log, nlohmann::json& report);
+
+}  // namespace fsdp

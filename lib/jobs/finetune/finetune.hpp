@@ -1,0 +1,20 @@
+#pragma once
+// The training job behind fsdp-finetune: one options struct in, an exit code out.
+#include <nlohmann/json_fwd.hpp>
+
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/mpi/process_group.hpp"
+#include "lib/runtime/train_options.hpp"
+
+namespace fsdp {
+
+/// Trains (or only evaluates) as told. Collective over `world`.
+/// \param saved_options  options as text by long name, kept in checkpoints for resuming
+/// \param report         receives the result that --json prints (rank 0)
+/// \return ok, or stopped_early after a signal or time limit with a good checkpoint
+/// \throws Error subclasses; then the caller must end the job on all ranks
+ExitCode run_finetune(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options,
+                      const Logger& log, nlohmann::json& report);
+
+}  // namespace fsdp

@@ -1,0 +1,181 @@
+// What a job's memory will be, what it was, and how far the two are apart.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/machine_memory.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/formats/safetensors.hpp"
+#include "lib/fsdp/mesh.hpp"
+#include "lib/jobs/finetune/finetune_job.hpp"
+#include "lib/memory/device.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
+
+std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategory> categories) {
+  std::int64_t sum = 0;
+  for (const auto category : categories) sum += p.profile.at_peak[static_cast<std::size_t>(category)];
+  return sum;
+}
+
+}  // namespace
+
+/// The runtime of a dry run: the engine on tensors without data, among ranks that are only simulated, so that a model
+/// is planned where it has no room.
+void FinetuneJob::plan_runtime(int ranks_on_node) {
+  SimulatedTraits traits;
+  DeviceChoice device;
+  device.device = at::Device(at::kMeta);
+  if (device_.backend != nullptr) {
+    const auto card = card_of(device_.backend->info(device_.device.index()));
+    traits.device = SimulatedDevice::cuda;
+    traits.compute_capability = card.compute_capability;
+    device.backend = make_simulated_backend(card);
+  }
+  const MemoryRecorder recorder(traits);
+  const auto sharding = make_policy(options_.sharding).sharding;
+  simulated_world_ = make_simulated_world({world_.size(), ranks_on_node, world_.rank()}, [&](ProcessGroup& group) {
+    make_mesh(group, sharding, options_.sharding.shard_group_size);
+  });
+  runtime_ = std::make_unique<ModelRuntime>(*simulated_world_, config_, options_.sharding, device,
+                                            batches_.accumulation_steps);
+}
+
+void FinetuneJob::say_whether_weights_are_there() const {
+  if (restart_ || options_.model.directory.empty() || world_.rank() != 0) return;
+  try {
+    const SafetensorsModel weights(options_.model.directory);
+  } catch (const Error& error) {
+    log_.warning(fmt::format("the weights are not there yet, training will need them: {}", error.what()));
+  }
+}
+
+/// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options.
+void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads) {
+  if (world_.rank() != 0 || (device_.backend != nullptr && options_.sharding.collectives != "auto")) return;
+  auto& request = memory_request_;
+  request.config = config_;
+  request.options = options_;
+  request.options.batch_size = batches_.rows_per_micro_batch;
+  // The third micro-batch finds what the second found.
+  request.options.total_batch_size = 0;
+  request.options.gradient_accumulation_steps = std::min(3, batches_.accumulation_steps);
+  request.tokens_per_row = tokens_per_row;
+  request.job = {world_.size(), ranks_on_node, 0};
+  request.threads = threads;
+  try {
+    if (device_.backend != nullptr) {
+      request.card = card_of(device_.backend->info(device_.device.index()));
+      // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
+      request.context_bytes = std::max(usual_overheads(*request.card, 0, false).context_bytes,
+                                       bytes_outside_allocator(*device_.backend, device_.device.index()));
+    }
+    prediction_ = predict_memory(request);
+  } catch (const std::exception& error) {
+    // A job must not end for want of a forecast.
+    const std::string_view text = error.what();
+    log_.warning(fmt::format("memory cannot be predicted: {}", text.substr(0, text.find('\n'))));
+  }
+}
+
+void FinetuneJob::describe_memory(int ranks_on_node) {
+  if (!prediction_) return;
+  const auto& p = *prediction_;
+  using enum MemoryCategory;
+  const bool gpu = device_.backend != nullptr;
+  const auto available = gpu ? device_.backend->info(device_.device.index()).total_bytes : machine_memory_bytes();
+  log_.info(fmt::format(
+      "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
+      "{} of {}{}",
+      bytes(part(p, {parameters, gradients, optimizer})), bytes(part(p, {gathered})), bytes(part(p, {reduce_buffers})),
+      bytes(part(p, {activations, workspace, batch})), bytes(part(p, {logits})), bytes(p.total_bytes()),
+      bytes(available), gpu ? "" : " on the node"));
+  if (gpu && !p.fits()) {
+    log_.warning(
+        fmt::format("the steps want more than the GPU has: expect {}; a smaller --batch-size with more "
+                    "accumulation or --activation-checkpointing all helps, fsdp-memprobe --search finds what fits",
+                    p.allocator.num_ooms > 0 ? "to run out of memory" : "cudaMalloc retries, which stop it"));
+  }
+  if (!gpu && available > 0 && p.host.peak_bytes() * ranks_on_node > available) {
+    log_.warning(fmt::format("{} rank{} of {} each, with program and checkpoint, are more than the node's memory",
+                             ranks_on_node, ranks_on_node == 1 ? "" : "s", bytes(p.host.peak_bytes())));
+  }
+}
+
+/// Of steps that nothing else shared memory with: copies for checkpoints and validations are no part of a step.
+void FinetuneJob::note_step_memory(const StepReport& step) {
+  if (was_disturbed_) return;
+  ++undisturbed_steps_;
+  longest_row_ = std::max(longest_row_, step.longest_row);
+  step_peak_bytes_ = std::max(
+      step_peak_bytes_, static_cast<std::int64_t>(device_.backend ? step.reserved_bytes : step.peak_memory_bytes));
+}
+
+/// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.
+std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json& report) {
+  // The first step has no moments yet and the second may be the first with all of them.
+  if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
+  try {
+    // Texts are as long as they are; what was predicted is the longest that there could be.
+    if (longest_row_ > 0 && longest_row_ < memory_request_.tokens_per_row) {
+      memory_request_.tokens_per_row = longest_row_;
+      prediction_ = predict_memory(memory_request_);
+    }
+    outcome.nodes = runtime_->mesh().num_nodes;
+    outcome.communicators = prediction_->communicators;
+    outcome.predicted_bytes = prediction_->allocator_peak_bytes();
+    outcome.measured_bytes = step_peak_bytes_;
+    report["memory"] = to_json(outcome);
+    report["memory"]["longest_sequence"] = longest_row_;
+    replace_file(directory_ / "memory.json", printable_json(report["memory"], 2) + "\n");
+  } catch (const std::exception& error) {
+    log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
+    return "";
+  }
+  return fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
+}
+
+/// What the run took, the highest of all ranks, and what had been predicted.
+void FinetuneJob::report_memory(nlohmann::json& report) {
+  if (last_step_.step == 0) return;
+  report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
+  MemoryOutcome outcome;
+  outcome.device = "cpu";
+  if (device_.backend == nullptr) {
+    log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank){}",
+                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes),
+                          judge_prediction(outcome, report)));
+    return;
+  }
+  const int device = device_.device.index();
+  const auto info = device_.backend->info(device);
+  const auto outside = static_cast<double>(bytes_outside_allocator(*device_.backend, device));
+  outcome.device = info.name;
+  outcome.card_bytes = info.total_bytes;
+  outcome.overhead_bytes = static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(outside, Reduce::max)));
+  outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
+  const auto judgement = judge_prediction(outcome, report);
+  log_.info(fmt::format(
+      "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
+      "{} cudaMalloc retries, {} out of memory{}",
+      format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
+      100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.card_bytes), bytes(outcome.overhead_bytes),
+      outcome.alloc_retries, last_step_.num_ooms, judgement));
+  report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
+  report["alloc_retries"] = outcome.alloc_retries;
+  report["ooms"] = static_cast<std::int64_t>(last_step_.num_ooms);
+  if (outcome.alloc_retries == 0 || world_.rank() != 0) return;
+  log_.warning(fmt::format(
+      "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "
+      "--batch-size with more accumulation is faster (fsdp-memprobe --search finds the largest without retries)",
+      outcome.alloc_retries));
+}
+
+}  // namespace fsdp::detail

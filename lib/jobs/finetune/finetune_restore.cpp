@@ -1,0 +1,136 @@
+// How a job takes up a checkpoint.
+#include <fmt/format.h>
+
+#include "lib/base/text_format.hpp"
+#include "lib/checkpoint/import_state.hpp"
+#include "lib/checkpoint/load.hpp"
+#include "lib/checkpoint/restart.hpp"
+#include "lib/jobs/finetune/finetune_job.hpp"
+#include "lib/mpi/agree.hpp"
+
+namespace fsdp::detail {
+
+namespace {
+
+/// Where a run stands; but the scale of fp16's losses belongs to the precision. A checkpoint in another one has none to
+/// go on from: then as a new run begins. \param fresh  a new run's state, in the precision of this one
+RunState continued_state(const RunManifest& saved, const RunState& fresh, bool is_half) {
+  auto state = saved.state;
+  std::string precision;
+  if (saved.options.is_object()) precision = saved.options.value("precision", std::string());
+  // fp16 given by --param-dtype is not saved, but its scale is hardly ever 1.
+  const bool was_half = state.loss_scale != 1.0 || precision == "fp16" || precision == "float16";
+  if (was_half != is_half) {
+    state.loss_scale = fresh.loss_scale;
+    state.good_steps = fresh.good_steps;
+  }
+  return state;
+}
+
+}  // namespace
+
+void FinetuneJob::restore() {
+  if (restart_->foreign != nullptr) {
+    restore_foreign();
+    return;
+  }
+  while (!try_restore(restart_->candidates.front())) {
+    restart_->candidates.erase(restart_->candidates.begin());
+    take_first_usable(world_, *restart_, log_);
+  }
+  runtime_->engine().publish_parameters();
+  const auto& state = restart_->manifest.state;
+  if (trainer_) {
+    const bool is_half = runtime_->policy().precision.param_dtype == at::kHalf;
+    trainer_->state() = continued_state(restart_->manifest, trainer_->state(), is_half);
+  }
+  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}", restart_->candidates.front().string(),
+                        state.step, format_count_of(state.samples, "sample"),
+                        format_count_of(restart_->manifest.world_size, "rank")));
+}
+
+/// False when the checkpoint turned out damaged on some rank and an older one may be tried.
+bool FinetuneJob::try_restore(const std::filesystem::path& checkpoint) {
+  std::string problem;
+  const bool last_chance = restart_->candidates.size() == 1;
+  try {
+    load_checkpoint_parameters(*runtime_, checkpoint);
+    if (trainer_) load_checkpoint_optimizer(*runtime_, trainer_->optimizer(), checkpoint, restart_->manifest.state);
+  } catch (const FormatError& error) {
+    problem = error.what();
+  }
+  if (last_chance) fail_together(world_, problem);
+  if (agree_on_checkpoint(world_, problem, checkpoint, !last_chance, log_)) return true;
+  return false;
+}
+
+/// A checkpoint that has no run.json is taken as it is: nothing older is tried.
+void FinetuneJob::restore_foreign() {
+  const auto& foreign = *restart_->foreign;
+  ForeignOptimizer state;
+  if (trainer_) state = plan_optimizer_state(foreign, config_);
+  load_foreign(*runtime_, foreign, trainer_ ? &trainer_->optimizer() : nullptr, state);
+  runtime_->engine().publish_parameters();
+  auto& stood = restart_->manifest.state;
+  const auto file = fmt::format("{} ({})", foreign.path().string(), foreign.source().info().format);
+  if (foreign.run()) {
+    if (trainer_) {
+      const bool is_half = runtime_->policy().precision.param_dtype == at::kHalf;
+      trainer_->state() = continued_state(restart_->manifest, trainer_->state(), is_half);
+      if (!state.found) trainer_->optimizer().set_steps(0);
+    }
+    log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", file, stood.step,
+                          format_count_of(stood.samples, "sample"),
+                          format_count_of(restart_->manifest.world_size, "rank"), about_optimizer(state)));
+    return;
+  }
+  const auto place = foreign_place(foreign, state);
+  stood.step = place.step;
+  if (trainer_) {
+    stood = trainer_->state();  // fp16's loss scale starts anew
+    stood.step = place.step;
+    stood.samples = place.samples;
+    stood.optimizer_steps = state.steps;
+    trainer_->state() = stood;
+  }
+  log_.info(fmt::format("restart   {}   {}{}; the file has no {}: these are as the command line says", file, place.text,
+                        about_optimizer(state),
+                        place.step == 0 ? "options or random state" : "data position, options or random state"));
+}
+
+/// Where a run goes on when only a number of steps or epochs is known.
+FinetuneJob::Place FinetuneJob::foreign_place(const ForeignCheckpoint& foreign, const ForeignOptimizer& state) const {
+  Place place;
+  const auto product = [&](std::int64_t a, std::int64_t b, const char* what) {
+    std::int64_t result = 0;
+    if (__builtin_mul_overflow(a, b, &result))
+      throw FormatError(fmt::format("{}: {} {} are more than can be counted", foreign.path().string(), a, what));
+    return result;
+  };
+  const auto per_step = batches_.rows_per_step;
+  if (foreign.step()) {
+    place.step = foreign.step()->second;
+    place.samples = product(place.step, per_step, "steps");
+    place.text = fmt::format("step {} (its '{}')", place.step, foreign.step()->first);
+  } else if (foreign.epochs_done() && train_reader_) {
+    place.samples = product(*foreign.epochs_done(), train_reader_->num_rows(), "epochs");
+    place.step = (place.samples + per_step / 2) / per_step;
+    place.text =
+        fmt::format("after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*foreign.epochs_done(), "epoch"),
+                    format_count_of(train_reader_->num_rows(), "row"), *foreign.epochs_done() - 1, place.step);
+  } else {
+    place.step = state.steps;
+    place.samples = product(place.step, per_step, "steps");
+    place.text = fmt::format("step {}{}", place.step, state.found ? " (its optimizer's)" : "");
+  }
+  return place;
+}
+
+std::string FinetuneJob::about_optimizer(const ForeignOptimizer& state) const {
+  if (!trainer_) return "";
+  const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
+  if (!state.found) return "   without AdamW state, it starts anew" + remark;
+  return fmt::format("   AdamW state of {}{}", format_count_of(state.steps, "step"), remark);
+}
+
+}  // namespace fsdp::detail

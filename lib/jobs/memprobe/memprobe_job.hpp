@@ -1,0 +1,73 @@
+#pragma once
+// What fsdp-memprobe asks and what it was answered; internal to lib/jobs/memprobe.
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/jobs/memprobe/memprobe.hpp"
+#include "lib/memory/measurement.hpp"
+#include "lib/memory/prediction.hpp"
+
+namespace fsdp::detail {
+
+struct Combination {
+  std::string sharding, checkpointing, precision;
+  int ranks = 1, ranks_per_node = 1;
+};
+
+struct Answer {
+  Combination combination;
+  std::int64_t batch_size = 0;  ///< that prediction and measurement are about; of a search the largest, or 1
+  MemoryPrediction prediction;
+  bool fits = true;
+  std::optional<std::int64_t> largest;           ///< of a search: 0 when not even one fits
+  std::optional<std::int64_t> measured_largest;  ///< of a search that measured
+  std::optional<MemoryMeasurement> measured;
+  bool alone = false;  ///< one process measured one rank
+};
+
+/// What a rank may take, and of what.
+struct MemoryBudget {
+  std::optional<GpuCard> card;
+  std::int64_t host_bytes = 0;    ///< CPUs
+  std::int64_t margin_bytes = 0;  ///< of either, to stay free
+};
+
+/// Whether a rank's prediction stays inside: a card without retries; on CPUs with program and a save under way.
+bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget);
+/// What is held against the memory: on CPUs a rank's tensors, its program, and what a save or a load needs beside them;
+/// on a card segments, context and NCCL.
+std::int64_t needed_bytes(const MemoryPrediction& prediction);
+/// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
+std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
+
+/// The batch sizes that keep a total: all when the job names none.
+std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);
+
+/// The largest of `batches` (ascending) that passes, 0 for none, as far as growing batches pass until one does not.
+/// \param guess  what is tried first
+std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::int64_t guess,
+                               const std::function<bool(std::int64_t)>& passes);
+/// Where the headroom of a growing batch should end, by its first two points.
+std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
+                           const std::function<std::int64_t(std::int64_t)>& room);
+
+/// One measurement in a process of its own, which may run out of memory without harm. \return nothing when it did
+/// \param pulse  called several times a second meanwhile; what it throws ends the measurement
+std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& combination,
+                                                  std::int64_t batch_size, std::int64_t margin_bytes,
+                                                  const std::function<void()>& pulse);
+
+nlohmann::json measurement_json(const MemoryMeasurement& measured);
+nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
+
+/// What a person reads: one answer in full, or a table of several.
+std::string describe_answer(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
+std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget);
+
+/// Writes the last step's timeline, as SVG where the name ends so, else as PNG.
+void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);
+
+}  // namespace fsdp::detail

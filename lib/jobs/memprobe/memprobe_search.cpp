@@ -1,0 +1,68 @@
+#include <algorithm>
+
+#include "lib/jobs/memprobe/memprobe_job.hpp"
+
+namespace fsdp::detail {
+
+std::int64_t needed_bytes(const MemoryPrediction& prediction) {
+  return prediction.on_card ? prediction.total_bytes() : prediction.host.peak_bytes();
+}
+
+bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget) {
+  return budget.card ? prediction.fits() : needed_bytes(prediction) + budget.margin_bytes <= budget.host_bytes;
+}
+
+std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget) {
+  if (!budget.card) return budget.host_bytes - budget.margin_bytes - needed_bytes(prediction);
+  return allocator_capacity(*budget.card, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
+}
+
+std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most) {
+  std::vector<std::int64_t> batches;
+  if (options.total_batch_size == 0) {
+    for (std::int64_t b = 1; b <= most; ++b) batches.push_back(b);
+    return batches;
+  }
+  if (options.total_batch_size % ranks != 0) {
+    throw UsageError("--total-batch-size " + std::to_string(options.total_batch_size) + " cannot be dealt out to " +
+                     std::to_string(ranks) + " ranks equally");
+  }
+  const auto share = options.total_batch_size / ranks;
+  for (std::int64_t b = 1; b <= std::min(share, most); ++b) {
+    if (share % b == 0) batches.push_back(b);
+  }
+  return batches;
+}
+
+std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
+                           const std::function<std::int64_t(std::int64_t)>& room) {
+  if (batches.size() < 2) return batches.empty() ? 0 : batches.front();
+  // Memory grows by nearly the same for each sequence.
+  const auto first = static_cast<double>(room(batches[0]));
+  const auto grown = first - static_cast<double>(room(batches[1]));
+  const auto per_row = std::max(1.0, grown / static_cast<double>(batches[1] - batches[0]));
+  return batches[0] + static_cast<std::int64_t>(std::max(0.0, std::min(first / per_row, 1e12)));
+}
+
+std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::int64_t guess,
+                               const std::function<bool(std::int64_t)>& passes) {
+  const auto count = static_cast<std::int64_t>(batches.size());
+  const auto at = [&](std::int64_t i) { return batches[static_cast<std::size_t>(i)]; };
+  std::int64_t low = -1, high = count;  // at(low) passes, at(high) does not
+  std::int64_t next = std::upper_bound(batches.begin(), batches.end(), guess) - batches.begin() - 1;
+  // Outwards from the guess in doubling strides until the end lies between, then halves.
+  for (std::int64_t stride = 1; high - low > 1; stride *= 2) {
+    next = std::clamp(next, low + 1, high - 1);
+    (passes(at(next)) ? low : high) = next;
+    if (high == count) {
+      next = low + stride;
+    } else if (low < 0) {
+      next = high - stride;
+    } else {
+      next = (low + high) / 2;
+    }
+  }
+  return low < 0 ? 0 : at(low);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,134 @@
+#include "lib/memory/cards.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+struct CardEntry {
+  const char* name;
+  std::int64_t total_mib;
+  int compute_capability;
+  int multiprocessors;
+};
+
+// Total: what the driver reports as the device's total memory (nvidia-smi shows a little more: it counts the part set
+// aside for ECC and the driver). PyTorch's out-of-memory messages quote the same number: 39.39 GiB (A100 40 GB), 79.15
+// GiB (A100 80 GB), 79.10 GiB (H100), 139.80 GiB (H200), 31.73 GiB (V100 32 GB), 15.77 GiB (V100 16 GB), 44.40 GiB
+// (L40S, A40), 22.05 GiB (L4, A10). Multiprocessors and compute capability: NVIDIA's CUDA GPU tables.
+constexpr std::array kCards{
+    CardEntry{"a100-40g", 40338, 80, 108}, CardEntry{"a100-80g", 81050, 80, 108},
+    CardEntry{"h100", 81000, 90, 132},     CardEntry{"h200", 143155, 90, 132},
+    CardEntry{"b200", 182000, 100, 148},   CardEntry{"gh200-96g", 96700, 90, 132},
+    CardEntry{"v100-16g", 16150, 70, 80},  CardEntry{"v100-32g", 32490, 70, 80},
+    CardEntry{"l40s", 45465, 89, 142},     CardEntry{"l4", 22580, 89, 58},
+    CardEntry{"a40", 45465, 86, 84},       CardEntry{"a10", 22580, 86, 72},
+    CardEntry{"a30", 24060, 80, 56},       CardEntry{"t4", 14910, 75, 40},
+    CardEntry{"rtx-3090", 24110, 86, 82},  CardEntry{"rtx-4090", 24080, 89, 128},
+};
+
+std::string lower(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == ' ' || c == '_') continue;
+    out += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return out;
+}
+
+double unit_of(const std::string& suffix) {
+  constexpr std::array<std::pair<const char*, double>, 13> kUnits{{{"", 1.0},
+                                                                   {"b", 1.0},
+                                                                   {"k", 1024.0},
+                                                                   {"kib", 1024.0},
+                                                                   {"kb", 1e3},
+                                                                   {"m", 1048576.0},
+                                                                   {"mib", 1048576.0},
+                                                                   {"mb", 1e6},
+                                                                   {"g", 1073741824.0},
+                                                                   {"gib", 1073741824.0},
+                                                                   {"gb", 1e9},
+                                                                   {"tib", 1099511627776.0},
+                                                                   {"tb", 1e12}}};
+  for (const auto& [name, factor] : kUnits) {
+    if (suffix == name) return factor;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::int64_t parse_bytes(std::string_view text, std::string_view option) {
+  const auto plain = lower(text);
+  double value = 0;
+  const auto end = plain.data() + plain.size();
+  const auto [rest, error] = std::from_chars(plain.data(), end, value);
+  const double unit = error == std::errc() ? unit_of(std::string(rest, end)) : 0;
+  const double bytes = value * unit;
+  if (!(bytes >= 0) || bytes > 1e17 || unit == 0) {
+    throw UsageError(std::string(option) + " is '" + std::string(text) +
+                     "', give a number of bytes such as 79GiB, 512MB or 8e10");
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option) {
+  if (!text.ends_with('%')) return parse_bytes(text, option);
+  const auto number = text.substr(0, text.size() - 1);
+  double percent = 0;
+  const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), percent);
+  if (error != std::errc() || rest != number.data() + number.size() || !(percent >= 0 && percent < 100)) {
+    throw UsageError(std::string(option) + " is '" + std::string(text) + "', give 0% to less than 100%, or bytes");
+  }
+  return static_cast<std::int64_t>(percent / 100 * static_cast<double>(whole));
+}
+
+std::string card_names() {
+  std::string names;
+  for (const auto& card : kCards) names += (names.empty() ? "" : ", ") + std::string(card.name);
+  return names;
+}
+
+GpuCard card_of(const DeviceInfo& info) {
+  return {info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, info.multiprocessors};
+}
+
+GpuCard find_card(std::string_view text) {
+  auto name = lower(text);
+  if (name == "a100") name = "a100-40g";
+  if (name == "h100-80g" || name == "h100-80gb") name = "h100";
+  if (name == "v100") name = "v100-16g";
+  if (name.ends_with("gb") && name.find('-') != std::string::npos) name.pop_back();
+  for (const auto& card : kCards) {
+    if (name == card.name) return {card.name, card.total_mib * kMiB, card.compute_capability, card.multiprocessors};
+  }
+  if (name.empty() || name[0] < '0' || name[0] > '9') {
+    throw UsageError("--gpu is '" + std::string(text) + "', choose from " + card_names() + ", or give bytes (79GiB)");
+  }
+  GpuCard card;  // of an unknown make: an A100's kernels
+  card.name = std::string(text);
+  card.total_bytes = parse_bytes(text, "--gpu");
+  if (card.total_bytes < 64 * kMiB) throw UsageError("--gpu " + std::string(text) + " is too little memory for a GPU");
+  return card;
+}
+
+DeviceOverheads usual_overheads(const GpuCard& card, int communicators, bool several_nodes) {
+  DeviceOverheads overheads;
+  // Context of a process that loaded libtorch_cuda's kernels lazily, as nvidia-smi shows it beside PyTorch's own
+  // "reserved": 0.4 to 0.6 GiB, more on cards with more multiprocessors (local memory per thread is set aside).
+  overheads.context_bytes = (card.compute_capability >= 90 ? 620 : (card.compute_capability >= 80 ? 500 : 400)) * kMiB;
+  // A communicator's channels: up to 16 (NVLink) or 32, each with buffers of NCCL_BUFFSIZE (4 MiB) per direction for
+  // the Simple protocol and 1 MiB and less for the others; some 160 MiB measured on NVLink nodes, more with the
+  // network's.
+  overheads.nccl_bytes = communicators * (several_nodes ? 260 : 180) * kMiB;
+  return overheads;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,166 @@
+#include "lib/memory/prediction.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/base/error.hpp"
+#include "lib/fsdp/mesh.hpp"
+#include "lib/memory/device.hpp"
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/train/trainer.hpp"
+
+namespace fsdp {
+namespace {
+
+/// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
+constexpr int kSteps = 3;
+
+SimulatedTraits traits_of(const MemoryRequest& request) {
+  SimulatedTraits traits;
+  traits.threads = request.threads;
+  if (!request.card) return traits;
+  traits.device = SimulatedDevice::cuda;
+  traits.compute_capability = request.card->compute_capability;
+  traits.multiprocessors = request.card->multiprocessors;
+  return traits;
+}
+
+HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const MemoryProfile& profile) {
+  HostMemory host;
+  host.program_bytes = program_bytes(request.card.has_value());
+  host.states_bytes = request.card ? profile.host_bytes : profile.peak_bytes;
+  const auto& engine = runtime.engine();
+  std::int64_t shards = 0;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto bytes = 4 * engine.range(i).num_rows * engine.layout(i).row_elements();
+    host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
+    shards += bytes;
+  }
+  if (runtime.saves_shards()) host.save_bytes = 3 * shards;  // masters and both moments
+  return host;
+}
+
+/// Sizes stay far from what 64 bits hold, and a batch from what only counting its sequences would take.
+void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
+  constexpr std::int64_t kMostRows = 1'000'000;
+  constexpr double kMostBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
+  if (rows > kMostRows) {
+    throw UsageError(
+        fmt::format("--batch-size is {}: memory is predicted for at most {} sequences at once", rows, kMostRows));
+  }
+  const auto& config = request.config;
+  double parameters = 0;
+  for (const auto& parameter : parameter_table(config)) {
+    double elements = 1;
+    for (const auto size : parameter.shape) elements *= static_cast<double>(size);
+    parameters += elements;
+  }
+  if (kStateBytes * parameters > kMostBytes) {
+    throw UsageError(
+        fmt::format("a model of {:.2g} parameters is more than any computer can address: choose smaller "
+                    "--num-layers, --embed-size, --ffn-hidden-size or --vocab-size, or another --model",
+                    parameters));
+  }
+  const double tokens = static_cast<double>(rows) * static_cast<double>(request.tokens_per_row);
+  const auto widest = static_cast<double>(std::max(
+      {3 * config.num_heads * config.head_width(), config.embed_size, config.ffn_hidden_size, config.vocab_size}));
+  if (kFloatBytes * tokens * widest > kMostBytes) {
+    throw UsageError(
+        fmt::format("--batch-size {} with --seq-len {} is {:.2g} tokens at once, more than any computer "
+                    "can address: choose smaller ones",
+                    rows, request.tokens_per_row, tokens));
+  }
+}
+
+}  // namespace
+
+std::int64_t program_bytes(bool gpu) {
+  // Resident sets of fsdp-finetune before its first tensor: libtorch_cpu, MPI; libtorch_cuda and the driver's mappings.
+  return (gpu ? std::int64_t{1600} : std::int64_t{180}) << 20;
+}
+
+std::int64_t allocator_capacity(const GpuCard& card, const DeviceOverheads& overheads) {
+  return card.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::allocator_peak_bytes() const {
+  return on_card ? allocator.reserved_peak_bytes : profile.peak_bytes;
+}
+
+std::int64_t MemoryPrediction::total_bytes() const {
+  return allocator_peak_bytes() + overheads.context_bytes + overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::rounding_bytes() const {
+  return on_card ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
+}
+
+MemoryPrediction predict_memory(const MemoryRequest& request) {
+  const auto& options = request.options;
+  const bool on_card = request.card.has_value();
+  if (on_card && options.sharding.collectives != "auto") {
+    throw UsageError("--collectives " + options.sharding.collectives + " is for tests; leave it out with --gpu");
+  }
+  const auto policy = make_policy(options.sharding);
+  const auto batches = plan_batches(options, request.job.ranks);
+  refuse_what_cannot_be(request, batches.rows_per_micro_batch);
+  MemoryRecorder recorder(traits_of(request));
+  const auto world = make_simulated_world(
+      request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); });
+  DeviceChoice device;
+  device.device = at::Device(at::kMeta);
+  if (on_card) device.backend = make_simulated_backend(*request.card);
+
+  MemoryPrediction prediction;
+  prediction.on_card = on_card;
+  prediction.rows_per_step = batches.rows_per_step;
+  prediction.accumulation_steps = batches.accumulation_steps;
+  ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
+  const auto reader =
+      BatchReader::random(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size);
+  TrainerOptions trainer_options;
+  trainer_options.batches = batches;
+  trainer_options.shuffle = false;
+  Trainer trainer(runtime, reader, trainer_options);
+  std::vector<std::int32_t> first_moments;
+  CommCounts before;
+  for (int step = 0; step < kSteps; ++step) {
+    begin_moment("read tokens");
+    first_moments.push_back(static_cast<std::int32_t>(recorder.log().moments.size()) - 1);
+    before = runtime.engine().counts();
+    trainer.step(batches.rows_per_step, [] { return false; });
+  }
+  const auto& counts = runtime.engine().counts();
+  const auto minus = [](const AxisCounts& a, const AxisCounts& b) {
+    return AxisCounts{a.all_gathers - b.all_gathers, a.reduce_scatters - b.reduce_scatters,
+                      a.all_reduces - b.all_reduces, a.bytes - b.bytes};
+  };
+  prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
+  prediction.profile = profile_memory(recorder.log(), first_moments);
+  prediction.host = host_memory(request, runtime, prediction.profile);
+  const auto& config = request.config;
+  const double tokens =
+      static_cast<double>(batches.rows_per_micro_batch * request.tokens_per_row) * batches.accumulation_steps;
+  // A third of a step's products are its forward; recomputed blocks do theirs twice.
+  const double recomputed =
+      policy.checkpoint_every > 0
+          ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
+                static_cast<double>(config.num_layers)
+          : 0.0;
+  const double per_token = flops_per_token(config, request.tokens_per_row);
+  const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
+  prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
+  const auto& mesh = runtime.mesh();
+  prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
+  if (on_card) {
+    const auto usual = usual_overheads(*request.card, prediction.communicators, mesh.num_nodes > 1);
+    prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
+                            request.nccl_bytes.value_or(usual.nccl_bytes)};
+    prediction.allocator = simulate_caching_allocator(
+        recorder.log(), allocator_capacity(*request.card, prediction.overheads) - request.margin_bytes);
+  }
+  return prediction;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,62 @@
+#pragma once
+// A decoder on its mesh: stages, collectives and engine wired together for one job.
+#include <memory>
+#include <string>
+
+#include "lib/base/log.hpp"
+#include "lib/comm/device_backend.hpp"
+#include "lib/fsdp/engine.hpp"
+#include "lib/fsdp/wrap.hpp"
+#include "lib/model/decoder.hpp"
+#include "lib/runtime/train_options.hpp"
+
+namespace fsdp {
+
+/// Where tensors live and how that was decided.
+struct DeviceChoice {
+  at::Device device = at::kCPU;
+  std::shared_ptr<DeviceBackend> backend;  ///< null on the CPU
+  std::string description;                 ///< for the first line of the log
+};
+
+/// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
+DeviceChoice choose_device(const std::string& device, int local_rank, int ranks_on_node);
+
+/// The engine's policy from options. \throws UsageError naming option and choices
+EnginePolicy make_policy(const ShardingOptions& options);
+
+/// Threads per rank: OMP_NUM_THREADS wins, else cores of this node over its ranks. Returns the number set.
+int set_threads(int ranks_on_node);
+
+/// Owns everything between a model configuration and running micro-batches.
+class ModelRuntime {
+ public:
+  /// Collective over `world`, which must outlive this object.
+  ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
+               const DeviceChoice& device, int accumulation_steps);
+  ModelRuntime(const ModelRuntime&) = delete;
+  ModelRuntime& operator=(const ModelRuntime&) = delete;
+
+  const Decoder& decoder() const { return decoder_; }
+  const Mesh& mesh() const { return mesh_; }
+  Engine& engine() { return *engine_; }
+  const EnginePolicy& policy() const { return policy_; }
+  std::size_t num_units() const { return num_units_; }
+  at::Device device() const { return device_.device; }
+  ProcessGroup& world() { return world_; }
+  /// True on the ranks whose shards are saved: one copy of each.
+  bool saves_shards() const { return mesh_.replicate->rank() == 0; }
+
+ private:
+  ProcessGroup& world_;
+  DeviceChoice device_;
+  EnginePolicy policy_;
+  Decoder decoder_;
+  Mesh mesh_;
+  std::unique_ptr<TensorCollectives> shard_collectives_;
+  std::unique_ptr<TensorCollectives> replicate_collectives_;
+  std::unique_ptr<Engine> engine_;
+  std::size_t num_units_ = 0;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,29 @@
+#include "lib/runtime/text.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+
+void check_vocabulary(const Tokenizer& tokenizer, const std::string& name, const ModelConfig& config) {
+  if (tokenizer.vocab_size() <= config.vocab_size) return;
+  throw FormatError(
+      fmt::format("the tokenizer {} ({}) has {} ids, the model has embeddings for {} only: they do not belong together",
+                  name, tokenizer.description(), tokenizer.vocab_size(), config.vocab_size));
+}
+
+std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  // One id after the other: decode() would take the first one for a text's beginning and drop its space.
+  std::string text;
+  for (const auto id : ids) {
+    if (id >= 0 && id < tokenizer.vocab_size()) text += tokenizer.decode_one(id);
+  }
+  return text;
+}
+
+std::string architecture_name(const ModelConfig& config) {
+  return config.architecture == Architecture::llama ? "llama" : "mingpt";
+}
+
+}  // namespace fsdp

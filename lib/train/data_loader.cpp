@@ -1,0 +1,150 @@
+#include "lib/train/data_loader.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "lib/base/error.hpp"
+#include "lib/tensor/memory_recorder.hpp"
+
+namespace fsdp {
+
+BatchReader::BatchReader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
+    : vocab_size_(vocab_size) {
+  if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
+  if (token_file_kind(file) == TokenFileKind::rows) {
+    rows_.emplace(file);
+    pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, rows_->row_length() - 1);
+    return;
+  }
+  documents_.emplace(file);
+  if (documents_->num_documents() == 0) throw FormatError(file.string() + ": holds no documents");
+  if (limit.seq_len == 1) throw UsageError("--seq-len is 1: a document needs 2 ids to predict one of them");
+  const auto most_ids = limit.seq_len == 0 ? std::min(kDefaultDocumentIds, limit.positions) : limit.seq_len;
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) longest = std::max(longest, documents_->length(i));
+  if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
+  pairs_ = std::min(most_ids, longest) - 1;
+}
+
+BatchReader BatchReader::random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size) {
+  BatchReader reader;
+  reader.random_rows_ = num_rows;
+  reader.pairs_ = pairs;
+  reader.vocab_size_ = vocab_size;
+  return reader;
+}
+
+void BatchReader::fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const {
+  const MemoryScope scope(MemoryCategory::batch);
+  batch.length = pairs_;
+  const auto options = at::TensorOptions(at::kInt).device(simulating() ? device : at::Device(at::kCPU));
+  batch.ids_N = at::empty({batch.rows * pairs_}, options);
+  batch.targets_N = at::empty({batch.rows * pairs_}, options);
+  if (simulating()) return;
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    for (std::int64_t t = 0; t < pairs_; ++t) {
+      const auto id =
+          static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(rows[static_cast<std::size_t>(r)]), t) %
+                                    static_cast<std::uint64_t>(vocab_size_));
+      batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
+      batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
+    }
+  }
+}
+
+std::int64_t BatchReader::num_rows() const {
+  if (random_rows_ > 0) return random_rows_;
+  return rows_ ? rows_->num_rows() : documents_->num_documents();
+}
+
+std::int64_t BatchReader::num_ids(std::int64_t num_rows) const {
+  if (random_rows_ > 0) return num_rows * (pairs_ + 1);
+  if (rows_) return num_rows * rows_->row_length();
+  std::int64_t ids = 0;
+  for (std::int64_t i = 0; i < num_rows; ++i) ids += documents_->length(i);
+  return ids;
+}
+
+std::int64_t BatchReader::ids_left_out(std::int64_t num_rows) const {
+  if (!documents_) return num_ids(num_rows) - num_rows * (pairs_ + 1);
+  std::int64_t beyond = 0;
+  for (std::int64_t i = 0; i < num_rows; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
+  return beyond;
+}
+
+void BatchReader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  batch.length = pairs_;
+  const auto width = rows_->row_length();
+  std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
+  rows_->read_rows(rows, ids);
+  check_token_ids(ids, vocab_size_, rows_->file(), rows);
+  batch.ids_N = at::empty({batch.rows * pairs_}, at::kInt);
+  batch.targets_N = at::empty({batch.rows * pairs_}, at::kInt);
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    const auto* row = ids.data() + r * width;
+    std::copy_n(row, pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
+    std::copy_n(row + 1, pairs_, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
+  }
+}
+
+void BatchReader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  constexpr std::int32_t kPad = 0, kIgnored = -1;
+  batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
+  for (const auto row : rows) {
+    batch.length = std::max(batch.length, std::min(documents_->length(row), pairs_ + 1) - 1);
+  }
+  batch.ids_N = at::full({batch.rows * batch.length}, kPad, at::kInt);
+  batch.targets_N = at::full({batch.rows * batch.length}, kIgnored, at::kInt);
+  std::vector<std::int32_t> ids;
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    const auto document = rows[static_cast<std::size_t>(r)];
+    ids.resize(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
+    documents_->read(document, ids);
+    check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
+    if (ids.size() < 2) continue;
+    std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + r * batch.length);
+    std::copy(ids.begin() + 1, ids.end(), batch.targets_N.data_ptr<std::int32_t>() + r * batch.length);
+  }
+}
+
+MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                             at::Device device) const {
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  if (random_rows_ > 0) {
+    fill_random(rows, device, batch);
+  } else if (rows_) {
+    fill_rows(rows, batch);
+  } else {
+    fill_documents(rows, batch);
+  }
+  if (!sample_keys.empty()) {
+    batch.sample_keys = at::empty({batch.rows}, at::kLong);
+    for (std::size_t r = 0; r < sample_keys.size(); ++r) {
+      batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r]);
+    }
+  }
+  if (batch.ids_N.device() != device) {
+    batch.ids_N = batch.ids_N.to(device);
+    batch.targets_N = batch.targets_N.to(device);
+  }
+  return batch;
+}
+
+std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {
+  // splitmix64's output function over both numbers.
+  std::uint64_t z = seed * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(position) + 0x632be59bd9b4e019ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+std::int64_t count_targets(const MicroBatch& batch) {
+  if (batch.rows == 0) return 0;
+  if (simulating()) return batch.targets_N.numel();
+  return batch.targets_N.ge(0).sum().item<std::int64_t>();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,117 @@
+#include "lib/train/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+
+namespace fsdp {
+
+BatchPlan plan_batches(const TrainOptions& options, int world_size) {
+  BatchPlan plan;
+  plan.rows_per_micro_batch = options.batch_size;
+  if (options.batch_size < 1)
+    throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
+  if (options.gradient_accumulation_steps < 0) throw UsageError("--gradient-accumulation-steps must not be negative");
+  if (options.total_batch_size < 0) throw UsageError("--total-batch-size must not be negative");
+  constexpr std::int64_t kMostRows = 1'000'000'000;  // products of the three stay far from overflow
+  const auto at_most = [](std::int64_t value, std::int64_t limit, const char* option) {
+    if (value > limit) throw UsageError(fmt::format("{} is {}, it can be at most {}", option, value, limit));
+  };
+  at_most(options.batch_size, kMostRows, "--batch-size");
+  at_most(options.total_batch_size, kMostRows, "--total-batch-size");
+  at_most(options.gradient_accumulation_steps, 1'000'000, "--gradient-accumulation-steps");
+  const auto per_round = options.batch_size * world_size;
+  if (options.total_batch_size == 0) {
+    plan.accumulation_steps = std::max(1, options.gradient_accumulation_steps);
+    plan.rows_per_step = per_round * plan.accumulation_steps;
+    return plan;
+  }
+  plan.rows_per_step = options.total_batch_size;
+  if (options.total_batch_restored && options.total_batch_size % per_round != 0) {
+    // Another number of ranks than before keeps the optimization: the step's rows are dealt out as evenly as they go.
+    plan.accumulation_steps = static_cast<int>((options.total_batch_size + per_round - 1) / per_round);
+    const auto parts = static_cast<std::int64_t>(plan.accumulation_steps) * world_size;
+    plan.rows_per_micro_batch = (options.total_batch_size + parts - 1) / parts;
+    return plan;
+  }
+  if (options.total_batch_size % per_round != 0) {
+    const auto below = options.total_batch_size / per_round * per_round;
+    throw UsageError(fmt::format(
+        "--total-batch-size {} is not a multiple of --batch-size {} x {} = {}; use {}{} or another --batch-size",
+        options.total_batch_size, options.batch_size, format_count_of(world_size, "rank"), per_round,
+        below > 0 ? fmt::format("{} or ", below) : std::string(), below + per_round));
+  }
+  plan.accumulation_steps = static_cast<int>(options.total_batch_size / per_round);
+  if (options.gradient_accumulation_steps != 0 && options.gradient_accumulation_steps != plan.accumulation_steps) {
+    throw UsageError(fmt::format("--gradient-accumulation-steps {} contradicts --total-batch-size {}, which needs {}",
+                                 options.gradient_accumulation_steps, options.total_batch_size,
+                                 plan.accumulation_steps));
+  }
+  return plan;
+}
+
+std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std::int64_t rows_per_step) {
+  if (options.max_steps > 0) return options.max_steps;
+  const double rows = options.max_epochs * static_cast<double>(num_rows);
+  if (!(std::abs(rows) < 1e18)) {
+    throw UsageError(
+        fmt::format("--max-epochs {} of {} rows are more than can be counted", options.max_epochs, num_rows));
+  }
+  return static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(rows_per_step)));
+}
+
+AdamWOptions plan_optimizer(const TrainOptions& options) {
+  const auto in_unit = [](double beta) { return beta >= 0 && beta < 1; };
+  if (options.betas.size() != 2 || !in_unit(options.betas[0]) || !in_unit(options.betas[1])) {
+    throw UsageError("--betas takes two numbers, each at least 0 and less than 1");
+  }
+  const auto not_negative = [](double value, const char* option) {
+    if (!(value >= 0) || !std::isfinite(value))
+      throw UsageError(fmt::format("{} is {}, it must be a number >= 0", option, value));
+  };
+  not_negative(options.eps, "--eps");
+  not_negative(options.weight_decay, "--weight-decay");
+  not_negative(options.clip_grad_norm, "--clip-grad-norm");
+  return {options.betas[0], options.betas[1], options.eps, options.weight_decay};
+}
+
+LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) {
+  if (!(options.lr >= 0) || !std::isfinite(options.lr))
+    throw UsageError(fmt::format("--lr is {}, it must be a number >= 0", options.lr));
+  if (options.warmup_steps < 0) throw UsageError("--warmup-steps must not be negative");
+  LrSchedule schedule;
+  schedule.shape = parse_lr_schedule(options.lr_schedule);
+  schedule.peak = options.lr;
+  schedule.total_steps = options.schedule_steps > 0 ? options.schedule_steps : total_steps;
+  schedule.warmup_steps =
+      options.warmup_steps > 0
+          ? options.warmup_steps
+          : static_cast<std::int64_t>(options.warmup_ratio * static_cast<double>(schedule.total_steps));
+  return schedule;
+}
+
+std::filesystem::path run_directory(const TrainOptions& options) {
+  auto name = options.run_name;
+  if (name.empty())
+    // "ORG/NAME@REVISION" is NAME; a directory may be named with a slash at its end.
+    name = (std::filesystem::path(options.model.model.substr(0, options.model.model.find('@'))) / "")
+               .parent_path()
+               .filename()
+               .string();
+  const std::filesystem::path relative(name);
+  // Names travel in lists, logs and links.
+  const bool control = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 32 || c == 127; });
+  if (name.empty() || name == "." || name == ".." || control)
+    throw UsageError("--run-name '" + printable(name) + "' is no name for a directory");
+  if (relative.is_absolute() || std::find(relative.begin(), relative.end(), "..") != relative.end()) {
+    throw UsageError("--run-name '" + name + "' leads out of --out-dir " + options.out_dir +
+                     ": give a name below it, and another --out-dir for another place");
+  }
+  return std::filesystem::path(options.out_dir) / name;
+}
+
+}  // namespace fsdp

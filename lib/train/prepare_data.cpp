@@ -1,0 +1,120 @@
+#include "lib/train/prepare_data.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/status_line.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/corpus/data_files.hpp"
+#include "lib/corpus/tokenize.hpp"
+#include "lib/dataset/token_documents.hpp"
+#include "lib/mpi/agree.hpp"
+#include "lib/runtime/text.hpp"
+#include "lib/train/token_origin.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+/// What decides the tokens: the texts' files with sizes and times, the tokenizer, the selection.
+std::uint64_t fingerprint(const std::vector<std::filesystem::path>& files, const TextOptions& options) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  const auto add = [&](const std::string& text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+    hash = (hash ^ 0xffu) * 0x100000001b3ull;
+  };
+  for (const auto& file : files) {
+    const auto real = std::filesystem::canonical(file);
+    add(real.string());
+    add(std::to_string(std::filesystem::file_size(real)));
+    add(std::to_string(std::filesystem::last_write_time(real).time_since_epoch().count()));
+  }
+  add(options.tokenizer_name);
+  add(options.tokenizer->description());
+  add(options.field);
+  add(std::to_string(options.max_rows));
+  return hash;
+}
+
+std::filesystem::path encode(const std::filesystem::path& data, const TextOptions& options, const Logger& log,
+                             const std::function<bool()>& stop_wanted) {
+  TokenizeOptions how;
+  how.inputs = data_files({data});
+  if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
+  const auto name = fmt::format("{}-{:016x}.h5", data.stem().string(), fingerprint(how.inputs, options));
+  how.output = options.directory / name;
+  std::error_code error;
+  if (std::filesystem::exists(how.output, error)) return how.output;
+  std::filesystem::create_directories(options.directory);
+  how.documents = true;
+  how.field = options.field;
+  how.max_rows = options.max_rows;
+  how.threads = usable_cores();
+  how.tokenizer_name = options.tokenizer_name;
+  StatusLine status(log);
+  const auto start = Clock::now();
+  auto last = start;
+  const auto report = tokenize(
+      how, *options.tokenizer,
+      [&](const TokenizeProgress& done) {
+        const auto now = Clock::now();
+        const double seconds = std::chrono::duration<double>(now - start).count();
+        const auto interval = std::chrono::duration<double>(status.on_terminal() ? 0.2 : 10.0);
+        if (options.quiet || now - last < interval || done.bytes_read == 0) return;
+        last = now;
+        const double share =
+            static_cast<double>(done.bytes_read) / static_cast<double>(std::max<std::int64_t>(1, done.bytes_total));
+        const auto line =
+            fmt::format("encoding  {}   {:.0f} %   {}, {}   eta {}", data.filename().string(), 100 * share,
+                        format_count_of(done.documents, "text"), format_count_of(done.tokens, "token"),
+                        format_duration(seconds / share - seconds));
+        status.on_terminal() ? status.show(line) : status.keep(line);
+      },
+      stop_wanted);
+  status.clear();
+  if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
+  log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
+                       format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
+                       options.tokenizer->description(), std::chrono::duration<double>(Clock::now() - start).count(),
+                       how.output.string()));
+  return how.output;
+}
+
+}  // namespace
+
+bool is_token_file(const std::filesystem::path& data) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(data, error)) return false;
+  // A file that is only called so is refused by its reader, not taken for a text.
+  return data.extension() == ".h5" || data.extension() == ".hdf5" || is_hdf5(data);
+}
+
+std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
+                                     const Logger& log, const std::function<bool()>& stop_wanted) {
+  // One rank works: all of them fail with its error, or go on with its file.
+  return text_of_root(world, [&] {
+    if (is_token_file(data)) {
+      if (options.check_origin)
+        check_token_origin(data, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
+      return data.string();
+    }
+    if (options.tokenizer == nullptr)
+      throw UsageError(data.string() + " holds texts, and no tokenizer is known: give --tokenizer gpt2 or a directory");
+    return encode(data, options, log, stop_wanted).string();
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,181 @@
+#include "lib/train/trainer.hpp"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "lib/mpi/agree.hpp"
+#include "lib/tensor/host_allocator.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr double kFirstLossScale = 65536.0;
+constexpr std::int64_t kScaleGrowthSteps = 2000;
+
+}  // namespace
+
+Trainer::Trainer(ModelRuntime& runtime, const BatchReader& reader, const TrainerOptions& options)
+    : runtime_(runtime), reader_(reader), options_(options), order_(reader.num_rows(), options.seed, options.shuffle) {
+  auto& engine = runtime_.engine();
+  std::vector<bool> decay;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    masters_.push_back(engine.master(i));
+    decay.push_back(engine.layout(i).decay || options.decay_all);
+  }
+  optimizer_ = std::make_unique<AdamW>(masters_, decay, options.adamw);
+  if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
+}
+
+std::vector<MicroBatch> Trainer::load(std::int64_t samples, int micro_batches) {
+  const TraceRecorder::Scope scope(runtime_.engine().trace(), "read tokens", "input");
+  const auto& world = runtime_.world();
+  std::vector<MicroBatch> batches;
+  for (int m = 0; m < micro_batches; ++m) {
+    const auto slice = micro_batch_slice(state_.samples, samples, m, world.rank(), world.size(),
+                                         options_.batches.rows_per_micro_batch);
+    std::vector<std::uint64_t> keys;
+    if (runtime_.decoder().config.dropout > 0) {
+      for (std::int64_t i = 0; i < slice.num_samples; ++i)
+        keys.push_back(sample_key(options_.seed, slice.first_position + i));
+    }
+    batches.push_back(reader_.read(order_.rows(slice.first_position, slice.num_samples), keys, runtime_.device()));
+  }
+  return batches;
+}
+
+StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
+  const auto start = Clock::now();
+  auto& world = runtime_.world();
+  auto& engine = runtime_.engine();
+  StepReport report;
+  report.step = state_.step + 1;
+  report.first_sample = state_.samples;
+  report.samples = std::min(options_.batches.rows_per_step, max_samples);
+  const auto per_round = options_.batches.rows_per_micro_batch * world.size();
+  const auto micro_batches = static_cast<int>((report.samples + per_round - 1) / per_round);
+  const auto batches = load(report.samples, micro_batches);
+  double tokens = 0;
+  for (const auto& batch : batches) {
+    tokens += static_cast<double>(count_targets(batch));
+    if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
+  }
+  report.data_wait_seconds = seconds_since(start);
+
+  // The weight of a token is one over all tokens of the step: known before the first backward.
+  std::array<double, 1> total{tokens};
+  world.all_reduce(total, Reduce::sum);
+  report.tokens = static_cast<std::int64_t>(total[0]);
+  const double weight = total[0] > 0 ? 1.0 / total[0] : 0.0;
+  double loss_sum = 0;
+  for (int m = 0; m < micro_batches; ++m) {
+    if (any_rank(world, stop_wanted())) {
+      report.stopped = true;
+      return report;
+    }
+    const MicroBatchPlace place{m == 0, m + 1 == micro_batches};
+    loss_sum +=
+        engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale).loss_sum;
+  }
+  std::array<double, 1> loss{loss_sum};
+  world.all_reduce(loss, Reduce::sum);
+  report.loss = loss[0] * weight;
+  report.lr = options_.schedule.at(report.step);
+  // A rank that died shows here as an error, before anything waits for the device without a limit.
+  if (backend_ != nullptr) backend_->synchronize(runtime_.device().index());
+  update(engine.gradient_norm(), report);
+  state_.step += 1;
+  state_.samples += report.samples;
+  report.seconds = seconds_since(start);
+  read_memory(report);
+  std::array<double, 7> worst{report.data_wait_seconds,
+                              report.peak_memory_bytes,
+                              report.reserved_bytes,
+                              report.alloc_retries,
+                              report.peak_rss_bytes,
+                              report.num_ooms,
+                              static_cast<double>(report.longest_row)};
+  world.all_reduce(worst, Reduce::max);
+  report.data_wait_seconds = worst[0];
+  report.peak_memory_bytes = worst[1];
+  report.reserved_bytes = worst[2];
+  report.alloc_retries = worst[3];
+  report.peak_rss_bytes = worst[4];
+  report.num_ooms = worst[5];
+  report.longest_row = static_cast<std::int64_t>(worst[6]);
+  return report;
+}
+
+/// One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
+bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& report) {
+  std::array<double, 2> bad{std::isfinite(loss) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
+  runtime_.world().all_reduce(bad, Reduce::max);
+  report.skipped = bad[0] + bad[1] > 0;
+  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
+  report.overflow =
+      report.skipped && bad[0] == 0 && state_.loss_scale > 1.0 && runtime_.policy().precision.param_dtype == at::kHalf;
+  return report.skipped;
+}
+
+void Trainer::update(double scaled_norm, StepReport& report) {
+  const TraceRecorder::Scope scope(runtime_.engine().trace(), "AdamW", "optimizer");
+  report.grad_norm = scaled_norm / state_.loss_scale;
+  const bool scaling = runtime_.policy().precision.param_dtype == at::kHalf;
+  if (anyone_not_finite(report.loss, scaled_norm, report)) {
+    if (scaling) adjust_loss_scale(true);
+    // All ranks skip together; the engine's next reduction replaces the gradients.
+    runtime_.engine().publish_parameters();
+    return;
+  }
+  double divisor = state_.loss_scale;
+  if (options_.clip_grad_norm > 0) {
+    // torch.nn.utils.clip_grad_norm_: the factor is at most 1.
+    const double factor = options_.clip_grad_norm / (report.grad_norm + 1e-6);
+    if (factor < 1.0) divisor /= factor;
+  }
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < masters_.size(); ++i) gradients.push_back(runtime_.engine().gradient(i));
+  optimizer_->step(gradients, report.lr, divisor);
+  state_.optimizer_steps = optimizer_->steps();
+  if (scaling) adjust_loss_scale(false);
+  runtime_.engine().publish_parameters();
+}
+
+double Trainer::loss_ahead() {
+  const auto& world = runtime_.world();
+  const auto rows = options_.batches.rows_per_micro_batch;
+  const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
+  const auto loss = runtime_.engine().evaluate(
+      reader_.read(order_.rows(slice.first_position, slice.num_samples), {}, runtime_.device()));
+  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  runtime_.world().all_reduce(sums, Reduce::sum);
+  return sums[1] > 0 ? sums[0] / sums[1] : 0.0;
+}
+
+void Trainer::adjust_loss_scale(bool overflow) {
+  if (overflow) {
+    state_.loss_scale = std::max(1.0, state_.loss_scale * 0.5);
+    state_.good_steps = 0;
+  } else if (++state_.good_steps >= kScaleGrowthSteps) {
+    state_.loss_scale *= 2.0;
+    state_.good_steps = 0;
+  }
+}
+
+void Trainer::read_memory(StepReport& report) const {
+  report.peak_memory_bytes = static_cast<double>(host_memory_stats().peak_bytes);
+  struct rusage usage {};
+  if (::getrusage(RUSAGE_SELF, &usage) == 0) report.peak_rss_bytes = 1024.0 * static_cast<double>(usage.ru_maxrss);
+  if (backend_ == nullptr) return;
+  const auto memory = backend_->memory(runtime_.device().index());
+  report.peak_memory_bytes = static_cast<double>(memory.allocated_peak_bytes);
+  report.reserved_bytes = static_cast<double>(memory.reserved_bytes);
+  report.alloc_retries = static_cast<double>(memory.num_alloc_retries);
+  report.num_ooms = static_cast<double>(memory.num_ooms);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,82 @@
+#pragma once
+// One optimizer step after the other: data, engine, clipping, optimizer, loss scale.
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lib/config/run_manifest.hpp"
+#include "lib/optim/adamw.hpp"
+#include "lib/optim/lr_schedule.hpp"
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/train/data_loader.hpp"
+#include "lib/train/plan.hpp"
+
+namespace fsdp {
+
+struct StepReport {
+  std::int64_t step = 0;  ///< counted from 1
+  double loss = 0;        ///< mean over the tokens of the global batch, before the update
+  double grad_norm = 0;   ///< before clipping
+  double lr = 0;
+  std::int64_t tokens = 0;        ///< targets of the step, all ranks
+  std::int64_t first_sample = 0;  ///< its place in the data order, counted from 0
+  std::int64_t samples = 0;
+  double seconds = 0;
+  double data_wait_seconds = 0;  ///< longest of any rank
+  double peak_memory_bytes = 0;  ///< highest of any rank
+  double peak_rss_bytes = 0;     ///< largest resident set of any rank so far, libraries included
+  double reserved_bytes = 0;     ///< CUDA
+  double alloc_retries = 0;      ///< CUDA, since the start, highest of any rank
+  double num_ooms = 0;           ///< CUDA, likewise
+  std::int64_t longest_row = 0;  ///< tokens of a sequence of the longest micro-batch, any rank
+  bool skipped = false;          ///< loss or gradient norm is not finite on some rank: nothing was updated
+  bool overflow = false;         ///< skipped for a loss scale of fp16 that was too large, and is smaller now
+  bool stopped = false;          ///< asked to stop during the step: nothing was updated
+};
+
+struct TrainerOptions {
+  BatchPlan batches;
+  LrSchedule schedule;
+  AdamWOptions adamw;
+  bool decay_all = false;
+  double clip_grad_norm = 0;
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+};
+
+class Trainer {
+ public:
+  Trainer(ModelRuntime& runtime, const BatchReader& reader, const TrainerOptions& options);
+
+  AdamW& optimizer() { return *optimizer_; }
+  RunState& state() { return state_; }
+
+  /// Runs the next step over at most `max_samples` samples. Collective.
+  /// \param stop_wanted  asked on every rank before each micro-batch; any rank's yes ends the step undone
+  StepReport step(std::int64_t max_samples, const std::function<bool()>& stop_wanted);
+
+  /// Mean loss of the state as it is now, on the samples that come next: a forward pass of one micro-batch. 0 where
+  /// they have no tokens. Collective.
+  double loss_ahead();
+
+  void set_device_backend(std::shared_ptr<DeviceBackend> backend) { backend_ = std::move(backend); }
+
+ private:
+  std::vector<MicroBatch> load(std::int64_t samples, int micro_batches);
+  void update(double scaled_norm, StepReport& report);
+  bool anyone_not_finite(double loss, double scaled_norm, StepReport& report);
+  void adjust_loss_scale(bool overflow);
+  void read_memory(StepReport& report) const;
+
+  ModelRuntime& runtime_;
+  const BatchReader& reader_;
+  TrainerOptions options_;
+  DataOrder order_;
+  std::vector<at::Tensor> masters_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::shared_ptr<DeviceBackend> backend_;
+  RunState state_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,102 @@
+#include "lib/memory/prediction.hpp"
+
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/memory/measurement.hpp"
+#include "lib/tensor/host_allocator.hpp"
+
+using fsdp::MemoryRequest;
+
+namespace {
+
+MemoryRequest small_job() {
+  MemoryRequest request;
+  request.config.num_layers = 3;
+  request.config.num_heads = 4;
+  request.config.embed_size = 128;
+  request.config.ffn_hidden_size = 512;
+  request.config.vocab_size = 8000;
+  request.tokens_per_row = 128;
+  request.options.batch_size = 16;
+  request.threads = at::get_num_threads();  // oneDNN packs operands for each
+  return request;
+}
+
+double deviation(const MemoryRequest& request) {
+  const auto world = fsdp::make_single_group();
+  const auto measured = fsdp::measure_memory(*world, request, {});
+  const auto predicted = fsdp::predict_memory(request);
+  return static_cast<double>(predicted.profile.peak_bytes) / static_cast<double>(measured.peak_bytes) - 1;
+}
+
+}  // namespace
+
+TEST_SUITE("run/memory prediction") {
+  TEST_CASE("the predicted peak is the measured one within 1 %") {
+    fsdp::install_host_allocator();
+    for (const char* precision : {"float32", "bf16"}) {
+      for (const char* checkpointing : {"none", "all"}) {
+        auto request = small_job();
+        request.options.sharding.precision = precision;
+        request.options.sharding.activation_checkpointing = checkpointing;
+        request.options.gradient_accumulation_steps = checkpointing[0] == 'a' ? 2 : 1;
+        CAPTURE(precision);
+        CAPTURE(checkpointing);
+        CHECK(deviation(request) == doctest::Approx(0).scale(1).epsilon(0.01));
+      }
+    }
+  }
+
+  TEST_CASE("on a GPU, memory grows with the batch and shrinks with ranks and recomputation") {
+    auto request = small_job();
+    request.card = fsdp::find_card("v100-16g");
+    const auto base = fsdp::predict_memory(request).total_bytes();
+
+    auto larger = request;
+    larger.options.batch_size = 64;
+    CHECK(fsdp::predict_memory(larger).total_bytes() > base);
+    auto recomputed = larger;
+    recomputed.options.sharding.activation_checkpointing = "all";
+    CHECK(fsdp::predict_memory(recomputed).profile.peak_bytes < fsdp::predict_memory(larger).profile.peak_bytes);
+    auto shared = request;
+    shared.job = {8, 8, 0};
+    CHECK(fsdp::predict_memory(shared).profile.steady_bytes < fsdp::predict_memory(request).profile.steady_bytes);
+  }
+
+  TEST_CASE("offloaded states are the host's") {
+    auto request = small_job();
+    request.card = fsdp::find_card("v100-16g");
+    const auto kept = fsdp::predict_memory(request);
+    request.options.sharding.cpu_offload = true;
+    const auto offloaded = fsdp::predict_memory(request);
+
+    // Masters, gradients and both moments: 16 bytes a parameter.
+    const auto parameters = fsdp::num_parameters(fsdp::parameter_table(request.config));
+    CHECK(kept.host.states_bytes == 0);
+    CHECK(offloaded.host.states_bytes >= 16 * parameters);
+    CHECK(offloaded.profile.steady_bytes <= kept.profile.steady_bytes - 8 * parameters);
+  }
+
+  TEST_CASE("a card that is too small means retries") {
+    auto request = small_job();
+    request.card = fsdp::find_card("700MiB");
+    request.options.batch_size = 256;
+
+    const auto prediction = fsdp::predict_memory(request);
+
+    CHECK_FALSE(prediction.fits());
+    CHECK(prediction.allocator.num_ooms > 0);
+  }
+
+  TEST_CASE("collectives of a step are what the strategy says") {
+    auto request = small_job();
+    request.job = {4, 2, 0};
+    const auto full = fsdp::predict_memory(request).comm;
+    CHECK(full.shard.all_gathers == 2 * 4 - 1);
+    CHECK(full.shard.reduce_scatters == 4);
+    request.options.sharding.sharding = "hybrid-full-shard";
+    CHECK(fsdp::predict_memory(request).comm.replicate.all_reduces == 4);
+  }
+}

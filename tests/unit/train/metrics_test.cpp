@@ -1,0 +1,80 @@
+#include "lib/train/metrics.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "tests/support/temp_files.hpp"
+
+using namespace fsdp;
+using fsdp::test::TempDir;
+
+namespace {
+
+/// No file can grow beyond `bytes` while it lives, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const struct rlimit limit { bytes, before_.rlim_max };
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  struct rlimit before_ {};
+  void (*handler_)(int);
+};
+
+std::string line(int step) { return nlohmann::json{{"step", step}}.dump() + "\n"; }
+
+}  // namespace
+
+TEST_SUITE("run/metrics") {
+  TEST_CASE("a run that goes on keeps the lines up to its step, whole ones only") {
+    const TempDir folder;
+    const auto file = folder.path() / "metrics.jsonl";
+    const Logger quiet(0, LogLevel::error);
+    replace_file(file, line(1) + line(2) + line(3) + "{\"step\": 4, \"lo");
+    MetricsFile(file, 2, quiet).add({{"step", 7}});
+    CHECK(read_text_file(file) == line(1) + line(2) + line(7));
+    MetricsFile(file, -1, quiet).add({{"step", 1}});
+    CHECK(read_text_file(file) == line(1));
+  }
+
+  TEST_CASE("without room lines wait in memory, and no torn line stays in the file") {
+    const TempDir folder;
+    const auto file = folder.path() / "metrics.jsonl";
+    const Logger quiet(0, LogLevel::error);
+    std::string all;
+    MetricsFile metrics(file, -1, quiet);
+    {
+      const FileSizeLimit limit(line(1).size() * 3 / 2);  // the second line is torn by it
+      for (int step = 1; step <= 5; ++step) {
+        metrics.add({{"step", step}});
+        all += line(step);
+        CHECK(read_text_file(file) == line(1));
+      }
+      CHECK(metrics.waiting_bytes() == all.size() - line(1).size());
+    }
+    metrics.add({{"step", 6}});
+    CHECK(read_text_file(file) == all + line(6));
+    CHECK(metrics.waiting_bytes() == 0);
+  }
+
+  TEST_CASE("a file that cannot even be opened is made when it can be") {
+    const TempDir folder;
+    const auto file = folder.path() / "absent" / "metrics.jsonl";
+    MetricsFile metrics(file, -1, Logger(0, LogLevel::error));
+    metrics.add({{"step", 1}});
+    std::filesystem::create_directories(file.parent_path());
+    metrics.add({{"step", 2}});
+    CHECK(read_text_file(file) == line(1) + line(2));
+  }
+}
