@@ -5,6 +5,11 @@ target_include_directories(fsdp_options INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(fsdp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wcast-qual
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms on std::string in GCC 12 (GCC bug 105651)
   $<$<BOOL:${FSDP_WERROR}>:-Werror>)
+if(FSDP_SANITIZE)
+  target_compile_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    -O1 -g1)
+  target_link_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE})
+endif()
 target_compile_definitions(fsdp_options INTERFACE FMT_HEADER_ONLY FSDP_VERSION="${PROJECT_VERSION}")
 
 # fsdp_compile_quickly(TARGET [PUBLIC]): for code that waits for files, ranks and people, never for itself: options,

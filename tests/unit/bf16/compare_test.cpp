@@ -6,7 +6,7 @@
 using namespace fsdp;
 using namespace fsdp::test;
 
-TEST_SUITE("probe/bf16_compare") {
+TEST_SUITE("bf16/compare") {
   TEST_CASE("speed: a GPU that multiplies bf16 no faster than float32 emulates it, whatever it says") {
     auto ranks = ranks_of(a100, 4);
     ranks[2].gemm.bf16_tflops = 17;

@@ -13,7 +13,7 @@
 
 using namespace fsdp;
 
-TEST_SUITE("probe/bf16_local") {
+TEST_SUITE("bf16/local") {
   TEST_CASE("parse_cpuinfo: name and whole flags of the first core") {
     const auto p = fsdp::detail::parse_cpuinfo(
         "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Platinum 8480+\n"

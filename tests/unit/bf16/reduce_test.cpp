@@ -53,7 +53,7 @@ const ReduceBudget kSmall{1 << 20, 0.01};
 
 }  // namespace
 
-TEST_SUITE("probe/bf16_reduce") {
+TEST_SUITE("bf16/reduce") {
   TEST_CASE("exact_value: any partial sum is a whole number bf16 holds, and it repeats") {
     for (const int ranks : {1, 2, 3, 8, 100, 101, 640, 4096}) {
       CAPTURE(ranks);

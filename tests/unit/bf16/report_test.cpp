@@ -26,7 +26,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_SUITE("probe/bf16_report") {
+TEST_SUITE("bf16/report") {
   TEST_CASE("facts travel between ranks unchanged") {
     auto facts = two_nodes()[4];
     facts.gpu->nccl_built = {2, 9, 0};

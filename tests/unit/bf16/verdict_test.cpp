@@ -15,7 +15,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_SUITE("probe/bf16_verdict") {
+TEST_SUITE("bf16/verdict") {
   TEST_CASE("bf16_of_gpu: native from compute capability 8.0 on") {
     CHECK(bf16_of_gpu(gpu_of(a100(0))).verdict == Bf16Verdict::native);
     CHECK(bf16_of_gpu(gpu_of(h100(0))).verdict == Bf16Verdict::native);

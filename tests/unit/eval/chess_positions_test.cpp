@@ -26,7 +26,7 @@ std::map<std::int64_t, int> by_game(const Places& places) {
 
 }  // namespace
 
-TEST_SUITE("run/chess_positions") {
+TEST_SUITE("eval/chess_positions") {
   TEST_CASE("PositionSample: one of each game while there are enough, each at most once") {
     const auto few = draw(10, 1, std::vector<std::size_t>(100, 50));
     CHECK(few.size() == 10);

@@ -117,7 +117,7 @@ Tally check_words(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::
 
 }  // namespace
 
-TEST_SUITE("run/chess_scores") {
+TEST_SUITE("eval/chess_scores") {
   TEST_CASE("score_words: right exactly where greedy generation writes the word, Llama on 1 and 2 ranks") {
     const test::TempDir dir;
     std::filesystem::copy(FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model", dir / "tokenizer.model");

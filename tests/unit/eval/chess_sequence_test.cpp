@@ -41,7 +41,7 @@ class PieceTokenizer : public fsdp::Tokenizer {
 
 }  // namespace
 
-TEST_SUITE("run/chess_sequence") {
+TEST_SUITE("eval/chess_sequence") {
   TEST_CASE("encode_game: the ids of each word spell it, whatever the vocabulary") {
     const fsdp::test::TempDir dir;
     for (const auto& tokenizer : {fsdp::open_tokenizer("gpt2"), sentencepiece(dir)}) {

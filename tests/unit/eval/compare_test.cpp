@@ -21,7 +21,7 @@ bool passes(const char* gate, const Metric& a, const Metric& b) {
 
 }  // namespace
 
-TEST_SUITE("run/compare") {
+TEST_SUITE("eval/compare") {
   TEST_CASE("gates: an absolute and a relative limit on what is worse, up to and with the limit") {
     const auto a = metric("loss", false, {2, 2}), worse = metric("loss", false, {2.5, 2.5});
 

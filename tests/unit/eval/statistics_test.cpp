@@ -7,7 +7,7 @@
 
 using fsdp::ratio;
 
-TEST_SUITE("run/evaluate_statistics") {
+TEST_SUITE("eval/statistics") {
   TEST_CASE("ratio: with equal denominators it is a mean, and its standard error the usual one") {
     const std::vector<double> x{1, 2, 4, 5}, ones(4, 1.0);
     const auto mean = ratio(x, ones);

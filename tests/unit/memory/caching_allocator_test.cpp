@@ -10,7 +10,7 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 }  // namespace
 
-TEST_SUITE("probe/caching allocator") {
+TEST_SUITE("memory/caching allocator") {
   TEST_CASE("requests are rounded to 512 bytes and small ones share a segment of 2 MiB") {
     CachingAllocatorModel allocator(100 * kMiB);
 

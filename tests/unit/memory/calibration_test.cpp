@@ -29,7 +29,7 @@ void write(const std::filesystem::path& file, const std::string& text) {
 
 }  // namespace
 
-TEST_SUITE("probe/memory calibration") {
+TEST_SUITE("memory/calibration") {
   TEST_CASE("the worst prediction sets the margin: what it was short of, as a part of what it said") {
     const std::vector<MemoryOutcome> runs{on_a100(1000, 1010, 700), on_a100(1000, 980, 800), on_a100(1000, 1001, 750)};
 

@@ -4,7 +4,7 @@
 
 #include "lib/base/error.hpp"
 
-TEST_SUITE("probe/cards") {
+TEST_SUITE("memory/cards") {
   TEST_CASE("cards by name, whatever the case; an unknown name lists the choices") {
     CHECK(fsdp::find_card("a100-80g").total_bytes == std::int64_t{81050} << 20);
     CHECK(fsdp::find_card("A100-80GB").name == "a100-80g");

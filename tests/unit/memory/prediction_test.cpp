@@ -33,7 +33,7 @@ double deviation(const MemoryRequest& request) {
 
 }  // namespace
 
-TEST_SUITE("run/memory prediction") {
+TEST_SUITE("memory/prediction") {
   TEST_CASE("the predicted peak is the measured one within 1 %") {
     fsdp::install_host_allocator();
     for (const char* precision : {"float32", "bf16"}) {

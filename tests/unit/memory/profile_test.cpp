@@ -31,7 +31,7 @@ MemoryLog two_steps() {
 
 }  // namespace
 
-TEST_SUITE("probe/profile") {
+TEST_SUITE("memory/profile") {
   TEST_CASE("the peak, its moment and step; what only that moment made is workspace") {
     const auto profile = fsdp::profile_memory(two_steps(), {1, 3});
 

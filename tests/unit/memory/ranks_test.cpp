@@ -39,7 +39,7 @@ std::vector<std::string> real_meshes(int ranks, int per_node, Sharding sharding,
 
 }  // namespace
 
-TEST_SUITE("probe/ranks") {
+TEST_SUITE("memory/ranks") {
   TEST_CASE("a simulated rank finds itself in the mesh in which it would be") {
     for (const auto sharding : {Sharding::full_shard, Sharding::no_shard, Sharding::hybrid_full_shard}) {
       for (const int group_size : {0, 2}) {

@@ -18,7 +18,7 @@ fsdp::MemoryTimeline timeline() {
 
 }  // namespace
 
-TEST_SUITE("plot/memory timeline") {
+TEST_SUITE("memory/timeline") {
   TEST_CASE("names layers, limit and the moment of the peak") {
     const auto svg = fsdp::memory_timeline_svg(timeline());
 

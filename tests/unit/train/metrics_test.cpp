@@ -36,7 +36,7 @@ std::string line(int step) { return nlohmann::json{{"step", step}}.dump() + "\n"
 
 }  // namespace
 
-TEST_SUITE("run/metrics") {
+TEST_SUITE("train/metrics") {
   TEST_CASE("a run that goes on keeps the lines up to its step, whole ones only") {
     const TempDir folder;
     const auto file = folder.path() / "metrics.jsonl";

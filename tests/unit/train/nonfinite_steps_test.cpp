@@ -22,7 +22,7 @@ StepReport report(std::int64_t step, double loss, bool skipped, bool overflow = 
 
 }  // namespace
 
-TEST_SUITE("run/nonfinite_steps") {
+TEST_SUITE("train/nonfinite_steps") {
   TEST_CASE("steps in a row are counted, a finite one ends the row") {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     NonFiniteSteps steps(3);
