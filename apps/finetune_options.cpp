@@ -98,8 +98,8 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
       ->group(group);
 }
 
-void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, std::string& time_limit) {
-  auto group = "Data and steps";
+void add_data_options(CLI::App& app, TrainOptions& o) {
+  const auto* group = "Data and steps";
   app.add_option(
          spellings("train-data"), o.train_data,
          "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, a "
@@ -139,7 +139,10 @@ void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, 
       ->capture_default_str()
       ->group(group);
   app.add_flag(spellings("no-shuffle"), o.no_shuffle, "read rows in file order")->group(group);
-  group = "Optimizer";  // "fine-tuning" is a --model with weights: apply_fine_tuning_defaults()
+}
+
+void add_optimizer_options(CLI::App& app, TrainOptions& o) {
+  const auto* group = "Optimizer";  // "fine-tuning" is a --model with weights: apply_fine_tuning_defaults()
   app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
       ->group(group);
@@ -172,7 +175,10 @@ void add_training_options(CLI::App& app, TrainOptions& o, double& save_minutes, 
   app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
       ->capture_default_str()
       ->group(group);
-  group = "Output, checkpoints, stopping";
+}
+
+void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, std::string& time_limit) {
+  const auto* group = "Output, checkpoints, stopping";
   app.add_option(spellings("out-dir"), o.out_dir, "where runs go")->capture_default_str()->group(group);
   app.add_option(spellings("run-name"), o.run_name, "directory of this run below out-dir; default: the model's name")
       ->group(group);
@@ -261,7 +267,9 @@ void apply_flag(CLI::App& app, const std::string& flag, const std::string& optio
 
 void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   add_model_options(app, a.options.model);
-  add_training_options(app, a.options, a.save_minutes, a.time_limit);
+  add_data_options(app, a.options);
+  add_optimizer_options(app, a.options);
+  add_output_options(app, a.options, a.save_minutes, a.time_limit);
   add_sharding_options(app, a.options.sharding);
   add_runtime_options(app, a.options.runtime);
   app.add_option("--environment", a.environment, "accepted (pbs, local): the launcher is recognised by itself")

@@ -7,9 +7,10 @@
 
 namespace {
 
-void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
-  using fsdp::spellings;
-  auto group = "What is evaluated";
+using fsdp::spellings;
+
+void add_loss_options(CLI::App& app, fsdp::EvaluateOptions& o) {
+  const auto* group = "What is evaluated";
   app.add_option("checkpoint", o.checkpoint,
                  "a checkpoint: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, a "
                  "directory with config.json and safetensors, or ORG/NAME in the Hugging Face cache");
@@ -46,7 +47,10 @@ void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
   app.add_option(spellings("cache-dir"), o.cache_dir,
                  "keep encoded texts here for the next time; default: a temporary folder")
       ->group(group);
-  group = "Chess";
+}
+
+void add_chess_and_text_options(CLI::App& app, fsdp::EvaluateOptions& o) {
+  const auto* group = "Chess";
   app.add_option("--chess", o.chess,
                  "games in UCI notation, 'e2e4 e7e5 ... 1-0': how often the next move is the game's, how often a move "
                  "the model writes is legal. JSON Lines, Parquet, CSV, or a game a line; a file, a directory, ORG/NAME")
@@ -74,7 +78,12 @@ void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
       ->group(group);
   app.add_flag(spellings("no-cache"), o.sampling.no_cache, "compute the whole sequence for every token (a check; slow)")
       ->group(group);
-  group = "Sharding, precision";
+}
+
+void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
+  add_loss_options(app, o);
+  add_chess_and_text_options(app, o);
+  const auto* group = "Sharding, precision";
   app.add_option("--precision", o.sharding.precision, "float32, bf16 or fp16")->capture_default_str()->group(group);
   app.add_option("--sharding", o.sharding.sharding, "how parameters are split over the ranks")
       ->capture_default_str()

@@ -80,6 +80,38 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
   return {text.begin(), text.end()};
 }
 
+/// This rank's rows of masters and moments; on rank 0 the steps too.
+Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
+  Snapshot snapshot;
+  auto& engine = runtime.engine();
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto& layout = engine.layout(i);
+    const auto range = engine.range(i);
+    Shape offsets(layout.shape.size(), 0);
+    offsets[0] = range.first_row;
+    const auto add = [&](const std::string& key, DcpPath path, const at::Tensor& tensor) {
+      if (range.num_rows == 0) return;
+      auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
+      copy.copy_(tensor.narrow(0, 0, range.num_rows));
+      snapshot.blocks.push_back(
+          {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
+    };
+    add("model." + layout.name, {"model", layout.name}, engine.master(i));
+    const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
+    add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer.exp_avg(i));
+    add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer.exp_avg_sq(i));
+    if (runtime.world().rank() == 0) {
+      snapshot.blocks.push_back({state("step"),
+                                 {"optim", "state", layout.name, "step"},
+                                 {},
+                                 {},
+                                 {},
+                                 at::full({}, static_cast<double>(optimizer.steps()), at::kFloat)});
+    }
+  }
+  return snapshot;
+}
+
 void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW& optimizer, double lr,
                           bool decay_all) {
   const auto& options = optimizer.options();
@@ -193,7 +225,6 @@ CheckpointSaver::~CheckpointSaver() = default;
 
 void CheckpointSaver::start(const RunManifest& manifest, double lr) {
   const at::NoGradGuard no_grad;
-  auto& engine = runtime_.engine();
   auto& world = runtime_.world();
   auto job = std::make_unique<Job>();
   job->started = Clock::now();
@@ -209,33 +240,8 @@ void CheckpointSaver::start(const RunManifest& manifest, double lr) {
   }
   problem = world.broadcast_text(problem, 0);
 
-  Snapshot snapshot;
   const bool mine = runtime_.saves_shards();
-  for (std::size_t i = 0; i < engine.num_parameters() && mine && problem.empty(); ++i) {
-    const auto& layout = engine.layout(i);
-    const auto range = engine.range(i);
-    Shape offsets(layout.shape.size(), 0);
-    offsets[0] = range.first_row;
-    const auto add = [&](const std::string& key, DcpPath path, const at::Tensor& tensor) {
-      if (range.num_rows == 0) return;
-      auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
-      copy.copy_(tensor.narrow(0, 0, range.num_rows));
-      snapshot.blocks.push_back(
-          {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
-    };
-    add("model." + layout.name, {"model", layout.name}, engine.master(i));
-    const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
-    add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer_.exp_avg(i));
-    add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer_.exp_avg_sq(i));
-    if (world.rank() == 0) {
-      snapshot.blocks.push_back({state("step"),
-                                 {"optim", "state", layout.name, "step"},
-                                 {},
-                                 {},
-                                 {},
-                                 at::full({}, static_cast<double>(optimizer_.steps()), at::kFloat)});
-    }
-  }
+  auto snapshot = mine && problem.empty() ? copy_shards(runtime_, optimizer_) : Snapshot();
   if (world.rank() == 0) {
     add_optimizer_values(snapshot, runtime_, optimizer_, lr,
                          manifest.options.value("decay-all", std::string("false")) == "true");

@@ -21,9 +21,15 @@ bool is_queries(NameChange change) {
   return change == NameChange::pairs_to_halves_q || change == NameChange::halves_to_pairs_q;
 }
 
+struct MatrixSize {
+  std::uint64_t rows, columns;
+  std::size_t item;  ///< bytes of an element
+};
+
 /// out[c * rows + r] = in[r * columns + c] for rows [first, first + part) of `in`, in tiles that stay in cache.
-void scatter_rows(std::span<const std::byte> in, std::uint64_t first, std::uint64_t part, std::uint64_t rows,
-                  std::uint64_t columns, std::size_t item, std::span<std::byte> out) {
+void scatter_rows(std::span<const std::byte> in, std::uint64_t first, std::uint64_t part, const MatrixSize& size,
+                  std::span<std::byte> out) {
+  const auto [rows, columns, item] = size;
   constexpr std::uint64_t kTile = 64;
   for (std::uint64_t r0 = 0; r0 < part; r0 += kTile) {
     for (std::uint64_t c0 = 0; c0 < columns; c0 += kTile) {
@@ -140,8 +146,9 @@ class MappedSource final : public DecoratedSource {
     const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
     const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
     const auto item = dtype_size_bytes(tensors_[tensor].dtype);
-    for_row_blocks(tensor, sums,
-                   [&](auto in, auto row, auto part) { scatter_rows(in, row, part, rows, columns, item, out); });
+    for_row_blocks(tensor, sums, [&](auto in, auto row, auto part) {
+      scatter_rows(in, row, part, {rows, columns, item}, out);
+    });
   }
 
   /// A part of a transposed matrix, for whoever does not take it whole: a pass over everything for each buffer of rows.

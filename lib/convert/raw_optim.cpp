@@ -163,7 +163,8 @@ class RawOptim {
         // A step count: one for all parameters of the id.
         bool is_first = true;
         for (const auto& item : goal.items) {
-          add_tensor(item.parameter, leaf, stored.dtype, {}, {shards.front()}, {}, !std::exchange(is_first, false));
+          add_tensor(state_tensor(item.parameter, leaf, stored.dtype, {}), {shards.front()}, {},
+                     !std::exchange(is_first, false));
         }
         continue;
       }
@@ -173,7 +174,7 @@ class RawOptim {
         const auto end = place.offset + place.count;
         // Behind the last one lies what makes all shards equally long.
         const auto gap = i + 1 < goal.items.size() ? place.gap : elements(shards) - end;
-        add_tensor(parameter, leaf, stored.dtype, shapes_.parameters[parameter].shape,
+        add_tensor(state_tensor(parameter, leaf, stored.dtype, shapes_.parameters[parameter].shape),
                    cut(shards, place.offset, place.count), cut(shards, end, gap), false);
       }
     }
@@ -242,16 +243,21 @@ class RawOptim {
     return pieces;
   }
 
-  void add_tensor(std::size_t parameter, const std::string& leaf, DType dtype, Shape shape,
-                  std::vector<TensorPiece> pieces, std::vector<TensorPiece> padding, bool is_alias) {
+  /// A parameter's state before it is known where it is stored.
+  SourceTensor state_tensor(std::size_t parameter, const std::string& leaf, DType dtype, Shape shape) const {
     const auto& name = shapes_.parameters[parameter].name;
     SourceTensor tensor;
     tensor.name = "optim.state." + name + "." + leaf;
     tensor.path = {"optim", "state", name, leaf};
     tensor.dtype = dtype;
     tensor.shape = std::move(shape);
-    tensor.num_shards = static_cast<std::int64_t>(pieces.size());
     tensor.stored_bytes = tensor.size_bytes();
+    return tensor;
+  }
+
+  void add_tensor(SourceTensor tensor, std::vector<TensorPiece> pieces, std::vector<TensorPiece> padding,
+                  bool is_alias) {
+    tensor.num_shards = static_cast<std::int64_t>(pieces.size());
     result_.add_tensor(std::move(tensor), std::move(pieces), std::move(padding), is_alias);
   }
 

@@ -290,45 +290,15 @@ void Engine::execute(const Event& event, Run& state) {
       return;
     }
     case EventKind::forward:
-    case EventKind::recompute: {
-      if (empty) return;
-      auto& stage = *input_.stages[index];
-      const TraceRecorder::Scope scope(trace_, "forward " + stage.name(), "compute");
-      const auto params = full_parameters(stage.parameters());
-      if (event.kind == EventKind::recompute) {
-        stage.forward(params, state.batch, state.inputs[index], &state.states[index]);
-        state.inputs[index].reset();
-        return;
-      }
-      const bool keep = state.training && !checkpointed_[index];
-      if (state.training && checkpointed_[index]) state.inputs[index] = state.x_ND;
-      state.x_ND = stage.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
+    case EventKind::recompute:
+      if (!empty) run_forward(index, event.kind == EventKind::recompute, state);
       return;
-    }
-    case EventKind::loss: {
-      if (empty) return;
-      const TraceRecorder::Scope scope(trace_, "head and loss", "compute");
-      const auto params = full_parameters(input_.loss->parameters());
-      if (!state.training) {
-        state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
-                                           : input_.loss->forward(params, state.batch, state.x_ND);
-        return;
-      }
-      const auto slots = grad_slots(input_.loss->parameters());
-      state.loss =
-          input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale, state.grad_ND);
-      state.x_ND.reset();
+    case EventKind::loss:
+      if (!empty) run_loss(state);
       return;
-    }
-    case EventKind::backward: {
-      if (empty) return;
-      auto& stage = *input_.stages[index];
-      const TraceRecorder::Scope scope(trace_, "backward " + stage.name(), "compute");
-      const auto params = full_parameters(stage.parameters());
-      const auto slots = grad_slots(stage.parameters());
-      state.grad_ND = stage.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
+    case EventKind::backward:
+      if (!empty) run_backward(index, state);
       return;
-    }
     case EventKind::start_reduce: {
       units_[index]->grads->begin();  // for ranks that wrote nothing
       units_[index]->grads->start_reduce(policy_.reduce_every_micro_batch && !state.place.first);
@@ -340,6 +310,41 @@ void Engine::execute(const Event& event, Run& state) {
       return;
     }
   }
+}
+
+void Engine::run_forward(std::size_t index, bool again, Run& state) {
+  auto& stage = *input_.stages[index];
+  const TraceRecorder::Scope scope(trace_, "forward " + stage.name(), "compute");
+  const auto params = full_parameters(stage.parameters());
+  if (again) {
+    stage.forward(params, state.batch, state.inputs[index], &state.states[index]);
+    state.inputs[index].reset();
+    return;
+  }
+  const bool keep = state.training && !checkpointed_[index];
+  if (state.training && checkpointed_[index]) state.inputs[index] = state.x_ND;
+  state.x_ND = stage.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
+}
+
+void Engine::run_loss(Run& state) {
+  const TraceRecorder::Scope scope(trace_, "head and loss", "compute");
+  const auto params = full_parameters(input_.loss->parameters());
+  if (!state.training) {
+    state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
+                                       : input_.loss->forward(params, state.batch, state.x_ND);
+    return;
+  }
+  const auto slots = grad_slots(input_.loss->parameters());
+  state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale, state.grad_ND);
+  state.x_ND.reset();
+}
+
+void Engine::run_backward(std::size_t index, Run& state) {
+  auto& stage = *input_.stages[index];
+  const TraceRecorder::Scope scope(trace_, "backward " + stage.name(), "compute");
+  const auto params = full_parameters(stage.parameters());
+  const auto slots = grad_slots(stage.parameters());
+  state.grad_ND = stage.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
 }
 
 void Engine::with_stage_parameters(std::size_t stage, const std::function<void(StageParams)>& body) {

@@ -89,6 +89,9 @@ class Engine {
   void build_gradients();
   StageLoss run(const std::vector<Event>& events, Run& run);
   void execute(const Event& event, Run& run);
+  void run_forward(std::size_t index, bool again, Run& run);
+  void run_loss(Run& run);
+  void run_backward(std::size_t index, Run& run);
   std::string describe(const Event& event) const;
   void start_gather(Unit& unit);
   void finish_reduce(Unit& unit, const Run& run);

@@ -96,6 +96,31 @@ std::int64_t MemoryPrediction::rounding_bytes() const {
   return on_card ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
 }
 
+namespace {
+
+AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
+  return {a.all_gathers - b.all_gathers, a.reduce_scatters - b.reduce_scatters, a.all_reduces - b.all_reduces,
+          a.bytes - b.bytes};
+}
+
+/// Of this rank's matrix products.
+double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, const EnginePolicy& policy) {
+  const auto& config = request.config;
+  const double tokens =
+      static_cast<double>(batches.rows_per_micro_batch * request.tokens_per_row) * batches.accumulation_steps;
+  // A third of a step's products are its forward; recomputed blocks do theirs twice.
+  const double recomputed =
+      policy.checkpoint_every > 0
+          ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
+                static_cast<double>(config.num_layers)
+          : 0.0;
+  const double per_token = flops_per_token(config, request.tokens_per_row);
+  const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
+  return tokens * (per_token + recomputed * (per_token - head) / 3.0);
+}
+
+}  // namespace
+
 MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_card = request.card.has_value();
@@ -132,25 +157,10 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
     trainer.step(batches.rows_per_step, [] { return false; });
   }
   const auto& counts = runtime.engine().counts();
-  const auto minus = [](const AxisCounts& a, const AxisCounts& b) {
-    return AxisCounts{a.all_gathers - b.all_gathers, a.reduce_scatters - b.reduce_scatters,
-                      a.all_reduces - b.all_reduces, a.bytes - b.bytes};
-  };
   prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
   prediction.profile = profile_memory(recorder.log(), first_moments);
   prediction.host = host_memory(request, runtime, prediction.profile);
-  const auto& config = request.config;
-  const double tokens =
-      static_cast<double>(batches.rows_per_micro_batch * request.tokens_per_row) * batches.accumulation_steps;
-  // A third of a step's products are its forward; recomputed blocks do theirs twice.
-  const double recomputed =
-      policy.checkpoint_every > 0
-          ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
-                static_cast<double>(config.num_layers)
-          : 0.0;
-  const double per_token = flops_per_token(config, request.tokens_per_row);
-  const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
-  prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
+  prediction.flops = flops_of_step(request, batches, policy);
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
   if (on_card) {

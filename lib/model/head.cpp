@@ -84,10 +84,10 @@ class HeadStage final : public DecoderHead {
     at::Tensor result;
     if (is_layer_norm(p)) {
       auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
-      result = ops::layer_norm_backward(grad_ND, {}, x_ND, norm, p[0], {gamma_grad, beta_grad, nullptr});
+      result = ops::layer_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, beta_grad, nullptr});
       g[1]->add(beta_grad);
     } else {
-      result = ops::rms_norm_backward(grad_ND, {}, x_ND, norm, p[0], gamma_grad);
+      result = ops::rms_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, gamma_grad);
     }
     g[0]->add(gamma_grad);
     return result;

@@ -127,8 +127,8 @@ class BlockStage final : public DecoderBlock {
     gemm_add(grad_norm2_ND, s.up_NF, p[places_.up.weight]);
     // Norm 2 and the residual around the feed-forward
     at::Tensor normed_ND;
-    auto grad_sum_ND =
-        norm_backward(p, g, places_.post_norm, grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, normed_ND);
+    auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[places_.post_norm]},
+                                     *g[places_.post_norm], normed_ND);
     grad_norm2_ND.reset();
     s.norm2 = {};
     add_linear_grad(g, places_.gate, s.gate_NF, normed_ND);
@@ -146,7 +146,8 @@ class BlockStage final : public DecoderBlock {
     auto grad_norm1_ND = gemm(parts[0], p[places_.q.weight]);
     gemm_add(grad_norm1_ND, parts[1], p[places_.k.weight]);
     gemm_add(grad_norm1_ND, parts[2], p[places_.v.weight]);
-    auto grad_x_ND = norm_backward(p, g, places_.input_norm, grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, normed_ND);
+    auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]},
+                                   *g[places_.input_norm], normed_ND);
     add_linear_grad(g, places_.q, parts[0], normed_ND);
     add_linear_grad(g, places_.k, parts[1], normed_ND);
     add_linear_grad(g, places_.v, parts[2], normed_ND);
@@ -227,12 +228,10 @@ class BlockStage final : public DecoderBlock {
   }
 
   /// Gradient of a norm's input; normed_ND receives its output again.
-  at::Tensor norm_backward(StageParams p, StageGrads g, std::size_t weight, const at::Tensor& grad_ND,
-                           const at::Tensor& residual_ND, const at::Tensor& x_ND, const ops::NormResult& norm,
-                           at::Tensor& normed_ND) const {
-    auto gamma_grad = at::zeros({config_.embed_size}, grad_ND.options().dtype(at::kFloat));
-    auto result = ops::rms_norm_backward(grad_ND, residual_ND, x_ND, norm, p[weight], gamma_grad, nullptr, &normed_ND);
-    g[weight]->add(gamma_grad);
+  at::Tensor norm_backward(const ops::NormBackward& norm, GradSlot& grad_gamma, at::Tensor& normed_ND) const {
+    auto gamma_grad = at::zeros({config_.embed_size}, norm.grad_ND.options().dtype(at::kFloat));
+    auto result = ops::rms_norm_backward(norm, gamma_grad, nullptr, &normed_ND);
+    grad_gamma.add(gamma_grad);
     return result;
   }
 

@@ -69,9 +69,13 @@ NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at
   return result;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residual_ND, const at::Tensor& x_ND,
-                             const NormResult& saved, const at::Tensor& gamma_D, at::Tensor& grad_gamma_D,
-                             at::Tensor* grad_y_bias_D, at::Tensor* out_again_ND) {
+at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D, at::Tensor* grad_y_bias_D,
+                             at::Tensor* out_again_ND) {
+  const auto& grad_ND = norm.grad_ND;
+  const auto& residual_ND = norm.residual_ND;
+  const auto& x_ND = norm.x_ND;
+  const auto& saved = norm.saved;
+  const auto& gamma_D = norm.gamma_D;
   const auto n = x_ND.size(0);
   const auto dim = x_ND.size(1);
   if (use_kernels(x_ND)) {

@@ -14,13 +14,12 @@ namespace fsdp::ops {
 NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                         const at::Tensor& gamma_D, double eps);
 
-/// Gradient of the norm's input x_ND, plus `residual_ND` (the gradient that flows past the norm; may be undefined).
+/// Gradient of the norm's input, plus the residual's.
 /// \param grad_gamma_D   float32, added to
 /// \param grad_y_bias_D  float32, added to: column sums of the result; may be null
 /// \param out_again_ND   when not null, receives the norm's output once more: it need not be kept since the forward
-at::Tensor rms_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residual_ND, const at::Tensor& x_ND,
-                             const NormResult& saved, const at::Tensor& gamma_D, at::Tensor& grad_gamma_D,
-                             at::Tensor* grad_y_bias_D = nullptr, at::Tensor* out_again_ND = nullptr);
+at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D, at::Tensor* grad_y_bias_D = nullptr,
+                             at::Tensor* out_again_ND = nullptr);
 
 /// silu(gate) * up
 at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF);

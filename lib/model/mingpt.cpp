@@ -148,8 +148,8 @@ class BlockStage final : public DecoderBlock {
     const bool fused_bias = !dropping(batch);
     auto proj_bias_grad = float_zeros(d, grad_ND);
     at::Tensor normed_ND;
-    auto grad_sum_ND = norm_backward(p, g, ln2_w, grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2,
-                                     fused_bias ? &proj_bias_grad : nullptr, normed_ND);
+    auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[ln2_w]}, p[ln2_b],
+                                     {g[ln2_w], g[ln2_b], fused_bias ? &proj_bias_grad : nullptr}, normed_ND);
     grad_norm2_ND.reset();
     s.norm2 = {};
     g[fc_w]->add_product(grad_pre_NF.t(), normed_ND);
@@ -169,7 +169,8 @@ class BlockStage final : public DecoderBlock {
     ops::add_column_sums(grad_qkv_N3D, qkv_bias_grad);
     g[attn_b]->add(qkv_bias_grad);
     const auto grad_norm1_ND = gemm(grad_qkv_N3D, p[attn_w]);
-    auto grad_x_ND = norm_backward(p, g, ln1_w, grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, nullptr, normed_ND);
+    auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
+                                   {g[ln1_w], g[ln1_b], nullptr}, normed_ND);
     g[attn_w]->add_product(grad_qkv_N3D.t(), normed_ND);
     return grad_x_ND;
   }
@@ -203,17 +204,21 @@ class BlockStage final : public DecoderBlock {
     return grad;
   }
 
-  /// Gradient of a norm's input; `weight` is the place of its weight, its bias follows. normed_ND: its output again.
-  at::Tensor norm_backward(StageParams p, StageGrads g, std::size_t weight, const at::Tensor& grad_ND,
-                           const at::Tensor& residual_ND, const at::Tensor& x_ND, const ops::NormResult& norm,
-                           at::Tensor* bias_before, at::Tensor& normed_ND) const {
-    auto gamma_grad = float_zeros(config_.embed_size, grad_ND);
-    auto beta_grad = float_zeros(config_.embed_size, grad_ND);
-    const ops::NormAgain again{p[weight + 1], normed_ND};
-    auto result = ops::layer_norm_backward(grad_ND, residual_ND, x_ND, norm, p[weight],
-                                           {gamma_grad, beta_grad, bias_before}, &again);
-    g[weight]->add(gamma_grad);
-    g[weight + 1]->add(beta_grad);
+  struct NormSlots {
+    GradSlot* gamma;
+    GradSlot* beta;
+    at::Tensor* bias_before;  ///< of the projection that the norm adds; may be null
+  };
+
+  /// Gradient of a norm's input; normed_ND receives its output again.
+  at::Tensor norm_backward(const ops::NormBackward& norm, const at::Tensor& beta_D, const NormSlots& slots,
+                           at::Tensor& normed_ND) const {
+    auto gamma_grad = float_zeros(config_.embed_size, norm.grad_ND);
+    auto beta_grad = float_zeros(config_.embed_size, norm.grad_ND);
+    const ops::NormAgain again{beta_D, normed_ND};
+    auto result = ops::layer_norm_backward(norm, {gamma_grad, beta_grad, slots.bias_before}, &again);
+    slots.gamma->add(gamma_grad);
+    slots.beta->add(beta_grad);
     return result;
   }
 

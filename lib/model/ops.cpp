@@ -129,9 +129,12 @@ NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const 
   return result;
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residual_ND, const at::Tensor& x_ND,
-                               const NormResult& saved, const at::Tensor& gamma_D, const NormGrads& grads,
-                               const NormAgain* again) {
+at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) {
+  const auto& grad_ND = norm.grad_ND;
+  const auto& residual_ND = norm.residual_ND;
+  const auto& x_ND = norm.x_ND;
+  const auto& saved = norm.saved;
+  const auto& gamma_D = norm.gamma_D;
   const auto n = x_ND.size(0);
   const auto dim = x_ND.size(1);
   if (use_kernels(x_ND)) {

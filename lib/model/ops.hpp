@@ -43,6 +43,15 @@ void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, con
 NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                           const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps);
 
+/// What the backward of a norm starts from.
+struct NormBackward {
+  const at::Tensor& grad_ND;      ///< of its output
+  const at::Tensor& residual_ND;  ///< gradient that flows past the norm, added to the result; may be undefined
+  const at::Tensor& x_ND;         ///< its input
+  const NormResult& saved;
+  const at::Tensor& gamma_D;
+};
+
 struct NormGrads {
   at::Tensor& gamma_D;   ///< float32, added to
   at::Tensor& beta_D;    ///< float32, added to
@@ -55,11 +64,8 @@ struct NormAgain {
   at::Tensor& out_ND;  ///< receives the norm's output
 };
 
-/// Gradient of the norm's input x_ND, plus `residual_ND` (the gradient that flows past the norm; may be undefined).
-/// \param again  may be null
-at::Tensor layer_norm_backward(const at::Tensor& grad_ND, const at::Tensor& residual_ND, const at::Tensor& x_ND,
-                               const NormResult& saved, const at::Tensor& gamma_D, const NormGrads& grads,
-                               const NormAgain* again = nullptr);
+/// Gradient of the norm's input, plus the residual's. \param again  may be null
+at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again = nullptr);
 
 /// pre_NF += bias in place; returns gelu_tanh(pre).
 at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F);

@@ -17,6 +17,25 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 constexpr double kFirstLossScale = 65536.0;
 constexpr std::int64_t kScaleGrowthSteps = 2000;
 
+/// Of all ranks' reports: the longest wait, the most memory.
+void take_worst(ProcessGroup& world, StepReport& report) {
+  std::array<double, 7> worst{report.data_wait_seconds,
+                              report.peak_memory_bytes,
+                              report.reserved_bytes,
+                              report.alloc_retries,
+                              report.peak_rss_bytes,
+                              report.num_ooms,
+                              static_cast<double>(report.longest_row)};
+  world.all_reduce(worst, Reduce::max);
+  report.data_wait_seconds = worst[0];
+  report.peak_memory_bytes = worst[1];
+  report.reserved_bytes = worst[2];
+  report.alloc_retries = worst[3];
+  report.peak_rss_bytes = worst[4];
+  report.num_ooms = worst[5];
+  report.longest_row = static_cast<std::int64_t>(worst[6]);
+}
+
 }  // namespace
 
 Trainer::Trainer(ModelRuntime& runtime, const BatchReader& reader, const TrainerOptions& options)
@@ -92,21 +111,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
   read_memory(report);
-  std::array<double, 7> worst{report.data_wait_seconds,
-                              report.peak_memory_bytes,
-                              report.reserved_bytes,
-                              report.alloc_retries,
-                              report.peak_rss_bytes,
-                              report.num_ooms,
-                              static_cast<double>(report.longest_row)};
-  world.all_reduce(worst, Reduce::max);
-  report.data_wait_seconds = worst[0];
-  report.peak_memory_bytes = worst[1];
-  report.reserved_bytes = worst[2];
-  report.alloc_retries = worst[3];
-  report.peak_rss_bytes = worst[4];
-  report.num_ooms = worst[5];
-  report.longest_row = static_cast<std::int64_t>(worst[6]);
+  take_worst(world, report);
   return report;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that layers.py, file_length.py and doc_links.py do fail: each is given small trees with one fault."""
+"""Shows that layers.py, file_length.py, function_length.py and doc_links.py do fail: each is given small trees with one fault."""
 import pathlib
 import subprocess
 import sys
@@ -23,6 +23,10 @@ CASES = [
     ("file_length.py", "lib/base/a.hpp", "//\n" * 201, "201 lines"),
     ("file_length.py", "scripts/a", "#!/bin/sh\n" * 401, "401 lines"),
     ("file_length.py", "lib/base/a.cpp", "//\n" * 400, None),
+    ("function_length.py", "lib/base/a.cpp", "int f(int a) {\n" + "  ++a;\n" * 59 + "}\n", "f() has 61 lines"),
+    ("function_length.py", "lib/base/a.cpp", "namespace x {\nA::A(int a) : a_{a} {\n" + "  // }\n" * 59 + "}\n}\n", "A::A() has 61 lines"),
+    ("function_length.py", "lib/base/a.hpp", "struct A {\n  std::map<int, int> f(int, std::map<int, int> b, int, int, int, int, int) const {}\n};\n", "f() has 7 parameters"),
+    ("function_length.py", "lib/base/a.cpp", "int f(int, std::map<int, int> b, int, int, int, int) {\n" + "  ++a;\n" * 58 + "}\n", None),
     ("doc_links.py", "docs/a.md", "[x](b.md)\n", "docs/a.md:1: b.md: there is no such file"),
     ("doc_links.py", "docs/a.md", "# One\n\n[x](#two)\n", "docs/a.md:3: #two: a.md has no such heading"),
     ("doc_links.py", "README.md", "# Two `words`, (all)\n\n[`x`](README.md#two-words-all) `[y](z)`\n\n    [y](z)\n", None),

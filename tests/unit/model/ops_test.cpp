@@ -100,8 +100,9 @@ TEST_SUITE("model/ops") {
         const auto run = [&](at::ScalarType as) {
           auto dgamma = at::ones({s.dim}), dbeta = at::ones({s.dim}), dbias = at::ones({s.dim});
           const auto saved = ops::add_layer_norm(x.to(as), {}, {}, gamma.to(as), beta.to(as), 1e-5);
-          auto dx = ops::layer_norm_backward(grad.to(as), with_residual ? residual.to(as) : at::Tensor(), x.to(as),
-                                             saved, gamma.to(as), {dgamma, dbeta, with_residual ? &dbias : nullptr});
+          auto dx = ops::layer_norm_backward(
+              {grad.to(as), with_residual ? residual.to(as) : at::Tensor(), x.to(as), saved, gamma.to(as)},
+              {dgamma, dbeta, with_residual ? &dbias : nullptr});
           return std::vector<at::Tensor>{dx, dgamma, dbeta, dbias};
         };
         const auto got = run(type), want = reference([&] { return run(type); });
@@ -183,7 +184,7 @@ TEST_SUITE("model/ops") {
       auto saved = ops::add_layer_norm(x, grad, {}, gamma, beta, 1e-5);
       auto pre = x.clone(), g = grad.clone(), logits = x.clone(), dropped = x.clone();
       auto dgamma = at::zeros({257}), dbeta = at::zeros({257}), dbias = at::zeros({257}), dcolumn = at::zeros({257});
-      auto dx = ops::layer_norm_backward(grad, x, saved.sum_ND, saved, gamma, {dgamma, dbeta, &dbias});
+      auto dx = ops::layer_norm_backward({grad, x, saved.sum_ND, saved, gamma}, {dgamma, dbeta, &dbias});
       auto act = ops::bias_gelu(pre, beta);
       ops::bias_gelu_backward(g, pre, dcolumn);
       const double loss = ops::cross_entropy(logits, targets, 257, 1.0).loss_sum;
