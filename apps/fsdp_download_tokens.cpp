@@ -2,7 +2,6 @@
 #include "apps/fsdp_download_tokens.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "lib/base/status_line.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/corpus/tokenize.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
@@ -79,11 +79,6 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
   app.set_config("--config", "", "read options from a file");
   app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
 /// A live line on a terminal, a line now and then in a log.

@@ -1,7 +1,6 @@
 #include "lib/bf16/local.hpp"
 
 #include <ATen/Parallel.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstdlib>
 
 #include "lib/base/error.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/bf16/processor.hpp"
 
 namespace fsdp {
@@ -26,10 +26,7 @@ std::string host_name() {
 /// The node's cores shared out, as training does it; OMP_NUM_THREADS wins.
 void share_cores(int ranks_on_node) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  at::set_num_threads(std::max(1, cores / std::max(1, ranks_on_node)));
+  at::set_num_threads(std::max(1, usable_cores() / std::max(1, ranks_on_node)));
 }
 
 class ThisMachine final : public Bf16FactSource {

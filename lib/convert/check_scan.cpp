@@ -1,7 +1,5 @@
 #include "lib/convert/check_scan.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,16 +11,11 @@
 #include <type_traits>
 
 #include "lib/base/error.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
-
-int usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 /// This rank's part of the ranges: neighbours stay together, so that each rank reads its files in order.
 std::span<const ElementRange> share_of(std::span<const ElementRange> ranges, int rank, int size) {
@@ -72,9 +65,7 @@ void work(Scan& scan, std::span<const ElementRange> mine, int thread,
 
 }  // namespace
 
-int scan_threads(const ScanOptions& options) {
-  return options.jobs > 0 ? options.jobs : std::min(4, usable_processors());
-}
+int scan_threads(const ScanOptions& options) { return options.jobs > 0 ? options.jobs : std::min(4, usable_cores()); }
 
 std::span<std::byte> buffer_for(const ElementRange& range, std::uint64_t size, std::vector<std::byte>& kept,
                                 std::vector<std::byte>& passing) {

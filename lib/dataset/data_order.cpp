@@ -7,20 +7,15 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/splitmix64.hpp"
 
 namespace fsdp {
 namespace {
 
-std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
 class SplitMix64 {
  public:
   explicit SplitMix64(std::uint64_t state) : state_(state) {}
-  std::uint64_t next() { return mix(state_ += 0x9E3779B97F4A7C15u); }
+  std::uint64_t next() { return splitmix64_output(state_ += kSplitmix64Step); }
   /// Uniform in [0, bound): the lowest 2^64 mod bound numbers are thrown away, the rest is a multiple of bound.
   std::uint64_t below(std::uint64_t bound) {
     const std::uint64_t unfair = (0 - bound) % bound;  // 2^64 mod bound
@@ -38,7 +33,7 @@ class SplitMix64 {
 std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t seed, std::int64_t epoch) {
   std::vector<std::int64_t> permutation(static_cast<std::size_t>(num_rows));
   std::iota(permutation.begin(), permutation.end(), std::int64_t{0});
-  SplitMix64 random(mix(mix(seed) + static_cast<std::uint64_t>(epoch)));
+  SplitMix64 random(splitmix64_output(splitmix64_output(seed) + static_cast<std::uint64_t>(epoch)));
   for (std::size_t i = permutation.size(); i-- > 1;) {
     std::swap(permutation[i], permutation[random.below(i + 1)]);
   }

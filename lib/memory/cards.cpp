@@ -6,33 +6,12 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/comm/gpu_table.hpp"
 
 namespace fsdp {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-
-struct CardEntry {
-  const char* name;
-  std::int64_t total_mib;
-  int compute_capability;
-  int multiprocessors;
-};
-
-// Total: what the driver reports as the device's total memory (nvidia-smi shows a little more: it counts the part set
-// aside for ECC and the driver). PyTorch's out-of-memory messages quote the same number: 39.39 GiB (A100 40 GB), 79.15
-// GiB (A100 80 GB), 79.10 GiB (H100), 139.80 GiB (H200), 31.73 GiB (V100 32 GB), 15.77 GiB (V100 16 GB), 44.40 GiB
-// (L40S, A40), 22.05 GiB (L4, A10). Multiprocessors and compute capability: NVIDIA's CUDA GPU tables.
-constexpr std::array kCards{
-    CardEntry{"a100-40g", 40338, 80, 108}, CardEntry{"a100-80g", 81050, 80, 108},
-    CardEntry{"h100", 81000, 90, 132},     CardEntry{"h200", 143155, 90, 132},
-    CardEntry{"b200", 182000, 100, 148},   CardEntry{"gh200-96g", 96700, 90, 132},
-    CardEntry{"v100-16g", 16150, 70, 80},  CardEntry{"v100-32g", 32490, 70, 80},
-    CardEntry{"l40s", 45465, 89, 142},     CardEntry{"l4", 22580, 89, 58},
-    CardEntry{"a40", 45465, 86, 84},       CardEntry{"a10", 22580, 86, 72},
-    CardEntry{"a30", 24060, 80, 56},       CardEntry{"t4", 14910, 75, 40},
-    CardEntry{"rtx-3090", 24110, 86, 82},  CardEntry{"rtx-4090", 24080, 89, 128},
-};
 
 std::string lower(std::string_view text) {
   std::string out;
@@ -92,7 +71,7 @@ std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, s
 
 std::string card_names() {
   std::string names;
-  for (const auto& card : kCards) names += (names.empty() ? "" : ", ") + std::string(card.name);
+  for (const auto& card : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(card.name);
   return names;
 }
 
@@ -106,7 +85,7 @@ GpuCard find_card(std::string_view text) {
   if (name == "h100-80g" || name == "h100-80gb") name = "h100";
   if (name == "v100") name = "v100-16g";
   if (name.ends_with("gb") && name.find('-') != std::string::npos) name.pop_back();
-  for (const auto& card : kCards) {
+  for (const auto& card : known_gpus()) {
     if (name == card.name) return {card.name, card.total_mib * kMiB, card.compute_capability, card.multiprocessors};
   }
   if (name.empty() || name[0] < '0' || name[0] > '9') {

@@ -37,7 +37,7 @@ std::int64_t parse_bytes(std::string_view text, std::string_view option);
 /// As parse_bytes(), or "0.5%" of `whole`. \throws UsageError naming `option`
 std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option);
 
-/// The defaults that are assumed where nothing else is said; see memory_cards.cpp for where the numbers are from.
+/// The defaults that are assumed where nothing else is said; the source says where the numbers are from.
 /// \param communicators  mesh axes with more than one rank
 DeviceOverheads usual_overheads(const GpuCard& card, int communicators, bool several_nodes);
 

@@ -23,7 +23,6 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   trainer_options.clip_grad_norm = options.clip_grad_norm;
   trainer_options.seed = options.seed;
   Trainer trainer(runtime, reader, trainer_options);
-  trainer.set_device_backend(device.backend);
   initialize_parameters(runtime, options.seed);
   if (device.backend != nullptr) device.backend->reset_peak(device.device.index());
   reset_host_memory_peak();

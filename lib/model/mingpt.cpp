@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "lib/base/splitmix64.hpp"
 #include "lib/model/attention.hpp"
 #include "lib/model/decoder.hpp"
 #include "lib/model/ops.hpp"
@@ -28,7 +29,7 @@ at::Tensor token_keys(const MicroBatch& batch, std::uint64_t place) {
   for (std::int64_t b = 0; b < batch.rows; ++b) {
     for (std::int64_t t = 0; t < batch.length; ++t) {
       *out++ = static_cast<std::int64_t>((static_cast<std::uint64_t>(sample[b]) ^ (place * kPlaceSpread)) +
-                                         static_cast<std::uint64_t>(t) * 0x9e3779b97f4a7c15ull);
+                                         static_cast<std::uint64_t>(t) * kSplitmix64Step);
     }
   }
   return keys;

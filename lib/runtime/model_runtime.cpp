@@ -2,22 +2,15 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "lib/base/error.hpp"
+#include "lib/base/usable_cores.hpp"
 
 namespace fsdp {
 namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 int parse_checkpointing(const std::string& text) {
   if (text.empty() || text == "none" || text == "false") return 0;

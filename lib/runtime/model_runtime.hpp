@@ -43,6 +43,8 @@ class ModelRuntime {
   const EnginePolicy& policy() const { return policy_; }
   std::size_t num_units() const { return num_units_; }
   at::Device device() const { return device_.device; }
+  /// Null on the CPU.
+  DeviceBackend* backend() const { return device_.backend.get(); }
   ProcessGroup& world() { return world_; }
   /// True on the ranks whose shards are saved: one copy of each.
   bool saves_shards() const { return mesh_.replicate->rank() == 0; }

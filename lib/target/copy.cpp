@@ -1,7 +1,5 @@
 #include "lib/target/copy.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/target/output_place.hpp"
 #include "lib/target/piece_copier.hpp"
@@ -20,8 +19,7 @@ namespace {
 
 int default_jobs() {
   constexpr int most = 4;
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::clamp(CPU_COUNT(&set), 1, most) : most;
+  return std::min(usable_cores(), most);
 }
 
 /// Values of one type as text that travels between ranks of one build of this program.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lib/base/error.hpp"
+#include "lib/base/splitmix64.hpp"
 #include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
@@ -134,11 +135,7 @@ MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::v
 }
 
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {
-  // splitmix64's output function over both numbers.
-  std::uint64_t z = seed * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(position) + 0x632be59bd9b4e019ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
+  return splitmix64_output(seed * kSplitmix64Step + static_cast<std::uint64_t>(position) + 0x632be59bd9b4e019u);
 }
 
 std::int64_t count_targets(const MicroBatch& batch) {

@@ -8,15 +8,10 @@
 #include <numbers>
 #include <string_view>
 
+#include "lib/base/splitmix64.hpp"
+
 namespace fsdp {
 namespace {
-
-std::uint64_t mix64(std::uint64_t z) {
-  z += 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
 
 std::uint64_t fnv1a(std::string_view text) {
   std::uint64_t h = 0xcbf29ce484222325ull;
@@ -30,8 +25,8 @@ void fill_normal(float* out, std::int64_t first, std::int64_t n, std::uint64_t k
     for (std::int64_t i = b; i < e; ++i) {
       const auto element = static_cast<std::uint64_t>(first + i);
       const auto pair = element & ~std::uint64_t{1};
-      const double u1 = (static_cast<double>(mix64(key + pair) >> 11) + 1.0) * 0x1p-53;
-      const double u2 = static_cast<double>(mix64(key + pair + 1) >> 11) * 0x1p-53;
+      const double u1 = (static_cast<double>(splitmix64(key + pair) >> 11) + 1.0) * 0x1p-53;
+      const double u2 = static_cast<double>(splitmix64(key + pair + 1) >> 11) * 0x1p-53;
       const double radius = std::sqrt(-2.0 * std::log(u1));
       const double angle = 2.0 * std::numbers::pi * u2;
       out[i] = static_cast<float>(std * radius * ((element & 1) == 0 ? std::cos(angle) : std::sin(angle)));
@@ -56,7 +51,7 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
     auto values = at::empty(rows.sizes(), at::kFloat);
     const auto row_elements = engine.layout(i).row_elements();
     fill_normal(values.data_ptr<float>(), range.first_row * row_elements, values.numel(),
-                mix64(seed) ^ fnv1a(spec.name), spec.std);
+                splitmix64(seed) ^ fnv1a(spec.name), spec.std);
     rows.copy_(values);
   }
   engine.publish_parameters();

@@ -1,7 +1,6 @@
 #include "lib/train/prepare_data.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/corpus/data_files.hpp"
 #include "lib/corpus/tokenize.hpp"
 #include "lib/dataset/token_documents.hpp"
@@ -21,13 +21,6 @@ namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 /// What decides the tokens: the texts' files with sizes and times, the tokenizer, the selection.
 std::uint64_t fingerprint(const std::vector<std::filesystem::path>& files, const TextOptions& options) {

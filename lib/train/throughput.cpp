@@ -8,24 +8,11 @@
 #include <chrono>
 #include <cmath>
 
+#include "lib/comm/gpu_table.hpp"
 #include "lib/tensor/gemm.hpp"
 
 namespace fsdp {
 namespace {
-
-struct GpuPeak {
-  const char* name;
-  double bf16_tflops;
-  double float32_tflops;  ///< without TF32, which is off by default
-};
-
-// Dense figures of NVIDIA's data sheets (SXM parts unless named).
-constexpr std::array<GpuPeak, 6> kGpus{{{"H100 PCIe", 756, 51},
-                                        {"H100", 989, 67},
-                                        {"H200", 989, 67},
-                                        {"A100", 312, 19.5},
-                                        {"V100", 125, 15.7},
-                                        {"A40", 150, 37}}};
 
 /// Of a product [m, k] @ [k, n] by the engine's own code; `transposed` as weights lie in memory, [n, k].
 struct Product {
@@ -78,11 +65,8 @@ double measured_cpu_flops(at::ScalarType dtype) {
 
 double peak_flops(const DeviceChoice& device, at::ScalarType dtype) {
   if (device.device.is_cpu()) return measured_cpu_flops(dtype);
-  for (const auto& gpu : kGpus) {
-    if (device.description.find(gpu.name) == std::string::npos) continue;
-    return 1e12 * (dtype == at::kFloat ? gpu.float32_tflops : gpu.bf16_tflops);
-  }
-  return 0;
+  const auto peak = peak_of_gpu(device.description);
+  return 1e12 * (dtype == at::kFloat ? peak.float32 : peak.bf16);
 }
 
 }  // namespace fsdp

@@ -105,7 +105,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   report.loss = loss[0] * weight;
   report.lr = options_.schedule.at(report.step);
   // A rank that died shows here as an error, before anything waits for the device without a limit.
-  if (backend_ != nullptr) backend_->synchronize(runtime_.device().index());
+  if (auto* backend = runtime_.backend()) backend->synchronize(runtime_.device().index());
   update(engine.gradient_norm(), report);
   state_.step += 1;
   state_.samples += report.samples;
@@ -175,8 +175,8 @@ void Trainer::read_memory(StepReport& report) const {
   report.peak_memory_bytes = static_cast<double>(host_memory_stats().peak_bytes);
   struct rusage usage {};
   if (::getrusage(RUSAGE_SELF, &usage) == 0) report.peak_rss_bytes = 1024.0 * static_cast<double>(usage.ru_maxrss);
-  if (backend_ == nullptr) return;
-  const auto memory = backend_->memory(runtime_.device().index());
+  if (runtime_.backend() == nullptr) return;
+  const auto memory = runtime_.backend()->memory(runtime_.device().index());
   report.peak_memory_bytes = static_cast<double>(memory.allocated_peak_bytes);
   report.reserved_bytes = static_cast<double>(memory.reserved_bytes);
   report.alloc_retries = static_cast<double>(memory.num_alloc_retries);

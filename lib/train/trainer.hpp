@@ -60,8 +60,6 @@ class Trainer {
   /// they have no tokens. Collective.
   double loss_ahead();
 
-  void set_device_backend(std::shared_ptr<DeviceBackend> backend) { backend_ = std::move(backend); }
-
  private:
   std::vector<MicroBatch> load(std::int64_t samples, int micro_batches);
   void update(double scaled_norm, StepReport& report);
@@ -75,7 +73,6 @@ class Trainer {
   DataOrder order_;
   std::vector<at::Tensor> masters_;
   std::unique_ptr<AdamW> optimizer_;
-  std::shared_ptr<DeviceBackend> backend_;
   RunState state_;
 };
 

@@ -79,7 +79,6 @@ void FinetuneJob::set_up() {
                                          options_.seed,
                                          !options_.no_shuffle};
     trainer_ = std::make_unique<Trainer>(*runtime_, *train_reader_, trainer_options);
-    trainer_->set_device_backend(device_.backend);
   }
   describe(device_, node->size(), threads);
   load_weights();
