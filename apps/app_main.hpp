@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-/// "--batch-size,--batch_size" for "batch-size": the seeds write underscores.
+/// "--batch-size,--batch_size" for "batch-size": the tutorials write underscores.
 std::string spellings(const std::string& name);
 
 /// False on all ranks but the first, known before MPI is: help and messages about options are printed once per job.

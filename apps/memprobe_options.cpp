@@ -139,8 +139,8 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
       "# Slurm:  --nodes={} --ntasks-per-node={}{} --mem={}G\n"
       "# PBS:    -l select={}:mpiprocs={}{}:mem={}gb\n",
       FSDP_VERSION, choice.summary, a.plan_file, nodes, on_node,
-      choice.card.empty() ? std::string() : fmt::format(" --gres=gpu:{}", on_node), host_gib(1.2), nodes, on_node,
-      choice.card.empty() ? std::string() : fmt::format(":ngpus={}", on_node), host_gib(1.2));
+      choice.gpu.empty() ? std::string() : fmt::format(" --gres=gpu:{}", on_node), host_gib(1.2), nodes, on_node,
+      choice.gpu.empty() ? std::string() : fmt::format(":ngpus={}", on_node), host_gib(1.2));
   if (options.total_batch_size > 0) {
     text += fmt::format("# accumulation: {} per step = {} x {} x {}\n",
                         format_count_of(options.total_batch_size, "sequence"), format_count_of(choice.ranks, "rank"),

@@ -55,7 +55,7 @@ bool is_ours_without_manifest(const std::filesystem::path& path) {
 
 }  // namespace
 
-ForeignCheckpoint::ForeignCheckpoint(const std::filesystem::path& path)
+ExternalCheckpoint::ExternalCheckpoint(const std::filesystem::path& path)
     : path_(path), source_(open_model_source(path)) {
   for (std::size_t i = 0; i < source_->tensors().size(); ++i)
     tensors_.emplace(without_wrappers(source_->tensors()[i].name), i);
@@ -66,7 +66,7 @@ ForeignCheckpoint::ForeignCheckpoint(const std::filesystem::path& path)
   find_progress();
 }
 
-void ForeignCheckpoint::find_model() {
+void ExternalCheckpoint::find_model() {
   if (is_local_state(*source_)) {
     throw FormatError(path_.string() +
                       ": holds FSDP1 local state (flat parameters without names and shapes): make a full .pt of it "
@@ -104,7 +104,7 @@ void ForeignCheckpoint::find_model() {
   model_prefix_ = prefixes.front();
 }
 
-void ForeignCheckpoint::find_run() {
+void ExternalCheckpoint::find_run() {
   nlohmann::json json;
   for (std::size_t i = 0; i < source_->values().size(); ++i) {
     const auto& path = source_->values()[i].path;
@@ -127,7 +127,7 @@ void ForeignCheckpoint::find_run() {
   run_ = run_manifest_from_json(json, path_.string());
 }
 
-void ForeignCheckpoint::find_progress() {
+void ExternalCheckpoint::find_progress() {
   const auto count = [&](const std::string& name) -> std::optional<std::int64_t> {
     const auto found = number(name);
     if (!found) return std::nullopt;
@@ -145,12 +145,12 @@ void ForeignCheckpoint::find_progress() {
   if (const auto last = count("epoch_number")) epochs_done_ = *last + 1;
 }
 
-std::optional<std::size_t> ForeignCheckpoint::parameter(const std::string& name) const {
+std::optional<std::size_t> ExternalCheckpoint::parameter(const std::string& name) const {
   const auto found = tensor(model_prefix_ + name);
   return !found && name == kEmbedding ? tensor(model_prefix_ + std::string(kHead)) : found;
 }
 
-std::vector<std::string> ForeignCheckpoint::model_names() const {
+std::vector<std::string> ExternalCheckpoint::model_names() const {
   std::vector<std::string> names;
   for (auto it = tensors_.lower_bound(model_prefix_); it != tensors_.end(); ++it) {
     if (!it->first.starts_with(model_prefix_)) break;
@@ -159,13 +159,13 @@ std::vector<std::string> ForeignCheckpoint::model_names() const {
   return names;
 }
 
-std::optional<std::size_t> ForeignCheckpoint::tensor(const std::string& name) const {
+std::optional<std::size_t> ExternalCheckpoint::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return std::nullopt;
   return found->second;
 }
 
-nlohmann::json ForeignCheckpoint::value(std::size_t index) const {
+nlohmann::json ExternalCheckpoint::value(std::size_t index) const {
   const auto loaded = source_->value(index);
   // argparse.Namespace is its dict of attributes.
   const auto* arguments = loaded.value->object_of("argparse", "Namespace");
@@ -173,7 +173,7 @@ nlohmann::json ForeignCheckpoint::value(std::size_t index) const {
                         path_.string());
 }
 
-std::optional<double> ForeignCheckpoint::number(const std::string& name) const {
+std::optional<double> ExternalCheckpoint::number(const std::string& name) const {
   if (const auto found = values_.find(name); found != values_.end()) {
     const auto loaded = source_->value(found->second);
     if (const auto* integer = loaded.value->integer()) return static_cast<double>(*integer);
@@ -200,7 +200,7 @@ std::optional<double> ForeignCheckpoint::number(const std::string& name) const {
   }
 }
 
-std::optional<std::int64_t> ForeignCheckpoint::argument(const std::vector<std::string>& names) const {
+std::optional<std::int64_t> ExternalCheckpoint::argument(const std::vector<std::string>& names) const {
   nlohmann::json whole;  // `args` as one value
   if (const auto found = values_.find("args"); found != values_.end()) whole = value(found->second);
   for (const auto& name : names) {

@@ -17,10 +17,10 @@ namespace fsdp {
 
 /// A checkpoint open for reading: headers, names and a few numbers are in memory, no tensors.
 /// Names are compared without the parts that wrappers add (module, _fsdp_wrapped_module, _orig_mod, ...).
-class ForeignCheckpoint {
+class ExternalCheckpoint {
  public:
   /// \throws FormatError when it is no checkpoint, or holds neither minGPT nor Llama; IoError
-  explicit ForeignCheckpoint(const std::filesystem::path& path);
+  explicit ExternalCheckpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   const Source& source() const { return *source_; }

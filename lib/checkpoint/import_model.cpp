@@ -23,7 +23,7 @@ struct ShownSize {
 };
 
 /// The dim-th size of a two-dimensional parameter.
-ShownSize shown_by(const ForeignCheckpoint& checkpoint, const char* option, std::vector<std::string> arguments,
+ShownSize shown_by(const ExternalCheckpoint& checkpoint, const char* option, std::vector<std::string> arguments,
                    const std::string& parameter, std::size_t dim) {
   const auto index = checkpoint.parameter(parameter);
   if (!index) throw FormatError(checkpoint.path().string() + ": parameter '" + parameter + "' is missing");
@@ -48,7 +48,7 @@ std::int64_t block_of(const std::string& name) {
 }
 
 /// The last block, named by one of its tensors.
-ShownSize shown_blocks(const ForeignCheckpoint& checkpoint) {
+ShownSize shown_blocks(const ExternalCheckpoint& checkpoint) {
   ShownSize size{"num-layers", {"num_layers", "n_layer"}, 0, "", {}};
   for (const auto& name : checkpoint.model_names()) {
     const auto block = block_of(name);
@@ -64,7 +64,7 @@ ShownSize shown_blocks(const ForeignCheckpoint& checkpoint) {
 }
 
 /// Options win over `args`; either must agree with the tensor.
-void check(const ForeignCheckpoint& checkpoint, const ModelWish& wish, const ShownSize& size) {
+void check(const ExternalCheckpoint& checkpoint, const ModelWish& wish, const ShownSize& size) {
   const auto shows =
       fmt::format("'{}' has shape [{}], which means {}", size.tensor, fmt::join(size.shape, ", "), size.value);
   if (const auto given = wish.sizes.find(size.option); given != wish.sizes.end()) {
@@ -81,7 +81,7 @@ void check(const ForeignCheckpoint& checkpoint, const ModelWish& wish, const Sho
 
 }  // namespace
 
-ModelConfig foreign_model(const ForeignCheckpoint& checkpoint, const ModelWish& wish) {
+ModelConfig external_model(const ExternalCheckpoint& checkpoint, const ModelWish& wish) {
   if (wish.config) return *wish.config;
   std::error_code error;
   const auto& beside = checkpoint.source().info().directory;
@@ -120,7 +120,7 @@ ModelConfig foreign_model(const ForeignCheckpoint& checkpoint, const ModelWish& 
   return config;
 }
 
-std::vector<std::size_t> plan_parameters(const ForeignCheckpoint& checkpoint, const ModelConfig& config) {
+std::vector<std::size_t> plan_parameters(const ExternalCheckpoint& checkpoint, const ModelConfig& config) {
   const auto file = checkpoint.path().string();
   std::vector<std::size_t> plan;
   const auto check_fit = [&](std::size_t index, const Shape& shape) {

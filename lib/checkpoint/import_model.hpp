@@ -20,7 +20,7 @@ struct ModelWish {
 /// The model's sizes: from `wish.config`, or a config.json beside the weights, else from the shapes. The number of
 /// heads shows in no shape: it comes from the options or from the checkpoint's `args`. Both are checked against the
 /// shapes. \throws UsageError on an option that contradicts a tensor, or without any number of heads; FormatError
-ModelConfig foreign_model(const ForeignCheckpoint& checkpoint, const ModelWish& wish);
+ModelConfig external_model(const ExternalCheckpoint& checkpoint, const ModelWish& wish);
 
 /// Elements of tensor number `tensor`, from `first` on.
 struct TensorPlace {
@@ -29,7 +29,7 @@ struct TensorPlace {
 };
 
 /// AdamW state as a checkpoint has it; by index in parameter_table().
-struct ForeignOptimizer {
+struct ExternalOptimizer {
   bool found = false;
   std::vector<std::optional<TensorPlace>> exp_avg, exp_avg_sq;  ///< nothing: the parameter was frozen
   std::int64_t steps = 0;
@@ -38,10 +38,10 @@ struct ForeignOptimizer {
 
 /// The tensor of each parameter of `config`, checked to fit: names, shapes, types.
 /// \throws FormatError naming tensor, shape and what was expected
-std::vector<std::size_t> plan_parameters(const ForeignCheckpoint& checkpoint, const ModelConfig& config);
+std::vector<std::size_t> plan_parameters(const ExternalCheckpoint& checkpoint, const ModelConfig& config);
 
 /// State by parameter name (torch's FSDP and get_state_dict, nested or flattened) or by number
 /// (optimizer.state_dict()). \throws FormatError where state is there and does not fit
-ForeignOptimizer plan_optimizer_state(const ForeignCheckpoint& checkpoint, const ModelConfig& config);
+ExternalOptimizer plan_optimizer_state(const ExternalCheckpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace fsdp

@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kMoment = ".exp_avg";
+constexpr std::string_view kPhase = ".exp_avg";
 
 bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -23,7 +23,7 @@ struct StatePlaces {
   std::set<std::string> other_fields;  ///< such as momentum_buffer, where there is no exp_avg
 };
 
-StatePlaces find_state(const ForeignCheckpoint& checkpoint, const std::vector<ParameterSpec>& table) {
+StatePlaces find_state(const ExternalCheckpoint& checkpoint, const std::vector<ParameterSpec>& table) {
   constexpr std::string_view kState = "state.";
   std::set<std::string_view> names{"lm_head.weight"};
   for (const auto& spec : table) names.insert(spec.name);
@@ -38,7 +38,7 @@ StatePlaces find_state(const ForeignCheckpoint& checkpoint, const std::vector<Pa
       if (begin > last) continue;
       const auto owner = std::string_view(name).substr(begin, last - begin);
       if (!names.contains(owner) && !is_number(owner)) continue;
-      if (field != kMoment.substr(1)) {
+      if (field != kPhase.substr(1)) {
         if (field != "step") places.other_fields.insert(field);
         continue;
       }
@@ -51,7 +51,7 @@ StatePlaces find_state(const ForeignCheckpoint& checkpoint, const std::vector<Pa
 /// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
 class StateReader {
  public:
-  StateReader(const ForeignCheckpoint& checkpoint, ForeignOptimizer& result)
+  StateReader(const ExternalCheckpoint& checkpoint, ExternalOptimizer& result)
       : checkpoint_(checkpoint), result_(result) {}
 
   /// False when there is none. \param flat  the state of several parameters, one after the other
@@ -112,15 +112,15 @@ class StateReader {
 
   void remark(const std::string& text) { result_.remark += (result_.remark.empty() ? "" : "; ") + text; }
 
-  const ForeignCheckpoint& checkpoint_;
-  ForeignOptimizer& result_;
+  const ExternalCheckpoint& checkpoint_;
+  ExternalOptimizer& result_;
   std::set<std::int64_t> steps_;
   bool amsgrad_ = false;
 };
 
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
 /// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
-void take_by_number(StateReader& reader, const ForeignCheckpoint& checkpoint, const std::string& prefix,
+void take_by_number(StateReader& reader, const ExternalCheckpoint& checkpoint, const std::string& prefix,
                     const std::vector<ParameterSpec>& table, const ModelConfig& config) {
   const auto file = checkpoint.path().string();
   const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
@@ -162,9 +162,9 @@ void take_by_number(StateReader& reader, const ForeignCheckpoint& checkpoint, co
 
 }  // namespace
 
-ForeignOptimizer plan_optimizer_state(const ForeignCheckpoint& checkpoint, const ModelConfig& config) {
+ExternalOptimizer plan_optimizer_state(const ExternalCheckpoint& checkpoint, const ModelConfig& config) {
   const auto table = parameter_table(config);
-  ForeignOptimizer result;
+  ExternalOptimizer result;
   result.exp_avg.resize(table.size());
   result.exp_avg_sq.resize(table.size());
   const auto places = find_state(checkpoint, table);

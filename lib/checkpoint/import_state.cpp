@@ -72,8 +72,8 @@ void verify(ProcessGroup& world, const Source& source, const std::vector<ReadSum
   fail_together(world, problem);
 }
 
-void read_all(RowReader& reader, ModelRuntime& runtime, const ForeignCheckpoint& checkpoint, AdamW* optimizer,
-              const ForeignOptimizer& state) {
+void read_all(RowReader& reader, ModelRuntime& runtime, const ExternalCheckpoint& checkpoint, AdamW* optimizer,
+              const ExternalOptimizer& state) {
   const auto plan = plan_parameters(checkpoint, runtime.decoder().config);
   std::map<std::string, std::size_t> copies;  // parameters that the checkpoint holds a second time, under a tied name
   for (const auto& [alias, name] : tied_names(runtime.decoder().config)) {
@@ -109,8 +109,8 @@ void read_all(RowReader& reader, ModelRuntime& runtime, const ForeignCheckpoint&
 
 }  // namespace
 
-void load_foreign(ModelRuntime& runtime, const ForeignCheckpoint& checkpoint, AdamW* optimizer,
-                  const ForeignOptimizer& state) {
+void load_external(ModelRuntime& runtime, const ExternalCheckpoint& checkpoint, AdamW* optimizer,
+                   const ExternalOptimizer& state) {
   const at::NoGradGuard no_grad;
   RowReader reader(checkpoint.source());
   std::string problem;

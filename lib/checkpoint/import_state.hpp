@@ -12,7 +12,7 @@ namespace fsdp {
 /// read together is compared with the checkpoint's checksums, and all fail together. The caller publishes the masters.
 /// \param optimizer  null: parameters alone; otherwise `state` says where its state lies
 /// \throws FormatError naming file and tensor; a head that is not the token embedding is refused too
-void load_foreign(ModelRuntime& runtime, const ForeignCheckpoint& checkpoint, AdamW* optimizer,
-                  const ForeignOptimizer& state);
+void load_external(ModelRuntime& runtime, const ExternalCheckpoint& checkpoint, AdamW* optimizer,
+                   const ExternalOptimizer& state);
 
 }  // namespace fsdp

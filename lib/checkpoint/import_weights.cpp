@@ -102,7 +102,7 @@ void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::p
     model.read_rows(layout.name, range.first_row, range.num_rows, values);
     engine.master(i).narrow(0, 0, range.num_rows).copy_(values);
   }
-  engine.publish_parameters();
+  engine.sync_parameters();
 }
 
 }  // namespace fsdp

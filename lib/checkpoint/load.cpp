@@ -121,14 +121,14 @@ OpenedCheckpoint open_checkpoint(const std::filesystem::path& path, bool ours_on
   }
   if (ours_only) throw FormatError(path.string() + ": holds no run.json, so it is no checkpoint of this program");
   try {
-    opened.foreign = std::make_shared<const ForeignCheckpoint>(path);
+    opened.external = std::make_shared<const ExternalCheckpoint>(path);
   } catch (const FormatError& problem) {
     if (!std::filesystem::is_directory(path, error)) throw;
     const std::string what = problem.what();
     if (what.find("run.json") != std::string::npos) throw;
     throw FormatError(path.string() + ": holds no run.json of this program, and " + what);
   }
-  if (opened.foreign->run()) opened.manifest = *opened.foreign->run();
+  if (opened.external->run()) opened.manifest = *opened.external->run();
   return opened;
 }
 

@@ -24,9 +24,9 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
 
 /// A checkpoint of any program whose headers are sound.
 struct OpenedCheckpoint {
-  RunManifest manifest;                              ///< of a foreign checkpoint without foreign->run(): empty
-  std::shared_ptr<const ForeignCheckpoint> foreign;  ///< null: a directory of ours, with run.json
-  bool knows_run() const { return foreign == nullptr || foreign->run().has_value(); }
+  RunManifest manifest;                                ///< of a external checkpoint without external->run(): empty
+  std::shared_ptr<const ExternalCheckpoint> external;  ///< null: a directory of ours, with run.json
+  bool knows_run() const { return external == nullptr || external->run().has_value(); }
 };
 
 /// \param ours_only  it must be a directory of ours: whatever "latest" leads to

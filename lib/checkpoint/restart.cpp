@@ -46,7 +46,7 @@ void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& l
     try {
       auto opened = open_checkpoint(path, point.ours_only);
       point.manifest = std::move(opened.manifest);
-      point.foreign = std::move(opened.foreign);
+      point.external = std::move(opened.external);
     } catch (const Error& error) {
       problem = error.what();
       if (point.candidates.size() == 1) throw;
@@ -82,7 +82,7 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
   ModelConfig config;
   const auto& wish = options.model;
   if (restart && !restart->knows_run()) {
-    config = foreign_model(*restart->foreign, model_wish(wish));
+    config = external_model(*restart->external, model_wish(wish));
   } else if (restart) {
     config = restart->manifest.config;
   } else if (wish.model == "mingpt") {

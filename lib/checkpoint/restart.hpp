@@ -20,9 +20,9 @@ struct RestartPoint {
   std::vector<std::filesystem::path> candidates;  ///< best first; the rest is about the first usable one
   bool ours_only = false;                         ///< "latest" leads to checkpoints of this program only
   RunManifest manifest;
-  std::shared_ptr<const ForeignCheckpoint> foreign;  ///< a checkpoint without run.json, see open_checkpoint()
+  std::shared_ptr<const ExternalCheckpoint> external;  ///< a checkpoint without run.json, see open_checkpoint()
   /// The manifest's state and options are the checkpoint's.
-  bool knows_run() const { return foreign == nullptr || foreign->run().has_value(); }
+  bool knows_run() const { return external == nullptr || external->run().has_value(); }
 };
 
 /// Drops candidates until every rank can open the first one's manifest, and reads it. Collective; rank 0 says why.

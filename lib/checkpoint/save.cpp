@@ -24,7 +24,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 /// One tensor block to write; owns its copy.
 struct Block {
   std::string key;
-  DcpPath path;
+  StatePath path;
   Shape global_shape, offsets, sizes;
   at::Tensor data;
 };
@@ -32,7 +32,7 @@ struct Block {
 /// Everything one rank writes.
 struct Snapshot {
   std::vector<Block> blocks;
-  std::vector<std::pair<std::pair<std::string, DcpPath>, nlohmann::json>> values;
+  std::vector<std::pair<std::pair<std::string, StatePath>, nlohmann::json>> values;
 };
 
 /// By their exponents, in a loop that compilers turn into vectors.
@@ -89,7 +89,7 @@ Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
     const auto range = engine.range(i);
     Shape offsets(layout.shape.size(), 0);
     offsets[0] = range.first_row;
-    const auto add = [&](const std::string& key, DcpPath path, const at::Tensor& tensor) {
+    const auto add = [&](const std::string& key, StatePath path, const at::Tensor& tensor) {
       if (range.num_rows == 0) return;
       auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
       copy.copy_(tensor.narrow(0, 0, range.num_rows));
@@ -128,7 +128,7 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW
                                 {"params", names}};
     for (const auto& [field, value] : fields.items()) {
       snapshot.values.push_back({{fmt::format("optim.param_groups.{}.{}", group, field),
-                                  DcpPath{"optim", "param_groups", std::int64_t{group}, field}},
+                                  StatePath{"optim", "param_groups", std::int64_t{group}, field}},
                                  value});
     }
   }
@@ -136,7 +136,7 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW
 
 /// Python values below "run", leaf by leaf as PyTorch stores nested state: they outlive a conversion, run.json does
 /// not.
-void add_run_values(Snapshot& snapshot, const std::string& key, const DcpPath& path, const nlohmann::json& value) {
+void add_run_values(Snapshot& snapshot, const std::string& key, const StatePath& path, const nlohmann::json& value) {
   if (!value.is_object()) {
     snapshot.values.push_back({{key, path}, value});
     return;

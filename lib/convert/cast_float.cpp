@@ -44,7 +44,7 @@ FloatFormat format_of(DType dtype) {
 }
 
 /// The bits of the double of the same value. A NaN keeps the upper bits of its payload.
-std::uint64_t widen(const FloatFormat& format, std::uint64_t bits) {
+std::uint64_t upcast(const FloatFormat& format, std::uint64_t bits) {
   if (format.mantissa_bits == 52) return bits;
   const auto magnitude = bits & format.all_ones();
   const auto sign = (bits >> format.sign_shift() & 1) << 63;
@@ -150,7 +150,7 @@ void look_up(const std::vector<std::byte>& table, std::size_t size, std::span<co
 }  // namespace
 
 double float_to_double(DType dtype, std::span<const std::byte> element) {
-  return std::bit_cast<double>(widen(format_of(dtype), load_bits(element.data(), dtype_size_bytes(dtype))));
+  return std::bit_cast<double>(upcast(format_of(dtype), load_bits(element.data(), dtype_size_bytes(dtype))));
 }
 
 FloatConverter::FloatConverter(DType from, DType to) : from_(from), to_(to) {
@@ -160,7 +160,7 @@ FloatConverter::FloatConverter(DType from, DType to) : from_(from), to_(to) {
   const std::size_t values = std::size_t{1} << (8 * in_size);
   table_.resize(values * out_size);
   for (std::size_t i = 0; i < values; ++i) {
-    const auto bits = narrow(out, widen(in, i));
+    const auto bits = narrow(out, upcast(in, i));
     std::memcpy(table_.data() + i * out_size, &bits, out_size);
   }
 }
@@ -188,7 +188,7 @@ void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte>
   } else {
     const auto source = format_of(from_), target = format_of(to_);
     for (std::size_t i = 0; i < in.size() / in_size; ++i) {
-      const auto bits = narrow(target, widen(source, load_bits(in.data() + i * in_size, in_size)));
+      const auto bits = narrow(target, upcast(source, load_bits(in.data() + i * in_size, in_size)));
       std::memcpy(out.data() + i * out_size, &bits, out_size);
     }
   }

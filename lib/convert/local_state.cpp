@@ -55,7 +55,7 @@ ParameterShapes resolve_ties(const UnFlattenOptions& options) {
 }
 
 /// The place of a parameter in the nested dict: that of its unit's flat parameter with the name exchanged.
-DcpPath path_beside(const SourceTensor& flat, const std::string& module, const std::string& full_name) {
+StatePath path_beside(const SourceTensor& flat, const std::string& module, const std::string& full_name) {
   auto path = flat.path;
   auto* last = path.empty() ? nullptr : std::get_if<std::string>(&path.back());
   if (last == nullptr || !flat.name.ends_with(*last)) return {full_name};

@@ -52,7 +52,7 @@ class Renamer {
     }
   }
 
-  void apply(std::string& name, DcpPath& path) const {
+  void apply(std::string& name, StatePath& path) const {
     if (rules_.empty()) return;
     if (name.size() > kLongestName) {
       throw UsageError("--rename: the name \"" + name.substr(0, 64) + "...\" is longer than " +
@@ -62,7 +62,7 @@ class Renamer {
     for (const auto& [pattern, replacement] : rules_) renamed = std::regex_replace(renamed, pattern, replacement);
     if (renamed == name) return;
     // The containers that both names share stay.
-    DcpPath kept;
+    StatePath kept;
     std::size_t length = 0;
     for (std::size_t i = 0; i + 1 < path.size(); ++i) {
       const auto* text = std::get_if<std::string>(&path[i]);

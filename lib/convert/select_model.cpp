@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 20> kOther{"optim",
                                                   "scaler"};
 
 /// The first element of a nested path; null when there is no nesting.
-const std::string* container_of(const DcpPath& path) {
+const std::string* container_of(const StatePath& path) {
   return path.size() > 1 ? std::get_if<std::string>(&path.front()) : nullptr;
 }
 
@@ -81,7 +81,7 @@ ModelPart model_part(const Source& source) {
   return part;
 }
 
-void strip_prefix(const std::string& prefix, std::string& name, DcpPath& path) {
+void strip_prefix(const std::string& prefix, std::string& name, StatePath& path) {
   if (prefix.empty() || !name.starts_with(prefix)) return;
   name.erase(0, prefix.size());
   const auto* container = container_of(path);

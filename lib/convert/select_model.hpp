@@ -18,6 +18,6 @@ struct ModelPart {
 ModelPart model_part(const Source& source);
 
 /// `name` and `path` without the model part's prefix.
-void strip_prefix(const std::string& prefix, std::string& name, DcpPath& path);
+void strip_prefix(const std::string& prefix, std::string& name, StatePath& path);
 
 }  // namespace fsdp

@@ -60,11 +60,11 @@ void add_losses(const MicroBatch& batch, const std::vector<std::int64_t>& rows, 
 
 }  // namespace
 
-Evaluation evaluate_rows(ModelRuntime& runtime, const BatchReader& reader, std::int64_t rows_per_micro_batch) {
+Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size) {
   const auto start = std::chrono::steady_clock::now();
   auto& world = runtime.world();
   std::array<double, 2> sums{0.0, 0.0};  // loss, tokens
-  const auto per_round = rows_per_micro_batch * world.size();
+  const auto per_round = micro_batch_size * world.size();
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
     const auto loss = runtime.engine().evaluate(reader.read(rows, {}, runtime.device()));
@@ -81,7 +81,7 @@ Evaluation evaluate_rows(ModelRuntime& runtime, const BatchReader& reader, std::
   return result;
 }
 
-RowScores score_rows(ModelRuntime& runtime, const BatchReader& reader, const ScoreOptions& options,
+RowScores score_rows(ModelRuntime& runtime, const DataLoader& reader, const ScoreOptions& options,
                      const std::function<void(std::int64_t rows_done)>& progress) {
   auto& world = runtime.world();
   RowScores scores;
@@ -89,7 +89,7 @@ RowScores score_rows(ModelRuntime& runtime, const BatchReader& reader, const Sco
   scores.nats.resize(size);
   scores.tokens.resize(size);
   if (options.tokenizer != nullptr) scores.bytes.resize(size);
-  const auto per_round = options.rows_per_micro_batch * world.size();
+  const auto per_round = options.micro_batch_size * world.size();
   for (std::int64_t first = 0; first < options.rows; first += per_round) {
     const auto count = std::min(per_round, options.rows - first);
     const auto rows = rows_of_rank(world, first, count);

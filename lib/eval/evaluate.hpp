@@ -20,7 +20,7 @@ struct Evaluation {
 
 /// Every row once, whatever the world and batch size: rows go to the ranks in turn, the last ones may get none.
 /// Collective; the same result on every rank.
-Evaluation evaluate_rows(ModelRuntime& runtime, const BatchReader& reader, std::int64_t rows_per_micro_batch);
+Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size);
 
 /// The same row by row, so that an error can be told.
 struct RowScores {
@@ -30,13 +30,13 @@ struct RowScores {
 };
 
 struct ScoreOptions {
-  std::int64_t rows = 0;                  ///< the first ones of the file
-  std::int64_t rows_per_micro_batch = 1;  ///< on one rank
-  const Tokenizer* tokenizer = nullptr;   ///< whose ids the file holds; null: no bytes
+  std::int64_t rows = 0;                 ///< the first ones of the file
+  std::int64_t micro_batch_size = 1;     ///< on one rank
+  const Tokenizer* tokenizer = nullptr;  ///< whose ids the file holds; null: no bytes
 };
 
 /// Collective; the same result on every rank. \param progress  called on every rank with the rows done
-RowScores score_rows(ModelRuntime& runtime, const BatchReader& reader, const ScoreOptions& options,
+RowScores score_rows(ModelRuntime& runtime, const DataLoader& reader, const ScoreOptions& options,
                      const std::function<void(std::int64_t rows_done)>& progress);
 
 }  // namespace fsdp

@@ -31,13 +31,13 @@ at::Tensor forward(ModelRuntime& runtime, std::span<const std::int32_t> ids, std
   const auto& decoder = runtime.decoder();
   const auto batch = one_sequence(ids, cached, runtime.device());
   at::Tensor x_ND;
-  engine.with_stage_parameters(0, [&](StageParams p) { x_ND = decoder.stages[0]->forward(p, batch, {}, nullptr); });
+  engine.with_layer_parameters(0, [&](LayerParams p) { x_ND = decoder.layers[0]->forward(p, batch, {}, nullptr); });
   for (std::size_t b = 0; b < caches.size(); ++b) {
-    engine.with_stage_parameters(
-        b + 1, [&](StageParams p) { x_ND = decoder.decode_block(static_cast<int>(b), p, x_ND, caches[b], cached); });
+    engine.with_layer_parameters(
+        b + 1, [&](LayerParams p) { x_ND = decoder.decode_block(static_cast<int>(b), p, x_ND, caches[b], cached); });
   }
   at::Tensor logits;
-  engine.with_stage_parameters(caches.size() + 1, [&](StageParams p) { logits = decoder.last_logits(p, x_ND); });
+  engine.with_layer_parameters(caches.size() + 1, [&](LayerParams p) { logits = decoder.last_logits(p, x_ND); });
   return logits.reshape({-1}).to(at::kCPU).contiguous();
 }
 

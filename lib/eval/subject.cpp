@@ -27,7 +27,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
     return subject;
   }
   const auto opened = open_checkpoint(path, false);
-  subject.foreign = opened.foreign;
+  subject.external = opened.external;
   if (opened.knows_run()) {
     subject.config = opened.manifest.config;
     const auto& data = opened.manifest.data;
@@ -36,7 +36,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   }
   ModelWish wish;
   if (!model_config.empty()) wish.config = read_model_config(model_config);
-  subject.config = foreign_model(*opened.foreign, wish);
+  subject.config = external_model(*opened.external, wish);
   return subject;
 }
 
@@ -79,8 +79,8 @@ void load_subject(ModelRuntime& runtime, const EvaluationSubject& subject) {
     load_safetensors_parameters(runtime, subject.path);
     return;
   }
-  if (subject.foreign != nullptr) {
-    load_foreign(runtime, *subject.foreign, nullptr, {});
+  if (subject.external != nullptr) {
+    load_external(runtime, *subject.external, nullptr, {});
   } else {
     std::string problem;
     try {
@@ -90,7 +90,7 @@ void load_subject(ModelRuntime& runtime, const EvaluationSubject& subject) {
     }
     fail_together(runtime.world(), problem);
   }
-  runtime.engine().publish_parameters();
+  runtime.engine().sync_parameters();
 }
 
 }  // namespace fsdp

@@ -13,12 +13,12 @@ namespace fsdp {
 
 struct EvaluationSubject {
   std::filesystem::path path;
-  ModelConfig config;                                ///< without dropout
-  std::shared_ptr<const ForeignCheckpoint> foreign;  ///< null: ours, or a directory of weights
-  bool weights = false;                              ///< a directory with config.json and safetensors
-  std::string tokenizer_name;                        ///< "gpt2" or a directory; empty: none is known
-  std::string tokenizer_remark;                      ///< why none is, where there is something to say
-  std::shared_ptr<const Tokenizer> tokenizer;        ///< null until open_subject_tokenizer()
+  ModelConfig config;                                  ///< without dropout
+  std::shared_ptr<const ExternalCheckpoint> external;  ///< null: ours, or a directory of weights
+  bool weights = false;                                ///< a directory with config.json and safetensors
+  std::string tokenizer_name;                          ///< "gpt2" or a directory; empty: none is known
+  std::string tokenizer_remark;                        ///< why none is, where there is something to say
+  std::shared_ptr<const Tokenizer> tokenizer;          ///< null until open_subject_tokenizer()
 };
 
 /// Reads what the checkpoint says, no weights.

@@ -21,12 +21,12 @@
 namespace fsdp {
 
 /// Where a flattened key lies in the nested dict it came from; integers are list positions. Torch's `planner_data`.
-using DcpPath = std::vector<std::variant<std::string, std::int64_t>>;
+using StatePath = std::vector<std::variant<std::string, std::int64_t>>;
 
 /// Where one tensor block or one value was written; what ranks send to the rank that writes `.metadata`.
 struct DcpItem {
   std::string key;
-  DcpPath path;
+  StatePath path;
   bool is_tensor = false;
   DType dtype = DType::f32;  ///< tensors only, like the three shapes
   Shape global_shape, offsets, sizes;
@@ -44,10 +44,10 @@ class DcpShardWriter {
   DcpShardWriter& operator=(const DcpShardWriter&) = delete;
 
   /// A python value: torch.load gives it back as None, bool, int, float, str, list or dict.
-  void add_value(const std::string& key, DcpPath path, const nlohmann::json& value);
+  void add_value(const std::string& key, StatePath path, const nlohmann::json& value);
   /// A block of the tensor `record.name`; `record.data` is read during the call only.
   /// \throws UsageError when the block lies outside its tensor or `data` has the wrong length
-  void add_tensor(const ShardRecord& record, DcpPath path);
+  void add_tensor(const ShardRecord& record, StatePath path);
   /// Syncs and closes the file; must be called once, after the last item. \throws IoError on a full disk
   std::vector<DcpItem> finish();
 
@@ -96,9 +96,9 @@ struct DcpValue {
 struct DcpMetadata {
   std::map<std::string, DcpTensor> tensors;
   std::map<std::string, DcpValue> values;
-  std::optional<std::map<std::string, DcpPath>> paths;  ///< absent in checkpoints of torch 1.13
-  std::vector<std::string> keys;                        ///< of tensors and values, in the file's order
-  std::string producer;                                 ///< what wrote it, as far as the classes tell
+  std::optional<std::map<std::string, StatePath>> paths;  ///< absent in checkpoints of torch 1.13
+  std::vector<std::string> keys;                          ///< of tensors and values, in the file's order
+  std::string producer;                                   ///< what wrote it, as far as the classes tell
 };
 
 /// Which checkpoints read_dcp_metadata() takes.
@@ -122,7 +122,7 @@ class DcpReader {
   const std::map<std::string, DcpTensor>& tensors() const { return metadata_.tensors; }
   std::vector<std::string> value_keys() const;
   /// Null when the checkpoint has no paths (torch 1.13) or none for this key.
-  const DcpPath* path(const std::string& key) const;
+  const StatePath* path(const std::string& key) const;
 
   /// The value of a non-tensor key; tuples and sets become arrays, integer dict keys become strings.
   /// \throws FormatError when the file is damaged or holds something JSON cannot say; UsageError on an unknown key

@@ -252,7 +252,7 @@ class MetadataParser {
     auto& paths = metadata_.paths.emplace();
     for (const auto& [key, value] : entries.items) {
       if (value->tuple() == nullptr) fail(*value, "a path was expected, found " + describe(*value));
-      DcpPath path;
+      StatePath path;
       for (const auto part : value->tuple()->items) {
         if (part->string() != nullptr) {
           path.emplace_back(std::string(part->string()->text));

@@ -148,7 +148,7 @@ class MetadataWriter {
     pickle_.build();
   }
 
-  void write_path(const std::string& key, const DcpPath& path) {
+  void write_path(const std::string& key, const StatePath& path) {
     pickle_.string(key);
     pickle_.mark();
     if (path.empty()) pickle_.string(key);  // a key at the top level

@@ -100,7 +100,7 @@ std::vector<std::string> DcpReader::value_keys() const {
   return keys;
 }
 
-const DcpPath* DcpReader::path(const std::string& key) const {
+const StatePath* DcpReader::path(const std::string& key) const {
   if (!metadata_.paths) return nullptr;
   const auto found = metadata_.paths->find(key);
   return found != metadata_.paths->end() ? &found->second : nullptr;

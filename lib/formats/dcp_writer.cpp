@@ -83,7 +83,7 @@ struct DcpShardWriter::Impl {
   Impl(const std::filesystem::path& directory, std::string file_name)
       : file(std::move(file_name)), sink(directory / file) {}
 
-  DcpItem& add(std::string key, DcpPath path, std::uint64_t offset_bytes) {
+  DcpItem& add(std::string key, StatePath path, std::uint64_t offset_bytes) {
     if (finished) throw std::logic_error("DcpShardWriter: add after finish");
     auto& item = items.emplace_back();
     item.key = std::move(key);
@@ -104,13 +104,13 @@ DcpShardWriter::DcpShardWriter(const std::filesystem::path& directory, int rank)
     : impl_(std::make_unique<Impl>(directory, "__" + std::to_string(rank) + "_0.distcp")) {}
 DcpShardWriter::~DcpShardWriter() = default;
 
-void DcpShardWriter::add_value(const std::string& key, DcpPath path, const nlohmann::json& value) {
+void DcpShardWriter::add_value(const std::string& key, StatePath path, const nlohmann::json& value) {
   const auto begin = impl_->sink.position();
   write_value_blob(impl_->sink, value);
   impl_->add(key, std::move(path), begin);
 }
 
-void DcpShardWriter::add_tensor(const ShardRecord& record, DcpPath path) {
+void DcpShardWriter::add_tensor(const ShardRecord& record, StatePath path) {
   if (!block_is_inside({record.offsets, record.sizes}, record.global_shape) ||
       static_cast<std::uint64_t>(num_elements(record.sizes)) * dtype_size_bytes(record.dtype) != record.data.size()) {
     throw UsageError("tensor \"" + record.name + "\": the block to save does not fit its tensor or its data");

@@ -36,17 +36,17 @@ struct Engine::Run {
   MicroBatchPlace place;
   double grad_scale = 0;
   bool training = false;
-  at::Tensor x_ND;                 ///< activation between stages
-  at::Tensor grad_ND;              ///< gradient between stages
-  std::vector<at::Tensor> inputs;  ///< of checkpointed stages
-  std::vector<std::unique_ptr<StageState>> states;
-  StageLoss loss;
-  const HeadBody* head = nullptr;  ///< instead of the loss stage
+  at::Tensor x_ND;                 ///< activation between layers
+  at::Tensor grad_ND;              ///< gradient between layers
+  std::vector<at::Tensor> inputs;  ///< of checkpointed layers
+  std::vector<std::unique_ptr<LayerState>> states;
+  LossSum loss;
+  const HeadBody* head = nullptr;  ///< instead of the loss layer
 };
 
 Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(input), policy_(policy) {
-  if (input_.mesh == nullptr || input_.loss == nullptr || input_.stages.empty()) {
-    throw std::logic_error("an engine needs stages, a loss and a mesh");
+  if (input_.mesh == nullptr || input_.loss == nullptr || input_.layers.empty()) {
+    throw std::logic_error("an engine needs layers, a loss and a mesh");
   }
   const at::NoGradGuard no_grad;
   // Alone on the shard axis the full gradient is the shard: reducing more often would save nothing.
@@ -54,11 +54,11 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   build_units();
   build_gradients();
   int block = 0;
-  for (const auto* stage : input_.stages) {
-    stage_unit_.push_back(unit_index_[static_cast<std::size_t>(stage->parameters().front())]);
-    const bool chosen = stage->is_block() && policy_.checkpoint_every > 0 && block % policy_.checkpoint_every == 0;
+  for (const auto* layer : input_.layers) {
+    layer_unit_.push_back(unit_index_[static_cast<std::size_t>(layer->parameters().front())]);
+    const bool chosen = layer->is_block() && policy_.checkpoint_every > 0 && block % policy_.checkpoint_every == 0;
     checkpointed_.push_back(chosen);
-    if (stage->is_block()) ++block;
+    if (layer->is_block()) ++block;
   }
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
 }
@@ -153,9 +153,9 @@ at::Tensor Engine::gradient(std::size_t param) {
   return grads.shard(static_cast<std::size_t>(slot_index_[param]));
 }
 
-void Engine::publish_parameters() {
+void Engine::sync_parameters() {
   const at::NoGradGuard no_grad;
-  if (simulating()) begin_moment("publish parameters");
+  if (simulating()) begin_phase("publish parameters");
   for (auto& unit : units_) {
     const TraceRecorder::Scope scope(trace_, "publish " + unit->name, "optimizer");
     for (std::size_t i = 0; i < unit->masters.size(); ++i) {
@@ -186,9 +186,9 @@ std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
   return slots;
 }
 
-std::vector<Event> Engine::plan(bool training, MicroBatchPlace place) {
+std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
   ScheduleInput input;
-  input.stage_unit = stage_unit_;
+  input.layer_unit = layer_unit_;
   input.checkpointed = checkpointed_;
   input.loss_unit = loss_unit_;
   input.training = training;
@@ -198,37 +198,37 @@ std::vector<Event> Engine::plan(bool training, MicroBatchPlace place) {
   return make_schedule(input, policy_);
 }
 
-StageLoss Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
   for (auto& unit : units_) unit->grads->prepare();
   last_schedule_ = plan(true, place);
   Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
   return run(last_schedule_, state);
 }
 
-StageLoss Engine::evaluate(const MicroBatch& batch) {
+LossSum Engine::evaluate(const MicroBatch& batch) {
   Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}};
   return run(plan(false, {}), state);
 }
 
-StageLoss Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
+LossSum Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
   Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}, &head};
   return run(plan(false, {}), state);
 }
 
-StageLoss Engine::run(const std::vector<Event>& events, Run& state) {
+LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   const at::NoGradGuard no_grad;
-  state.inputs.resize(input_.stages.size());
-  state.states.resize(input_.stages.size());
-  for (const auto& event : events) execute(event, state);
+  state.inputs.resize(input_.layers.size());
+  state.states.resize(input_.layers.size());
+  for (const auto& action : actions) execute(action, state);
   return state.loss;
 }
 
-void Engine::start_gather(Unit& unit) {
+void Engine::unshard(Unit& unit) {
   if (input_.mesh->shard->size() > 1) {
     ++counts_.shard.all_gathers;
     counts_.shard.bytes += unit.gather_bytes;
   }
-  unit.gathered->start_gather();
+  unit.gathered->unshard();
 }
 
 void Engine::finish_reduce(Unit& unit, const Run& state) {
@@ -245,66 +245,66 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
   counts_.replicate.bytes += unit.shard_bytes;
 }
 
-std::string Engine::describe(const Event& event) const {
-  const auto index = static_cast<std::size_t>(event.index);
-  switch (event.kind) {
-    case EventKind::forward:
-      return "forward " + input_.stages[index]->name();
-    case EventKind::recompute:
-      return "recompute " + input_.stages[index]->name();
-    case EventKind::backward:
-      return "backward " + input_.stages[index]->name();
-    case EventKind::loss:
+std::string Engine::describe(const Action& action) const {
+  const auto index = static_cast<std::size_t>(action.index);
+  switch (action.kind) {
+    case ActionKind::forward:
+      return "forward " + input_.layers[index]->name();
+    case ActionKind::recompute:
+      return "recompute " + input_.layers[index]->name();
+    case ActionKind::backward:
+      return "backward " + input_.layers[index]->name();
+    case ActionKind::loss:
       return "head and loss";
-    case EventKind::start_gather:
-    case EventKind::finish_gather:
+    case ActionKind::unshard:
+    case ActionKind::wait_for_unshard:
       return "gather " + units_[index]->name;
-    case EventKind::release:
+    case ActionKind::reshard:
       return "release " + units_[index]->name;
-    case EventKind::start_reduce:
-    case EventKind::finish_reduce:
+    case ActionKind::start_reduce:
+    case ActionKind::finish_reduce:
       return "reduce " + units_[index]->name;
   }
   return "?";
 }
 
-void Engine::execute(const Event& event, Run& state) {
-  const auto index = static_cast<std::size_t>(event.index);
-  if (simulating()) begin_moment(describe(event));
+void Engine::execute(const Action& action, Run& state) {
+  const auto index = static_cast<std::size_t>(action.index);
+  if (simulating()) begin_phase(describe(action));
   // A rank without rows takes part in the collectives and computes nothing.
   const bool empty = state.batch.rows == 0;
-  switch (event.kind) {
-    case EventKind::start_gather: {
-      start_gather(*units_[index]);
+  switch (action.kind) {
+    case ActionKind::unshard: {
+      unshard(*units_[index]);
       return;
     }
-    case EventKind::finish_gather: {
+    case ActionKind::wait_for_unshard: {
       const TraceRecorder::Scope scope(trace_, "gather " + units_[index]->name, "collective");
-      units_[index]->gathered->finish_gather();
+      units_[index]->gathered->wait_for_unshard();
       units_[index]->is_gathered = true;
       return;
     }
-    case EventKind::release: {
-      units_[index]->gathered->release();
+    case ActionKind::reshard: {
+      units_[index]->gathered->reshard();
       units_[index]->is_gathered = false;
       return;
     }
-    case EventKind::forward:
-    case EventKind::recompute:
-      if (!empty) run_forward(index, event.kind == EventKind::recompute, state);
+    case ActionKind::forward:
+    case ActionKind::recompute:
+      if (!empty) run_forward(index, action.kind == ActionKind::recompute, state);
       return;
-    case EventKind::loss:
+    case ActionKind::loss:
       if (!empty) run_loss(state);
       return;
-    case EventKind::backward:
+    case ActionKind::backward:
       if (!empty) run_backward(index, state);
       return;
-    case EventKind::start_reduce: {
+    case ActionKind::start_reduce: {
       units_[index]->grads->begin();  // for ranks that wrote nothing
       units_[index]->grads->start_reduce(policy_.reduce_every_micro_batch && !state.place.first);
       return;
     }
-    case EventKind::finish_reduce: {
+    case ActionKind::finish_reduce: {
       const TraceRecorder::Scope scope(trace_, "reduce " + units_[index]->name, "collective");
       finish_reduce(*units_[index], state);
       return;
@@ -313,17 +313,17 @@ void Engine::execute(const Event& event, Run& state) {
 }
 
 void Engine::run_forward(std::size_t index, bool again, Run& state) {
-  auto& stage = *input_.stages[index];
-  const TraceRecorder::Scope scope(trace_, "forward " + stage.name(), "compute");
-  const auto params = full_parameters(stage.parameters());
+  auto& layer = *input_.layers[index];
+  const TraceRecorder::Scope scope(trace_, "forward " + layer.name(), "compute");
+  const auto params = full_parameters(layer.parameters());
   if (again) {
-    stage.forward(params, state.batch, state.inputs[index], &state.states[index]);
+    layer.forward(params, state.batch, state.inputs[index], &state.states[index]);
     state.inputs[index].reset();
     return;
   }
   const bool keep = state.training && !checkpointed_[index];
   if (state.training && checkpointed_[index]) state.inputs[index] = state.x_ND;
-  state.x_ND = stage.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
+  state.x_ND = layer.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
 }
 
 void Engine::run_loss(Run& state) {
@@ -340,31 +340,31 @@ void Engine::run_loss(Run& state) {
 }
 
 void Engine::run_backward(std::size_t index, Run& state) {
-  auto& stage = *input_.stages[index];
-  const TraceRecorder::Scope scope(trace_, "backward " + stage.name(), "compute");
-  const auto params = full_parameters(stage.parameters());
-  const auto slots = grad_slots(stage.parameters());
-  state.grad_ND = stage.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
+  auto& layer = *input_.layers[index];
+  const TraceRecorder::Scope scope(trace_, "backward " + layer.name(), "compute");
+  const auto params = full_parameters(layer.parameters());
+  const auto slots = grad_slots(layer.parameters());
+  state.grad_ND = layer.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
 }
 
-void Engine::with_stage_parameters(std::size_t stage, const std::function<void(StageParams)>& body) {
+void Engine::with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body) {
   const at::NoGradGuard no_grad;
-  const bool is_loss = stage == input_.stages.size();
-  const auto& params = is_loss ? input_.loss->parameters() : input_.stages[stage]->parameters();
+  const bool is_loss = layer == input_.layers.size();
+  const auto& params = is_loss ? input_.loss->parameters() : input_.layers[layer]->parameters();
   auto& unit = unit_of(params.front());
   const bool was_gathered = unit.is_gathered;
   if (!was_gathered) {
-    start_gather(unit);
-    unit.gathered->finish_gather();
+    unshard(unit);
+    unit.gathered->wait_for_unshard();
   }
   body(full_parameters(params));
-  if (!was_gathered) unit.gathered->release();
+  if (!was_gathered) unit.gathered->reshard();
 }
 
 double Engine::gradient_norm() {
   const at::NoGradGuard no_grad;
   const TraceRecorder::Scope scope(trace_, "gradient norm", "collective");
-  if (simulating()) begin_moment("gradient norm");
+  if (simulating()) begin_phase("gradient norm");
   double squares = 0;
   at::Tensor on_device;  // summed there and fetched once: each item() would stop the device
   for (std::size_t param = 0; param < num_parameters(); ++param) {

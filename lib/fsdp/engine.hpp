@@ -1,8 +1,8 @@
 #pragma once
-// Fully sharded data parallel training of a list of stages: runs the schedule, owns shards and gradients.
+// Fully sharded data parallel training of a list of layers: runs the schedule, owns shards and gradients.
 //
-// The engine knows no model and no file. It is built from stages, parameter layouts and units; the caller fills the
-// float32 masters, calls publish_parameters(), and then runs micro-batches and its optimizer on shards.
+// The engine knows no model and no file. It is built from layers, parameter layouts and units; the caller fills the
+// float32 masters, calls sync_parameters(), and then runs micro-batches and its optimizer on shards.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -18,14 +18,14 @@
 #include "lib/fsdp/trace.hpp"
 #include "lib/fsdp/unit_grads.hpp"
 #include "lib/fsdp/unit_params.hpp"
-#include "lib/tensor/stage.hpp"
+#include "lib/tensor/layer.hpp"
 
 namespace fsdp {
 
 /// The model and where it runs. Everything referred to must outlive the engine.
 struct EngineInput {
-  std::vector<Stage*> stages;
-  LossStage* loss = nullptr;
+  std::vector<Layer*> layers;
+  LossLayer* loss = nullptr;
   std::vector<ParamLayout> parameters;  ///< by index in the model's table
   std::vector<std::vector<int>> units;  ///< parameter indices; see make_units()
   at::Device device = at::kCPU;
@@ -36,8 +36,8 @@ struct EngineInput {
   int accumulation_steps = 1;                          ///< micro-batches per optimizer step
 };
 
-/// What a forward pass ends in instead of the loss stage: its gathered parameters and the last stage's output.
-using HeadBody = std::function<StageLoss(StageParams params, const at::Tensor& x_ND)>;
+/// What a forward pass ends in instead of the loss layer: its gathered parameters and the last layer's output.
+using HeadBody = std::function<LossSum(LayerParams params, const at::Tensor& x_ND)>;
 
 /// Position of a micro-batch in its optimizer step.
 struct MicroBatchPlace {
@@ -58,24 +58,24 @@ class Engine {
   /// float32 gradient of the same rows, complete after the last micro-batch of a step.
   at::Tensor gradient(std::size_t param);
   /// Makes changed masters visible to the next gather of every rank. Collective.
-  void publish_parameters();
+  void sync_parameters();
 
   /// Forward and backward of grad_scale * (sum of token losses). Gradients of the micro-batches of a step add up.
-  StageLoss forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
+  LossSum forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
   /// Forward only.
-  StageLoss evaluate(const MicroBatch& batch);
-  /// Forward only, with `head` in place of the loss stage; it is not called on a rank without rows.
-  StageLoss evaluate(const MicroBatch& batch, const HeadBody& head);
-  /// Runs body with the gathered parameters of a stage (index stages.size(): the loss). Collective. For generation.
-  void with_stage_parameters(std::size_t stage, const std::function<void(StageParams)>& body);
+  LossSum evaluate(const MicroBatch& batch);
+  /// Forward only, with `head` in place of the loss layer; it is not called on a rank without rows.
+  LossSum evaluate(const MicroBatch& batch, const HeadBody& head);
+  /// Runs body with the gathered parameters of a layer (index layers.size(): the loss). Collective. For generation.
+  void with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body);
 
   /// Global L2 norm of the gradients, summed in float64; inf or NaN when any element is. Collective.
   double gradient_norm();
 
   const CommCounts& counts() const { return counts_; }
   TraceRecorder& trace() { return trace_; }
-  /// The events of the last training micro-batch.
-  const std::vector<Event>& last_schedule() const { return last_schedule_; }
+  /// The actions of the last training micro-batch.
+  const std::vector<Action>& last_schedule() const { return last_schedule_; }
   /// True when this engine's shard axis works in shared memory.
   bool uses_peer_memory() const { return peer_memory_; }
 
@@ -87,29 +87,29 @@ class Engine {
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
   void build_units();
   void build_gradients();
-  StageLoss run(const std::vector<Event>& events, Run& run);
-  void execute(const Event& event, Run& run);
+  LossSum run(const std::vector<Action>& actions, Run& run);
+  void execute(const Action& action, Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
   void run_loss(Run& run);
   void run_backward(std::size_t index, Run& run);
-  std::string describe(const Event& event) const;
-  void start_gather(Unit& unit);
+  std::string describe(const Action& action) const;
+  void unshard(Unit& unit);
   void finish_reduce(Unit& unit, const Run& run);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
-  std::vector<Event> plan(bool training, MicroBatchPlace place);
+  std::vector<Action> plan(bool training, MicroBatchPlace place);
 
   EngineInput input_;
   EnginePolicy policy_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> unit_index_;  ///< by parameter
   std::vector<int> slot_index_;  ///< by parameter: place within its unit
-  std::vector<int> stage_unit_;
+  std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
   bool peer_memory_ = false;
   CommCounts counts_;
   TraceRecorder trace_;
-  std::vector<Event> last_schedule_;
+  std::vector<Action> last_schedule_;
 };
 
 }  // namespace fsdp

@@ -6,16 +6,16 @@ namespace fsdp {
 namespace {
 
 /// Units in the order in which one direction needs them, each run of equal units once.
-std::vector<int> unit_order(const std::vector<int>& stage_unit, int loss_unit, bool backward) {
+std::vector<int> unit_order(const std::vector<int>& layer_unit, int loss_unit, bool backward) {
   std::vector<int> order;
   const auto add = [&](int unit) {
     if (order.empty() || order.back() != unit) order.push_back(unit);
   };
   if (backward) {
     add(loss_unit);
-    for (auto it = stage_unit.rbegin(); it != stage_unit.rend(); ++it) add(*it);
+    for (auto it = layer_unit.rbegin(); it != layer_unit.rend(); ++it) add(*it);
   } else {
-    for (const int unit : stage_unit) add(unit);
+    for (const int unit : layer_unit) add(unit);
     add(loss_unit);
   }
   return order;
@@ -30,18 +30,18 @@ class Builder {
     }
   }
 
-  std::vector<Event> build() {
+  std::vector<Action> build() {
     forward();
     if (input_.training) {
       backward();
     } else {
-      add(EventKind::loss, 0);
+      add(ActionKind::loss, 0);
     }
     if (!input_.keep_gathered) {
-      for (std::size_t u = 0; u < state_.size(); ++u) release(static_cast<int>(u));
+      for (std::size_t u = 0; u < state_.size(); ++u) reshard(static_cast<int>(u));
     }
     finish_reduces();
-    return std::move(events_);
+    return std::move(actions_);
   }
 
  private:
@@ -49,27 +49,27 @@ class Builder {
 
   std::size_t num_units() const {
     int top = input_.loss_unit;
-    for (const int unit : input_.stage_unit) top = std::max(top, unit);
+    for (const int unit : input_.layer_unit) top = std::max(top, unit);
     return static_cast<std::size_t>(top) + 1;
   }
   State& state(int unit) { return state_[static_cast<std::size_t>(unit)]; }
-  void add(EventKind kind, int index) { events_.push_back({kind, index}); }
+  void add(ActionKind kind, int index) { actions_.push_back({kind, index}); }
 
   void start(int unit) {
     if (state(unit) != State::sharded) return;
-    add(EventKind::start_gather, unit);
+    add(ActionKind::unshard, unit);
     state(unit) = State::coming;
   }
   void need(int unit) {
     start(unit);
     if (state(unit) != State::coming) return;
-    add(EventKind::finish_gather, unit);
+    add(ActionKind::wait_for_unshard, unit);
     state(unit) = State::gathered;
   }
-  void release(int unit) {
+  void reshard(int unit) {
     if (state(unit) == State::coming) need(unit);
     if (state(unit) != State::gathered) return;
-    add(EventKind::release, unit);
+    add(ActionKind::reshard, unit);
     state(unit) = State::sharded;
   }
 
@@ -81,49 +81,49 @@ class Builder {
     }
   }
 
-  bool last_use_forward(std::size_t stage) const {
-    const int unit = input_.stage_unit[stage];
-    return std::find(input_.stage_unit.begin() + static_cast<std::ptrdiff_t>(stage) + 1, input_.stage_unit.end(),
-                     unit) == input_.stage_unit.end() &&
+  bool last_use_forward(std::size_t layer) const {
+    const int unit = input_.layer_unit[layer];
+    return std::find(input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer) + 1, input_.layer_unit.end(),
+                     unit) == input_.layer_unit.end() &&
            unit != input_.loss_unit;
   }
-  bool last_use_backward(std::size_t stage) const {
-    const int unit = input_.stage_unit[stage];
-    return std::find(input_.stage_unit.begin(), input_.stage_unit.begin() + static_cast<std::ptrdiff_t>(stage), unit) ==
-           input_.stage_unit.begin() + static_cast<std::ptrdiff_t>(stage);
+  bool last_use_backward(std::size_t layer) const {
+    const int unit = input_.layer_unit[layer];
+    return std::find(input_.layer_unit.begin(), input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer), unit) ==
+           input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer);
   }
 
   void forward() {
-    const auto order = unit_order(input_.stage_unit, input_.loss_unit, false);
+    const auto order = unit_order(input_.layer_unit, input_.loss_unit, false);
     std::size_t place = 0;  // in `order`: the root comes up twice
-    for (std::size_t s = 0; s < input_.stage_unit.size(); ++s) {
-      const int unit = input_.stage_unit[s];
+    for (std::size_t s = 0; s < input_.layer_unit.size(); ++s) {
+      const int unit = input_.layer_unit[s];
       if (order[place] != unit) ++place;
       need(unit);
       if (policy_.forward_prefetch) prefetch(order, place);
-      add(EventKind::forward, static_cast<int>(s));
+      add(ActionKind::forward, static_cast<int>(s));
       // Evaluation has no use for a unit that has been passed, whatever the strategy keeps for the backward.
       const bool free_it = !input_.training ? !input_.keep_gathered : gathers_again_in_backward(policy_.sharding);
-      if (last_use_forward(s) && free_it) release(unit);
+      if (last_use_forward(s) && free_it) reshard(unit);
     }
     need(input_.loss_unit);
   }
 
   void backward() {
-    const auto order = unit_order(input_.stage_unit, input_.loss_unit, true);
+    const auto order = unit_order(input_.layer_unit, input_.loss_unit, true);
     std::size_t place = 0;
     if (policy_.backward_prefetch == BackwardPrefetch::pre) prefetch(order, place);
-    add(EventKind::loss, 0);
-    for (std::size_t i = input_.stage_unit.size(); i-- > 0;) {
-      const int unit = input_.stage_unit[i];
+    add(ActionKind::loss, 0);
+    for (std::size_t i = input_.layer_unit.size(); i-- > 0;) {
+      const int unit = input_.layer_unit[i];
       if (order[place] != unit) ++place;
       need(unit);
       if (policy_.backward_prefetch == BackwardPrefetch::pre) prefetch(order, place);
-      if (input_.checkpointed[i]) add(EventKind::recompute, static_cast<int>(i));
-      add(EventKind::backward, static_cast<int>(i));
+      if (input_.checkpointed[i]) add(ActionKind::recompute, static_cast<int>(i));
+      add(ActionKind::backward, static_cast<int>(i));
       if (policy_.backward_prefetch == BackwardPrefetch::post) prefetch(order, place);
       if (!last_use_backward(i)) continue;
-      if (!input_.keep_gathered) release(unit);
+      if (!input_.keep_gathered) reshard(unit);
       reduce(unit);
     }
   }
@@ -131,40 +131,40 @@ class Builder {
   /// Sums are taken one unit late: by then the other ranks have usually finished theirs and nobody waits.
   void reduce(int unit) {
     if (!input_.reduce) return;
-    add(EventKind::start_reduce, unit);
-    if (reducing_ >= 0) add(EventKind::finish_reduce, reducing_);
+    add(ActionKind::start_reduce, unit);
+    if (reducing_ >= 0) add(ActionKind::finish_reduce, reducing_);
     reducing_ = unit;
   }
   void finish_reduces() {
-    if (reducing_ >= 0) add(EventKind::finish_reduce, reducing_);
+    if (reducing_ >= 0) add(ActionKind::finish_reduce, reducing_);
   }
 
   const ScheduleInput& input_;
   const EnginePolicy& policy_;
   std::vector<State> state_;
-  std::vector<Event> events_;
+  std::vector<Action> actions_;
   int reducing_ = -1;
 };
 
-const char* name_of(EventKind kind) {
+const char* name_of(ActionKind kind) {
   switch (kind) {
-    case EventKind::start_gather:
-      return "start_gather";
-    case EventKind::finish_gather:
-      return "finish_gather";
-    case EventKind::forward:
+    case ActionKind::unshard:
+      return "unshard";
+    case ActionKind::wait_for_unshard:
+      return "wait_for_unshard";
+    case ActionKind::forward:
       return "forward";
-    case EventKind::loss:
+    case ActionKind::loss:
       return "loss";
-    case EventKind::recompute:
+    case ActionKind::recompute:
       return "recompute";
-    case EventKind::backward:
+    case ActionKind::backward:
       return "backward";
-    case EventKind::release:
-      return "release";
-    case EventKind::start_reduce:
+    case ActionKind::reshard:
+      return "reshard";
+    case ActionKind::start_reduce:
       return "start_reduce";
-    case EventKind::finish_reduce:
+    case ActionKind::finish_reduce:
       return "finish_reduce";
   }
   return "?";
@@ -172,22 +172,23 @@ const char* name_of(EventKind kind) {
 
 }  // namespace
 
-std::vector<Event> make_schedule(const ScheduleInput& input, const EnginePolicy& policy) {
+std::vector<Action> make_schedule(const ScheduleInput& input, const EnginePolicy& policy) {
   return Builder(input, policy).build();
 }
 
-std::string to_string(const std::vector<Event>& events) {
+std::string to_string(const std::vector<Action>& actions) {
   std::string text;
-  for (const auto& event : events) text += std::string(name_of(event.kind)) + ' ' + std::to_string(event.index) + '\n';
+  for (const auto& action : actions)
+    text += std::string(name_of(action.kind)) + ' ' + std::to_string(action.index) + '\n';
   return text;
 }
 
-int max_gathered(const std::vector<Event>& events, int already_gathered) {
+int max_gathered(const std::vector<Action>& actions, int already_gathered) {
   int now = already_gathered;
   int top = now;
-  for (const auto& event : events) {
-    if (event.kind == EventKind::start_gather) top = std::max(top, ++now);
-    if (event.kind == EventKind::release) --now;
+  for (const auto& action : actions) {
+    if (action.kind == ActionKind::unshard) top = std::max(top, ++now);
+    if (action.kind == ActionKind::reshard) --now;
   }
   return top;
 }

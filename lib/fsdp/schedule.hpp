@@ -8,27 +8,27 @@
 
 namespace fsdp {
 
-enum class EventKind {
-  start_gather,   ///< unit: its all-gather begins
-  finish_gather,  ///< unit: its parameters can be read
-  forward,        ///< stage
-  loss,           ///< head and loss, forward and (in training) backward
-  recompute,      ///< stage: forward again from its kept input (activation checkpointing)
-  backward,       ///< stage
-  release,        ///< unit: its gathered parameters go
-  start_reduce,   ///< unit: its gradients are complete on this rank
-  finish_reduce   ///< unit: summed into this rank's gradient shard
+enum class ActionKind {
+  unshard,           ///< unit: its all-gather begins
+  wait_for_unshard,  ///< unit: its parameters can be read
+  forward,           ///< layer
+  loss,              ///< head and loss, forward and (in training) backward
+  recompute,         ///< layer: forward again from its kept input (activation checkpointing)
+  backward,          ///< layer
+  reshard,           ///< unit: its gathered parameters go
+  start_reduce,      ///< unit: its gradients are complete on this rank
+  finish_reduce      ///< unit: summed into this rank's gradient shard
 };
 
-struct Event {
-  EventKind kind;
-  int index;  ///< unit or stage, by kind
-  bool operator==(const Event&) const = default;
+struct Action {
+  ActionKind kind;
+  int index;  ///< unit or layer, by kind
+  bool operator==(const Action&) const = default;
 };
 
 struct ScheduleInput {
-  std::vector<int> stage_unit;     ///< unit of each stage before the last
-  std::vector<bool> checkpointed;  ///< per stage
+  std::vector<int> layer_unit;     ///< unit of each layer before the last
+  std::vector<bool> checkpointed;  ///< per layer
   int loss_unit = 0;
   bool training = true;
   bool reduce = true;                  ///< gradients travel after this micro-batch
@@ -36,12 +36,12 @@ struct ScheduleInput {
   std::vector<bool> already_gathered;  ///< per unit, from the micro-batch before
 };
 
-std::vector<Event> make_schedule(const ScheduleInput& input, const EnginePolicy& policy);
+std::vector<Action> make_schedule(const ScheduleInput& input, const EnginePolicy& policy);
 
-/// "start_gather 1" and so on, one event a line.
-std::string to_string(const std::vector<Event>& events);
+/// "start_gather 1" and so on, one action a line.
+std::string to_string(const std::vector<Action>& actions);
 
 /// Most units gathered or under way at once, for tests and the memory estimate.
-int max_gathered(const std::vector<Event>& events, int already_gathered);
+int max_gathered(const std::vector<Action>& actions, int already_gathered);
 
 }  // namespace fsdp

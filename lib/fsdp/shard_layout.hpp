@@ -23,15 +23,15 @@ ShardRange shard_range(std::int64_t rows, int num_shards, int rank);
 struct ParamLayout {
   std::string name;
   std::vector<std::int64_t> shape;  ///< global; dim 0 is split
-  std::int64_t alignment = 1;       ///< rows that stages compute with are a multiple of this
+  std::int64_t alignment = 1;       ///< rows that layers compute with are a multiple of this
   bool decay = true;
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;
   std::int64_t elements() const { return rows() * row_elements(); }
-  /// Rows stages see: rows() rounded up to the alignment; the excess is zero and stays so.
+  /// Rows layers see: rows() rounded up to the alignment; the excess is zero and stays so.
   std::int64_t compute_rows() const { return (rows() + alignment - 1) / alignment * alignment; }
-  /// Rows of the gathered buffer: holds both the padded shards and the rows stages see.
+  /// Rows of the gathered buffer: holds both the padded shards and the rows layers see.
   std::int64_t buffer_rows(int num_shards) const;
   /// `shape` with another number of rows.
   std::vector<std::int64_t> shape_with_rows(std::int64_t rows) const;

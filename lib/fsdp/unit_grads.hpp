@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "lib/fsdp/unit_params.hpp"
-#include "lib/tensor/stage.hpp"
+#include "lib/tensor/layer.hpp"
 
 namespace fsdp {
 
-/// Cycle: begin -> stages write into slots() -> (begin -> write)* -> start_reduce -> finish_reduce.
+/// Cycle: begin -> layers write into slots() -> (begin -> write)* -> start_reduce -> finish_reduce.
 class UnitGrads {
  public:
   virtual ~UnitGrads() = default;

@@ -50,15 +50,15 @@ class SharedUnitParams final : public UnitParams {
     ++version_;
     memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
   }
-  void start_gather() override {}
-  void finish_gather() override {
+  void unshard() override {}
+  void wait_for_unshard() override {
     for (int r = 0; r < group_.size(); ++r) {
       if (r != group_.rank())
         wait_for_counter(group_, memory_->counter(static_cast<std::size_t>(r)), version_, r, name_);
     }
   }
   at::Tensor full(std::size_t param) override { return full_[param]; }
-  void release() override {
+  void reshard() override {
     for (const auto& [offset, bytes] : others_) memory_->forget(offset, bytes);
   }
 
@@ -94,7 +94,7 @@ class CollectiveUnitParams final : public UnitParams {
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
   void publish() override {}
 
-  void start_gather() override {
+  void unshard() override {
     if (alone()) return;
     const MemoryScope scope(MemoryCategory::gathered);
     const int ranks = context_.shard_group.size();
@@ -110,13 +110,13 @@ class CollectiveUnitParams final : public UnitParams {
     }
     work_ = context_.collectives.all_gather(gathers);
   }
-  void finish_gather() override {
+  void wait_for_unshard() override {
     if (alone()) return;
     work_->wait();
     work_.reset();
   }
   at::Tensor full(std::size_t param) override { return full_.at(param); }
-  void release() override {
+  void reshard() override {
     if (!alone()) full_.clear();
   }
 

@@ -19,7 +19,7 @@ struct UnitContext {
   bool use_peer_memory;  ///< the ranks share memory: gather and reduce in place
 };
 
-/// States: sharded -> (start_gather) coming -> (finish_gather) gathered -> (release) sharded.
+/// States: sharded -> (unshard) coming -> (wait_for_unshard) gathered -> (reshard) sharded.
 class UnitParams {
  public:
   virtual ~UnitParams() = default;
@@ -27,11 +27,11 @@ class UnitParams {
   virtual at::Tensor own_rows(std::size_t param) = 0;
   /// Says that own_rows() are new. Every rank calls it equally often.
   virtual void publish() = 0;
-  virtual void start_gather() = 0;
-  virtual void finish_gather() = 0;
+  virtual void unshard() = 0;
+  virtual void wait_for_unshard() = 0;
   /// [compute_rows, ...]; only while gathered.
   virtual at::Tensor full(std::size_t param) = 0;
-  virtual void release() = 0;
+  virtual void reshard() = 0;
 };
 
 /// Peer memory: the gathered parameter *is* the shared window, each rank writes its rows of it, and a gather is only a

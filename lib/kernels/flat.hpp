@@ -33,7 +33,7 @@ void narrow(void* out, const float* in, std::int64_t begin, std::int64_t end) {
 }
 
 template <typename T>
-void widen_add(float* out, const void* in, std::int64_t begin, std::int64_t end) {
+void upcast_add(float* out, const void* in, std::int64_t begin, std::int64_t end) {
   const T* from = static_cast<const T*>(in);
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) out[i] += load(from, i);

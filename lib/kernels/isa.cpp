@@ -67,8 +67,8 @@ const Table kTable = {
                       std::int64_t e) { FSDP_FOR_TYPE(sum_sources, out, sources, n, accumulate, b, e) },
     .narrow = [](Type type, void* out, const float* in, std::int64_t b,
                  std::int64_t e) { FSDP_FOR_TYPE(narrow, out, in, b, e) },
-    .widen_add = [](Type type, float* out, const void* in, std::int64_t b,
-                    std::int64_t e) { FSDP_FOR_TYPE(widen_add, out, in, b, e) },
+    .upcast_add = [](Type type, float* out, const void* in, std::int64_t b,
+                     std::int64_t e) { FSDP_FOR_TYPE(upcast_add, out, in, b, e) },
     .sum_squares = sum_squares,
     .has_non_finite = has_non_finite,
 };

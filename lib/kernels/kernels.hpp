@@ -51,8 +51,8 @@ struct NormBackwardArgs {
   float* grad_beta_D;   ///< += over the rows
   float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
   std::int64_t dim;
-  void* out_again_TD = nullptr;  ///< when not null, receives the norm's output once more (it need not be kept)
-  const void* beta_D = nullptr;  ///< needed for out_again_TD
+  void* recomputed_TD = nullptr;  ///< when not null, receives the norm's output once more (it need not be kept)
+  const void* beta_D = nullptr;   ///< needed for recomputed_TD
 };
 
 struct GeluArgs {
@@ -63,8 +63,8 @@ struct GeluArgs {
 };
 
 struct GeluBackwardArgs {
-  void* grad_TD;       ///< in: gradient of the output, out: gradient of the input
-  void* out_again_TD;  ///< when not null, receives gelu(pre) once more
+  void* grad_TD;        ///< in: gradient of the output, out: gradient of the input
+  void* recomputed_TD;  ///< when not null, receives gelu(pre) once more
   const void* pre_TD;
   float* sum_grad_D;  ///< += column sums of the result; may be null
   std::int64_t dim;
@@ -135,7 +135,7 @@ struct Table {
   /// float32 -> Type
   void (*narrow)(Type, void* out, const float* in, std::int64_t, std::int64_t);
   /// out[i] += in[i] (Type into float32)
-  void (*widen_add)(Type, float* out, const void* in, std::int64_t, std::int64_t);
+  void (*upcast_add)(Type, float* out, const void* in, std::int64_t, std::int64_t);
   /// float64 sum of squares
   double (*sum_squares)(const float* x, std::int64_t, std::int64_t);
   /// any element inf or NaN

@@ -31,7 +31,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, std::int64_t begin, std::in
     const T* x = static_cast<const T*>(a.x_TD) + t * a.dim;
     const T* residual = a.residual_TD == nullptr ? nullptr : static_cast<const T*>(a.residual_TD) + t * a.dim;
     T* out = static_cast<T*>(a.grad_x_TD) + t * a.dim;
-    T* again = a.out_again_TD == nullptr ? nullptr : static_cast<T*>(a.out_again_TD) + t * a.dim;
+    T* again = a.recomputed_TD == nullptr ? nullptr : static_cast<T*>(a.recomputed_TD) + t * a.dim;
     const float rstd = a.rstd_T[t];
     float sum = 0;
 #pragma omp simd reduction(+ : sum)

@@ -26,7 +26,7 @@ struct RmsNormBackwardArgs {
   const void* gamma_D;
   float* grad_gamma_D;  ///< += over the rows
   float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
-  void* out_again_TD;   ///< when not null, receives the norm's output once more
+  void* recomputed_TD;  ///< when not null, receives the norm's output once more
   std::int64_t dim;
 };
 
@@ -48,7 +48,7 @@ struct SwigluBackwardArgs {
 /// Rotary positions (Su et al., arXiv:2104.09864) in the layout of Hugging Face: element j of a head turns with element
 /// j + head_size / 2. In place; the inverse rotation is the backward.
 struct RopeArgs {
-  void* x;  ///< [T, leading]; the first heads * head_size columns are turned
+  void* x;  ///< [T, leading]; the first heads * head_size columns are rotated
   std::int64_t leading;
   std::int64_t heads;
   std::int64_t head_size;

@@ -86,9 +86,9 @@ void layer_norm_backward(const NormBackwardArgs& a, std::int64_t begin, std::int
 #pragma omp simd
       for (std::int64_t j = 0; j < a.dim; ++j) column[j] += load(out, j);
     }
-    if (a.out_again_TD != nullptr) {
+    if (a.recomputed_TD != nullptr) {
       const auto* beta = static_cast<const T*>(a.beta_D);
-      T* again = static_cast<T*>(a.out_again_TD) + t * a.dim;
+      T* again = static_cast<T*>(a.recomputed_TD) + t * a.dim;
 #pragma omp simd
       for (std::int64_t j = 0; j < a.dim; ++j) {
         store(again, j, (load(x, j) - mean) * rstd * load(gamma, j) + load(beta, j));
@@ -126,9 +126,9 @@ void bias_gelu_backward(const GeluBackwardArgs& a, std::int64_t begin, std::int6
   for (std::int64_t t = begin; t < end; ++t) {
     T* grad = static_cast<T*>(a.grad_TD) + t * a.dim;
     const T* pre = static_cast<const T*>(a.pre_TD) + t * a.dim;
-    if (a.out_again_TD != nullptr) {
+    if (a.recomputed_TD != nullptr) {
       // One tanh serves both.
-      T* again = static_cast<T*>(a.out_again_TD) + t * a.dim;
+      T* again = static_cast<T*>(a.recomputed_TD) + t * a.dim;
 #pragma omp simd
       for (std::int64_t j = 0; j < a.dim; ++j) {
         const float x = load(pre, j);

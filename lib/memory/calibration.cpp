@@ -34,7 +34,7 @@ MemoryOutcome read_outcome(const std::filesystem::path& file) {
   MemoryOutcome outcome;
   if (!json.contains("device") || !json["device"].is_string()) throw FormatError(file.string() + ": no 'device'");
   outcome.device = json["device"].get<std::string>();
-  outcome.card_bytes = whole("card_bytes", 0);
+  outcome.gpu_bytes = whole("card_bytes", 0);
   outcome.nodes = static_cast<int>(std::min<std::int64_t>(whole("nodes", 1), 1 << 20));
   outcome.communicators = static_cast<int>(std::min<std::int64_t>(whole("communicators", 0), 2));
   outcome.predicted_bytes = whole("predicted_bytes", 1);
@@ -53,7 +53,7 @@ double relative_error(const MemoryOutcome& outcome) {
 
 nlohmann::json to_json(const MemoryOutcome& outcome) {
   return {{"device", outcome.device},
-          {"card_bytes", outcome.card_bytes},
+          {"card_bytes", outcome.gpu_bytes},
           {"nodes", outcome.nodes},
           {"communicators", outcome.communicators},
           {"predicted_bytes", outcome.predicted_bytes},
@@ -79,11 +79,11 @@ std::vector<MemoryOutcome> read_memory_outcomes(const std::filesystem::path& pat
 
 MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, const CalibrationTarget& target) {
   MemoryCalibration calibration;
-  const auto card = static_cast<double>(target.card_bytes);
+  const auto gpu = static_cast<double>(target.gpu_bytes);
   for (const auto& outcome : outcomes) {
-    if ((outcome.card_bytes > 0) != (target.card_bytes > 0)) continue;
-    const bool same_card = std::abs(static_cast<double>(outcome.card_bytes) - card) <= 0.02 * card;
-    if (target.card_bytes > 0 && same_card && (outcome.nodes > 1) == target.several_nodes &&
+    if ((outcome.gpu_bytes > 0) != (target.gpu_bytes > 0)) continue;
+    const bool same_gpu = std::abs(static_cast<double>(outcome.gpu_bytes) - gpu) <= 0.02 * gpu;
+    if (target.gpu_bytes > 0 && same_gpu && (outcome.nodes > 1) == target.several_nodes &&
         outcome.communicators >= target.communicators) {
       calibration.overhead_bytes = std::max(calibration.overhead_bytes.value_or(0), outcome.overhead_bytes);
     }

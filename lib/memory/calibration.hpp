@@ -14,8 +14,8 @@ namespace fsdp {
 
 /// One training run: predicted before its first step, measured in its steps; the highest of all ranks. RUN/memory.json.
 struct MemoryOutcome {
-  std::string device;           ///< "NVIDIA A100-SXM4-40GB"; "cpu"
-  std::int64_t card_bytes = 0;  ///< of the GPU; 0 on CPUs
+  std::string device;          ///< "NVIDIA A100-SXM4-40GB"; "cpu"
+  std::int64_t gpu_bytes = 0;  ///< of the GPU; 0 on CPUs
   int nodes = 1;
   int communicators = 0;             ///< mesh axes with more than one rank
   std::int64_t predicted_bytes = 0;  ///< peak of the caching allocator's segments; on CPUs of tensors
@@ -46,13 +46,13 @@ struct MemoryCalibration {
 
 /// The job that is asked about.
 struct CalibrationTarget {
-  std::int64_t card_bytes = 0;  ///< 0: CPUs
-  int communicators = 0;        ///< mesh axes with more than one rank
+  std::int64_t gpu_bytes = 0;  ///< 0: CPUs
+  int communicators = 0;       ///< mesh axes with more than one rank
   bool several_nodes = false;
 };
 
 /// Errors are of all runs on GPUs or, for CPUs, of all on CPUs; runs with alloc retries say nothing about the peak they
-/// wanted and are left out. Overheads are of runs on such a card (memory within 2 %), on one or on several nodes alike,
+/// wanted and are left out. Overheads are of runs on such a GPU (memory within 2 %), on one or on several nodes alike,
 /// with at least as many communicators.
 MemoryCalibration calibrate_memory(std::span<const MemoryOutcome> outcomes, const CalibrationTarget& target);
 

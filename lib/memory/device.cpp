@@ -50,7 +50,7 @@ class SimulatedCollectives final : public TensorCollectives {
 
 class SimulatedBackend final : public DeviceBackend {
  public:
-  explicit SimulatedBackend(GpuCard card) : card_(std::move(card)) {}
+  explicit SimulatedBackend(GpuSpec gpu) : gpu_(std::move(gpu)) {}
   int device_count() const override { return 1; }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
     return std::make_unique<SimulatedCollectives>(group.rank(), group.size());
@@ -58,21 +58,21 @@ class SimulatedBackend final : public DeviceBackend {
   void set_device(int) override {}
   DeviceInfo info(int) const override {
     DeviceInfo info;
-    info.name = card_.name;
-    info.compute_major = card_.compute_capability / 10;
-    info.compute_minor = card_.compute_capability % 10;
-    info.multiprocessors = card_.multiprocessors;
-    info.total_bytes = card_.total_bytes;
+    info.name = gpu_.name;
+    info.compute_major = gpu_.compute_capability / 10;
+    info.compute_minor = gpu_.compute_capability % 10;
+    info.multiprocessors = gpu_.multiprocessors;
+    info.total_bytes = gpu_.total_bytes;
     return info;
   }
   DeviceMemory memory(int) const override { return {}; }
-  std::int64_t free_bytes(int) const override { return card_.total_bytes; }
+  std::int64_t free_bytes(int) const override { return gpu_.total_bytes; }
   void reset_peak(int) override {}
   std::shared_ptr<void> hold_memory(int, std::int64_t) override { return nullptr; }
   void synchronize(int) override {}
 
  private:
-  GpuCard card_;
+  GpuSpec gpu_;
 };
 
 class LoneBackend final : public DeviceBackend {
@@ -102,8 +102,8 @@ std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> 
   return std::make_shared<LoneBackend>(std::move(gpu));
 }
 
-std::shared_ptr<DeviceBackend> make_simulated_backend(const GpuCard& card) {
-  return std::make_shared<SimulatedBackend>(card);
+std::shared_ptr<DeviceBackend> make_simulated_backend(const GpuSpec& gpu) {
+  return std::make_shared<SimulatedBackend>(gpu);
 }
 
 }  // namespace fsdp

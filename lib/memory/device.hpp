@@ -3,11 +3,11 @@
 #include <memory>
 
 #include "lib/comm/device_backend.hpp"
-#include "lib/memory/cards.hpp"
+#include "lib/memory/gpus.hpp"
 
 namespace fsdp {
 
-std::shared_ptr<DeviceBackend> make_simulated_backend(const GpuCard& card);
+std::shared_ptr<DeviceBackend> make_simulated_backend(const GpuSpec& gpu);
 
 /// A real GPU whose rank is alone among ranks that are not there: its collectives allocate and send nothing.
 std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> gpu);

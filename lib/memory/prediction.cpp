@@ -19,17 +19,17 @@ constexpr int kSteps = 3;
 SimulatedTraits traits_of(const MemoryRequest& request) {
   SimulatedTraits traits;
   traits.threads = request.threads;
-  if (!request.card) return traits;
+  if (!request.gpu) return traits;
   traits.device = SimulatedDevice::cuda;
-  traits.compute_capability = request.card->compute_capability;
-  traits.multiprocessors = request.card->multiprocessors;
+  traits.compute_capability = request.gpu->compute_capability;
+  traits.multiprocessors = request.gpu->multiprocessors;
   return traits;
 }
 
 HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const MemoryProfile& profile) {
   HostMemory host;
-  host.program_bytes = program_bytes(request.card.has_value());
-  host.states_bytes = request.card ? profile.host_bytes : profile.peak_bytes;
+  host.program_bytes = program_bytes(request.gpu.has_value());
+  host.states_bytes = request.gpu ? profile.host_bytes : profile.peak_bytes;
   const auto& engine = runtime.engine();
   std::int64_t shards = 0;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
@@ -80,12 +80,12 @@ std::int64_t program_bytes(bool gpu) {
   return (gpu ? std::int64_t{1600} : std::int64_t{180}) << 20;
 }
 
-std::int64_t allocator_capacity(const GpuCard& card, const DeviceOverheads& overheads) {
-  return card.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
+std::int64_t allocator_capacity(const GpuSpec& gpu, const DeviceOverheads& overheads) {
+  return gpu.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
 }
 
 std::int64_t MemoryPrediction::allocator_peak_bytes() const {
-  return on_card ? allocator.reserved_peak_bytes : profile.peak_bytes;
+  return on_gpu ? allocator.reserved_peak_bytes : profile.peak_bytes;
 }
 
 std::int64_t MemoryPrediction::total_bytes() const {
@@ -93,7 +93,7 @@ std::int64_t MemoryPrediction::total_bytes() const {
 }
 
 std::int64_t MemoryPrediction::rounding_bytes() const {
-  return on_card ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
+  return on_gpu ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
 }
 
 namespace {
@@ -107,7 +107,7 @@ AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
 double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, const EnginePolicy& policy) {
   const auto& config = request.config;
   const double tokens =
-      static_cast<double>(batches.rows_per_micro_batch * request.tokens_per_row) * batches.accumulation_steps;
+      static_cast<double>(batches.micro_batch_size * request.tokens_per_row) * batches.accumulation_steps;
   // A third of a step's products are its forward; recomputed blocks do theirs twice.
   const double recomputed =
       policy.checkpoint_every > 0
@@ -123,52 +123,52 @@ double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, con
 
 MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto& options = request.options;
-  const bool on_card = request.card.has_value();
-  if (on_card && options.sharding.collectives != "auto") {
+  const bool on_gpu = request.gpu.has_value();
+  if (on_gpu && options.sharding.collectives != "auto") {
     throw UsageError("--collectives " + options.sharding.collectives + " is for tests; leave it out with --gpu");
   }
   const auto policy = make_policy(options.sharding);
   const auto batches = plan_batches(options, request.job.ranks);
-  refuse_what_cannot_be(request, batches.rows_per_micro_batch);
+  refuse_what_cannot_be(request, batches.micro_batch_size);
   MemoryRecorder recorder(traits_of(request));
   const auto world = make_simulated_world(
       request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); });
   DeviceChoice device;
   device.device = at::Device(at::kMeta);
-  if (on_card) device.backend = make_simulated_backend(*request.card);
+  if (on_gpu) device.backend = make_simulated_backend(*request.gpu);
 
   MemoryPrediction prediction;
-  prediction.on_card = on_card;
+  prediction.on_gpu = on_gpu;
   prediction.rows_per_step = batches.rows_per_step;
   prediction.accumulation_steps = batches.accumulation_steps;
   ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
   const auto reader =
-      BatchReader::random(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size);
+      DataLoader::random(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.shuffle = false;
   Trainer trainer(runtime, reader, trainer_options);
-  std::vector<std::int32_t> first_moments;
+  std::vector<std::int32_t> first_phases;
   CommCounts before;
   for (int step = 0; step < kSteps; ++step) {
-    begin_moment("read tokens");
-    first_moments.push_back(static_cast<std::int32_t>(recorder.log().moments.size()) - 1);
+    begin_phase("read tokens");
+    first_phases.push_back(static_cast<std::int32_t>(recorder.log().moments.size()) - 1);
     before = runtime.engine().counts();
     trainer.step(batches.rows_per_step, [] { return false; });
   }
   const auto& counts = runtime.engine().counts();
   prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
-  prediction.profile = profile_memory(recorder.log(), first_moments);
+  prediction.profile = profile_memory(recorder.log(), first_phases);
   prediction.host = host_memory(request, runtime, prediction.profile);
   prediction.flops = flops_of_step(request, batches, policy);
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-  if (on_card) {
-    const auto usual = usual_overheads(*request.card, prediction.communicators, mesh.num_nodes > 1);
+  if (on_gpu) {
+    const auto usual = usual_overheads(*request.gpu, prediction.communicators, mesh.num_nodes > 1);
     prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
                             request.nccl_bytes.value_or(usual.nccl_bytes)};
     prediction.allocator = simulate_caching_allocator(
-        recorder.log(), allocator_capacity(*request.card, prediction.overheads) - request.margin_bytes);
+        recorder.log(), allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
   }
   return prediction;
 }

@@ -5,7 +5,7 @@
 
 #include "lib/config/model_config.hpp"
 #include "lib/fsdp/trace.hpp"
-#include "lib/memory/cards.hpp"
+#include "lib/memory/gpus.hpp"
 #include "lib/memory/profile.hpp"
 #include "lib/memory/ranks.hpp"
 #include "lib/runtime/train_options.hpp"
@@ -17,9 +17,9 @@ struct MemoryRequest {
   TrainOptions options;             ///< of the job; sharding and batch sizes are what counts
   std::int64_t tokens_per_row = 0;  ///< inputs of a sequence
   SimulatedJob job;
-  std::optional<GpuCard> card;                            ///< none: ranks on CPUs
-  std::optional<std::int64_t> context_bytes, nccl_bytes;  ///< of the card, instead of the usual ones
-  std::int64_t margin_bytes = 0;                          ///< of the card that is to stay free
+  std::optional<GpuSpec> gpu;                             ///< none: ranks on CPUs
+  std::optional<std::int64_t> context_bytes, nccl_bytes;  ///< of the GPU, instead of the usual ones
+  std::int64_t margin_bytes = 0;                          ///< of the GPU that is to stay free
   int threads = 1;                                        ///< of a rank, CPUs
 };
 
@@ -34,8 +34,8 @@ struct HostMemory {
 
 struct MemoryPrediction {
   MemoryProfile profile;
-  CachingAllocatorStats allocator;  ///< with a card
-  DeviceOverheads overheads;        ///< with a card
+  CachingAllocatorStats allocator;  ///< with a GPU
+  DeviceOverheads overheads;        ///< with a GPU
   HostMemory host;                  ///< per rank
   CommCounts comm;                  ///< one optimizer step
   double flops = 0;                 ///< of matrix products, one optimizer step, this rank; recomputation included
@@ -43,21 +43,21 @@ struct MemoryPrediction {
   int accumulation_steps = 1;
   int communicators = 0;  ///< mesh axes with more than one rank
 
-  /// What must fit: on CPUs tensor bytes; on a card segments, context and NCCL.
+  /// What must fit: on CPUs tensor bytes; on a GPU segments, context and NCCL.
   std::int64_t total_bytes() const;
-  /// The part of it that a run can measure of its allocator: segments on a card, tensor bytes on CPUs.
+  /// The part of it that a run can measure of its allocator: segments on a GPU, tensor bytes on CPUs.
   std::int64_t allocator_peak_bytes() const;
   /// Bytes that the allocator holds beyond what tensors asked for, at its peak.
   std::int64_t rounding_bytes() const;
   bool fits() const { return allocator.num_alloc_retries == 0; }
-  bool on_card = false;
+  bool on_gpu = false;
 };
 
 /// \throws UsageError for options that contradict each other
 MemoryPrediction predict_memory(const MemoryRequest& request);
 
-/// Memory of a card that the caching allocator can have. Negative when there is none.
-std::int64_t allocator_capacity(const GpuCard& card, const DeviceOverheads& overheads);
+/// Memory of a GPU that the caching allocator can have. Negative when there is none.
+std::int64_t allocator_capacity(const GpuSpec& gpu, const DeviceOverheads& overheads);
 
 /// Bytes of a rank's program before its first tensor.
 std::int64_t program_bytes(bool gpu);

@@ -6,16 +6,16 @@
 namespace fsdp {
 namespace {
 
-/// What is allocated, by category; what the current moment allocated stands apart.
+/// What is allocated, by category; what the current phase allocated stands apart.
 struct Running {
   MemoryBytes bytes{};
   std::int64_t total = 0;
   std::int64_t host = 0;
-  std::int64_t fresh = 0;  ///< activations made in the moment that goes on
+  std::int64_t fresh = 0;  ///< activations made in the phase that goes on
 };
 
-/// Activations that the moment made and that are still there: at a peak nobody can tell a result from a temporary, but
-/// both are needed only by the moment that goes on.
+/// Activations that the phase made and that are still there: at a peak nobody can tell a result from a temporary, but
+/// both are needed only by the phase that goes on.
 MemoryBytes with_workspace(const Running& now) {
   auto bytes = now.bytes;
   bytes[static_cast<std::size_t>(MemoryCategory::activations)] -= now.fresh;
@@ -25,13 +25,13 @@ MemoryBytes with_workspace(const Running& now) {
 
 }  // namespace
 
-MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_t>& first_moments) {
+MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_t>& first_phases) {
   MemoryProfile profile;
   Running now;
   std::vector<std::int32_t> born;  // by block
-  std::int32_t moment = -1;
-  const auto last_step = first_moments.empty() ? 0 : first_moments.back();
-  MemoryMoment current;
+  std::int32_t phase = -1;
+  const auto last_step = first_phases.empty() ? 0 : first_phases.back();
+  MemoryPhase current;
   const auto look = [&] {
     if (now.total > current.peak_bytes || current.peak_bytes == 0) {
       current.peak_bytes = now.total;
@@ -40,20 +40,20 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     if (now.total <= profile.peak_bytes) return;
     profile.peak_bytes = now.total;
     profile.at_peak = with_workspace(now);
-    profile.moment = log.moments[static_cast<std::size_t>(moment)];
+    profile.phase = log.moments[static_cast<std::size_t>(phase)];
     profile.step =
-        static_cast<int>(std::upper_bound(first_moments.begin(), first_moments.end(), moment) - first_moments.begin());
+        static_cast<int>(std::upper_bound(first_phases.begin(), first_phases.end(), phase) - first_phases.begin());
   };
   const auto enter = [&](std::int32_t to) {
     // Moments in which nothing was allocated are stretches of the picture, too.
-    for (; moment < to; ++moment) {
-      if (moment >= last_step && moment >= 0) profile.timeline.push_back(current);
-      current = {log.moments[static_cast<std::size_t>(moment) + 1], now.bytes, now.total};
+    for (; phase < to; ++phase) {
+      if (phase >= last_step && phase >= 0) profile.timeline.push_back(current);
+      current = {log.moments[static_cast<std::size_t>(phase) + 1], now.bytes, now.total};
       now.fresh = 0;
     }
   };
   for (const auto& record : log.records) {
-    if (record.moment != moment) enter(record.moment);
+    if (record.phase != phase) enter(record.phase);
     if (record.on_host) {
       now.host += record.bytes;
       profile.host_bytes = std::max(profile.host_bytes, now.host);
@@ -64,12 +64,12 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     if (record.category == MemoryCategory::activations && record.block >= 0) {
       const auto block = static_cast<std::size_t>(record.block);
       if (born.size() <= block) born.resize(block + 1, -1);
-      if (record.bytes > 0) born[block] = record.moment;
-      if (born[block] == record.moment) now.fresh += record.bytes;
+      if (record.bytes > 0) born[block] = record.phase;
+      if (born[block] == record.phase) now.fresh += record.bytes;
     }
     look();
   }
-  if (moment >= 0) {
+  if (phase >= 0) {
     enter(static_cast<std::int32_t>(log.moments.size()) - 1);
     profile.timeline.push_back(current);
   }

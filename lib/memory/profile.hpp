@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/memory/caching_allocator.hpp"
-#include "lib/memory/cards.hpp"
+#include "lib/memory/gpus.hpp"
 #include "lib/tensor/memory_recorder.hpp"
 
 namespace fsdp {
@@ -15,26 +15,26 @@ namespace fsdp {
 using MemoryBytes = std::array<std::int64_t, kNumMemoryCategories>;
 
 /// One stretch of a run that has a name.
-struct MemoryMoment {
+struct MemoryPhase {
   std::string name;
-  MemoryBytes at_peak{};  ///< when this moment's total was highest
+  MemoryBytes at_peak{};  ///< when this phase's total was highest
   std::int64_t peak_bytes = 0;
 };
 
 struct MemoryProfile {
-  std::int64_t peak_bytes = 0;         ///< tensor bytes
-  MemoryBytes at_peak{};               ///< adds up to peak_bytes; what only the peak's moment needs counts as workspace
-  std::string moment;                  ///< of the peak, e.g. "backward block 31"
-  int step = 0;                        ///< the peak's, counted from 1; 0: before the first
-  std::int64_t steady_bytes = 0;       ///< at the end: parameters, gradients, optimizer
-  std::int64_t host_bytes = 0;         ///< peak of what was recorded as the host's, beside a GPU
-  std::vector<MemoryMoment> timeline;  ///< of the last step
+  std::int64_t peak_bytes = 0;        ///< tensor bytes
+  MemoryBytes at_peak{};              ///< adds up to peak_bytes; what only the peak's phase needs counts as workspace
+  std::string phase;                  ///< of the peak, e.g. "backward block 31"
+  int step = 0;                       ///< the peak's, counted from 1; 0: before the first
+  std::int64_t steady_bytes = 0;      ///< at the end: parameters, gradients, optimizer
+  std::int64_t host_bytes = 0;        ///< peak of what was recorded as the host's, beside a GPU
+  std::vector<MemoryPhase> timeline;  ///< of the last step
 };
 
-/// \param first_moment  of each step, as MemoryLog::moments counts
-MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_t>& first_moments);
+/// \param first_phase  of each step, as MemoryLog::moments counts
+MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_t>& first_phases);
 
-/// Runs the log through the caching allocator of a card on which `capacity_bytes` are free for it.
+/// Runs the log through the caching allocator of a GPU on which `capacity_bytes` are free for it.
 CachingAllocatorStats simulate_caching_allocator(const MemoryLog& log, std::int64_t capacity_bytes);
 
 }  // namespace fsdp

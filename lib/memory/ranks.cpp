@@ -47,7 +47,7 @@ struct Script {
 };
 
 /// What the groups of one simulated rank share.
-struct Stage {
+struct Shared {
   SimulatedJob job;
   Script script;
   bool rehearsing = true;
@@ -58,9 +58,9 @@ struct Stage {
 
 class SimulatedGroup final : public ProcessGroup {
  public:
-  SimulatedGroup(std::shared_ptr<Stage> stage, std::vector<int> members)
-      : stage_(std::move(stage)), members_(std::move(members)) {
-    rank_ = static_cast<int>(std::find(members_.begin(), members_.end(), stage_->job.rank) - members_.begin());
+  SimulatedGroup(std::shared_ptr<Shared> shared, std::vector<int> members)
+      : shared_(std::move(shared)), members_(std::move(members)) {
+    rank_ = static_cast<int>(std::find(members_.begin(), members_.end(), shared_->job.rank) - members_.begin());
   }
 
   int rank() const override { return rank_; }
@@ -68,12 +68,12 @@ class SimulatedGroup final : public ProcessGroup {
   void barrier() override {}
   using ProcessGroup::all_reduce;
   void all_reduce(std::span<double> values, Reduce op) override {
-    auto& script = stage_->script;
-    const auto call = stage_->next_agreement++;
-    if (stage_->rehearsing) {
+    auto& script = shared_->script;
+    const auto call = shared_->next_agreement++;
+    if (shared_->rehearsing) {
       if (script.values.size() <= call) script.values.resize(call + 1);
-      script.values[call].resize(static_cast<std::size_t>(stage_->job.ranks));
-      script.values[call][static_cast<std::size_t>(stage_->job.rank)].assign(values.begin(), values.end());
+      script.values[call].resize(static_cast<std::size_t>(shared_->job.ranks));
+      script.values[call][static_cast<std::size_t>(shared_->job.rank)].assign(values.begin(), values.end());
       return;
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -91,13 +91,13 @@ class SimulatedGroup final : public ProcessGroup {
     return rank_ == root ? std::vector<std::string>(members_.size(), std::string(text)) : std::vector<std::string>();
   }
   std::unique_ptr<Work> all_gather(std::span<const GatherBlock> blocks) override {
-    if (stage_->real_memory) {
+    if (shared_->real_memory) {
       for (const auto& block : blocks) take_own_part(block.out, block.in, static_cast<std::size_t>(rank_));
     }
     return std::make_unique<DoneWork>();
   }
   std::unique_ptr<Work> all_to_all(std::span<const ExchangeBlock> blocks) override {
-    if (stage_->real_memory) {
+    if (shared_->real_memory) {
       for (const auto& block : blocks) {
         const auto slice = block.out.size() / members_.size();
         take_own_part(block.out, block.in.subspan(static_cast<std::size_t>(rank_) * slice, slice),
@@ -108,43 +108,43 @@ class SimulatedGroup final : public ProcessGroup {
   }
 
   std::unique_ptr<ProcessGroup> split(int color) override {
-    auto& script = stage_->script;
-    const auto call = stage_->next_split++;
-    if (stage_->rehearsing) {
+    auto& script = shared_->script;
+    const auto call = shared_->next_split++;
+    if (shared_->rehearsing) {
       if (script.colors.size() <= call) script.colors.resize(call + 1);
-      script.colors[call].resize(static_cast<std::size_t>(stage_->job.ranks), -1);
-      script.colors[call][static_cast<std::size_t>(stage_->job.rank)] = color;
-      return std::make_unique<SimulatedGroup>(stage_, std::vector<int>{stage_->job.rank});
+      script.colors[call].resize(static_cast<std::size_t>(shared_->job.ranks), -1);
+      script.colors[call][static_cast<std::size_t>(shared_->job.rank)] = color;
+      return std::make_unique<SimulatedGroup>(shared_, std::vector<int>{shared_->job.rank});
     }
     if (call >= script.colors.size()) throw std::logic_error("a simulated group was split beyond its rehearsal");
     std::vector<int> members;
     for (const int other : members_) {
       if (script.colors[call][static_cast<std::size_t>(other)] == color) members.push_back(other);
     }
-    return std::make_unique<SimulatedGroup>(stage_, std::move(members));
+    return std::make_unique<SimulatedGroup>(shared_, std::move(members));
   }
   std::unique_ptr<ProcessGroup> split_by_node() override {
     std::vector<int> members;
     for (const int other : members_) {
-      if (node_of(other) == node_of(stage_->job.rank)) members.push_back(other);
+      if (node_of(other) == node_of(shared_->job.rank)) members.push_back(other);
     }
-    return std::make_unique<SimulatedGroup>(stage_, std::move(members));
+    return std::make_unique<SimulatedGroup>(shared_, std::move(members));
   }
   std::unique_ptr<PeerMemory> peer_memory(std::size_t size_bytes, std::size_t num_counters) override {
     for (const int other : members_) {
-      if (node_of(other) != node_of(stage_->job.rank)) return nullptr;
+      if (node_of(other) != node_of(shared_->job.rank)) return nullptr;
     }
-    auto region = stage_->real_memory ? std::make_unique<detail::HeapRegion>(size_bytes, std::size_t{0}) : nullptr;
+    auto region = shared_->real_memory ? std::make_unique<detail::HeapRegion>(size_bytes, std::size_t{0}) : nullptr;
     return std::make_unique<SimulatedPeerMemory>(size_bytes, num_counters, std::move(region));
   }
   std::chrono::milliseconds timeout() const override { return std::chrono::hours(24); }
   int world_rank(int member) const override { return members_[static_cast<std::size_t>(member)]; }
 
  private:
-  int node_of(int world_rank) const { return world_rank / stage_->job.ranks_per_node; }
+  int node_of(int world_rank) const { return world_rank / shared_->job.ranks_per_node; }
   double other_value(std::size_t call, int world_rank, std::size_t i, double mine) const {
-    if (call >= stage_->script.values.size()) return mine;
-    const auto& said = stage_->script.values[call][static_cast<std::size_t>(world_rank)];
+    if (call >= shared_->script.values.size()) return mine;
+    const auto& said = shared_->script.values[call][static_cast<std::size_t>(world_rank)];
     return i < said.size() ? said[i] : mine;
   }
   /// out: `part` in the place of member `place`, zeros elsewhere. `part` may already lie there.
@@ -160,7 +160,7 @@ class SimulatedGroup final : public ProcessGroup {
     return op == Reduce::max ? std::max(a, b) : std::min(a, b);
   }
 
-  std::shared_ptr<Stage> stage_;
+  std::shared_ptr<Shared> shared_;
   std::vector<int> members_;  ///< world ranks
   int rank_ = 0;
 };
@@ -177,19 +177,19 @@ std::unique_ptr<ProcessGroup> make_world(const SimulatedJob& job, const std::fun
   }
   std::vector<int> everyone(static_cast<std::size_t>(job.ranks));
   for (int r = 0; r < job.ranks; ++r) everyone[static_cast<std::size_t>(r)] = r;
-  const auto stage = std::make_shared<Stage>();
-  stage->job = job;
+  const auto shared = std::make_shared<Shared>();
+  shared->job = job;
   for (int r = 0; r < job.ranks; ++r) {
-    stage->job.rank = r;
-    stage->next_split = stage->next_agreement = 0;
-    SimulatedGroup world(stage, everyone);
+    shared->job.rank = r;
+    shared->next_split = shared->next_agreement = 0;
+    SimulatedGroup world(shared, everyone);
     rehearsal(world);
   }
-  stage->job.rank = job.rank;
-  stage->next_split = stage->next_agreement = 0;
-  stage->rehearsing = false;
-  stage->real_memory = real_memory;
-  return std::make_unique<SimulatedGroup>(stage, everyone);
+  shared->job.rank = job.rank;
+  shared->next_split = shared->next_agreement = 0;
+  shared->rehearsing = false;
+  shared->real_memory = real_memory;
+  return std::make_unique<SimulatedGroup>(shared, everyone);
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ constexpr std::array<Color, 12> kLayerColors{{{31, 98, 180},
                                               {90, 70, 130},
                                               {60, 60, 60}}};
 
-double total(const MemoryTimeline::Moment& moment) {
-  return std::accumulate(moment.bytes.begin(), moment.bytes.end(), 0.0);
+double total(const MemoryTimeline::Phase& phase) {
+  return std::accumulate(phase.bytes.begin(), phase.bytes.end(), 0.0);
 }
 
 /// Bytes to the vertical axis, in the unit that suits the largest.
@@ -61,10 +61,10 @@ struct Scale {
 
 void check(const MemoryTimeline& timeline) {
   if (timeline.layers.size() > kLayerColors.size()) throw std::invalid_argument("memory timeline: too many layers");
-  for (const auto& moment : timeline.moments) {
-    if (moment.bytes.size() != timeline.layers.size()) {
-      throw std::invalid_argument(fmt::format("memory timeline: '{}' has {} numbers for {} layers", moment.name,
-                                              moment.bytes.size(), timeline.layers.size()));
+  for (const auto& phase : timeline.moments) {
+    if (phase.bytes.size() != timeline.layers.size()) {
+      throw std::invalid_argument(fmt::format("memory timeline: '{}' has {} numbers for {} layers", phase.name,
+                                              phase.bytes.size(), timeline.layers.size()));
     }
   }
 }
@@ -113,7 +113,7 @@ void draw_peak(Canvas& canvas, const MemoryTimeline& timeline, const Scale& scal
 void draw(Canvas& canvas, const MemoryTimeline& timeline) {
   check(timeline);
   double largest = timeline.limit_bytes;
-  for (const auto& moment : timeline.moments) largest = std::max(largest, total(moment));
+  for (const auto& phase : timeline.moments) largest = std::max(largest, total(phase));
   const Scale scale(largest);
   canvas.rectangle({0, 0}, {kWidth, kHeight}, kPaper);
   canvas.text({kTopLeft.x, 34}, timeline.title, {18, kInk, Anchor::start, true});

@@ -13,9 +13,9 @@ Decoder make_decoder(const ModelConfig& config) {
   decoder.config = config;
   decoder.parameters = parameter_table(config);
   if (config.architecture == Architecture::llama) {
-    detail::add_llama_stages(decoder);
+    detail::add_llama_layers(decoder);
   } else {
-    detail::add_mingpt_stages(decoder);
+    detail::add_mingpt_layers(decoder);
   }
   return decoder;
 }
@@ -27,13 +27,13 @@ std::int64_t row_alignment(const ParameterSpec& spec) {
              : 1;
 }
 
-at::Tensor Decoder::decode_block(int block, StageParams params, const at::Tensor& x_ND, LayerCache& cache,
+at::Tensor Decoder::decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                                  std::int64_t cache_length) const {
-  const auto& stage = static_cast<const DecoderBlock&>(*stages[static_cast<std::size_t>(block) + 1]);
-  return stage.decode(params, x_ND, cache, cache_length);
+  const auto& layer = static_cast<const DecoderBlock&>(*layers[static_cast<std::size_t>(block) + 1]);
+  return layer.decode(params, x_ND, cache, cache_length);
 }
 
-at::Tensor Decoder::last_logits(StageParams p, const at::Tensor& x_ND) const {
+at::Tensor Decoder::last_logits(LayerParams p, const at::Tensor& x_ND) const {
   return loss->logits(p, x_ND.narrow(0, x_ND.size(0) - 1, 1));
 }
 

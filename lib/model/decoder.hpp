@@ -1,10 +1,10 @@
 #pragma once
-// A decoder-only language model as stages: minGPT and Llama behind one interface, for training and for generation.
+// A decoder-only language model as layers: minGPT and Llama behind one interface, for training and for generation.
 #include <memory>
 #include <vector>
 
 #include "lib/config/model_config.hpp"
-#include "lib/tensor/stage.hpp"
+#include "lib/tensor/layer.hpp"
 
 namespace fsdp {
 
@@ -15,33 +15,33 @@ struct LayerCache {
 };
 
 /// A transformer block that can also run on new tokens alone.
-class DecoderBlock : public Stage {
+class DecoderBlock : public Layer {
  public:
   bool is_block() const final { return true; }
   /// \param x_ND  new tokens of one sequence at positions [cache_length, cache_length + N)
-  virtual at::Tensor decode(StageParams params, const at::Tensor& x_ND, LayerCache& cache,
+  virtual at::Tensor decode(LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                             std::int64_t cache_length) const = 0;
 };
 
 /// Final norm, head and loss, or the logits themselves.
-class DecoderHead : public LossStage {
+class DecoderHead : public LossLayer {
  public:
   /// Logits [N, vocabulary], float32.
-  virtual at::Tensor logits(StageParams params, const at::Tensor& x_ND) const = 0;
+  virtual at::Tensor logits(LayerParams params, const at::Tensor& x_ND) const = 0;
 };
 
-/// A decoder as stages over one parameter table.
+/// A decoder as layers over one parameter table.
 struct Decoder {
   ModelConfig config;
   std::vector<ParameterSpec> parameters;
-  std::vector<std::unique_ptr<Stage>> stages;  ///< embedding, then the blocks (DecoderBlock)
+  std::vector<std::unique_ptr<Layer>> layers;  ///< embedding, then the blocks (DecoderBlock)
   std::unique_ptr<DecoderHead> loss;
 
-  /// Generation: the stage's output for new tokens only, keys and values kept in `cache` (one per block).
-  at::Tensor decode_block(int block, StageParams params, const at::Tensor& x_ND, LayerCache& cache,
+  /// Generation: the layer's output for new tokens only, keys and values kept in `cache` (one per block).
+  at::Tensor decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                           std::int64_t cache_length) const;
   /// Logits [1, vocabulary] of the last row of x_ND, float32.
-  at::Tensor last_logits(StageParams params, const at::Tensor& x_ND) const;
+  at::Tensor last_logits(LayerParams params, const at::Tensor& x_ND) const;
 };
 
 /// Rows of a parameter's gathered buffer are padded to this multiple for the head's matrix products: a vocabulary of
@@ -52,9 +52,9 @@ std::int64_t row_alignment(const ParameterSpec& spec);
 Decoder make_decoder(const ModelConfig& config);
 
 namespace detail {
-/// The stages of either architecture; `parameters` and `config` of the decoder are set.
-void add_mingpt_stages(Decoder& decoder);
-void add_llama_stages(Decoder& decoder);
+/// The layers of either architecture; `parameters` and `config` of the decoder are set.
+void add_mingpt_layers(Decoder& decoder);
+void add_llama_layers(Decoder& decoder);
 
 /// \param parameters  the final norm's weight (and bias: LayerNorm, else RMSNorm), then the head
 std::unique_ptr<DecoderHead> make_head(const ModelConfig& config, std::vector<int> parameters);

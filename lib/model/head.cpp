@@ -32,27 +32,27 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow
   return (tokens + chunks - 1) / chunks;  // equal chunks
 }
 
-class HeadStage final : public DecoderHead {
+class HeadLayer final : public DecoderHead {
  public:
-  HeadStage(const ModelConfig& config, std::vector<int> parameters)
+  HeadLayer(const ModelConfig& config, std::vector<int> parameters)
       : config_(config), parameters_(std::move(parameters)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  StageLoss forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
+  LossSum forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
     const auto norm = final_norm(p, x_ND);
-    StageLoss loss;
+    LossSum loss;
     for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0));
     });
     return loss;
   }
 
-  StageLoss forward_backward(StageParams p, StageGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                             double grad_scale, at::Tensor& grad_x_ND) override {
+  LossSum forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
+                           double grad_scale, at::Tensor& grad_x_ND) override {
     const auto norm = final_norm(p, x_ND);
     auto grad_norm_ND = at::empty_like(norm.out_ND);
-    StageLoss loss;
+    LossSum loss;
     for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale));
       if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
@@ -64,21 +64,21 @@ class HeadStage final : public DecoderHead {
     return loss;
   }
 
-  at::Tensor logits(StageParams p, const at::Tensor& x_ND) const override {
+  at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {
     return ops::linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
   }
 
  private:
   /// GPT's final norm has weight and bias, Llama's a weight only.
-  static bool is_layer_norm(StageParams p) { return p.size() == 3; }
+  static bool is_layer_norm(LayerParams p) { return p.size() == 3; }
 
-  ops::NormResult final_norm(StageParams p, const at::Tensor& x_ND) const {
+  ops::NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
     const auto eps = config_.layer_norm_eps;
     return is_layer_norm(p) ? ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], eps)
                             : ops::add_rms_norm(x_ND, {}, {}, p[0], eps);
   }
 
-  at::Tensor final_norm_backward(StageParams p, StageGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
+  at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
                                  const ops::NormResult& norm) const {
     auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
     at::Tensor result;
@@ -93,7 +93,7 @@ class HeadStage final : public DecoderHead {
     return result;
   }
 
-  static void add(StageLoss& total, const ops::LossResult& part) {
+  static void add(LossSum& total, const ops::LossResult& part) {
     total.loss_sum += part.loss_sum;
     total.tokens += part.tokens;
   }
@@ -124,7 +124,7 @@ class HeadStage final : public DecoderHead {
 }  // namespace
 
 std::unique_ptr<DecoderHead> detail::make_head(const ModelConfig& config, std::vector<int> parameters) {
-  return std::make_unique<HeadStage>(config, std::move(parameters));
+  return std::make_unique<HeadLayer>(config, std::move(parameters));
 }
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // Llama (Touvron et al., arXiv:2302.13971, 2307.09288): RMSNorm before each half of a block, rotary positions,
 // grouped-query attention, SwiGLU, no positions in the embedding. Names and layout are those of transformers'
-// LlamaForCausalLM. The backward is written out; see BlockStage::backward.
+// LlamaForCausalLM. The backward is written out; see BlockLayer::backward.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -19,19 +19,19 @@
 namespace fsdp {
 namespace {
 
-class EmbeddingStage final : public Stage {
+class EmbeddingLayer final : public Layer {
  public:
-  explicit EmbeddingStage(int parameter) : parameters_{parameter} {}
+  explicit EmbeddingLayer(int parameter) : parameters_{parameter} {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
-  at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<StageState>*) override {
+  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     return ops::embed(p[0], {}, batch.ids_N, batch.length, batch.first_position);
   }
 
-  at::Tensor backward(StageParams, StageGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
-                      std::unique_ptr<StageState>) override {
+  at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+                      std::unique_ptr<LayerState>) override {
     grads[0]->finish();
     ops::embed_backward(grads[0]->grad, nullptr, grad_ND, batch.ids_N, batch.length);
     return {};
@@ -66,10 +66,10 @@ struct BlockPlaces {
   }
 };
 
-struct BlockState final : StageState {
+struct BlockState final : LayerState {
   at::Tensor x_ND;  ///< the block's input
   ops::NormResult norm1;
-  at::Tensor qkv_NC;  ///< rows of [q | k | v], turned
+  at::Tensor qkv_NC;  ///< rows of [q | k | v], rotated
   AttentionSaved attention;
   at::Tensor heads_NQ;    ///< attention output before its projection
   ops::NormResult norm2;  ///< sum_ND: input plus attention
@@ -77,9 +77,9 @@ struct BlockState final : StageState {
   // The outputs of the norms and of SwiGLU are not kept: the backward's passes compute them again on the way.
 };
 
-class BlockStage final : public DecoderBlock {
+class BlockLayer final : public DecoderBlock {
  public:
-  BlockStage(const ModelConfig& config, int index, std::vector<int> parameters, std::shared_ptr<RopeCache> rope)
+  BlockLayer(const ModelConfig& config, int index, std::vector<int> parameters, std::shared_ptr<RopeCache> rope)
       : config_(config),
         places_(config),
         parameters_(std::move(parameters)),
@@ -88,8 +88,8 @@ class BlockStage final : public DecoderBlock {
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND,
-                     std::unique_ptr<StageState>* state) override {
+  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+                     std::unique_ptr<LayerState>* state) override {
     const auto shape = attention_shape(batch);
     BlockState s;
     s.x_ND = x_ND;
@@ -112,8 +112,8 @@ class BlockStage final : public DecoderBlock {
     return out_ND;
   }
 
-  at::Tensor backward(StageParams p, StageGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
-                      std::unique_ptr<StageState> state) override {
+  at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+                      std::unique_ptr<LayerState> state) override {
     auto& s = static_cast<BlockState&>(*state);
     const auto shape = attention_shape(batch);
     // Feed-forward: out = swiglu(norm2 W_gate, norm2 W_up) W_down. Gradients of inputs come before those of weights,
@@ -141,7 +141,7 @@ class BlockStage final : public DecoderBlock {
     auto grad_qkv_NC = causal_attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, s.attention);
     s.qkv_NC.reset();
     s.heads_NQ.reset();
-    turn(grad_qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/true);
+    apply_rotary(grad_qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/true);
     const auto parts = qkv_parts(grad_qkv_NC, shape);
     auto grad_norm1_ND = gemm(parts[0], p[places_.q.weight]);
     gemm_add(grad_norm1_ND, parts[1], p[places_.k.weight]);
@@ -154,7 +154,7 @@ class BlockStage final : public DecoderBlock {
     return grad_x_ND;
   }
 
-  at::Tensor decode(StageParams p, const at::Tensor& x_ND, LayerCache& cache,
+  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
                     std::int64_t cache_length) const override {
     const auto n = x_ND.size(0);
     const auto shape = attention_shape({{}, {}, 1, n, {}, 0});
@@ -170,17 +170,17 @@ class BlockStage final : public DecoderBlock {
   }
 
  private:
-  static at::Tensor bias(StageParams p, const Linear& linear) {
+  static at::Tensor bias(LayerParams p, const Linear& linear) {
     return linear.bias < 0 ? at::Tensor() : p[static_cast<std::size_t>(linear.bias)];
   }
 
-  static at::Tensor apply(StageParams p, const Linear& linear, const at::Tensor& x_ND) {
+  static at::Tensor apply(LayerParams p, const Linear& linear, const at::Tensor& x_ND) {
     auto out = ops::linear(x_ND, p[linear.weight]);
     if (linear.bias >= 0) ops::add_bias(out, {}, bias(p, linear));
     return out;
   }
 
-  static void add_bias_grad(StageGrads g, const Linear& linear, const at::Tensor& grad_NO) {
+  static void add_bias_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO) {
     if (linear.bias < 0) return;
     auto sum = at::zeros({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat));
     ops::add_column_sums(grad_NO.contiguous(), sum);
@@ -188,7 +188,7 @@ class BlockStage final : public DecoderBlock {
   }
 
   /// Gradients of weight and bias of out = in W^T + b.
-  static void add_linear_grad(StageGrads g, const Linear& linear, const at::Tensor& grad_NO, const at::Tensor& in_NI) {
+  static void add_linear_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO, const at::Tensor& in_NI) {
     g[linear.weight]->add_product(grad_NO.t(), in_NI);
     add_bias_grad(g, linear, grad_NO);
   }
@@ -205,13 +205,13 @@ class BlockStage final : public DecoderBlock {
     return {qkv_NC.narrow(1, 0, queries), qkv_NC.narrow(1, queries, keys), qkv_NC.narrow(1, queries + keys, keys)};
   }
 
-  void turn(at::Tensor& qkv_NC, const AttentionShape& shape, const ops::RopePlace& place, bool inverse) const {
+  void apply_rotary(at::Tensor& qkv_NC, const AttentionShape& shape, const ops::RopePlace& place, bool inverse) const {
     const auto& table = rope_->up_to(place.first_position + place.row_length, qkv_NC.device());
-    // Keys follow the queries, so their heads are turned in the same pass.
+    // Keys follow the queries, so their heads are rotated in the same pass.
     ops::rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, table, place, inverse);
   }
 
-  at::Tensor project_qkv(StageParams p, const at::Tensor& x_ND, const AttentionShape& shape,
+  at::Tensor project_qkv(LayerParams p, const at::Tensor& x_ND, const AttentionShape& shape,
                          const ops::RopePlace& place) const {
     auto qkv_NC = at::empty({x_ND.size(0), shape.packed_width()}, x_ND.options());
     auto parts = qkv_parts(qkv_NC, shape);
@@ -223,7 +223,7 @@ class BlockStage final : public DecoderBlock {
       parts[1].add_(bias(p, places_.k));
       parts[2].add_(bias(p, places_.v));
     }
-    if (x_ND.size(0) > 0) turn(qkv_NC, shape, place, /*inverse=*/false);
+    if (x_ND.size(0) > 0) apply_rotary(qkv_NC, shape, place, /*inverse=*/false);
     return qkv_NC;
   }
 
@@ -244,14 +244,14 @@ class BlockStage final : public DecoderBlock {
 
 }  // namespace
 
-void detail::add_llama_stages(Decoder& decoder) {
+void detail::add_llama_layers(Decoder& decoder) {
   const auto& config = decoder.config;
   if (config.dropout > 0) throw UsageError("--dropout: Llama has none");
   const auto rope = std::make_shared<RopeCache>(rope_frequencies(config));
   const int token = parameter_index(decoder, "model.embed_tokens.weight");
-  decoder.stages.push_back(std::make_unique<EmbeddingStage>(token));
+  decoder.layers.push_back(std::make_unique<EmbeddingLayer>(token));
   for (int block = 0; block < config.num_layers; ++block) {
-    decoder.stages.push_back(std::make_unique<BlockStage>(config, block, block_parameters(decoder, block), rope));
+    decoder.layers.push_back(std::make_unique<BlockLayer>(config, block, block_parameters(decoder, block), rope));
   }
   const int head = config.tie_word_embeddings ? token : parameter_index(decoder, "lm_head.weight");
   decoder.loss = make_head(config, {parameter_index(decoder, "model.norm.weight"), head});

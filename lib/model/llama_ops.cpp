@@ -70,7 +70,7 @@ NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at
 }
 
 at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D, at::Tensor* grad_y_bias_D,
-                             at::Tensor* out_again_ND) {
+                             at::Tensor* recomputed_ND) {
   const auto& grad_ND = norm.grad_ND;
   const auto& residual_ND = norm.residual_ND;
   const auto& x_ND = norm.x_ND;
@@ -80,7 +80,7 @@ at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D,
   const auto dim = x_ND.size(1);
   if (use_kernels(x_ND)) {
     auto out_ND = at::empty_like(x_ND);
-    if (out_again_ND != nullptr) *out_again_ND = at::empty_like(x_ND);
+    if (recomputed_ND != nullptr) *recomputed_ND = at::empty_like(x_ND);
     const std::array<float*, 2> columns{grad_gamma_D.data_ptr<float>(),
                                         grad_y_bias_D == nullptr ? nullptr : grad_y_bias_D->data_ptr<float>()};
     for_rows_with_columns(n, columns, dim, [&](std::int64_t b, std::int64_t e, const std::array<float*, 2>& mine) {
@@ -92,7 +92,7 @@ at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D,
                                               gamma_D.const_data_ptr(),
                                               mine[0],
                                               mine[1],
-                                              out_again_ND == nullptr ? nullptr : out_again_ND->data_ptr(),
+                                              recomputed_ND == nullptr ? nullptr : recomputed_ND->data_ptr(),
                                               dim};
       kernels::table().rms_norm_backward(type_of(x_ND), args, b, e);
     });
@@ -100,7 +100,7 @@ at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D,
   }
   const auto gamma = gamma_D.to(at::kFloat);
   auto dx_ND = at::empty_like(x_ND);
-  if (out_again_ND != nullptr) *out_again_ND = at::empty_like(x_ND);
+  if (recomputed_ND != nullptr) *recomputed_ND = at::empty_like(x_ND);
   for_pieces(n, dim, [&](std::int64_t first, std::int64_t rows) {
     const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, rows); };
     const auto rstd = part(saved.rstd_N).reshape({rows, 1});
@@ -111,7 +111,7 @@ at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D,
     auto dx = (scaled - normal * (scaled * normal).mean(at::IntArrayRef{1}, true)) * rstd;
     if (residual_ND.defined()) dx.add_(part(residual_ND));
     part(dx_ND).copy_(dx);
-    if (out_again_ND != nullptr) part(*out_again_ND).copy_(normal * gamma);
+    if (recomputed_ND != nullptr) part(*recomputed_ND).copy_(normal * gamma);
   });
   if (grad_y_bias_D != nullptr) grad_y_bias_D->add_(column_sums(dx_ND));
   return dx_ND;
@@ -182,13 +182,13 @@ void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const Ro
   };
   const auto cosine = pick(table.cos_PH);
   const auto sine = pick(table.sin_PH).mul(inverse ? -1.0 : 1.0);
-  auto turned = x_NC.narrow(1, 0, heads * head_size).unflatten(1, {heads, 2, head_size / 2});
-  const auto low = turned.select(2, 0).to(at::kFloat);
-  const auto high = turned.select(2, 1).to(at::kFloat);
+  auto rotated = x_NC.narrow(1, 0, heads * head_size).unflatten(1, {heads, 2, head_size / 2});
+  const auto low = rotated.select(2, 0).to(at::kFloat);
+  const auto high = rotated.select(2, 1).to(at::kFloat);
   const auto new_low = low * cosine - high * sine;
   const auto new_high = high * cosine + low * sine;
-  turned.select(2, 0).copy_(new_low);
-  turned.select(2, 1).copy_(new_high);
+  rotated.select(2, 0).copy_(new_low);
+  rotated.select(2, 1).copy_(new_high);
 }
 
 }  // namespace fsdp::ops

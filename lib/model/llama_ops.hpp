@@ -17,9 +17,9 @@ NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at
 /// Gradient of the norm's input, plus the residual's.
 /// \param grad_gamma_D   float32, added to
 /// \param grad_y_bias_D  float32, added to: column sums of the result; may be null
-/// \param out_again_ND   when not null, receives the norm's output once more: it need not be kept since the forward
+/// \param recomputed_ND   when not null, receives the norm's output once more: it need not be kept since the forward
 at::Tensor rms_norm_backward(const NormBackward& norm, at::Tensor& grad_gamma_D, at::Tensor* grad_y_bias_D = nullptr,
-                             at::Tensor* out_again_ND = nullptr);
+                             at::Tensor* recomputed_ND = nullptr);
 
 /// silu(gate) * up
 at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF);
@@ -39,7 +39,7 @@ struct RopePlace {
 };
 
 /// Turns the first heads * head_size columns of x_NC in place, by the angles of each token's position.
-/// \param inverse  turns back: the backward
+/// \param inverse  rotates back: the backward
 void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table, const RopePlace& place,
           bool inverse);
 

@@ -39,22 +39,22 @@ at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) {
   return at::zeros({n}, like.options().dtype(at::kFloat));
 }
 
-class EmbeddingStage final : public Stage {
+class EmbeddingLayer final : public Layer {
  public:
-  EmbeddingStage(const ModelConfig& config, std::vector<int> parameters)
+  EmbeddingLayer(const ModelConfig& config, std::vector<int> parameters)
       : config_(config), parameters_(std::move(parameters)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
-  at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<StageState>*) override {
+  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     auto x_ND = ops::embed(p[0], p[1], batch.ids_N, batch.length, batch.first_position);
     if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(x_ND, token_keys(batch, 1), config_.dropout);
     return x_ND;
   }
 
-  at::Tensor backward(StageParams, StageGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
-                      std::unique_ptr<StageState>) override {
+  at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+                      std::unique_ptr<LayerState>) override {
     auto grad = grad_ND;
     if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(grad, token_keys(batch, 1), config_.dropout);
     for (auto* slot : grads) slot->finish();
@@ -71,7 +71,7 @@ class EmbeddingStage final : public Stage {
 /// Order of a block's parameters, as parameter_table() lists them.
 enum BlockParam { ln1_w, ln1_b, attn_w, attn_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, out_w, out_b };
 
-struct BlockState final : StageState {
+struct BlockState final : LayerState {
   at::Tensor x_ND;  ///< the block's input
   ops::NormResult norm1;
   at::Tensor qkv_N3D;
@@ -82,15 +82,15 @@ struct BlockState final : StageState {
   // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
 };
 
-class BlockStage final : public DecoderBlock {
+class BlockLayer final : public DecoderBlock {
  public:
-  BlockStage(const ModelConfig& config, int index, std::vector<int> parameters)
+  BlockLayer(const ModelConfig& config, int index, std::vector<int> parameters)
       : config_(config), index_(index), parameters_(std::move(parameters)), name_("block " + std::to_string(index)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  at::Tensor forward(StageParams p, const MicroBatch& batch, const at::Tensor& x_ND,
-                     std::unique_ptr<StageState>* state) override {
+  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+                     std::unique_ptr<LayerState>* state) override {
     BlockState s;
     s.x_ND = x_ND;
     s.norm1 = ops::add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
@@ -125,8 +125,8 @@ class BlockStage final : public DecoderBlock {
     return out_ND;
   }
 
-  at::Tensor backward(StageParams p, StageGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
-                      std::unique_ptr<StageState> state) override {
+  at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+                      std::unique_ptr<LayerState> state) override {
     auto& s = static_cast<BlockState&>(*state);
     const auto d = config_.embed_size;
     // Feed-forward: out = act(norm2 W_fc + b) W_out + b. Gradients of inputs come before those of weights, because
@@ -176,7 +176,7 @@ class BlockStage final : public DecoderBlock {
     return grad_x_ND;
   }
 
-  at::Tensor decode(StageParams p, const at::Tensor& x_ND, LayerCache& cache,
+  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
                     std::int64_t cache_length) const override {
     const auto n = x_ND.size(0);
     const auto heads = config_.num_heads;
@@ -241,13 +241,13 @@ class BlockStage final : public DecoderBlock {
 
 }  // namespace
 
-void detail::add_mingpt_stages(Decoder& decoder) {
+void detail::add_mingpt_layers(Decoder& decoder) {
   const auto& config = decoder.config;
   const int token = parameter_index(decoder, "transformer.wte.weight");
-  decoder.stages.push_back(std::make_unique<EmbeddingStage>(
+  decoder.layers.push_back(std::make_unique<EmbeddingLayer>(
       config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
   for (int block = 0; block < config.num_layers; ++block) {
-    decoder.stages.push_back(std::make_unique<BlockStage>(config, block, block_parameters(decoder, block)));
+    decoder.layers.push_back(std::make_unique<BlockLayer>(config, block, block_parameters(decoder, block)));
   }
   decoder.loss = make_head(config, {parameter_index(decoder, "transformer.ln_f.weight"),
                                     parameter_index(decoder, "transformer.ln_f.bias"), token});

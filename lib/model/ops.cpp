@@ -74,7 +74,7 @@ void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, con
       const auto* source =
           static_cast<const std::byte*>(values_ND.const_data_ptr()) + from * dim * values_ND.element_size();
       if (to.scalar_type() == at::kFloat) {
-        kernels::table().widen_add(type, reinterpret_cast<float*>(target), source, 0, dim);
+        kernels::table().upcast_add(type, reinterpret_cast<float*>(target), source, 0, dim);
       } else {
         kernels::table().add_bias(type, target, source, nullptr, dim, 0, 1);
       }
@@ -154,7 +154,7 @@ at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
                                    nullptr};
     if (again != nullptr) {
       again->out_ND = at::empty_like(x_ND);
-      args.out_again_TD = again->out_ND.data_ptr();
+      args.recomputed_TD = again->out_ND.data_ptr();
       args.beta_D = again->beta_D.const_data_ptr();
     }
     std::array<float*, 3> columns{grads.gamma_D.data_ptr<float>(), grads.beta_D.data_ptr<float>(),
@@ -197,20 +197,20 @@ at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) {
 }
 
 void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
-                        at::Tensor* out_again_NF) {
+                        at::Tensor* recomputed_NF) {
   const auto dim = pre_NF.size(1);
-  if (out_again_NF != nullptr && use_kernels(pre_NF)) *out_again_NF = at::empty_like(pre_NF);
+  if (recomputed_NF != nullptr && use_kernels(pre_NF)) *recomputed_NF = at::empty_like(pre_NF);
   if (use_kernels(pre_NF)) {
     const std::array<float*, 1> columns{grad_bias_F.data_ptr<float>()};
     for_rows_with_columns(pre_NF.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& mine) {
       const kernels::GeluBackwardArgs args{grad_NF.data_ptr(),
-                                           out_again_NF == nullptr ? nullptr : out_again_NF->data_ptr(),
+                                           recomputed_NF == nullptr ? nullptr : recomputed_NF->data_ptr(),
                                            pre_NF.const_data_ptr(), mine[0], dim};
       kernels::table().bias_gelu_backward(type_of(pre_NF), args, b, e);
     });
     return;
   }
-  if (out_again_NF != nullptr) *out_again_NF = at::gelu(pre_NF, "tanh");
+  if (recomputed_NF != nullptr) *recomputed_NF = at::gelu(pre_NF, "tanh");
   grad_NF.copy_(at::gelu_backward(grad_NF, pre_NF, "tanh"));
   grad_bias_F.add_(column_sums(grad_NF));
 }

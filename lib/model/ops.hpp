@@ -70,9 +70,9 @@ at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
 /// pre_NF += bias in place; returns gelu_tanh(pre).
 at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F);
 /// grad_NF becomes the gradient of pre_NF in place; its column sums are added to grad_bias_F (float32).
-/// \param out_again_NF  when not null, receives gelu(pre) once more: it need not be kept since the forward
+/// \param recomputed_NF  when not null, receives gelu(pre) once more: it need not be kept since the forward
 void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
-                        at::Tensor* out_again_NF = nullptr);
+                        at::Tensor* recomputed_NF = nullptr);
 
 /// x += bias (+ y when defined), in place.
 void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D);

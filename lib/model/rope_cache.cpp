@@ -15,7 +15,7 @@ const ops::RopeTable& RopeCache::up_to(std::int64_t positions, at::Device device
   constexpr std::int64_t kStep = 256;
   const auto rows = (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep;
   const auto half = static_cast<std::int64_t>(frequencies_.size());
-  // It outlives the stage that happens to need it first.
+  // It outlives the layer that happens to need it first.
   const MemoryScope scope(MemoryCategory::workspace);
   const auto on_host = at::TensorOptions(at::kFloat).device(host_device());
   table_.cos_PH = at::empty({rows, half}, on_host);

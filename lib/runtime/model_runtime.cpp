@@ -98,7 +98,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   replicate_collectives_ = make(*mesh_.replicate);
 
   EngineInput input;
-  for (const auto& stage : decoder_.stages) input.stages.push_back(stage.get());
+  for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
   for (const auto& spec : decoder_.parameters) {

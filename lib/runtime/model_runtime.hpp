@@ -1,5 +1,5 @@
 #pragma once
-// A decoder on its mesh: stages, collectives and engine wired together for one job.
+// A decoder on its mesh: layers, collectives and engine wired together for one job.
 #include <memory>
 #include <string>
 

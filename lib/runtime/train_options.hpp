@@ -35,7 +35,7 @@ struct ShardingOptions {
   std::string activation_checkpointing = "none";        ///< none, all or every:N
   bool allow_emulated_bf16 = false;                     ///< on a GPU without bf16 units
   bool cpu_offload = false;
-  bool meta_init = false;  ///< accepted for the seed's sake: initialisation is always sharded
+  bool meta_init = false;  ///< accepted for the tutorials' sake: initialisation is always sharded
   bool reduce_every_micro_batch = false;
   std::string collectives = "auto";  ///< auto, or host-staged (MPI moves CUDA tensors through host memory; tests)
 };

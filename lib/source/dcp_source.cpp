@@ -68,7 +68,7 @@ void DcpSource::add_items(DcpMetadata& metadata) {
     if (metadata.paths) {
       if (const auto found = metadata.paths->find(key); found != metadata.paths->end()) return found->second;
     }
-    return DcpPath{key};
+    return StatePath{key};
   };
   for (const auto& key : metadata.keys) {
     if (const auto value = metadata.values.find(key); value != metadata.values.end()) {

@@ -98,15 +98,15 @@ class Flattener {
   }
   std::string name(const PickleValue& value) {
     auto text = joined();
-    name_bytes_ += text.size() + path_.size() * sizeof(DcpPath::value_type);
+    name_bytes_ += text.size() + path_.size() * sizeof(StatePath::value_type);
     if (name_bytes_ > max_name_bytes) fail(value, "the names of all entries together are too long");
     return text;
   }
 
   /// \throws FormatError naming both places
   void check_names() const {
-    std::unordered_map<std::string_view, const DcpPath*> seen;
-    const auto check = [&](const std::string& entry, const DcpPath& path) {
+    std::unordered_map<std::string_view, const StatePath*> seen;
+    const auto check = [&](const std::string& entry, const StatePath& path) {
       const auto [place, is_new] = seen.emplace(entry, &path);
       if (is_new) return;
       throw FormatError(file_ + ": " + shown(*place->second) + " and " + shown(path) + " both get the name \"" +
@@ -115,7 +115,7 @@ class Flattener {
     for (const auto& tensor : flat_.tensors) check(tensor.name, tensor.path);
     for (const auto& value : flat_.values) check(value.name, value.path);
   }
-  static std::string shown(const DcpPath& path) {
+  static std::string shown(const StatePath& path) {
     std::string text;
     for (const auto& element : path) {
       const auto* key = std::get_if<std::string>(&element);
@@ -128,7 +128,7 @@ class Flattener {
   const PickleDocument& document_;
   const std::string& file_;
   FlatObject flat_;
-  DcpPath path_;
+  StatePath path_;
   std::uint64_t name_bytes_ = 0;
   std::unordered_map<std::uint32_t, bool> holds_tensor_;
 };

@@ -11,12 +11,12 @@ namespace fsdp {
 
 struct FlatTensor {
   std::string name;  ///< path elements joined by '.'
-  DcpPath path;      ///< dict keys as text, list and tuple positions as integers
+  StatePath path;    ///< dict keys as text, list and tuple positions as integers
   TensorView view;
 };
 struct FlatValue {
   std::string name;
-  DcpPath path;
+  StatePath path;
   PickleRef value = nullptr;
 };
 struct FlatObject {

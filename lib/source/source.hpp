@@ -22,7 +22,7 @@ namespace fsdp {
 /// One tensor: `shape`, row-major.
 struct SourceTensor {
   std::string name;  ///< path elements joined by '.'
-  DcpPath path;      ///< place in the nested dict that a .pt of it has; {name} when the format knows of no nesting
+  StatePath path;    ///< place in the nested dict that a .pt of it has; {name} when the format knows of no nesting
   DType dtype = DType::f32;
   Shape shape;
   std::int64_t num_shards = 1;     ///< pieces it is stored in
@@ -34,7 +34,7 @@ struct SourceTensor {
 /// A python value that is no tensor. Names and paths as for tensors; its content comes from Source::value().
 struct SourceValue {
   std::string name;
-  DcpPath path;
+  StatePath path;
 };
 
 /// A pickled value with the document that owns it. The document holds no reference to a tensor below `value`.

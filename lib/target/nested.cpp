@@ -21,7 +21,7 @@ Container& as_container(NestedNode& node, const std::string& name, const char* w
   conflict(name, std::string("its path needs ") + what + " where another entry has put something else");
 }
 
-NestedNode& child(NestedNode& node, const DcpPath::value_type& part, const std::string& name) {
+NestedNode& child(NestedNode& node, const StatePath::value_type& part, const std::string& name) {
   std::unique_ptr<NestedNode>* slot = nullptr;
   if (const auto* position = std::get_if<std::int64_t>(&part)) {
     if (*position < 0) conflict(name, "its path has the list position " + std::to_string(*position));
@@ -37,7 +37,7 @@ NestedNode& child(NestedNode& node, const DcpPath::value_type& part, const std::
   return **slot;
 }
 
-void place(NestedNode& root, const DcpPath& path, const std::string& name, NestedLeaf leaf) {
+void place(NestedNode& root, const StatePath& path, const std::string& name, NestedLeaf leaf) {
   if (path.size() > max_depth) conflict(name, "its path has more than " + std::to_string(max_depth) + " elements");
   auto* node = &root;
   for (const auto& part : path) node = &child(*node, part, name);

@@ -9,22 +9,22 @@
 namespace fsdp::detail {
 namespace {
 
-bool is_position(const DcpPath::value_type& part) { return std::holds_alternative<std::int64_t>(part); }
+bool is_position(const StatePath::value_type& part) { return std::holds_alternative<std::int64_t>(part); }
 
 /// Length of the path without the positions at its end.
-std::size_t stem_length(const DcpPath& path) {
+std::size_t stem_length(const StatePath& path) {
   const auto end = std::find_if_not(path.rbegin(), path.rend(), is_position);
   return static_cast<std::size_t>(path.rend() - end);
 }
 
-DcpPath prefix(const DcpPath& path, std::size_t length) {
+StatePath prefix(const StatePath& path, std::size_t length) {
   return {path.begin(), path.begin() + static_cast<std::ptrdiff_t>(length)};
 }
 
 /// Lists that PyTorch opens, because a tensor or dict is in them at any depth.
-std::set<DcpPath> opened_lists(const Source& source) {
-  std::set<DcpPath> opened;
-  const auto open = [&](const DcpPath& path, std::size_t end) {
+std::set<StatePath> opened_lists(const Source& source) {
+  std::set<StatePath> opened;
+  const auto open = [&](const StatePath& path, std::size_t end) {
     for (std::size_t i = 0; i < end; ++i) {
       if (is_position(path[i])) opened.insert(prefix(path, i));
     }
@@ -79,7 +79,7 @@ struct Emitter {
 };
 
 /// The list that the value belongs to, or the value by itself when it is in none, or its name tells otherwise.
-ValueGroup group_of(const SourceValue& value, std::size_t number, const std::set<DcpPath>& opened) {
+ValueGroup group_of(const SourceValue& value, std::size_t number, const std::set<StatePath>& opened) {
   ValueGroup group{value.name, value.path, {{{}, number}}};
   for (auto length = std::max<std::size_t>(stem_length(value.path), 1); length < value.path.size(); ++length) {
     if (opened.contains(prefix(value.path, length))) continue;

@@ -14,7 +14,7 @@ namespace fsdp::detail {
 /// One item: a value of the source by itself, or several as the leaves of one list.
 struct ValueGroup {
   std::string name;
-  DcpPath path;
+  StatePath path;
   /// By list positions from the outermost list inwards; a value by itself has none.
   std::map<std::vector<std::int64_t>, std::size_t> values;
 };

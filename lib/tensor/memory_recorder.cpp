@@ -162,7 +162,7 @@ MemoryScope::~MemoryScope() {
   here().on_host = on_host_;
 }
 
-void begin_moment(std::string name) {
+void begin_phase(std::string name) {
   auto& access = here();
   if (access.state != nullptr) access.state->log.moments.push_back(std::move(name));
 }

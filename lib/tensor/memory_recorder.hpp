@@ -21,7 +21,7 @@ enum class MemoryCategory {
   optimizer,       ///< AdamW's two moments
   gathered,        ///< parameters of other ranks' rows
   reduce_buffers,  ///< a unit's full gradients on their way to the shards
-  activations,     ///< outputs of stages, and what they keep for their backward
+  activations,     ///< outputs of layers, and what they keep for their backward
   logits,          ///< head and loss
   batch,           ///< ids and targets
   workspace        ///< libraries' own
@@ -35,8 +35,8 @@ enum class SimulatedDevice { cpu, cuda };
 /// One allocation (bytes > 0) or its end (bytes < 0), in the order in which they happened.
 struct MemoryRecord {
   std::int64_t bytes;
-  std::int32_t block;   ///< counted from 0, one number per allocation
-  std::int32_t moment;  ///< index into MemoryLog::moments
+  std::int32_t block;  ///< counted from 0, one number per allocation
+  std::int32_t phase;  ///< index into MemoryLog::moments
   MemoryCategory category;
   bool on_host;  ///< cuda only: memory of the host (offloaded states, masks)
 };
@@ -109,6 +109,6 @@ class MemoryScope {
 };
 
 /// Names what happens from now on. \pre simulating()
-void begin_moment(std::string name);
+void begin_phase(std::string name);
 
 }  // namespace fsdp

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-BatchReader::BatchReader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
+DataLoader::DataLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
     : vocab_size_(vocab_size) {
   if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
   if (token_file_kind(file) == TokenFileKind::rows) {
@@ -29,15 +29,15 @@ BatchReader::BatchReader(const std::filesystem::path& file, const SequenceLimit&
   pairs_ = std::min(most_ids, longest) - 1;
 }
 
-BatchReader BatchReader::random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size) {
-  BatchReader reader;
+DataLoader DataLoader::random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size) {
+  DataLoader reader;
   reader.random_rows_ = num_rows;
   reader.pairs_ = pairs;
   reader.vocab_size_ = vocab_size;
   return reader;
 }
 
-void BatchReader::fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const {
+void DataLoader::fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const {
   const MemoryScope scope(MemoryCategory::batch);
   batch.length = pairs_;
   const auto options = at::TensorOptions(at::kInt).device(simulating() ? device : at::Device(at::kCPU));
@@ -55,12 +55,12 @@ void BatchReader::fill_random(const std::vector<std::int64_t>& rows, at::Device 
   }
 }
 
-std::int64_t BatchReader::num_rows() const {
+std::int64_t DataLoader::num_rows() const {
   if (random_rows_ > 0) return random_rows_;
   return rows_ ? rows_->num_rows() : documents_->num_documents();
 }
 
-std::int64_t BatchReader::num_ids(std::int64_t num_rows) const {
+std::int64_t DataLoader::num_ids(std::int64_t num_rows) const {
   if (random_rows_ > 0) return num_rows * (pairs_ + 1);
   if (rows_) return num_rows * rows_->row_length();
   std::int64_t ids = 0;
@@ -68,14 +68,14 @@ std::int64_t BatchReader::num_ids(std::int64_t num_rows) const {
   return ids;
 }
 
-std::int64_t BatchReader::ids_left_out(std::int64_t num_rows) const {
+std::int64_t DataLoader::ids_left_out(std::int64_t num_rows) const {
   if (!documents_) return num_ids(num_rows) - num_rows * (pairs_ + 1);
   std::int64_t beyond = 0;
   for (std::int64_t i = 0; i < num_rows; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
   return beyond;
 }
 
-void BatchReader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+void DataLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
   const auto width = rows_->row_length();
   std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
@@ -90,7 +90,7 @@ void BatchReader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& b
   }
 }
 
-void BatchReader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+void DataLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   constexpr std::int32_t kPad = 0, kIgnored = -1;
   batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
   for (const auto row : rows) {
@@ -110,8 +110,8 @@ void BatchReader::fill_documents(const std::vector<std::int64_t>& rows, MicroBat
   }
 }
 
-MicroBatch BatchReader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                             at::Device device) const {
+MicroBatch DataLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                            at::Device device) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
   if (random_rows_ > 0) {

@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
-#include "lib/dataset/data_order.hpp"
+#include "lib/dataset/sampler.hpp"
 #include "lib/dataset/token_documents.hpp"
 #include "lib/dataset/token_rows.hpp"
-#include "lib/tensor/stage.hpp"
+#include "lib/tensor/layer.hpp"
 
 namespace fsdp {
 
@@ -22,15 +22,15 @@ struct SequenceLimit {
 /// Rows (`input_ids`): a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
 /// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
 /// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
-class BatchReader {
+class DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
 
   /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
-  BatchReader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
+  DataLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
 
   /// Random ids instead of a file's, for runs that only measure: `num_rows` rows of `pairs` inputs and targets.
-  static BatchReader random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size);
+  static DataLoader random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size);
 
   /// Rows or documents.
   std::int64_t num_rows() const;
@@ -49,7 +49,7 @@ class BatchReader {
                   at::Device device) const;
 
  private:
-  BatchReader() = default;
+  DataLoader() = default;
   void fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const;
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;

@@ -54,7 +54,7 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
                 splitmix64(seed) ^ fnv1a(spec.name), spec.std);
     rows.copy_(values);
   }
-  engine.publish_parameters();
+  engine.sync_parameters();
 }
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace fsdp {
 
 BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   BatchPlan plan;
-  plan.rows_per_micro_batch = options.batch_size;
+  plan.micro_batch_size = options.batch_size;
   if (options.batch_size < 1)
     throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", options.batch_size));
   if (options.gradient_accumulation_steps < 0) throw UsageError("--gradient-accumulation-steps must not be negative");
@@ -35,7 +35,7 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size) {
     // Another number of ranks than before keeps the optimization: the step's rows are dealt out as evenly as they go.
     plan.accumulation_steps = static_cast<int>((options.total_batch_size + per_round - 1) / per_round);
     const auto parts = static_cast<std::int64_t>(plan.accumulation_steps) * world_size;
-    plan.rows_per_micro_batch = (options.total_batch_size + parts - 1) / parts;
+    plan.micro_batch_size = (options.total_batch_size + parts - 1) / parts;
     return plan;
   }
   if (options.total_batch_size % per_round != 0) {

@@ -11,8 +11,8 @@ namespace fsdp {
 
 /// How sequences are split over steps, micro-batches and ranks.
 struct BatchPlan {
-  std::int64_t rows_per_micro_batch = 0;  ///< on one rank
-  std::int64_t rows_per_step = 0;         ///< over all ranks and micro-batches
+  std::int64_t micro_batch_size = 0;  ///< on one rank
+  std::int64_t rows_per_step = 0;     ///< over all ranks and micro-batches
   int accumulation_steps = 1;
 };
 

@@ -38,7 +38,7 @@ void take_worst(ProcessGroup& world, StepReport& report) {
 
 }  // namespace
 
-Trainer::Trainer(ModelRuntime& runtime, const BatchReader& reader, const TrainerOptions& options)
+Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options)
     : runtime_(runtime), reader_(reader), options_(options), order_(reader.num_rows(), options.seed, options.shuffle) {
   auto& engine = runtime_.engine();
   std::vector<bool> decay;
@@ -55,8 +55,8 @@ std::vector<MicroBatch> Trainer::load(std::int64_t samples, int micro_batches) {
   const auto& world = runtime_.world();
   std::vector<MicroBatch> batches;
   for (int m = 0; m < micro_batches; ++m) {
-    const auto slice = micro_batch_slice(state_.samples, samples, m, world.rank(), world.size(),
-                                         options_.batches.rows_per_micro_batch);
+    const auto slice =
+        micro_batch_slice(state_.samples, samples, m, world.rank(), world.size(), options_.batches.micro_batch_size);
     std::vector<std::uint64_t> keys;
     if (runtime_.decoder().config.dropout > 0) {
       for (std::int64_t i = 0; i < slice.num_samples; ++i)
@@ -75,7 +75,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
-  const auto per_round = options_.batches.rows_per_micro_batch * world.size();
+  const auto per_round = options_.batches.micro_batch_size * world.size();
   const auto micro_batches = static_cast<int>((report.samples + per_round - 1) / per_round);
   const auto batches = load(report.samples, micro_batches);
   double tokens = 0;
@@ -133,7 +133,7 @@ void Trainer::update(double scaled_norm, StepReport& report) {
   if (anyone_not_finite(report.loss, scaled_norm, report)) {
     if (scaling) adjust_loss_scale(true);
     // All ranks skip together; the engine's next reduction replaces the gradients.
-    runtime_.engine().publish_parameters();
+    runtime_.engine().sync_parameters();
     return;
   }
   double divisor = state_.loss_scale;
@@ -147,12 +147,12 @@ void Trainer::update(double scaled_norm, StepReport& report) {
   optimizer_->step(gradients, report.lr, divisor);
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);
-  runtime_.engine().publish_parameters();
+  runtime_.engine().sync_parameters();
 }
 
 double Trainer::loss_ahead() {
   const auto& world = runtime_.world();
-  const auto rows = options_.batches.rows_per_micro_batch;
+  const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
   const auto loss = runtime_.engine().evaluate(
       reader_.read(order_.rows(slice.first_position, slice.num_samples), {}, runtime_.device()));

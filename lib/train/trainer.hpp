@@ -47,7 +47,7 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-  Trainer(ModelRuntime& runtime, const BatchReader& reader, const TrainerOptions& options);
+  Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options);
 
   AdamW& optimizer() { return *optimizer_; }
   RunState& state() { return state_; }
@@ -68,9 +68,9 @@ class Trainer {
   void read_memory(StepReport& report) const;
 
   ModelRuntime& runtime_;
-  const BatchReader& reader_;
+  const DataLoader& reader_;
   TrainerOptions options_;
-  DataOrder order_;
+  Sampler order_;
   std::vector<at::Tensor> masters_;
   std::unique_ptr<AdamW> optimizer_;
   RunState state_;

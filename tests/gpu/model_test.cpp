@@ -81,11 +81,11 @@ TEST_SUITE("gpu/model") {
         at::Tensor x;
         for (std::int64_t done = 0; done < 10; done += 5) {
           const MicroBatch part{b.ids_N.narrow(0, done, 5), {}, 1, 5, {}, done};
-          auto& embedding = *m.decoder.stages[0];
+          auto& embedding = *m.decoder.layers[0];
           x = embedding.forward(m.of(embedding.parameters()), part, {}, nullptr);
           for (int block = 0; block < 2; ++block) {
             const auto index = static_cast<std::size_t>(block);
-            x = m.decoder.decode_block(block, m.of(m.decoder.stages[index + 1]->parameters()), x, caches[index], done);
+            x = m.decoder.decode_block(block, m.of(m.decoder.layers[index + 1]->parameters()), x, caches[index], done);
           }
         }
         return m.decoder.last_logits(m.of(m.decoder.loss->parameters()), x).to(at::kCPU);

@@ -42,7 +42,7 @@ std::size_t bytes_from(const char* variable, std::size_t otherwise) {
   return value;
 }
 
-Card make_card() {
+Card make_gpu() {
   const char* wish = std::getenv("FSDP_PRETENDED_GPU");
   for (const auto& kind : kKinds) {
     if (std::strcmp(kind.name, wish == nullptr ? kKinds[0].name : wish) != 0) continue;
@@ -102,8 +102,8 @@ std::size_t Memory::free_bytes() {
 }
 
 const Card& card() {
-  static const Card the_card = make_card();
-  return the_card;
+  static const Card the_gpu = make_gpu();
+  return the_gpu;
 }
 
 Memory& memory() {

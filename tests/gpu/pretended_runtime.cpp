@@ -216,9 +216,9 @@ cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaSuccess;
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
-  const bool on_card = memory().contains(address);
-  attributes->type = on_card ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
-  attributes->devicePointer = on_card ? const_cast<void*>(address) : nullptr;
+  const bool on_gpu = memory().contains(address);
+  attributes->type = on_gpu ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->devicePointer = on_gpu ? const_cast<void*>(address) : nullptr;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t count, cudaMemcpyKind) { return copy(to, from, count); }

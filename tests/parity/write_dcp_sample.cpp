@@ -112,7 +112,7 @@ std::vector<Sample> samples() {
   return all;
 }
 
-DcpPath path_of(const std::string& key) {
+StatePath path_of(const std::string& key) {
   const auto dot = key.find('.');
   return {key.substr(0, dot), key.substr(dot + 1)};
 }

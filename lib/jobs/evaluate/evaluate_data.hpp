@@ -12,7 +12,7 @@
 namespace fsdp {
 
 struct EvaluationData {
-  std::optional<BatchReader> reader;
+  std::optional<DataLoader> reader;
   std::int64_t rows = 0;
   std::int64_t ids_not_scored = 0;  ///< beyond the longest sequence
 };
@@ -25,7 +25,7 @@ struct EvaluationInput {
 
 /// Opens options.data for every subject. Texts are encoded first, into options.cache_dir or a temporary folder that is
 /// gone when this returns. Sequences are as long for all subjects. Collective.
-/// \throws RuntimeFailure after a signal while texts are encoded; what prepare_tokens() and BatchReader throw
+/// \throws RuntimeFailure after a signal while texts are encoded; what prepare_tokens() and DataLoader throw
 EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions& options,
                                      std::vector<EvaluationSubject>& subjects, const Logger& log);
 

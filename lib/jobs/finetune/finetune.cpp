@@ -60,7 +60,7 @@ void FinetuneJob::set_up() {
   open_tokenizer_for_texts();
   open_data(training);
   const auto schedule =
-      plan_schedule(options_, training ? plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step) : 1);
+      plan_schedule(options_, training ? plan_steps(options_, train_loader_->num_rows(), batches_.rows_per_step) : 1);
   if (options_.dry_run) {
     (void)plan_optimizer(options_);  // what it refuses
     plan_runtime(node->size());
@@ -78,7 +78,7 @@ void FinetuneJob::set_up() {
                                          options_.clip_grad_norm,
                                          options_.seed,
                                          !options_.no_shuffle};
-    trainer_ = std::make_unique<Trainer>(*runtime_, *train_reader_, trainer_options);
+    trainer_ = std::make_unique<Trainer>(*runtime_, *train_loader_, trainer_options);
   }
   describe(device_, node->size(), threads);
   load_weights();
@@ -139,11 +139,11 @@ void FinetuneJob::open_data(bool training) {
   const SequenceLimit limit{options_.model.seq_len, config_.block_size};
   const auto open = [&](const std::string& data) {
     const auto file = prepare_tokens(world_, data, texts, log_, [this] { return signal_.received() != 0; });
-    return BatchReader(file, limit, config_.vocab_size);
+    return DataLoader(file, limit, config_.vocab_size);
   };
-  if (!options_.val_data.empty()) val_reader_.emplace(open(options_.val_data));
+  if (!options_.val_data.empty()) val_loader_.emplace(open(options_.val_data));
   texts.max_rows = options_.max_rows;
-  if (training) train_reader_.emplace(open(options_.train_data));
+  if (training) train_loader_.emplace(open(options_.train_data));
 }
 
 void FinetuneJob::load_weights() {
@@ -178,9 +178,9 @@ void FinetuneJob::describe(const DeviceChoice& device, int ranks_on_node, int th
                                  : "",
       to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
       policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
-  const auto length = train_reader_ ? train_reader_->tokens_per_row()
-                                    : (val_reader_ ? val_reader_->tokens_per_row() : config_.block_size);
-  if (train_reader_) {
+  const auto length = train_loader_ ? train_loader_->tokens_per_row()
+                                    : (val_loader_ ? val_loader_->tokens_per_row() : config_.block_size);
+  if (train_loader_) {
     describe_data();
     predict_memory_use(length, ranks_on_node, threads);
   }
@@ -188,20 +188,19 @@ void FinetuneJob::describe(const DeviceChoice& device, int ranks_on_node, int th
 }
 
 void FinetuneJob::describe_data() {
-  const auto rows = train_reader_->num_rows();
-  const auto length = train_reader_->tokens_per_row();
-  const bool documents = train_reader_->has_documents();
+  const auto rows = train_loader_->num_rows();
+  const auto length = train_loader_->tokens_per_row();
+  const bool documents = train_loader_->has_documents();
   const auto steps = plan_steps(options_, rows, batches_.rows_per_step);
   log_.info(fmt::format(
       "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
       documents ? format_count_of(rows, "text") + " of up to" : format_count_of(rows, "row") + " x", length,
-      format_count_of(batches_.rows_per_step, "row"), format_count_of(world_.size(), "rank"),
-      batches_.rows_per_micro_batch,
+      format_count_of(batches_.rows_per_step, "row"), format_count_of(world_.size(), "rank"), batches_.micro_batch_size,
       batches_.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", batches_.accumulation_steps) : "",
       format_count_of(steps, "step"),
-      val_reader_ ? "   validation " + format_count_of(val_reader_->num_rows(), "row") : ""));
-  const auto ids = train_reader_->num_ids(rows);
-  const auto left_out = train_reader_->ids_left_out(rows);
+      val_loader_ ? "   validation " + format_count_of(val_loader_->num_rows(), "row") : ""));
+  const auto ids = train_loader_->num_ids(rows);
+  const auto left_out = train_loader_->ids_left_out(rows);
   if (left_out == 0) return;
   const auto what =
       fmt::format("{} of {} ids ({:.1f} %) are not trained on: of each {} the first {} count", format_count(left_out),
@@ -223,7 +222,7 @@ void FinetuneJob::describe_data() {
 void FinetuneJob::evaluate_only(nlohmann::json& report) {
   progress_ = std::make_unique<ProgressLine>(log_, world_.rank() == 0 && !options_.runtime.quiet, options_.log_every);
   validate(restart_ ? restart_->manifest.state.step : 0);
-  if (val_reader_) {
+  if (val_loader_) {
     report["val_loss"] = last_val_loss_;
     report["perplexity"] = std::exp(last_val_loss_);
   }

@@ -63,9 +63,9 @@ class FinetuneJob {
     std::int64_t step = 0, samples = 0;
     std::string text;
   };
-  void restore_foreign();
-  Place foreign_place(const ForeignCheckpoint& foreign, const ForeignOptimizer& state) const;
-  std::string about_optimizer(const ForeignOptimizer& state) const;
+  void restore_external();
+  Place external_place(const ExternalCheckpoint& external, const ExternalOptimizer& state) const;
+  std::string about_optimizer(const ExternalOptimizer& state) const;
   void check_final_outputs();
   std::filesystem::path state_for_final(std::filesystem::path checkpoint, const std::filesystem::path& temporary);
   bool save_final(const std::filesystem::path& checkpoint);
@@ -117,8 +117,8 @@ class FinetuneJob {
   std::string tokenizer_name_;      ///< "gpt2", a directory, or "" where none is known
   bool tokenizer_is_sure_ = false;  ///< given, or the model's own
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::optional<BatchReader> train_reader_;
-  std::optional<BatchReader> val_reader_;
+  std::optional<DataLoader> train_loader_;
+  std::optional<DataLoader> val_loader_;
   std::unique_ptr<ProcessGroup> simulated_world_;  ///< of a dry run
   std::unique_ptr<ModelRuntime> runtime_;
   std::unique_ptr<Trainer> trainer_;

@@ -187,13 +187,13 @@ ExitCode FinetuneJob::train(nlohmann::json& report) {
   if (!old_run_is_there_) begin_recording();
   peak_flops_ = world_.all_reduce(peak_flops(device_, runtime_->policy().precision.param_dtype), Reduce::sum);
   reset_host_memory_peak();  // the matrices of that measurement are no part of training
-  const auto total_steps = plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step);
+  const auto total_steps = plan_steps(options_, train_loader_->num_rows(), batches_.rows_per_step);
   const bool by_epochs = options_.max_steps <= 0;
   const auto total_samples = by_epochs ? static_cast<std::int64_t>(std::llround(
-                                             options_.max_epochs * static_cast<double>(train_reader_->num_rows())))
+                                             options_.max_epochs * static_cast<double>(train_loader_->num_rows())))
                                        : std::numeric_limits<std::int64_t>::max();
   last_save_ = Clock::now();
-  saved_this_step_ = restart_ && restart_->foreign == nullptr;
+  saved_this_step_ = restart_ && restart_->external == nullptr;
   bool stopped = train_steps(total_steps, total_samples);
   save_at_the_end(stopped);
   if (!stopped) validate(trainer_->state().step);
@@ -226,10 +226,10 @@ void FinetuneJob::finish_outputs(nlohmann::json& report, bool& stopped) {
 ExitCode FinetuneJob::conclude(nlohmann::json& report, bool stopped, std::int64_t total_steps) {
   report["steps"] = trainer_->state().step;
   report["samples"] = trainer_->state().samples;
-  report["ids_not_trained_on"] = train_reader_->ids_left_out(train_reader_->num_rows());
+  report["ids_not_trained_on"] = train_loader_->ids_left_out(train_loader_->num_rows());
   report["first_loss"] = first_loss_;
   report["loss"] = last_loss_;
-  if (val_reader_) report["val_loss"] = last_val_loss_;
+  if (val_loader_) report["val_loss"] = last_val_loss_;
   report["checkpoint"] = last_checkpoint_.string();
   report["metrics"] = (directory_ / "metrics.jsonl").string();
   report["seconds"] = seconds_since(begin_);

@@ -34,10 +34,10 @@ void FinetuneJob::plan_runtime(int ranks_on_node) {
   DeviceChoice device;
   device.device = at::Device(at::kMeta);
   if (device_.backend != nullptr) {
-    const auto card = card_of(device_.backend->info(device_.device.index()));
+    const auto gpu = gpu_of(device_.backend->info(device_.device.index()));
     traits.device = SimulatedDevice::cuda;
-    traits.compute_capability = card.compute_capability;
-    device.backend = make_simulated_backend(card);
+    traits.compute_capability = gpu.compute_capability;
+    device.backend = make_simulated_backend(gpu);
   }
   const MemoryRecorder recorder(traits);
   const auto sharding = make_policy(options_.sharding).sharding;
@@ -63,7 +63,7 @@ void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_n
   auto& request = memory_request_;
   request.config = config_;
   request.options = options_;
-  request.options.batch_size = batches_.rows_per_micro_batch;
+  request.options.batch_size = batches_.micro_batch_size;
   // The third micro-batch finds what the second found.
   request.options.total_batch_size = 0;
   request.options.gradient_accumulation_steps = std::min(3, batches_.accumulation_steps);
@@ -72,9 +72,9 @@ void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_n
   request.threads = threads;
   try {
     if (device_.backend != nullptr) {
-      request.card = card_of(device_.backend->info(device_.device.index()));
+      request.gpu = gpu_of(device_.backend->info(device_.device.index()));
       // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
-      request.context_bytes = std::max(usual_overheads(*request.card, 0, false).context_bytes,
+      request.context_bytes = std::max(usual_overheads(*request.gpu, 0, false).context_bytes,
                                        bytes_outside_allocator(*device_.backend, device_.device.index()));
     }
     prediction_ = predict_memory(request);
@@ -158,7 +158,7 @@ void FinetuneJob::report_memory(nlohmann::json& report) {
   const auto info = device_.backend->info(device);
   const auto outside = static_cast<double>(bytes_outside_allocator(*device_.backend, device));
   outcome.device = info.name;
-  outcome.card_bytes = info.total_bytes;
+  outcome.gpu_bytes = info.total_bytes;
   outcome.overhead_bytes = static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(outside, Reduce::max)));
   outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
   const auto judgement = judge_prediction(outcome, report);
@@ -166,7 +166,7 @@ void FinetuneJob::report_memory(nlohmann::json& report) {
       "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
       "{} cudaMalloc retries, {} out of memory{}",
       format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
-      100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.card_bytes), bytes(outcome.overhead_bytes),
+      100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.gpu_bytes), bytes(outcome.overhead_bytes),
       outcome.alloc_retries, last_step_.num_ooms, judgement));
   report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
   report["alloc_retries"] = outcome.alloc_retries;

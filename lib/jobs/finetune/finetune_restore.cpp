@@ -30,15 +30,15 @@ RunState continued_state(const RunManifest& saved, const RunState& fresh, bool i
 }  // namespace
 
 void FinetuneJob::restore() {
-  if (restart_->foreign != nullptr) {
-    restore_foreign();
+  if (restart_->external != nullptr) {
+    restore_external();
     return;
   }
   while (!try_restore(restart_->candidates.front())) {
     restart_->candidates.erase(restart_->candidates.begin());
     take_first_usable(world_, *restart_, log_);
   }
-  runtime_->engine().publish_parameters();
+  runtime_->engine().sync_parameters();
   const auto& state = restart_->manifest.state;
   if (trainer_) {
     const bool is_half = runtime_->policy().precision.param_dtype == at::kHalf;
@@ -65,15 +65,15 @@ bool FinetuneJob::try_restore(const std::filesystem::path& checkpoint) {
 }
 
 /// A checkpoint that has no run.json is taken as it is: nothing older is tried.
-void FinetuneJob::restore_foreign() {
-  const auto& foreign = *restart_->foreign;
-  ForeignOptimizer state;
-  if (trainer_) state = plan_optimizer_state(foreign, config_);
-  load_foreign(*runtime_, foreign, trainer_ ? &trainer_->optimizer() : nullptr, state);
-  runtime_->engine().publish_parameters();
+void FinetuneJob::restore_external() {
+  const auto& external = *restart_->external;
+  ExternalOptimizer state;
+  if (trainer_) state = plan_optimizer_state(external, config_);
+  load_external(*runtime_, external, trainer_ ? &trainer_->optimizer() : nullptr, state);
+  runtime_->engine().sync_parameters();
   auto& stood = restart_->manifest.state;
-  const auto file = fmt::format("{} ({})", foreign.path().string(), foreign.source().info().format);
-  if (foreign.run()) {
+  const auto file = fmt::format("{} ({})", external.path().string(), external.source().info().format);
+  if (external.run()) {
     if (trainer_) {
       const bool is_half = runtime_->policy().precision.param_dtype == at::kHalf;
       trainer_->state() = continued_state(restart_->manifest, trainer_->state(), is_half);
@@ -84,7 +84,7 @@ void FinetuneJob::restore_foreign() {
                           format_count_of(restart_->manifest.world_size, "rank"), about_optimizer(state)));
     return;
   }
-  const auto place = foreign_place(foreign, state);
+  const auto place = external_place(external, state);
   stood.step = place.step;
   if (trainer_) {
     stood = trainer_->state();  // fp16's loss scale starts anew
@@ -99,25 +99,26 @@ void FinetuneJob::restore_foreign() {
 }
 
 /// Where a run goes on when only a number of steps or epochs is known.
-FinetuneJob::Place FinetuneJob::foreign_place(const ForeignCheckpoint& foreign, const ForeignOptimizer& state) const {
+FinetuneJob::Place FinetuneJob::external_place(const ExternalCheckpoint& external,
+                                               const ExternalOptimizer& state) const {
   Place place;
   const auto product = [&](std::int64_t a, std::int64_t b, const char* what) {
     std::int64_t result = 0;
     if (__builtin_mul_overflow(a, b, &result))
-      throw FormatError(fmt::format("{}: {} {} are more than can be counted", foreign.path().string(), a, what));
+      throw FormatError(fmt::format("{}: {} {} are more than can be counted", external.path().string(), a, what));
     return result;
   };
   const auto per_step = batches_.rows_per_step;
-  if (foreign.step()) {
-    place.step = foreign.step()->second;
+  if (external.step()) {
+    place.step = external.step()->second;
     place.samples = product(place.step, per_step, "steps");
-    place.text = fmt::format("step {} (its '{}')", place.step, foreign.step()->first);
-  } else if (foreign.epochs_done() && train_reader_) {
-    place.samples = product(*foreign.epochs_done(), train_reader_->num_rows(), "epochs");
+    place.text = fmt::format("step {} (its '{}')", place.step, external.step()->first);
+  } else if (external.epochs_done() && train_loader_) {
+    place.samples = product(*external.epochs_done(), train_loader_->num_rows(), "epochs");
     place.step = (place.samples + per_step / 2) / per_step;
-    place.text =
-        fmt::format("after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*foreign.epochs_done(), "epoch"),
-                    format_count_of(train_reader_->num_rows(), "row"), *foreign.epochs_done() - 1, place.step);
+    place.text = fmt::format(
+        "after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*external.epochs_done(), "epoch"),
+        format_count_of(train_loader_->num_rows(), "row"), *external.epochs_done() - 1, place.step);
   } else {
     place.step = state.steps;
     place.samples = product(place.step, per_step, "steps");
@@ -126,7 +127,7 @@ FinetuneJob::Place FinetuneJob::foreign_place(const ForeignCheckpoint& foreign, 
   return place;
 }
 
-std::string FinetuneJob::about_optimizer(const ForeignOptimizer& state) const {
+std::string FinetuneJob::about_optimizer(const ExternalOptimizer& state) const {
   if (!trainer_) return "";
   const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
   if (!state.found) return "   without AdamW state, it starts anew" + remark;

@@ -24,7 +24,7 @@ RunManifest FinetuneJob::manifest() const {
   manifest.options["decay-all"] = options_.decay_all ? "true" : "false";
   manifest.options["total-batch-size"] = std::to_string(batches_.rows_per_step);
   manifest.data = {
-      {"train", options_.train_data}, {"rows", train_reader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
+      {"train", options_.train_data}, {"rows", train_loader_->num_rows()}, {"shuffle", !options_.no_shuffle}};
   if (!tokenizer_name_.empty()) {
     const auto path = saved_path(tokenizer_name_);
     if (path) manifest.data["tokenizer"] = tokenizer_name_ == "gpt2" ? tokenizer_name_ : *path;
@@ -38,7 +38,7 @@ RunManifest FinetuneJob::manifest() const {
 }
 
 double FinetuneJob::current_lr() const {
-  return plan_schedule(options_, plan_steps(options_, train_reader_->num_rows(), batches_.rows_per_step))
+  return plan_schedule(options_, plan_steps(options_, train_loader_->num_rows(), batches_.rows_per_step))
       .at(std::max<std::int64_t>(1, trainer_->state().step));
 }
 
@@ -73,9 +73,9 @@ bool FinetuneJob::finish_save_if_written(bool wait) {
 }
 
 void FinetuneJob::validate(std::int64_t step) {
-  if (!val_reader_) return;
+  if (!val_loader_) return;
   was_disturbed_ = true;
-  const auto result = evaluate_rows(*runtime_, *val_reader_, batches_.rows_per_micro_batch);
+  const auto result = evaluate_rows(*runtime_, *val_loader_, batches_.micro_batch_size);
   last_val_loss_ = result.loss;
   progress_->line(fmt::format("eval   {:>6}   loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step,
                               result.loss, result.perplexity, format_count(result.tokens), result.seconds));
@@ -133,7 +133,7 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
                         {"data_wait_seconds", step.data_wait_seconds},
                         {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
                         {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)}};
-  const double flops = rate * flops_per_token(config_, train_reader_->tokens_per_row());
+  const double flops = rate * flops_per_token(config_, train_loader_->tokens_per_row());
   if (peak_flops_ > 0 && flops > peak_flops_) {
     // Nothing passes the peak: it was measured while something else kept the processor busy.
     progress_->line(

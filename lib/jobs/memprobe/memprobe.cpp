@@ -62,11 +62,11 @@ class MemprobeJob {
       device_ = choose_device(options_.train.runtime.device, node->rank(), node->size());
     }
     if (!options_.gpu.empty() && !(options_.measure && device_.backend == nullptr)) {
-      budget_.card = find_card(options_.gpu);
+      budget_.gpu = find_gpu(options_.gpu);
     } else if (device_.backend != nullptr) {
-      budget_.card = card_of(device_.backend->info(device_.device.index()));
+      budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
     }
-    if (!options_.gpu.empty() && !budget_.card) {
+    if (!options_.gpu.empty() && !budget_.gpu) {
       log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
     }
     if (options_.measure && !options_.search && !options_.alone && options_.ranks != 0 &&
@@ -96,11 +96,11 @@ class MemprobeJob {
     // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
     tokens_ = wish.seq_len != 0        ? wish.seq_len
               : wish.model == "mingpt" ? config_.block_size
-                                       : std::min(BatchReader::kDefaultDocumentIds, config_.block_size);
+                                       : std::min(DataLoader::kDefaultDocumentIds, config_.block_size);
     const auto& data = options_.train.train_data;
     std::error_code error;
     if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return;
-    tokens_ = BatchReader(data, {wish.seq_len, config_.block_size}, config_.vocab_size).tokens_per_row();
+    tokens_ = DataLoader(data, {wish.seq_len, config_.block_size}, config_.vocab_size).tokens_per_row();
   }
 
   std::vector<Combination> combinations() {
@@ -144,16 +144,16 @@ class MemprobeJob {
     request.options.batch_size = batch_size;
     request.tokens_per_row = tokens_;
     request.job = {c.ranks, c.ranks_per_node, options_.rank};
-    request.card = budget_.card;
+    request.gpu = budget_.gpu;
     request.threads = at::get_num_threads();
     request.margin_bytes = budget_.margin_bytes;
-    if (budget_.card) set_overheads(c, request);
+    if (budget_.gpu) set_overheads(c, request);
     return request;
   }
 
   /// Better than the usual ones is what earlier runs, the GPU at hand or the user know.
   void set_overheads(const Combination& c, MemoryRequest& request) const {
-    const auto usual_context = usual_overheads(*budget_.card, 0, false).context_bytes;
+    const auto usual_context = usual_overheads(*budget_.gpu, 0, false).context_bytes;
     if (const auto known = calibration(c).overhead_bytes) {
       // Context and NCCL cannot be told apart by what a run saw; only their sum matters.
       request.context_bytes = c.ranks > 1 ? std::min(usual_context, *known) : *known;
@@ -169,14 +169,14 @@ class MemprobeJob {
     const auto group = options_.train.sharding.shard_group_size;
     const int shards = group > 0 ? group : std::min(c.ranks, c.ranks_per_node);
     const bool two_axes = c.sharding.starts_with("hybrid") && shards > 1 && shards < c.ranks;
-    return calibrate_memory(outcomes_, {budget_.card ? budget_.card->total_bytes : 0,
+    return calibrate_memory(outcomes_, {budget_.gpu ? budget_.gpu->total_bytes : 0,
                                         c.ranks == 1 ? 0 : (two_axes ? 2 : 1), c.ranks > c.ranks_per_node});
   }
 
   /// Only a search chooses, so only a search keeps away from the edge unasked.
   void plan_margin(const Combination& c) {
     constexpr double kUnknown = 0.005;
-    const auto memory = budget_.card ? budget_.card->total_bytes : budget_.host_bytes;
+    const auto memory = budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes;
     const auto known = calibration(c);
     if (!options_.margin.empty()) {
       budget_.margin_bytes = parse_bytes_or_percent(options_.margin, memory, "--margin");
@@ -187,7 +187,7 @@ class MemprobeJob {
   }
 
   Answer answer(const Combination& c) {
-    if (!budget_.card) {
+    if (!budget_.gpu) {
       budget_.host_bytes = options_.memory.empty() ? machine_memory_bytes() / c.ranks_per_node
                                                    : parse_bytes(options_.memory, "--memory");
     }
@@ -244,9 +244,9 @@ class MemprobeJob {
         const auto pulse = [&] { world_.all_reduce(1.0, Reduce::max); };
         const auto measured = detail::measure_in_child(options_, c, batch, budget_.margin_bytes, pulse);
         if (!measured) return false;
-        const bool fits = budget_.card ? measured->alloc_retries == 0 && measured->ooms == 0
-                                       : measured->peak_bytes + answer_overhead(c, batch) + budget_.margin_bytes <=
-                                             budget_.host_bytes;
+        const bool fits =
+            budget_.gpu ? measured->alloc_retries == 0 && measured->ooms == 0
+                        : measured->peak_bytes + answer_overhead(c, batch) + budget_.margin_bytes <= budget_.host_bytes;
         if (fits) answer.measured = measured;
         return fits;
       };
@@ -294,9 +294,9 @@ class MemprobeJob {
         c.ranks,
         c.ranks_per_node,
         best.prediction.host.peak_bytes(),
-        budget_.card ? budget_.card->name : std::string(),
+        budget_.gpu ? budget_.gpu->name : std::string(),
         fmt::format("{} of {} per rank", format_bytes(static_cast<double>(detail::needed_bytes(best.prediction))),
-                    format_bytes(static_cast<double>(budget_.card ? budget_.card->total_bytes : budget_.host_bytes)))};
+                    format_bytes(static_cast<double>(budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes)))};
   }
 
   void print() const {
@@ -310,8 +310,8 @@ class MemprobeJob {
         "model     {} {} x {}, {:.1f} M parameters   {} tokens per sequence   {}", architecture_name(config_),
         config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(parameter_table(config_))) / 1e6,
         tokens_,
-        budget_.card
-            ? fmt::format("{}: {}", budget_.card->name, format_bytes(static_cast<double>(budget_.card->total_bytes)))
+        budget_.gpu
+            ? fmt::format("{}: {}", budget_.gpu->name, format_bytes(static_cast<double>(budget_.gpu->total_bytes)))
             : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
     if (!options_.calibrations.empty()) head += "\n" + describe_calibration();
     if (options_.train.runtime.json) {
@@ -331,7 +331,7 @@ class MemprobeJob {
                           100 * known.lowest_error, 100 * known.highest_error);
     } else {
       text +=
-          fmt::format("no run on {} without alloc retries among {}", budget_.card ? "a GPU" : "CPUs", outcomes_.size());
+          fmt::format("no run on {} without alloc retries among {}", budget_.gpu ? "a GPU" : "CPUs", outcomes_.size());
     }
     if (known.overhead_bytes) {
       text += fmt::format("   {} outside the allocator on such a GPU",

@@ -22,7 +22,7 @@ struct MemprobeOptions {
   int ranks = 0;                            ///< 0: this job's
   int ranks_per_node = 0;                   ///< 0: this job's; where `ranks` is given, all of them
   int rank = 0;                             ///< the one that is simulated
-  std::string gpu;                          ///< a card's name or bytes; empty: the GPU at hand, else CPUs
+  std::string gpu;                          ///< a GPU's name or bytes; empty: the GPU at hand, else CPUs
   std::string memory;                       ///< CPUs: what a rank may take; empty: its share of this machine
   std::string cuda_context, nccl_buffers;   ///< bytes instead of the usual ones
   std::string margin;                       ///< bytes or percent that a search leaves free; empty: see below
@@ -42,7 +42,7 @@ struct MemprobeChoice {
   std::int64_t batch_size = 0;
   int ranks = 0, ranks_per_node = 0;
   std::int64_t host_bytes = 0;  ///< a rank's
-  std::string card;             ///< empty: CPUs
+  std::string gpu;              ///< empty: CPUs
   std::string summary;          ///< one line on its memory
 };
 

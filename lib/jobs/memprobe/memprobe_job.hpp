@@ -30,15 +30,15 @@ struct Answer {
 
 /// What a rank may take, and of what.
 struct MemoryBudget {
-  std::optional<GpuCard> card;
+  std::optional<GpuSpec> gpu;
   std::int64_t host_bytes = 0;    ///< CPUs
   std::int64_t margin_bytes = 0;  ///< of either, to stay free
 };
 
-/// Whether a rank's prediction stays inside: a card without retries; on CPUs with program and a save under way.
+/// Whether a rank's prediction stays inside: a GPU without retries; on CPUs with program and a save under way.
 bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget);
 /// What is held against the memory: on CPUs a rank's tensors, its program, and what a save or a load needs beside them;
-/// on a card segments, context and NCCL.
+/// on a GPU segments, context and NCCL.
 std::int64_t needed_bytes(const MemoryPrediction& prediction);
 /// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);

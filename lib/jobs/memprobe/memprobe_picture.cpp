@@ -19,7 +19,7 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
       fmt::format("{} x {}, {}, {}, checkpointing {}", format_count_of(c.ranks, "rank"),
                   format_count_of(answer.batch_size, "sequence"), c.sharding, c.precision, c.checkpointing);
   // What is always there lies lowest.
-  const std::int64_t outside = p.on_card ? p.overheads.context_bytes + p.overheads.nccl_bytes : 0;
+  const std::int64_t outside = p.on_gpu ? p.overheads.context_bytes + p.overheads.nccl_bytes : 0;
   if (outside > 0) timeline.layers.emplace_back("CUDA context, NCCL");
   for (int category = 0; category < kNumMemoryCategories; ++category) {
     auto name = std::string(to_string(static_cast<MemoryCategory>(category)));
@@ -32,17 +32,17 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
   const std::size_t group = std::max<std::size_t>(1, (all.size() + kColumns - 1) / kColumns);
   for (std::size_t first = 0; first < all.size(); first += group) {
     const auto last = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), first + group));
-    const auto& moment =
+    const auto& phase =
         *std::max_element(all.begin() + static_cast<std::ptrdiff_t>(first), last,
-                          [](const MemoryMoment& a, const MemoryMoment& b) { return a.peak_bytes < b.peak_bytes; });
-    MemoryTimeline::Moment column{moment.name, {}};
+                          [](const MemoryPhase& a, const MemoryPhase& b) { return a.peak_bytes < b.peak_bytes; });
+    MemoryTimeline::Phase column{phase.name, {}};
     if (outside > 0) column.bytes.push_back(static_cast<double>(outside));
-    for (const auto bytes : moment.at_peak) column.bytes.push_back(static_cast<double>(bytes));
+    for (const auto bytes : phase.at_peak) column.bytes.push_back(static_cast<double>(bytes));
     timeline.moments.push_back(std::move(column));
   }
-  if (budget.card) {
-    timeline.limit_bytes = static_cast<double>(budget.card->total_bytes);
-    timeline.limit_name = fmt::format("{}: {}", budget.card->name, format_bytes(timeline.limit_bytes));
+  if (budget.gpu) {
+    timeline.limit_bytes = static_cast<double>(budget.gpu->total_bytes);
+    timeline.limit_name = fmt::format("{}: {}", budget.gpu->name, format_bytes(timeline.limit_bytes));
   }
   write_output(file, svg ? memory_timeline_svg(timeline) : memory_timeline_png(timeline));
 }

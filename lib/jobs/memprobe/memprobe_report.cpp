@@ -14,7 +14,7 @@ namespace {
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 
 std::int64_t budget_bytes(const MemoryBudget& budget) {
-  return budget.card ? budget.card->total_bytes : budget.host_bytes;
+  return budget.gpu ? budget.gpu->total_bytes : budget.host_bytes;
 }
 
 std::string words(std::string part) {
@@ -28,7 +28,7 @@ std::vector<std::pair<std::string, std::int64_t>> parts_of(const MemoryPredictio
   for (int c = 0; c < kNumMemoryCategories; ++c) {
     parts.emplace_back(to_string(static_cast<MemoryCategory>(c)), p.profile.at_peak[static_cast<std::size_t>(c)]);
   }
-  if (p.on_card) {
+  if (p.on_gpu) {
     parts.emplace_back("rounding_and_fragmentation", p.rounding_bytes());
     parts.emplace_back("cuda_context", p.overheads.context_bytes);
     parts.emplace_back("nccl", p.overheads.nccl_bytes);
@@ -89,8 +89,8 @@ double share_of_budget(const MemoryPrediction& p, const MemoryBudget& budget) {
 
 std::string does_not_fit(const Answer& a, const MemoryBudget& budget) {
   const auto& p = a.prediction;
-  if (p.on_card) {
-    return fmt::format("\nit does not fit: batch size {} has no room in the card's {}\n", a.batch_size,
+  if (p.on_gpu) {
+    return fmt::format("\nit does not fit: batch size {} has no room in the gpu's {}\n", a.batch_size,
                        bytes(budget_bytes(budget)));
   }
   auto text = fmt::format("\nit does not fit: batch size {} needs {}", a.batch_size, bytes(needed_bytes(p)));
@@ -106,7 +106,7 @@ std::string measured_text(const Answer& a) {
                   bytes(m.peak_bytes), a.alone ? ", this rank alone" : ", largest of any rank", 100 * relative_error(a),
                   bytes(m.rss_bytes), m.step_seconds);
   if (m.total_bytes == 0) return text;
-  text += fmt::format("          reserved {} = {:.1f} % of the card   {} alloc retries   {} out of memory\n",
+  text += fmt::format("          reserved {} = {:.1f} % of the gpu   {} alloc retries   {} out of memory\n",
                       bytes(m.reserved_peak_bytes),
                       100.0 * static_cast<double>(m.reserved_peak_bytes) / static_cast<double>(m.total_bytes),
                       m.alloc_retries, m.ooms);
@@ -147,7 +147,7 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
                       {"needed_bytes", needed_bytes(p)},
                       {"peak_bytes", p.total_bytes()},
                       {"peak_tensor_bytes", p.profile.peak_bytes},
-                      {"peak_moment", p.profile.moment},
+                      {"peak_moment", p.profile.phase},
                       {"peak_step", p.profile.step},
                       {"flops_per_step", p.flops}};
   for (const auto& [part, n] : parts_of(p)) json["breakdown"][part] = n;
@@ -166,8 +166,8 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
   json["communication_per_step"] = {{"shard", axis(p.comm.shard)},
                                     {"replicate", axis(p.comm.replicate)},
                                     {"bytes", p.comm.shard.bytes + p.comm.replicate.bytes}};
-  if (p.on_card) {
-    json["gpu"] = budget.card->name;
+  if (p.on_gpu) {
+    json["gpu"] = budget.gpu->name;
     json["reserved_peak_bytes"] = p.allocator.reserved_peak_bytes;
     json["alloc_retries"] = p.allocator.num_alloc_retries;
   }
@@ -190,7 +190,7 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
                   format_count_of(a.batch_size, "sequence"),
                   p.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", p.accumulation_steps) : "", c.sharding,
                   c.precision, c.checkpointing, format_count_of(p.rows_per_step, "sequence"));
-  text += fmt::format("memory of rank {} at its peak: {} of step {}\n", options.rank, p.profile.moment, p.profile.step);
+  text += fmt::format("memory of rank {} at its peak: {} of step {}\n", options.rank, p.profile.phase, p.profile.step);
   const auto line = [&](const std::string& name, std::int64_t n, const std::string& note) {
     text += fmt::format("  {:<28}{:>12}   {}\n", name, bytes(n), note);
   };
@@ -198,16 +198,16 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
     for (const auto& [part, n] : parts) line(words(part), n, meaning(part));
   };
   lines(parts_of(p));
-  if (!p.on_card) {
+  if (!p.on_gpu) {
     line("tensors together", p.host.states_bytes, "");
     lines(parts_beside(p));
   }
-  line(p.on_card ? "together" : "needed", needed_bytes(p),
+  line(p.on_gpu ? "together" : "needed", needed_bytes(p),
        fmt::format("{:.1f} % of {}{}", 100 * share_of_budget(p, budget), bytes(budget_bytes(budget)),
-                   p.on_card ? fmt::format("   {} alloc retries{}", p.allocator.num_alloc_retries,
-                                           p.allocator.num_ooms > 0 ? ": out of memory" : "")
-                             : ""));
-  if (p.on_card) {
+                   p.on_gpu ? fmt::format("   {} alloc retries{}", p.allocator.num_alloc_retries,
+                                          p.allocator.num_ooms > 0 ? ": out of memory" : "")
+                            : ""));
+  if (p.on_gpu) {
     text += fmt::format(
         "host memory of a rank: {} ({} program, {} offloaded, {} while a checkpoint is saved, {} while weights load)\n",
         bytes(p.host.peak_bytes()), bytes(p.host.program_bytes), bytes(p.host.states_bytes), bytes(p.host.save_bytes),
@@ -237,9 +237,9 @@ std::string describe_table(const std::vector<Answer>& answers, const MemoryBudge
                         a.combination.ranks, a.combination.sharding, a.combination.checkpointing,
                         a.combination.precision, largest ? std::to_string(*largest) : std::to_string(a.batch_size),
                         bytes(needed_bytes(p)), 100 * share_of_budget(p, budget),
-                        p.on_card ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
+                        p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
                         bytes(p.comm.shard.bytes + p.comm.replicate.bytes), p.flops / 1e12,
-                        a.fits ? p.profile.moment : fmt::format("batch {} does not fit", a.batch_size));
+                        a.fits ? p.profile.phase : fmt::format("batch {} does not fit", a.batch_size));
   }
   return text;
 }

@@ -5,16 +5,16 @@
 namespace fsdp::detail {
 
 std::int64_t needed_bytes(const MemoryPrediction& prediction) {
-  return prediction.on_card ? prediction.total_bytes() : prediction.host.peak_bytes();
+  return prediction.on_gpu ? prediction.total_bytes() : prediction.host.peak_bytes();
 }
 
 bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget) {
-  return budget.card ? prediction.fits() : needed_bytes(prediction) + budget.margin_bytes <= budget.host_bytes;
+  return budget.gpu ? prediction.fits() : needed_bytes(prediction) + budget.margin_bytes <= budget.host_bytes;
 }
 
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget) {
-  if (!budget.card) return budget.host_bytes - budget.margin_bytes - needed_bytes(prediction);
-  return allocator_capacity(*budget.card, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
+  if (!budget.gpu) return budget.host_bytes - budget.margin_bytes - needed_bytes(prediction);
+  return allocator_capacity(*budget.gpu, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
 }
 
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most) {

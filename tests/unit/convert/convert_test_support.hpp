@@ -21,15 +21,15 @@ namespace fsdp::test {
 /// Tensors in memory; every read is counted.
 class MemorySource : public Source {
  public:
-  void add(const std::string& name, DType dtype, Shape shape, Bytes bytes, DcpPath path = {}) {
-    SourceTensor tensor{name, path.empty() ? DcpPath{name} : std::move(path), dtype, std::move(shape)};
+  void add(const std::string& name, DType dtype, Shape shape, Bytes bytes, StatePath path = {}) {
+    SourceTensor tensor{name, path.empty() ? StatePath{name} : std::move(path), dtype, std::move(shape)};
     tensor.stored_bytes = bytes.size();
     REQUIRE(tensor.size_bytes() == bytes.size());
     tensors_.push_back(std::move(tensor));
     bytes_.push_back(std::move(bytes));
   }
-  void add_value(const std::string& name, DcpPath path = {}) {
-    values_.push_back({name, path.empty() ? DcpPath{name} : std::move(path)});
+  void add_value(const std::string& name, StatePath path = {}) {
+    values_.push_back({name, path.empty() ? StatePath{name} : std::move(path)});
   }
   void set_shards(std::int64_t shards) { tensors_.back().num_shards = shards; }
 
@@ -70,7 +70,7 @@ inline std::vector<std::string> names_of(const Source& source) {
   return names;
 }
 
-inline std::string joined(const DcpPath& path) {
+inline std::string joined(const StatePath& path) {
   std::string text;
   for (const auto& part : path) {
     if (!text.empty()) text += '.';

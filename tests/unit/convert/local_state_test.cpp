@@ -200,7 +200,7 @@ TEST_SUITE("convert/local_state") {
     const auto source =
         un_flatten(local("local_t241_ws2_gpt_nested"), {shapes_of("local_t241_ws2_gpt_nested"), {}, {}});
     const auto& tensor = source->tensors()[test::number_of(*source, "model.transformer.h.0.ln_1.bias")];
-    CHECK(tensor.path == DcpPath{"model", "transformer.h.0.ln_1.bias"});
+    CHECK(tensor.path == StatePath{"model", "transformer.h.0.ln_1.bias"});
     CHECK(source->values().size() == 9);
   }
 

@@ -106,7 +106,7 @@ TEST_SUITE("convert/name_map") {
     source->add("model.wte.weight", DType::f32, {1}, test::bytes_of(counting(1)), {"model", "wte.weight"});
     const auto result = map_names(source, NameMap::gpt2_to_mingpt);
     CHECK(result->tensors()[0].name == "model.transformer.wte.weight");
-    CHECK(result->tensors()[0].path == DcpPath{"model", "transformer.wte.weight"});
+    CHECK(result->tensors()[0].path == StatePath{"model", "transformer.wte.weight"});
     source->add("optim.state.wte.weight.exp_avg", DType::f32, {1}, test::bytes_of(counting(1)), {"optim", "x"});
     auto message = test::message_of<UsageError>([&] { map_names(source, NameMap::gpt2_to_mingpt); });
     CHECK_MESSAGE(message.find("--model-only") != std::string::npos, message);

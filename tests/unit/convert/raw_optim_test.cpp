@@ -35,7 +35,7 @@ TEST_SUITE("convert/raw_optim") {
     test::check_same(*source, *model, [](const std::string& name) { return !is_optim(name); });
     test::check_same(*source, *optim, is_optim);
     const auto& tensor = source->tensors()[test::number_of(*source, "optim.state.transformer.wte.weight.exp_avg")];
-    CHECK(tensor.path == DcpPath{"optim", "state", "transformer.wte.weight", "exp_avg"});
+    CHECK(tensor.path == StatePath{"optim", "state", "transformer.wte.weight", "exp_avg"});
     CHECK(source->info().files.size() == local()->info().files.size() + 3);
   }
 
@@ -47,7 +47,7 @@ TEST_SUITE("convert/raw_optim") {
     for (std::size_t i = 0; i < source->values().size(); ++i) {
       const auto& entry = source->values()[i];
       CHECK(test::joined(entry.path) == entry.name);
-      CHECK(entry.path.at(2) == DcpPath::value_type(std::int64_t{0}));
+      CHECK(entry.path.at(2) == StatePath::value_type(std::int64_t{0}));
       found[entry.name] = pickle_to_json(*source->value(i).value, "");
     }
     CHECK(found == expected);

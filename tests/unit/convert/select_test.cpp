@@ -11,7 +11,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 /// One byte per tensor: its number.
-std::shared_ptr<test::MemorySource> with(const std::vector<DcpPath>& paths) {
+std::shared_ptr<test::MemorySource> with(const std::vector<StatePath>& paths) {
   auto source = std::make_shared<test::MemorySource>();
   for (const auto& path : paths) {
     source->add(test::joined(path), DType::u8, {1}, {static_cast<std::byte>(source->tensors().size())}, path);
@@ -20,7 +20,7 @@ std::shared_ptr<test::MemorySource> with(const std::vector<DcpPath>& paths) {
 }
 
 std::shared_ptr<test::MemorySource> flat(const Names& names) {
-  std::vector<DcpPath> paths;
+  std::vector<StatePath> paths;
   for (const auto& name : names) paths.push_back({name});
   return with(paths);
 }
@@ -72,12 +72,12 @@ TEST_SUITE("convert/select") {
     options.rename = {{"h\\.(\\d+)\\.", "layers.$1."}, {"^x$", "y.z"}, {"groups\\.0\\.lr", "groups.0.rate"}};
     const auto result = select(source, options);
     CHECK(test::names_of(*result) == Names{"model.layers.0.w", "optim.state.layers.0.w.m", "y.z", "groups.0.rate"});
-    CHECK(result->tensors()[0].path == DcpPath{"model", "layers.0.w"});
-    CHECK(result->tensors()[1].path == DcpPath{"optim", "state", "layers.0.w.m"});
-    CHECK(result->tensors()[2].path == DcpPath{"y.z"});
-    CHECK(result->tensors()[3].path == DcpPath{"groups", std::int64_t{0}, "rate"});
+    CHECK(result->tensors()[0].path == StatePath{"model", "layers.0.w"});
+    CHECK(result->tensors()[1].path == StatePath{"optim", "state", "layers.0.w.m"});
+    CHECK(result->tensors()[2].path == StatePath{"y.z"});
+    CHECK(result->tensors()[3].path == StatePath{"groups", std::int64_t{0}, "rate"});
     options.rename = {{"^model\\.", ""}};
-    CHECK(select(source, options)->tensors()[0].path == DcpPath{"h.0.w"});
+    CHECK(select(source, options)->tensors()[0].path == StatePath{"h.0.w"});
     CHECK(select(source, options)->tensors()[1].path == source->tensors()[1].path);
     options.rename = {{"[", "x"}};
     CHECK_THROWS_AS(select(source, options), UsageError);
@@ -95,10 +95,10 @@ TEST_SUITE("convert/select") {
     source->add_value("model._extra_state", {"model", "_extra_state"});
     const auto result = select(source, model_only());
     CHECK(test::names_of(*result) == Names{"transformer.wte.weight", "b"});
-    CHECK(result->tensors()[1].path == DcpPath{"b"});
+    CHECK(result->tensors()[1].path == StatePath{"b"});
     REQUIRE(result->values().size() == 1);
     CHECK(result->values()[0].name == "_extra_state");
-    CHECK(result->values()[0].path == DcpPath{"_extra_state"});
+    CHECK(result->values()[0].path == StatePath{"_extra_state"});
     // Renaming sees the names without the container, patterns those with it.
     SelectOptions options = model_only();
     options.include = {"model.*"};
@@ -133,7 +133,7 @@ TEST_SUITE("convert/select") {
     source->add("e", DType::f32, {2}, test::bytes_of<float>({3, 4}));
     const auto result = view_complex_as_real(source);
     CHECK(test::names_of(*result) == Names{"a.c@view_as_real", "d@view_as_real", "e"});
-    CHECK(result->tensors()[0].path == DcpPath{"a", "c@view_as_real"});
+    CHECK(result->tensors()[0].path == StatePath{"a", "c@view_as_real"});
     CHECK(result->tensors()[0].shape == Shape{3, 2, 2});
     CHECK(result->tensors()[1].shape == Shape{2});
     CHECK(result->tensors()[1].dtype == DType::f64);

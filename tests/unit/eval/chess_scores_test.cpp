@@ -74,7 +74,7 @@ void learn(ModelRuntime& runtime, const std::vector<ChessSequence>& games, int r
       std::vector<at::Tensor> gradients;
       for (std::size_t i = 0; i < engine.num_parameters(); ++i) gradients.push_back(engine.gradient(i));
       optimizer.step(gradients, 3e-3, static_cast<double>(runtime.world().size()));
-      engine.publish_parameters();
+      engine.sync_parameters();
     }
   }
 }

@@ -52,7 +52,7 @@ TEST_SUITE("formats/dcp") {
       CAPTURE(key);
       CHECK(test::read_whole(reader, key) == tensor.bytes);
       REQUIRE(reader.path(key) != nullptr);
-      CHECK(*reader.path(key) == DcpPath{key});
+      CHECK(*reader.path(key) == StatePath{key});
     }
     for (std::int64_t r = 0; r < 4; ++r) {
       for (std::int64_t rows = 0; r + rows <= 4; ++rows) {
@@ -85,7 +85,7 @@ TEST_SUITE("formats/dcp") {
     CHECK(reader.value("none") == nullptr);
     CHECK(reader.value("lr_scheduler.base_lrs") == json{0.01, 0.002});
     CHECK(reader.value("dataloader.order") == json{3, 1, 2});
-    CHECK(*reader.path("mixed_list.1") == DcpPath{"mixed_list", std::int64_t{1}});
+    CHECK(*reader.path("mixed_list.1") == StatePath{"mixed_list", std::int64_t{1}});
     CHECK_THROWS_AS(reader.value("bytes"), FormatError);
     CHECK_THROWS_AS(reader.value("neg"), FormatError);
     const DcpReader older(test::fixture("dcp_t201_ws2_app") / "ckpt");

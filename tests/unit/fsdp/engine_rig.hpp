@@ -23,7 +23,7 @@ class RigRank {
         shard_(make_host_collectives(*mesh_.shard)),
         replicate_(make_host_collectives(*mesh_.replicate)) {
     EngineInput input;
-    for (const auto& stage : decoder_.stages) input.stages.push_back(stage.get());
+    for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
     input.loss = decoder_.loss.get();
     std::vector<WrapInput> wrap;
     for (const auto& p : decoder_.parameters) {
@@ -43,7 +43,7 @@ class RigRank {
       masters.push_back(engine_->master(i));
       masters.back().narrow(0, 0, range.num_rows).copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
     }
-    engine_->publish_parameters();
+    engine_->sync_parameters();
     optimizer_ = std::make_unique<AdamW>(masters, std::vector<bool>(masters.size(), true), AdamWOptions{});
     if (setup.trace) engine_->trace().enable();
   }
@@ -77,7 +77,7 @@ class RigRank {
   void train_step(int step) {
     const auto rows = setup_.rows(step);
     const double tokens = static_cast<double>(rows.targets.ge(0).sum().item<std::int64_t>());
-    StageLoss sum;
+    LossSum sum;
     for (int m = 0; m < setup_.accumulation; ++m) {
       const auto [first, count] = part(rows.ids.size(0), m * world_.size() + world_.rank());
       const auto loss = engine_->forward_backward(batch_of(rows, first, count), {m == 0, m == setup_.accumulation - 1},
@@ -101,7 +101,7 @@ class RigRank {
     // As torch.nn.utils.clip_grad_norm_.
     const double divisor = setup_.loss_scale / std::min(1.0, setup_.clip / (norm + 1e-6));
     optimizer_->step(gradients, setup_.lr, divisor);
-    engine_->publish_parameters();
+    engine_->sync_parameters();
   }
 
   std::pair<std::int64_t, std::int64_t> part(std::int64_t rows, int index) const {

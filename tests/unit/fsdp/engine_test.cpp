@@ -148,17 +148,17 @@ TEST_SUITE("fsdp/engine") {
     }
   }
 
-  TEST_CASE("with_stage_parameters: the gathered parameters of each stage and of the head") {
+  TEST_CASE("with_layer_parameters: the gathered parameters of each layer and of the head") {
     for (const bool peer : {true, false}) {
       auto setup = four_ranks(Sharding::full_shard);
       setup.steps = 0;
       setup.peer_memory = peer;
       train(setup, [&](RigRank& rank) {
-        rank.engine().with_stage_parameters(1, [&](StageParams params) {
+        rank.engine().with_layer_parameters(1, [&](LayerParams params) {
           REQUIRE(params.size() == 12);
           CHECK(same_bits(params[0], setup.weights[2]));
         });
-        rank.engine().with_stage_parameters(3, [&](StageParams params) {
+        rank.engine().with_layer_parameters(3, [&](LayerParams params) {
           REQUIRE(params.size() == 3);
           CHECK(same_bits(params[2].narrow(0, 0, 97), setup.weights[0]));
           CHECK(params[2].size(0) == 128);
@@ -177,26 +177,26 @@ TEST_SUITE("fsdp/engine") {
     CHECK_FALSE(std::isfinite(got.norms[0]));
   }
 
-  TEST_CASE("trace: valid JSON that names stages, units and ranks, in the order of time") {
+  TEST_CASE("trace: valid JSON that names layers, units and ranks, in the order of time") {
     auto setup = four_ranks(Sharding::full_shard);
     setup.trace = true;
     setup.steps = 2;
     const auto got = train(setup);
     std::set<std::string> names;
     for (int rank = 0; rank < 4; ++rank) {
-      const auto events = nlohmann::json::parse("[" + got.traces[static_cast<std::size_t>(rank)] + "]");
+      const auto actions = nlohmann::json::parse("[" + got.traces[static_cast<std::size_t>(rank)] + "]");
       double last_end = 0;
-      for (const auto& event : events) {
-        CHECK(event.at("pid") == rank);
-        if (event.at("ph") == "M") continue;
-        CHECK(event.at("ph") == "X");
-        CHECK(event.at("dur").get<double>() >= 0);
-        const double end = event.at("ts").get<double>() + event.at("dur").get<double>();
+      for (const auto& action : actions) {
+        CHECK(action.at("pid") == rank);
+        if (action.at("ph") == "M") continue;
+        CHECK(action.at("ph") == "X");
+        CHECK(action.at("dur").get<double>() >= 0);
+        const double end = action.at("ts").get<double>() + action.at("dur").get<double>();
         CHECK(end >= last_end - 0.2);  // recorded as they end; times have one decimal
         last_end = std::max(last_end, end);
-        names.insert(event.at("name").get<std::string>() + " / " + event.at("cat").get<std::string>());
+        names.insert(action.at("name").get<std::string>() + " / " + action.at("cat").get<std::string>());
       }
-      CHECK(events.size() > 2 * 10);
+      CHECK(actions.size() > 2 * 10);
     }
     for (const char* name : {"forward embedding / compute", "forward block 1 / compute", "head and loss / compute",
                              "backward block 0 / compute", "gather unit 2 / collective", "reduce unit 0 / collective",

@@ -42,12 +42,12 @@ at::Tensor all_logits(const Setup& setup) {
     const auto batch = rank.batch_of(setup.rows(0), 0, setup.rows(0).ids.size(0));
     const auto& decoder = rank.decoder();
     at::Tensor x;
-    for (std::size_t s = 0; s < decoder.stages.size(); ++s) {
-      rank.engine().with_stage_parameters(
-          s, [&](StageParams params) { x = decoder.stages[s]->forward(params, batch, x, nullptr); });
+    for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
+      rank.engine().with_layer_parameters(
+          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
     }
-    rank.engine().with_stage_parameters(decoder.stages.size(),
-                                        [&](StageParams params) { logits = decoder.loss->logits(params, x); });
+    rank.engine().with_layer_parameters(decoder.layers.size(),
+                                        [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
   });
   return logits;
 }

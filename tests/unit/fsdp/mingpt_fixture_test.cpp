@@ -43,11 +43,11 @@ TEST_SUITE("fsdp/minGPT against PyTorch") {
       const auto batch = rank.batch_of(setup.rows(0), 0, 4);
       const auto& decoder = rank.decoder();
       at::Tensor x;
-      for (std::size_t s = 0; s < decoder.stages.size(); ++s) {
-        rank.engine().with_stage_parameters(
-            s, [&](StageParams params) { x = decoder.stages[s]->forward(params, batch, x, nullptr); });
+      for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
+        rank.engine().with_layer_parameters(
+            s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
       }
-      rank.engine().with_stage_parameters(decoder.stages.size(), [&](StageParams params) {
+      rank.engine().with_layer_parameters(decoder.layers.size(), [&](LayerParams params) {
         std::vector<at::Tensor> rows;
         for (std::int64_t t = 1; t <= x.size(0); ++t) rows.push_back(decoder.last_logits(params, x.narrow(0, 0, t)));
         logits = at::cat(rows);

@@ -9,14 +9,14 @@ using namespace fsdp;
 
 namespace {
 
-/// One letter and number per event: S/G start and finish a gather, F forward, L loss, C recompute, B backward,
-/// R release, s/r start and finish a reduction.
-std::string compact(const std::vector<Event>& events) {
+/// One letter and number per action: S/G start and finish a gather, F forward, L loss, C recompute, B backward,
+/// R reshard, s/r start and finish a reduction.
+std::string compact(const std::vector<Action>& actions) {
   std::string text;
-  for (const auto& event : events) {
+  for (const auto& action : actions) {
     if (!text.empty()) text += ' ';
-    text += "SGFLCBRsr"[static_cast<int>(event.kind)];
-    text += std::to_string(event.index);
+    text += "SGFLCBRsr"[static_cast<int>(action.kind)];
+    text += std::to_string(action.index);
   }
   return text;
 }
@@ -24,7 +24,7 @@ std::string compact(const std::vector<Event>& events) {
 /// Embedding, two blocks, head.
 ScheduleInput two_blocks() {
   ScheduleInput input;
-  input.stage_unit = {0, 1, 2};
+  input.layer_unit = {0, 1, 2};
   input.checkpointed = {false, false, false};
   input.already_gathered = {false, false, false};
   return input;
@@ -45,12 +45,12 @@ class Checker {
     kept_ = static_cast<int>(std::count(input.already_gathered.begin(), input.already_gathered.end(), true));
   }
 
-  void run(const std::vector<Event>& events) {
-    for (const auto& event : events) see(event);
-    const auto stages = static_cast<int>(input_.stage_unit.size());
-    REQUIRE(forward_ == stages);
+  void run(const std::vector<Action>& actions) {
+    for (const auto& action : actions) see(action);
+    const auto layers = static_cast<int>(input_.layer_unit.size());
+    REQUIRE(forward_ == layers);
     REQUIRE(losses_ == 1);
-    REQUIRE(backward_ == (input_.training ? 0 : stages));
+    REQUIRE(backward_ == (input_.training ? 0 : layers));
     for (const int state : state_) REQUIRE(state == (input_.keep_gathered ? 2 : 0));
     const bool reduces = input_.training && input_.reduce;
     REQUIRE(reduced_.size() == (reduces ? state_.size() : 0u));
@@ -66,58 +66,58 @@ class Checker {
     if (input_.training && gathers_again_in_backward(policy_.sharding)) return 2 * units - 1;  // the root stays
     return units - kept_;
   }
-  int unit(int stage) const { return input_.stage_unit[static_cast<std::size_t>(stage)]; }
+  int unit(int layer) const { return input_.layer_unit[static_cast<std::size_t>(layer)]; }
   int& state(int u) { return state_[static_cast<std::size_t>(u)]; }
 
-  void see(const Event& event) {
-    switch (event.kind) {
-      case EventKind::start_gather:
-        REQUIRE(state(event.index) == 0);
-        state(event.index) = 1;
+  void see(const Action& action) {
+    switch (action.kind) {
+      case ActionKind::unshard:
+        REQUIRE(state(action.index) == 0);
+        state(action.index) = 1;
         ++gathers_;
         break;
-      case EventKind::finish_gather:
-        REQUIRE(state(event.index) == 1);
-        state(event.index) = 2;
+      case ActionKind::wait_for_unshard:
+        REQUIRE(state(action.index) == 1);
+        state(action.index) = 2;
         break;
-      case EventKind::release:
-        REQUIRE(state(event.index) == 2);
-        state(event.index) = 0;
+      case ActionKind::reshard:
+        REQUIRE(state(action.index) == 2);
+        state(action.index) = 0;
         break;
-      case EventKind::forward:
-        REQUIRE(event.index == forward_++);
+      case ActionKind::forward:
+        REQUIRE(action.index == forward_++);
         REQUIRE(losses_ == 0);
-        REQUIRE(state(unit(event.index)) == 2);
+        REQUIRE(state(unit(action.index)) == 2);
         backward_ = forward_;
         break;
-      case EventKind::loss:
-        REQUIRE(forward_ == static_cast<int>(input_.stage_unit.size()));
+      case ActionKind::loss:
+        REQUIRE(forward_ == static_cast<int>(input_.layer_unit.size()));
         REQUIRE(state(input_.loss_unit) == 2);
         ++losses_;
         break;
-      case EventKind::recompute:
-        REQUIRE(input_.checkpointed[static_cast<std::size_t>(event.index)]);
-        REQUIRE(event.index == backward_ - 1);
-        REQUIRE(state(unit(event.index)) == 2);
-        recomputed_ = event.index;
+      case ActionKind::recompute:
+        REQUIRE(input_.checkpointed[static_cast<std::size_t>(action.index)]);
+        REQUIRE(action.index == backward_ - 1);
+        REQUIRE(state(unit(action.index)) == 2);
+        recomputed_ = action.index;
         break;
-      case EventKind::backward:
+      case ActionKind::backward:
         REQUIRE(input_.training);
         REQUIRE(losses_ == 1);
-        REQUIRE(event.index == --backward_);
-        REQUIRE(state(unit(event.index)) == 2);
-        REQUIRE((!input_.checkpointed[static_cast<std::size_t>(event.index)] || recomputed_ == event.index));
-        REQUIRE(reduced_.count(unit(event.index)) == 0);  // its gradients may still change
-        REQUIRE(open_reduces_.size() <= 1);               // two gradient buffers are enough
+        REQUIRE(action.index == --backward_);
+        REQUIRE(state(unit(action.index)) == 2);
+        REQUIRE((!input_.checkpointed[static_cast<std::size_t>(action.index)] || recomputed_ == action.index));
+        REQUIRE(reduced_.count(unit(action.index)) == 0);  // its gradients may still change
+        REQUIRE(open_reduces_.size() <= 1);                // two gradient buffers are enough
         break;
-      case EventKind::start_reduce:
-        REQUIRE(reduced_.insert(event.index).second);
-        for (int s = 0; s < backward_; ++s) REQUIRE(unit(s) != event.index);
-        open_reduces_.push_back(event.index);
+      case ActionKind::start_reduce:
+        REQUIRE(reduced_.insert(action.index).second);
+        for (int s = 0; s < backward_; ++s) REQUIRE(unit(s) != action.index);
+        open_reduces_.push_back(action.index);
         break;
-      case EventKind::finish_reduce:
+      case ActionKind::finish_reduce:
         REQUIRE(!open_reduces_.empty());
-        REQUIRE(open_reduces_.front() == event.index);
+        REQUIRE(open_reduces_.front() == action.index);
         open_reduces_.erase(open_reduces_.begin());
         break;
     }
@@ -167,7 +167,7 @@ TEST_SUITE("fsdp/schedule") {
     }
   }
 
-  TEST_CASE("make_schedule: checkpointed stages are recomputed just before their backward") {
+  TEST_CASE("make_schedule: checkpointed layers are recomputed just before their backward") {
     auto input = two_blocks();
     input.checkpointed = {false, true, false};
     CHECK(compact(make_schedule(input, policy_of(Sharding::grad_shard, BackwardPrefetch::pre))) ==
@@ -188,7 +188,7 @@ TEST_SUITE("fsdp/schedule") {
 
   TEST_CASE("make_schedule: everything in one unit") {
     auto input = two_blocks();
-    input.stage_unit = {0, 0, 0};
+    input.layer_unit = {0, 0, 0};
     input.already_gathered = {false};
     CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::pre))) ==
           "S0 G0 F0 F1 F2 L0 B2 B1 B0 R0 s0 r0");
@@ -204,13 +204,12 @@ TEST_SUITE("fsdp/schedule") {
   }
 
   TEST_CASE("to_string: one event a line") {
-    CHECK(to_string({{EventKind::start_gather, 0}, {EventKind::finish_reduce, 12}}) ==
-          "start_gather 0\nfinish_reduce 12\n");
+    CHECK(to_string({{ActionKind::unshard, 0}, {ActionKind::finish_reduce, 12}}) == "unshard 0\nfinish_reduce 12\n");
   }
 
   TEST_CASE("max_gathered: root and two blocks under the limiter") {
-    const auto events = make_schedule(two_blocks(), policy_of(Sharding::full_shard, BackwardPrefetch::pre));
-    CHECK(max_gathered(events, 0) == 3);
+    const auto actions = make_schedule(two_blocks(), policy_of(Sharding::full_shard, BackwardPrefetch::pre));
+    CHECK(max_gathered(actions, 0) == 3);
     CHECK(max_gathered(make_schedule(two_blocks(), policy_of(Sharding::full_shard, BackwardPrefetch::none)), 0) == 2);
   }
 
@@ -229,7 +228,7 @@ TEST_SUITE("fsdp/schedule") {
       policy.forward_prefetch = forward_prefetch;
       policy.limit_all_gathers = limiter;
       ScheduleInput input;
-      input.stage_unit = wrap;
+      input.layer_unit = wrap;
       for (std::size_t s = 0; s < wrap.size(); ++s) {
         input.checkpointed.push_back(s > 0 && checkpoint_every > 0 && (s - 1) % static_cast<std::size_t>(checkpoint_every) == 0);
       }
@@ -238,10 +237,10 @@ TEST_SUITE("fsdp/schedule") {
       input.reduce = place != 1;
       input.keep_gathered = (place == 1 || place == 2) && keeps;
       input.already_gathered.assign(static_cast<std::size_t>(*std::max_element(wrap.begin(), wrap.end())) + 1, place == 3 && keeps);
-      const auto events = make_schedule(input, policy);
+      const auto actions = make_schedule(input, policy);
       const auto sharding_name = std::string(to_string(sharding));
-      INFO(sharding_name, " place ", place, "\n", compact(events));
-      Checker(input, policy).run(events);
+      INFO(sharding_name, " place ", place, "\n", compact(actions));
+      Checker(input, policy).run(actions);
       ++cases;
     }
     CHECK(cases == 5 * 3 * 2 * 2 * 3 * 6 * 5);

@@ -66,8 +66,8 @@ TEST_SUITE("fsdp/unit_params") {
         }
         unit->publish();
         for (int again = 0; again < 2; ++again) {  // a forward and a backward between two updates
-          unit->start_gather();
-          unit->finish_gather();
+          unit->unshard();
+          unit->wait_for_unshard();
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             const auto full = unit->full(p);
             const auto rows = kLayouts[p].rows();
@@ -76,7 +76,7 @@ TEST_SUITE("fsdp/unit_params") {
             CHECK(same_bits(full.narrow(0, 0, rows), full_values(p, round, type)));
             CHECK(full.narrow(0, rows, full.size(0) - rows).count_nonzero().item<std::int64_t>() == 0);
           }
-          unit->release();
+          unit->reshard();
         }
         context.shard_group.barrier();  // nobody reads any more: as after a step's reductions
       }
@@ -115,7 +115,7 @@ TEST_SUITE("fsdp/unit_grads") {
             return !(round == 2 && r == ranks - 1) && !(round == 3 && p == 2);
           };
           unit.begin();
-          unit.begin();  // a stage and another of the same unit
+          unit.begin();  // a layer and another of the same unit
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             if (!writes(rank, p)) continue;
             unit.slots()[p].add(gradient_values(p, rank, key, type));

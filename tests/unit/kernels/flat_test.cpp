@@ -45,7 +45,7 @@ TEST_SUITE("kernels/flat") {
         auto in = random_array(type, n, 4);
         auto out = random_floats(n, 5);
         const auto before = out;
-        table.widen_add(type, out.data(), in.data(), 0, n - 1);
+        table.upcast_add(type, out.data(), in.data(), 0, n - 1);
         for (std::int64_t i = 0; i < n; ++i) {
           const auto k = static_cast<std::size_t>(i);
           CHECK(out[k] == (i < n - 1 ? before[k] + static_cast<float>(in[i]) : before[k]));

@@ -50,9 +50,9 @@ TEST_SUITE("memory/calibration") {
   TEST_CASE("only runs of the same kind count: GPU or CPU for errors, card and nodes for what is outside") {
     auto cpu = on_a100(1000, 2000, 0);
     cpu.device = "cpu";
-    cpu.card_bytes = 0;
+    cpu.gpu_bytes = 0;
     auto h200 = on_a100(1000, 1020, 1500);
-    h200.card_bytes = std::int64_t{143155} << 20;
+    h200.gpu_bytes = std::int64_t{143155} << 20;
     const std::vector<MemoryOutcome> runs{cpu, h200, on_a100(1000, 1000, 900, 2)};
 
     CHECK(calibrate_memory(runs, {0, 1, false}).lowest_error == doctest::Approx(-0.5));

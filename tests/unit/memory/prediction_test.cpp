@@ -51,7 +51,7 @@ TEST_SUITE("memory/prediction") {
 
   TEST_CASE("on a GPU, memory grows with the batch and shrinks with ranks and recomputation") {
     auto request = small_job();
-    request.card = fsdp::find_card("v100-16g");
+    request.gpu = fsdp::find_gpu("v100-16g");
     const auto base = fsdp::predict_memory(request).total_bytes();
 
     auto larger = request;
@@ -67,7 +67,7 @@ TEST_SUITE("memory/prediction") {
 
   TEST_CASE("offloaded states are the host's") {
     auto request = small_job();
-    request.card = fsdp::find_card("v100-16g");
+    request.gpu = fsdp::find_gpu("v100-16g");
     const auto kept = fsdp::predict_memory(request);
     request.options.sharding.cpu_offload = true;
     const auto offloaded = fsdp::predict_memory(request);
@@ -81,7 +81,7 @@ TEST_SUITE("memory/prediction") {
 
   TEST_CASE("a card that is too small means retries") {
     auto request = small_job();
-    request.card = fsdp::find_card("700MiB");
+    request.gpu = fsdp::find_gpu("700MiB");
     request.options.batch_size = 256;
 
     const auto prediction = fsdp::predict_memory(request);

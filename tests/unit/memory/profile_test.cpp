@@ -13,7 +13,7 @@ std::int64_t part(const fsdp::MemoryProfile& profile, MemoryCategory category) {
   return profile.at_peak[static_cast<std::size_t>(category)];
 }
 
-/// Two steps of a forward that keeps 100 bytes and a backward that needs 300 for a moment.
+/// Two steps of a forward that keeps 100 bytes and a backward that needs 300 for a phase.
 MemoryLog two_steps() {
   MemoryLog log;
   log.moments = {"start", "forward", "backward", "forward", "backward"};
@@ -36,7 +36,7 @@ TEST_SUITE("memory/profile") {
     const auto profile = fsdp::profile_memory(two_steps(), {1, 3});
 
     CHECK(profile.peak_bytes == 1400);
-    CHECK(profile.moment == "backward");
+    CHECK(profile.phase == "backward");
     CHECK(profile.step == 1);
     CHECK(part(profile, MemoryCategory::parameters) == 1000);
     CHECK(part(profile, MemoryCategory::activations) == 100);

@@ -1,5 +1,5 @@
 #pragma once
-// A whole decoder by its stages, without an engine.
+// A whole decoder by its layers, without an engine.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
@@ -30,13 +30,13 @@ struct Model {
     return list;
   }
 
-  StageLoss loss(const MicroBatch& batch) const {
+  LossSum loss(const MicroBatch& batch) const {
     at::Tensor x;
-    for (const auto& stage : decoder.stages) x = stage->forward(of(stage->parameters()), batch, x, nullptr);
+    for (const auto& layer : decoder.layers) x = layer->forward(of(layer->parameters()), batch, x, nullptr);
     return decoder.loss->forward(of(decoder.loss->parameters()), batch, x);
   }
 
-  StageLoss gradients(const MicroBatch& batch, double scale, std::vector<GradSlot>& slots) const {
+  LossSum gradients(const MicroBatch& batch, double scale, std::vector<GradSlot>& slots) const {
     slots.clear();
     for (const auto& p : parameters) slots.push_back({at::empty_like(p), false});
     const auto grads_of = [&](const std::vector<int>& indices) {
@@ -44,17 +44,17 @@ struct Model {
       for (const int i : indices) list.push_back(&slots[static_cast<std::size_t>(i)]);
       return list;
     };
-    std::vector<std::unique_ptr<StageState>> states(decoder.stages.size());
+    std::vector<std::unique_ptr<LayerState>> states(decoder.layers.size());
     at::Tensor x, grad;
     for (std::size_t s = 0; s < states.size(); ++s) {
-      x = decoder.stages[s]->forward(of(decoder.stages[s]->parameters()), batch, x, &states[s]);
+      x = decoder.layers[s]->forward(of(decoder.layers[s]->parameters()), batch, x, &states[s]);
     }
     const auto& head = *decoder.loss;
     const auto result =
         decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), batch, x, scale, grad);
     for (std::size_t s = states.size(); s-- > 0;) {
-      auto& stage = *decoder.stages[s];
-      grad = stage.backward(of(stage.parameters()), grads_of(stage.parameters()), batch, grad, std::move(states[s]));
+      auto& layer = *decoder.layers[s];
+      grad = layer.backward(of(layer.parameters()), grads_of(layer.parameters()), batch, grad, std::move(states[s]));
     }
     for (auto& slot : slots) slot.finish();
     return result;
@@ -106,8 +106,8 @@ inline void check_derivatives(Model& model, const MicroBatch& batch) {
 inline void check_decoding(const Model& model, const MicroBatch& batch) {
   const auto layers = static_cast<int>(model.decoder.config.num_layers);
   at::Tensor whole;
-  for (const auto& stage : model.decoder.stages) {
-    whole = stage->forward(model.of(stage->parameters()), batch, whole, nullptr);
+  for (const auto& layer : model.decoder.layers) {
+    whole = layer->forward(model.of(layer->parameters()), batch, whole, nullptr);
   }
   for (const std::vector<std::int64_t>& pieces :
        {std::vector<std::int64_t>{10}, {4, 1, 1, 4}, std::vector<std::int64_t>(10, 1)}) {
@@ -115,10 +115,10 @@ inline void check_decoding(const Model& model, const MicroBatch& batch) {
     std::int64_t done = 0;
     for (const auto n : pieces) {
       const MicroBatch part{batch.ids_N.narrow(0, done, n), {}, 1, n, {}, done};
-      auto& embedding = *model.decoder.stages[0];
+      auto& embedding = *model.decoder.layers[0];
       auto x = embedding.forward(model.of(embedding.parameters()), part, {}, nullptr);
       for (int block = 0; block < layers; ++block) {
-        const auto params = model.of(model.decoder.stages[static_cast<std::size_t>(block) + 1]->parameters());
+        const auto params = model.of(model.decoder.layers[static_cast<std::size_t>(block) + 1]->parameters());
         x = model.decoder.decode_block(block, params, x, caches[static_cast<std::size_t>(block)], done);
       }
       CHECK(relative_error(x, whole.narrow(0, done, n)) < 1e-5);

@@ -1,4 +1,4 @@
-// Llama by its stages, without an engine: gradients as derivatives, decoding, what is refused.
+// Llama by its layers, without an engine: gradients as derivatives, decoding, what is refused.
 #include "tests/unit/model/decoder_rig.hpp"
 
 #include "lib/base/error.hpp"

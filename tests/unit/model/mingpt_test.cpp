@@ -1,4 +1,4 @@
-// The whole model by its stages, without an engine: gradients as derivatives, decoding, the head's chunks.
+// The whole model by its layers, without an engine: gradients as derivatives, decoding, the head's chunks.
 #include "tests/support/torch_doctest.hpp"
 
 #include <torch/csrc/autograd/autograd.h>

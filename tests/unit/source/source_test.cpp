@@ -233,10 +233,10 @@ TEST_SUITE("source/torch") {
     const auto& values = source->values();
     const auto found = std::find_if(values.begin(), values.end(), [](const auto& v) { return v.name == "list.1.0"; });
     REQUIRE(found != values.end());
-    CHECK(found->path == DcpPath{"list", std::int64_t{1}, std::int64_t{0}});
+    CHECK(found->path == StatePath{"list", std::int64_t{1}, std::int64_t{0}});
     const auto key =
         std::find_if(values.begin(), values.end(), [](const auto& v) { return v.name == "dict_int_keys.1"; });
     REQUIRE(key != values.end());
-    CHECK(key->path == DcpPath{"dict_int_keys", "1"});
+    CHECK(key->path == StatePath{"dict_int_keys", "1"});
   }
 }

@@ -114,7 +114,7 @@ TEST_SUITE("target/dcp_target") {
 
   TEST_CASE("group_values: lists without tensors and dicts are one item, as PyTorch has them") {
     test::MemorySource source;
-    const auto value = [&](const char* name, DcpPath path) { source.add_value(name, std::move(path), put_string); };
+    const auto value = [&](const char* name, StatePath path) { source.add_value(name, std::move(path), put_string); };
     value("plain.0", {"plain", 0});
     value("plain.1.0", {"plain", 1, 0});
     value("plain.1.1", {"plain", 1, 1});
@@ -142,7 +142,7 @@ TEST_SUITE("target/dcp_target") {
     const auto groups = detail::group_values(source);
     const auto plain =
         std::find_if(groups.begin(), groups.end(), [](const auto& group) { return group.name == "plain"; });
-    CHECK(plain->path == DcpPath{"plain"});
+    CHECK(plain->path == StatePath{"plain"});
     PickleWriter pickle;
     detail::emit_group(pickle, source, *plain);
     const auto document = read_pickle({std::make_shared<const std::string>(pickle.finish()), 0, "memory", 0});

@@ -23,7 +23,7 @@ namespace fsdp::test {
 class MemorySource final : public Source {
  public:
   /// Random elements. The path is {name} unless given.
-  MemorySource& add(const std::string& name, DType dtype, Shape shape, DcpPath path = {}) {
+  MemorySource& add(const std::string& name, DType dtype, Shape shape, StatePath path = {}) {
     if (path.empty()) path = {name};
     data_.push_back(random_bytes(tensor_bytes(dtype, shape), static_cast<unsigned>(data_.size() + 1)));
     tensors_.push_back({name, std::move(path), dtype, std::move(shape), 1, data_.back().size()});
@@ -35,7 +35,7 @@ class MemorySource final : public Source {
     tensors_.push_back({name, {name}, dtype, std::move(shape), 1, 0});
     return *this;
   }
-  MemorySource& add_value(const std::string& name, DcpPath path, const std::function<void(PickleWriter&)>& write) {
+  MemorySource& add_value(const std::string& name, StatePath path, const std::function<void(PickleWriter&)>& write) {
     PickleWriter pickle;
     write(pickle);
     auto document = std::make_shared<PickleDocument>(

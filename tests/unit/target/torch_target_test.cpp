@@ -37,7 +37,7 @@ TEST_SUITE("target/torch_target") {
   }
 
   TEST_CASE("nest: refuses paths that contradict each other and lists with holes, naming them") {
-    const auto refused = [](const DcpPath& first, const DcpPath& second, const char* what) {
+    const auto refused = [](const StatePath& first, const StatePath& second, const char* what) {
       test::MemorySource source;
       source.add("first", DType::f32, {1}, first).add("second", DType::f32, {1}, second);
       CHECK_THROWS_WITH_AS(nest(source), doctest::Contains(what), UsageError);
@@ -50,7 +50,7 @@ TEST_SUITE("target/torch_target") {
     refused({"a", 0}, {"b", -1}, "position -1");
     refused({"l", 0}, {"l", 2}, "\"l\" has nothing at position 1");
     refused({"l", 1, 1}, {"l", 0}, "\"l.1\" has nothing at position 0");
-    refused(DcpPath(101, "deep"), {"b"}, "more than 100");
+    refused(StatePath(101, "deep"), {"b"}, "more than 100");
   }
 
   TEST_CASE("TorchTarget: storages are numbered as the pickle names them, and aligned") {

@@ -17,7 +17,7 @@ TEST_SUITE("tensor/memory recorder") {
     const MemoryRecorder recorder({});
     {
       const MemoryScope scope(MemoryCategory::logits);
-      fsdp::begin_moment("head");
+      fsdp::begin_phase("head");
       const auto tensor = at::empty({10, 10}, at::TensorOptions(at::kBFloat16).device(at::kMeta));
     }
 
@@ -25,7 +25,7 @@ TEST_SUITE("tensor/memory recorder") {
     REQUIRE(log.records.size() == 2);
     CHECK(log.records[0].bytes == 200);
     CHECK(log.records[0].category == MemoryCategory::logits);
-    CHECK(log.moments[static_cast<std::size_t>(log.records[0].moment)] == "head");
+    CHECK(log.moments[static_cast<std::size_t>(log.records[0].phase)] == "head");
     CHECK(log.records[1].bytes == -200);
     CHECK(log.records[1].block == log.records[0].block);
   }

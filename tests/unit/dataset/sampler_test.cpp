@@ -1,4 +1,4 @@
-#include "lib/dataset/data_order.hpp"
+#include "lib/dataset/sampler.hpp"
 
 #include <doctest/doctest.h>
 
@@ -53,7 +53,7 @@ TEST_SUITE("dataset/data_order") {
   }
 
   TEST_CASE("DataOrder: walks through the epochs' permutations one after the other") {
-    fsdp::DataOrder order(5, 7, true);
+    fsdp::Sampler order(5, 7, true);
     auto expected = fsdp::epoch_permutation(5, 7, 0);
     const auto second = fsdp::epoch_permutation(5, 7, 1);
     expected.insert(expected.end(), second.begin(), second.end());
@@ -64,22 +64,22 @@ TEST_SUITE("dataset/data_order") {
   }
 
   TEST_CASE("DataOrder: a fresh object continues where another stopped") {
-    fsdp::DataOrder first(1174, 42, true);
+    fsdp::Sampler first(1174, 42, true);
     const auto whole = first.rows(0, 3000);
 
-    fsdp::DataOrder resumed(1174, 42, true);
+    fsdp::Sampler resumed(1174, 42, true);
     CHECK(resumed.rows(1500, 1500) == Rows(whole.begin() + 1500, whole.end()));
   }
 
   TEST_CASE("DataOrder: without shuffling rows come in file order and wrap around") {
-    fsdp::DataOrder order(3, 7, false);
+    fsdp::Sampler order(3, 7, false);
 
     CHECK(order.rows(1, 6) == Rows{1, 2, 0, 1, 2, 0});
   }
 
   TEST_CASE("DataOrder: no rows is a usage error, a negative position a bug") {
-    CHECK_THROWS_AS(fsdp::DataOrder(0, 1, true), fsdp::UsageError);
-    CHECK_THROWS_AS(fsdp::DataOrder(3, 1, true).row(-1), std::out_of_range);
+    CHECK_THROWS_AS(fsdp::Sampler(0, 1, true), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::Sampler(3, 1, true).row(-1), std::out_of_range);
   }
 
   TEST_CASE("micro_batch_slice: 2 ranks x 3 rows, second micro-batch clipped") {

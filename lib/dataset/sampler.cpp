@@ -1,4 +1,4 @@
-#include "lib/dataset/data_order.hpp"
+#include "lib/dataset/sampler.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -40,14 +40,14 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t
   return permutation;
 }
 
-DataOrder::DataOrder(std::int64_t num_rows, std::uint64_t seed, bool shuffle)
+Sampler::Sampler(std::int64_t num_rows, std::uint64_t seed, bool shuffle)
     : num_rows_(num_rows), seed_(seed), shuffle_(shuffle) {
   if (num_rows < 1) {
     throw UsageError("a data order needs at least one row, the data set has " + std::to_string(num_rows));
   }
 }
 
-std::int64_t DataOrder::row(std::int64_t position) {
+std::int64_t Sampler::row(std::int64_t position) {
   if (position < 0) throw std::out_of_range("stream position " + std::to_string(position) + " is negative");
   if (!shuffle_) return position % num_rows_;
   const std::int64_t epoch = position / num_rows_;
@@ -58,7 +58,7 @@ std::int64_t DataOrder::row(std::int64_t position) {
   return permutation_[static_cast<std::size_t>(position % num_rows_)];
 }
 
-std::vector<std::int64_t> DataOrder::rows(std::int64_t first_position, std::int64_t count) {
+std::vector<std::int64_t> Sampler::rows(std::int64_t first_position, std::int64_t count) {
   std::vector<std::int64_t> result;
   result.reserve(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
   for (std::int64_t i = 0; i < count; ++i) result.push_back(row(first_position + i));
@@ -66,16 +66,16 @@ std::vector<std::int64_t> DataOrder::rows(std::int64_t first_position, std::int6
 }
 
 StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, int rank, int world,
-                            std::int64_t rows_per_micro_batch) {
-  if (step_first < 0 || step_samples < 0 || micro_batch < 0 || rank < 0 || rank >= world || rows_per_micro_batch < 1) {
+                            std::int64_t micro_batch_size) {
+  if (step_first < 0 || step_samples < 0 || micro_batch < 0 || rank < 0 || rank >= world || micro_batch_size < 1) {
     throw std::invalid_argument("micro_batch_slice: first " + std::to_string(step_first) + ", samples " +
                                 std::to_string(step_samples) + ", micro-batch " + std::to_string(micro_batch) +
                                 ", rank " + std::to_string(rank) + " of " + std::to_string(world) + ", rows " +
-                                std::to_string(rows_per_micro_batch));
+                                std::to_string(micro_batch_size));
   }
-  const std::int64_t begin = (std::int64_t{micro_batch} * world + rank) * rows_per_micro_batch;
+  const std::int64_t begin = (std::int64_t{micro_batch} * world + rank) * micro_batch_size;
   const std::int64_t clipped_begin = std::min(begin, step_samples);
-  const std::int64_t clipped_end = std::min(begin + rows_per_micro_batch, step_samples);
+  const std::int64_t clipped_end = std::min(begin + micro_batch_size, step_samples);
   return {step_first + clipped_begin, clipped_end - clipped_begin};
 }
 

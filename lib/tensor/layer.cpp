@@ -1,4 +1,4 @@
-#include "lib/tensor/stage.hpp"
+#include "lib/tensor/layer.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
@@ -24,7 +24,7 @@ void add_converted(at::Tensor& to, const at::Tensor& from, bool accumulate) {
     if (simulating()) return;
     const auto type = kernel_type(from.scalar_type());
     at::parallel_for(0, to.numel(), 32768, [&](std::int64_t begin, std::int64_t end) {
-      kernels::table().widen_add(type, to.data_ptr<float>(), from.const_data_ptr(), begin, end);
+      kernels::table().upcast_add(type, to.data_ptr<float>(), from.const_data_ptr(), begin, end);
     });
     return;
   }

@@ -1,8 +1,8 @@
 #pragma once
-// A model as an ordered list of stages: what a model hands to the engine, and all the engine knows of it.
+// A model as an ordered list of layers: what a model hands to the engine, and all the engine knows of it.
 //
-// A decoder is a chain (embedding, blocks, head with loss). The engine makes each stage's parameters available, runs
-// it, and releases them; a stage knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
+// A decoder is a chain (embedding, blocks, head with loss). The engine makes each layer's parameters available, runs
+// it, and releases them; a layer knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -36,49 +36,49 @@ struct GradSlot {
   void finish();
 };
 
-/// What a stage keeps from its forward for its backward. Destroyed as soon as the backward is done.
-struct StageState {
-  virtual ~StageState() = default;
+/// What a layer keeps from its forward for its backward. Destroyed as soon as the backward is done.
+struct LayerState {
+  virtual ~LayerState() = default;
 };
 
-/// Parameters of one stage, gathered, in the order of Stage::parameters(). Valid during the call.
-using StageParams = std::span<const at::Tensor>;
-using StageGrads = std::span<GradSlot* const>;
+/// Parameters of one layer, gathered, in the order of Layer::parameters(). Valid during the call.
+using LayerParams = std::span<const at::Tensor>;
+using LayerGrads = std::span<GradSlot* const>;
 
-class Stage {
+class Layer {
  public:
-  virtual ~Stage() = default;
+  virtual ~Layer() = default;
   virtual const std::string& name() const = 0;
   /// Indices into the model's parameter table.
   virtual const std::vector<int>& parameters() const = 0;
   /// True for a transformer block: activation checkpointing may recompute it.
   virtual bool is_block() const = 0;
 
-  /// \param x_ND    output of the stage before; undefined for the first
+  /// \param x_ND    output of the layer before; undefined for the first
   /// \param state   receives what backward() needs; null when there will be none
-  virtual at::Tensor forward(StageParams params, const MicroBatch& batch, const at::Tensor& x_ND,
-                             std::unique_ptr<StageState>* state) = 0;
-  /// \return gradient of x_ND; undefined for the first stage
-  virtual at::Tensor backward(StageParams params, StageGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
-                              std::unique_ptr<StageState> state) = 0;
+  virtual at::Tensor forward(LayerParams params, const MicroBatch& batch, const at::Tensor& x_ND,
+                             std::unique_ptr<LayerState>* state) = 0;
+  /// \return gradient of x_ND; undefined for the first layer
+  virtual at::Tensor backward(LayerParams params, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+                              std::unique_ptr<LayerState> state) = 0;
 };
 
-struct StageLoss {
+struct LossSum {
   double loss_sum = 0;  ///< nats over the targets that count
   std::int64_t tokens = 0;
 };
 
-/// The last stage: final norm, head and loss in one, so that logits exist only in chunks.
-class LossStage {
+/// The last layer: final norm, head and loss in one, so that logits exist only in chunks.
+class LossLayer {
  public:
-  virtual ~LossStage() = default;
+  virtual ~LossLayer() = default;
   virtual const std::string& name() const = 0;
   virtual const std::vector<int>& parameters() const = 0;
   /// Loss only.
-  virtual StageLoss forward(StageParams params, const MicroBatch& batch, const at::Tensor& x_ND) = 0;
+  virtual LossSum forward(LayerParams params, const MicroBatch& batch, const at::Tensor& x_ND) = 0;
   /// Loss, and the backward of grad_scale * loss_sum. \param grad_x_ND receives the gradient of x_ND
-  virtual StageLoss forward_backward(StageParams params, StageGrads grads, const MicroBatch& batch,
-                                     const at::Tensor& x_ND, double grad_scale, at::Tensor& grad_x_ND) = 0;
+  virtual LossSum forward_backward(LayerParams params, LayerGrads grads, const MicroBatch& batch,
+                                   const at::Tensor& x_ND, double grad_scale, at::Tensor& grad_x_ND) = 0;
 };
 
 }  // namespace fsdp

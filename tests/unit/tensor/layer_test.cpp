@@ -1,14 +1,14 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include "lib/base/error.hpp"
+#include "lib/tensor/layer.hpp"
 #include "lib/tensor/scalar_type.hpp"
-#include "lib/tensor/stage.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
 
-TEST_SUITE("tensor/stage") {
+TEST_SUITE("tensor/layer") {
   TEST_CASE("GradSlot: the first writer replaces what was there, later ones add") {
     at::manual_seed(1);
     const auto a = at::randn({3, 4}), b = at::randn({4, 5}), values = at::randn({15});

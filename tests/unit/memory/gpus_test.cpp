@@ -1,4 +1,4 @@
-#include "lib/memory/cards.hpp"
+#include "lib/memory/gpus.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,18 +6,18 @@
 
 TEST_SUITE("memory/cards") {
   TEST_CASE("cards by name, whatever the case; an unknown name lists the choices") {
-    CHECK(fsdp::find_card("a100-80g").total_bytes == std::int64_t{81050} << 20);
-    CHECK(fsdp::find_card("A100-80GB").name == "a100-80g");
-    CHECK(fsdp::find_card("v100-32g").compute_capability == 70);
-    CHECK_THROWS_WITH_AS(fsdp::find_card("a1000"), doctest::Contains("a100-40g"), fsdp::UsageError);
-    CHECK_THROWS_AS(fsdp::find_card(""), fsdp::UsageError);
+    CHECK(fsdp::find_gpu("a100-80g").total_bytes == std::int64_t{81050} << 20);
+    CHECK(fsdp::find_gpu("A100-80GB").name == "a100-80g");
+    CHECK(fsdp::find_gpu("v100-32g").compute_capability == 70);
+    CHECK_THROWS_WITH_AS(fsdp::find_gpu("a1000"), doctest::Contains("a100-40g"), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::find_gpu(""), fsdp::UsageError);
   }
 
   TEST_CASE("a number of bytes is a card, too") {
-    CHECK(fsdp::find_card("79GiB").total_bytes == std::int64_t{79} << 30);
-    CHECK(fsdp::find_card("8e10").total_bytes == 80'000'000'000);
-    CHECK_THROWS_AS(fsdp::find_card("12"), fsdp::UsageError);
-    CHECK_THROWS_AS(fsdp::find_card("80 elephants"), fsdp::UsageError);
+    CHECK(fsdp::find_gpu("79GiB").total_bytes == std::int64_t{79} << 30);
+    CHECK(fsdp::find_gpu("8e10").total_bytes == 80'000'000'000);
+    CHECK_THROWS_AS(fsdp::find_gpu("12"), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::find_gpu("80 elephants"), fsdp::UsageError);
   }
 
   TEST_CASE("units of bytes") {

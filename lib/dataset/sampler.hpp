@@ -16,10 +16,10 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t
 /// The endless stream of samples: position p is row perm_{p / num_rows}[p % num_rows], perm_e = epoch_permutation of
 /// epoch e; without shuffling it is row p % num_rows.
 /// Keeps the permutation of the epoch last asked for (8 bytes per row), so walk forward; one object per thread.
-class DataOrder {
+class Sampler {
  public:
   /// \throws UsageError when num_rows < 1
-  DataOrder(std::int64_t num_rows, std::uint64_t seed, bool shuffle);
+  Sampler(std::int64_t num_rows, std::uint64_t seed, bool shuffle);
 
   std::int64_t num_rows() const { return num_rows_; }
   /// \param position  >= 0. \throws std::out_of_range
@@ -42,12 +42,12 @@ struct StepSlice {
 };
 
 /// The samples of one micro-batch on one rank: positions step_first + (micro_batch * world + rank) * b + [0, b),
-/// b = rows_per_micro_batch, clipped to the step_samples positions that the step has. Over all ranks and micro-batches
+/// b = micro_batch_size, clipped to the step_samples positions that the step has. Over all ranks and micro-batches
 /// 0 .. ceil(step_samples / (world * b)) - 1 each sample of the step comes up exactly once, whatever world and b are.
 /// \param step_first    stream position of the step's first sample
 /// \param step_samples  samples of this step over all ranks and micro-batches
 /// \throws std::invalid_argument when an argument is negative, rank is not in [0, world) or b < 1
 StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, int rank, int world,
-                            std::int64_t rows_per_micro_batch);
+                            std::int64_t micro_batch_size);
 
 }  // namespace fsdp

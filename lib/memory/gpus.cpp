@@ -1,4 +1,4 @@
-#include "lib/memory/cards.hpp"
+#include "lib/memory/gpus.hpp"
 
 #include <array>
 #include <charconv>
@@ -69,40 +69,40 @@ std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, s
   return static_cast<std::int64_t>(percent / 100 * static_cast<double>(whole));
 }
 
-std::string card_names() {
+std::string gpu_names() {
   std::string names;
-  for (const auto& card : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(card.name);
+  for (const auto& gpu : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(gpu.name);
   return names;
 }
 
-GpuCard card_of(const DeviceInfo& info) {
+GpuSpec gpu_of(const DeviceInfo& info) {
   return {info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, info.multiprocessors};
 }
 
-GpuCard find_card(std::string_view text) {
+GpuSpec find_gpu(std::string_view text) {
   auto name = lower(text);
   if (name == "a100") name = "a100-40g";
   if (name == "h100-80g" || name == "h100-80gb") name = "h100";
   if (name == "v100") name = "v100-16g";
   if (name.ends_with("gb") && name.find('-') != std::string::npos) name.pop_back();
-  for (const auto& card : known_gpus()) {
-    if (name == card.name) return {card.name, card.total_mib * kMiB, card.compute_capability, card.multiprocessors};
+  for (const auto& gpu : known_gpus()) {
+    if (name == gpu.name) return {gpu.name, gpu.total_mib * kMiB, gpu.compute_capability, gpu.multiprocessors};
   }
   if (name.empty() || name[0] < '0' || name[0] > '9') {
-    throw UsageError("--gpu is '" + std::string(text) + "', choose from " + card_names() + ", or give bytes (79GiB)");
+    throw UsageError("--gpu is '" + std::string(text) + "', choose from " + gpu_names() + ", or give bytes (79GiB)");
   }
-  GpuCard card;  // of an unknown make: an A100's kernels
-  card.name = std::string(text);
-  card.total_bytes = parse_bytes(text, "--gpu");
-  if (card.total_bytes < 64 * kMiB) throw UsageError("--gpu " + std::string(text) + " is too little memory for a GPU");
-  return card;
+  GpuSpec gpu;  // of an unknown make: an A100's kernels
+  gpu.name = std::string(text);
+  gpu.total_bytes = parse_bytes(text, "--gpu");
+  if (gpu.total_bytes < 64 * kMiB) throw UsageError("--gpu " + std::string(text) + " is too little memory for a GPU");
+  return gpu;
 }
 
-DeviceOverheads usual_overheads(const GpuCard& card, int communicators, bool several_nodes) {
+DeviceOverheads usual_overheads(const GpuSpec& gpu, int communicators, bool several_nodes) {
   DeviceOverheads overheads;
   // Context of a process that loaded libtorch_cuda's kernels lazily, as nvidia-smi shows it beside PyTorch's own
-  // "reserved": 0.4 to 0.6 GiB, more on cards with more multiprocessors (local memory per thread is set aside).
-  overheads.context_bytes = (card.compute_capability >= 90 ? 620 : (card.compute_capability >= 80 ? 500 : 400)) * kMiB;
+  // "reserved": 0.4 to 0.6 GiB, more on GPUs with more multiprocessors (local memory per thread is set aside).
+  overheads.context_bytes = (gpu.compute_capability >= 90 ? 620 : (gpu.compute_capability >= 80 ? 500 : 400)) * kMiB;
   // A communicator's channels: up to 16 (NVLink) or 32, each with buffers of NCCL_BUFFSIZE (4 MiB) per direction for
   // the Simple protocol and 1 MiB and less for the others; some 160 MiB measured on NVLink nodes, more with the
   // network's.

@@ -1,0 +1,105 @@
+#pragma once
+// A small minGPT as fsdp-finetune wires one, for tests on thread ranks.
+#include "tests/support/torch_doctest.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lib/dataset/token_file_writer.hpp"
+#include "lib/mpi/thread_group.hpp"
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/train/data_loader.hpp"
+#include "lib/train/initialize.hpp"
+#include "lib/train/trainer.hpp"
+
+namespace fsdp::test {
+
+/// MKL's results depend on where its operands happen to lie unless it is told otherwise, before its first call.
+inline const bool kReproducible = ::setenv("MKL_CBWR", "AUTO", /*overwrite=*/0) == 0;
+
+inline ModelConfig small_model() {
+  ModelConfig config;
+  config.num_layers = 2;
+  config.num_heads = 2;
+  config.embed_size = 16;
+  config.ffn_hidden_size = 28;
+  config.vocab_size = 61;
+  config.block_size = 8;
+  return config;
+}
+
+/// 30 rows of 9 ids.
+inline std::filesystem::path write_small_rows(const std::filesystem::path& file) {
+  constexpr std::int32_t kRows = 30, kIds = 9;
+  TokenFileNotes notes;
+  notes.vocab_size = 61;
+  const auto writer = write_packed_rows(file, kIds, notes);
+  std::vector<std::int32_t> ids;
+  for (std::int32_t i = 0; i < kRows * (kIds + 1); ++i) ids.push_back((7 * i + i * i / 5) % 61);
+  writer->add(ids);
+  writer->finish();
+  return file;
+}
+
+struct SmallJob {
+  explicit SmallJob(std::filesystem::path rows) : data(std::move(rows)) {}
+  std::filesystem::path data;  ///< write_small_rows()
+  ModelConfig model = small_model();
+  ShardingOptions sharding;
+  std::int64_t micro_batch_size = 2;
+  int accumulation_steps = 1;
+  double lr = 1e-2;
+};
+
+/// One rank: runtime, data and trainer, with weights made from a seed.
+class SmallJobRank {
+ public:
+  SmallJobRank(ProcessGroup& world, const SmallJob& job)
+      : runtime(world, job.model, job.sharding, {}, job.accumulation_steps),
+        loader(job.data, {0, job.model.block_size}, job.model.vocab_size) {
+    const auto rows = job.micro_batch_size * world.size() * job.accumulation_steps;
+    LrSchedule schedule;
+    schedule.peak = job.lr;
+    schedule.total_steps = 10;
+    trainer = std::make_unique<Trainer>(
+        runtime, loader,
+        TrainerOptions{{job.micro_batch_size, rows, job.accumulation_steps}, schedule, {}, false, 1.0, 5, true});
+    initialize_parameters(runtime, 5);
+  }
+  StepReport step() {
+    return trainer->step(1'000'000, [] { return false; });
+  }
+
+  ModelRuntime runtime;
+  DataLoader loader;
+  std::unique_ptr<Trainer> trainer;
+};
+
+/// Copies of the masters and of both moments, put together from the ranks' rows.
+struct FullState {
+  std::vector<at::Tensor> masters, exp_avg, exp_avg_sq;
+};
+
+/// Called by every rank with the one `state` of the job.
+inline void collect_state(SmallJobRank& rank, FullState& state) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  auto& engine = rank.runtime.engine();
+  for (auto* all : {&state.masters, &state.exp_avg, &state.exp_avg_sq}) all->resize(engine.num_parameters());
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto range = engine.range(i);
+    const auto put = [&](at::Tensor& full, const at::Tensor& part) {
+      if (!full.defined()) full = at::zeros(engine.layout(i).shape);
+      full.narrow(0, range.first_row, range.num_rows).copy_(part.narrow(0, 0, range.num_rows));
+    };
+    put(state.masters[i], engine.master(i));
+    put(state.exp_avg[i], rank.trainer->optimizer().exp_avg(i));
+    put(state.exp_avg_sq[i], rank.trainer->optimizer().exp_avg_sq(i));
+  }
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,182 @@
+#include "tests/support/small_job.hpp"
+
+#include <limits>
+
+#include "lib/base/error.hpp"
+#include "lib/checkpoint/load.hpp"
+#include "lib/checkpoint/save.hpp"
+#include "lib/formats/dcp.hpp"
+#include "tests/support/temp_files.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+using fsdp::CheckpointSaver;
+using fsdp::ProcessGroup;
+using fsdp::SaveResult;
+using fsdp::test::FullState;
+using fsdp::test::SmallJob;
+using fsdp::test::SmallJobRank;
+using fsdp::test::TempDir;
+
+namespace {
+
+fsdp::RunManifest manifest_of(SmallJobRank& rank) {
+  fsdp::RunManifest manifest;
+  manifest.config = fsdp::test::small_model();
+  manifest.state = rank.trainer->state();
+  manifest.world_size = rank.runtime.world().size();
+  return manifest;
+}
+
+SaveResult save(CheckpointSaver& saver, SmallJobRank& rank) {
+  saver.start(manifest_of(rank), 1e-3);
+  return saver.finish();
+}
+
+std::filesystem::path latest(const std::filesystem::path& folder) {
+  return std::filesystem::read_symlink(folder / "latest");
+}
+
+bool same_state(const FullState& a, const FullState& b) {
+  bool same = a.masters.size() == b.masters.size();
+  for (std::size_t i = 0; same && i < a.masters.size(); ++i) {
+    same = fsdp::test::same_bits(a.masters[i], b.masters[i]) && fsdp::test::same_bits(a.exp_avg[i], b.exp_avg[i]) &&
+           fsdp::test::same_bits(a.exp_avg_sq[i], b.exp_avg_sq[i]);
+  }
+  return same;
+}
+
+}  // namespace
+
+TEST_SUITE("checkpoint/save and load") {
+  TEST_CASE("any ranks and strategy read what any other wrote, bit for bit") {
+    const TempDir dir;
+    SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    for (const auto& [ranks, sharding] :
+         {std::pair{1, "full-shard"}, {3, "full-shard"}, {2, "no-shard"}, {4, "hybrid-full-shard"}}) {
+      CAPTURE(ranks);
+      const auto folder = dir / std::string(sharding).append(std::to_string(ranks));
+      FullState saved;
+      job.sharding.sharding = sharding;
+      job.sharding.shard_group_size = ranks == 4 ? 2 : 0;
+      fsdp::run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        rank.step();
+        rank.step();
+        collect_state(rank, saved);
+        CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), folder, 0);
+        const auto result = save(saver, rank);
+        CHECK(result.saved);
+        CHECK(result.path == folder / "step-00000002");
+      });
+      CHECK(latest(folder) == "step-00000002");
+      for (const int others : {1, 2, 3}) {
+        FullState loaded;
+        job.sharding.sharding = "full-shard";
+        fsdp::run_thread_ranks(others, others, [&](ProcessGroup& world) {
+          SmallJobRank rank(world, job);
+          const auto state = fsdp::read_run_manifest(folder / "latest").state;
+          fsdp::load_checkpoint_parameters(rank.runtime, folder / "latest");
+          fsdp::load_checkpoint_optimizer(rank.runtime, rank.trainer->optimizer(), folder / "latest", state);
+          CHECK(rank.trainer->optimizer().steps() == 2);
+          collect_state(rank, loaded);
+        });
+        CAPTURE(others);
+        CHECK(same_state(saved, loaded));
+      }
+    }
+  }
+
+  TEST_CASE("a state that is not finite is not saved, on whichever rank it is") {
+    const TempDir dir;
+    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / "out", 0);
+      rank.step();
+      CHECK(save(saver, rank).saved);
+      rank.step();
+      if (world.rank() == 1)
+        rank.trainer->optimizer().exp_avg(0).view({-1})[0] = std::numeric_limits<float>::infinity();
+      const auto result = save(saver, rank);
+      CHECK_FALSE(result.saved);
+      CHECK(result.error.find("optim.state.transformer.wte.weight.exp_avg") != std::string::npos);
+    });
+    CHECK(latest(dir / "out") == "step-00000001");
+    CHECK_FALSE(std::filesystem::exists(dir / "out/.step-00000002.tmp"));
+  }
+
+  TEST_CASE("the newest proven checkpoint outlives --keep-last 1, and latest goes back to it") {
+    const TempDir dir;
+    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    const auto out = dir / "out";
+    const auto there = [&](const char* name) { return std::filesystem::exists(out / name); };
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), out, 1);
+      rank.step();
+      save(saver, rank);
+      saver.prove(1);
+      rank.step();
+      save(saver, rank);
+      CHECK(there("step-00000001"));
+      CHECK(latest(out) == "step-00000002");
+
+      CHECK(saver.doubt() == (out / "step-00000001").string());
+      CHECK(latest(out) == "step-00000001");
+
+      saver.prove(2);
+      CHECK_FALSE(there("step-00000001"));
+      CHECK(latest(out) == "step-00000002");
+    });
+  }
+
+  TEST_CASE("what a killed save has left is tidied up, what is not a save's stays") {
+    const TempDir dir;
+    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    const auto out = dir / "out";
+    for (const char* name : {".step-00000007.tmp", ".step-00000003.old", ".step-00000005.old", "step-00000005", "mine"})
+      std::filesystem::create_directories(out / name);
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      const CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), out, 0);
+    });
+    std::vector<std::string> left;
+    for (const auto& entry : std::filesystem::directory_iterator(out)) left.push_back(entry.path().filename());
+    std::sort(left.begin(), left.end());
+    CHECK(left == std::vector<std::string>{"mine", "step-00000003", "step-00000005"});
+  }
+
+  TEST_CASE("a tied head stands in the checkpoint under both of its names") {
+    const TempDir dir;
+    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / "out", 0);
+      save(saver, rank);
+    });
+    const fsdp::DcpReader reader(dir / "out/latest");
+    CHECK(reader.tensors().contains("model.transformer.wte.weight"));
+    CHECK(reader.tensors().contains("model.lm_head.weight"));
+  }
+
+  TEST_CASE("another model's checkpoint is refused by tensor and shapes") {
+    const TempDir dir;
+    SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / "out", 0);
+      save(saver, rank);
+      job.model.ffn_hidden_size = 32;
+      SmallJobRank other(world, job);
+      std::string message;
+      try {
+        fsdp::load_checkpoint_parameters(other.runtime, dir / "out/latest");
+      } catch (const fsdp::FormatError& error) {
+        message = error.what();
+      }
+      CHECK(message.find("mlp.c_fc") != std::string::npos);
+      CHECK(message.find("28") != std::string::npos);
+      CHECK(message.find("32") != std::string::npos);
+    });
+  }
+}

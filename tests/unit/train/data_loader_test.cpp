@@ -1,0 +1,123 @@
+#include "tests/support/torch_doctest.hpp"
+
+#include "lib/train/data_loader.hpp"
+
+#include <string>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/dataset/token_file_writer.hpp"
+#include "tests/support/temp_files.hpp"
+
+using fsdp::DataLoader;
+using fsdp::test::TempDir;
+
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+Ids ids_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<std::int32_t>(), tensor.const_data_ptr<std::int32_t>() + tensor.numel()};
+}
+
+fsdp::TokenFileNotes notes() {
+  fsdp::TokenFileNotes notes;
+  notes.vocab_size = 50;
+  return notes;
+}
+
+std::filesystem::path write_documents(const TempDir& dir, const std::vector<Ids>& documents) {
+  const auto file = dir / "documents.h5";
+  const auto writer = fsdp::write_token_documents(file, notes());
+  for (const auto& document : documents) writer->add(document);
+  writer->finish();
+  return file;
+}
+
+std::filesystem::path write_rows(const TempDir& dir, std::int64_t length, const Ids& ids) {
+  const auto file = dir / "rows.h5";
+  const auto writer = fsdp::write_packed_rows(file, length, notes());
+  writer->add(ids);
+  writer->finish();
+  return file;
+}
+
+}  // namespace
+
+TEST_SUITE("train/data_loader") {
+  TEST_CASE("rows: the target of an id is the id after it, and a shorter sequence takes the row's beginning") {
+    const TempDir dir;
+    const auto file = write_rows(dir, 4, {1, 2, 3, 4, 0, 5, 6, 7, 8, 0});
+    const DataLoader whole(file, {0, 100}, 50);
+    const DataLoader cut(file, {2, 100}, 50);
+
+    const auto batch = whole.read({1, 0}, {}, at::kCPU);
+    const auto short_batch = cut.read({1}, {}, at::kCPU);
+
+    CHECK(whole.num_rows() == 2);
+    CHECK(batch.rows == 2);
+    CHECK(batch.length == whole.tokens_per_row());
+    const auto ids = ids_of(batch.ids_N), targets = ids_of(batch.targets_N);
+    for (std::size_t i = 0; i + 1 < static_cast<std::size_t>(batch.length); ++i) CHECK(targets[i] == ids[i + 1]);
+    CHECK(short_batch.length == 2);
+    CHECK(ids_of(short_batch.ids_N) == Ids(ids.begin(), ids.begin() + 2));
+    CHECK(ids_of(short_batch.targets_N) == Ids(targets.begin(), targets.begin() + 2));
+    CHECK(cut.ids_left_out(2) == whole.num_ids(2) - 2 * 3);
+  }
+
+  TEST_CASE("documents: padded on the right to the longest of the micro-batch, padding does not count") {
+    const TempDir dir;
+    const DataLoader loader(write_documents(dir, {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100}, 50);
+
+    const auto batch = loader.read({3, 0, 1}, {}, at::kCPU);
+    const auto alone = loader.read({2}, {}, at::kCPU);
+
+    CHECK(batch.length == 3);  // 4 ids of the longest
+    CHECK(ids_of(batch.ids_N) == Ids{7, 8, 0, 1, 2, 3, 0, 0, 0});
+    CHECK(ids_of(batch.targets_N) == Ids{8, 9, -1, 2, 3, 4, -1, -1, -1});
+    CHECK(fsdp::count_targets(batch) == 5);
+    CHECK(fsdp::count_targets(alone) == 0);
+    CHECK(loader.ids_left_out(4) == 1);  // the fifth of the first
+  }
+
+  TEST_CASE("no rows make a micro-batch without rows") {
+    const TempDir dir;
+    const DataLoader loader(write_documents(dir, {{1, 2}}), {}, 50);
+    CHECK(loader.read({}, {}, at::kCPU).rows == 0);
+  }
+
+  TEST_CASE("an id that the model does not have is refused by file and row") {
+    const TempDir dir;
+    const auto file = write_documents(dir, {{1, 2}, {3, 49}});
+    const DataLoader loader(file, {0, 100}, 49);
+
+    CHECK_NOTHROW(loader.read({0}, {}, at::kCPU));
+    std::string message;
+    try {
+      loader.read({1}, {}, at::kCPU);
+    } catch (const fsdp::FormatError& error) {
+      message = error.what();
+    }
+    CHECK(message.find(file.string()) != std::string::npos);
+    CHECK(message.find("49") != std::string::npos);
+  }
+
+  TEST_CASE("nothing to predict is refused") {
+    const TempDir dir;
+    CHECK_THROWS_AS(DataLoader(write_documents(dir, {{1}, {}, {2}}), {0, 100}, 50), fsdp::FormatError);
+    CHECK_THROWS_AS(DataLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::UsageError);
+    CHECK_THROWS_AS(DataLoader(write_documents(dir, {{1, 2}}), {-1, 100}, 50), fsdp::UsageError);
+  }
+
+  TEST_CASE("random rows are the vocabulary's, and the same each time") {
+    const auto loader = DataLoader::random(5, 12, 50);
+
+    const auto batch = loader.read({4, 1}, {}, at::kCPU);
+
+    CHECK(loader.num_rows() == 5);
+    CHECK(batch.ids_N.min().item<std::int32_t>() >= 0);
+    CHECK(batch.ids_N.max().item<std::int32_t>() < 50);
+    CHECK(at::equal(batch.ids_N, loader.read({4, 1}, {}, at::kCPU).ids_N));
+    CHECK_FALSE(at::equal(batch.ids_N.narrow(0, 0, 12), batch.ids_N.narrow(0, 12, 12)));
+  }
+}
