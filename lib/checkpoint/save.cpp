@@ -303,15 +303,16 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
                                                               report["crc32"].get<std::uint32_t>()};
     result.size_bytes += report["size_bytes"].get<std::uint64_t>();
   }
-  // PyTorch lists a tied head under both names; ours points the second at the same bytes.
-  const std::string tied = "model.transformer.wte.weight";
+  // PyTorch lists a tied tensor under each of its names; ours points the others at the same bytes.
   const auto count = items.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (items[i].key != tied) continue;
-    auto twin = items[i];
-    twin.key = "model.lm_head.weight";
-    twin.path = {"model", "lm_head.weight"};
-    items.push_back(std::move(twin));
+  for (const auto& [name, original] : tied_names(job.manifest.config)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (items[i].key != "model." + original) continue;
+      auto twin = items[i];
+      twin.key = "model." + name;
+      twin.path = {"model", name};
+      items.push_back(std::move(twin));
+    }
   }
   write_dcp_metadata(job.temporary, items);
   job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");

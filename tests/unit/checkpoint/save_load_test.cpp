@@ -146,17 +146,27 @@ TEST_SUITE("checkpoint/save and load") {
     CHECK(left == std::vector<std::string>{"mine", "step-00000003", "step-00000005"});
   }
 
-  TEST_CASE("a tied head stands in the checkpoint under both of its names") {
+  TEST_CASE("a tied head stands in the checkpoint under both of its names, minGPT's and Llama's") {
     const TempDir dir;
-    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
-    fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
-      SmallJobRank rank(world, job);
-      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / "out", 0);
-      save(saver, rank);
-    });
-    const fsdp::DcpReader reader(dir / "out/latest");
-    CHECK(reader.tensors().contains("model.transformer.wte.weight"));
-    CHECK(reader.tensors().contains("model.lm_head.weight"));
+    SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    for (const auto architecture : {fsdp::Architecture::mingpt, fsdp::Architecture::llama}) {
+      const bool llama = architecture == fsdp::Architecture::llama;
+      const auto out = dir / (llama ? "llama" : "mingpt");
+      job.model.architecture = architecture;
+      job.model.tie_word_embeddings = true;
+      job.model.num_kv_heads = llama ? 1 : job.model.num_kv_heads;
+      fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), out, 0);
+        auto manifest = manifest_of(rank);
+        manifest.config = job.model;
+        saver.start(manifest, 1e-3);
+        CHECK(saver.finish().saved);
+      });
+      const fsdp::DcpReader reader(out / "latest");
+      CHECK(reader.tensors().contains(llama ? "model.model.embed_tokens.weight" : "model.transformer.wte.weight"));
+      CHECK(reader.tensors().contains("model.lm_head.weight"));
+    }
   }
 
   TEST_CASE("another model's checkpoint is refused by tensor and shapes") {
