@@ -2,6 +2,7 @@
 """Builds the fuzz targets with clang and lets one, or all, run for a bounded time.
 
     run.py TARGET... [--seconds N] [--jobs N]      `all` for every target
+    run.py TARGET --replay PROGRAM                 without a fuzzer: first inputs and changes of them, unless FUZZ_SECONDS is set
 
 --seconds (default: FUZZ_SECONDS, or 5) is per target. New inputs that reach new code stay in BUILD/corpus/TARGET for the
 next run. Exit code 1 with the input, in hexadecimal, and the stack when a parser crashed, hung, or asked for more memory
@@ -100,13 +101,25 @@ def fuzz(folder, target, seconds, jobs):
     return False
 
 
+def replay(folder, target, program):
+    """Runs a target's replay program (replay_main.cpp) on its seeds; true when it found nothing."""
+    first = folder / "seeds" / target
+    shutil.rmtree(first, ignore_errors=True)
+    if seeds.write(target, first) == 0:
+        sys.exit(f"no seeds for {target}")
+    return subprocess.run([program, first]).returncode == 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+", choices=[*MAX_LENGTH, "all"], metavar="TARGET", help=", ".join(MAX_LENGTH))
     parser.add_argument("--seconds", type=int, default=int(os.environ.get("FUZZ_SECONDS", "5")))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--build-folder", type=pathlib.Path, default=HERE.parents[1] / "build" / "fuzz")
+    parser.add_argument("--replay", type=pathlib.Path)
     arguments = parser.parse_args()
+    if arguments.replay and "FUZZ_SECONDS" not in os.environ:
+        sys.exit(0 if replay(arguments.build_folder, arguments.targets[0], arguments.replay) else 1)
     clang = find_clang()
     if clang is None:
         print("skipped: no clang++ with libFuzzer here (Debian packages clang and libclang-rt-dev; FUZZ_CXX names another)")
