@@ -22,6 +22,17 @@ function(fsdp_compile_quickly target)
   target_compile_options(${target} ${scope} $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 endfunction()
 
+# fsdp_compile_quickly_but(TARGET file...): all of a folder but the files that do compute. Called by the folder.
+function(fsdp_compile_quickly_but target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_filename_component(name "${source}" NAME)
+    if(NOT name IN_LIST ARGN)
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+    endif()
+  endforeach()
+endfunction()
+
 # fsdp_precompile_torch(TARGET [FROM TARGET]): ATen's tensor header costs each file five seconds.
 function(fsdp_precompile_torch target)
   if(ARGN)
