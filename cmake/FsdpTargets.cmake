@@ -1,4 +1,4 @@
-# One static library per folder of lib/, with the project's warnings; fsdp_library(name SOURCES... LINKS...).
+# One static library per folder of lib/, with the project's warnings.
 
 add_library(fsdp_options INTERFACE)
 target_include_directories(fsdp_options INTERFACE "${PROJECT_SOURCE_DIR}")
