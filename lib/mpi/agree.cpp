@@ -11,7 +11,7 @@ namespace {
 
 constexpr char stopped = 'S';
 
-/// An error as text: its class as one letter, then its message. Empty for none.
+/// An error as text: its class as one letter, of a plain Error its code too, then its message. Empty for none.
 std::string describe(const std::exception_ptr& error) {
   if (!error) return {};
   try {
@@ -26,6 +26,8 @@ std::string describe(const std::exception_ptr& error) {
     return std::string("M") + caught.what();
   } catch (const IoError& caught) {
     return std::string("I") + caught.what();
+  } catch (const Error& caught) {
+    return std::string{'E', static_cast<char>(caught.code())} + caught.what();
   } catch (const std::bad_alloc&) {
     return "Rout of memory";
   } catch (const std::exception& caught) {
@@ -46,6 +48,8 @@ std::string describe(const std::exception_ptr& error) {
       throw MissingInput(what);
     case 'I':
       throw IoError(what);
+    case 'E':
+      throw Error(static_cast<ExitCode>(what.front()), what.substr(1));
     default:
       throw RuntimeFailure(what);
   }

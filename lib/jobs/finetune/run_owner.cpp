@@ -6,6 +6,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/shared_write.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
@@ -63,24 +64,14 @@ void RunOwner::claim(const Options& options, const Logger& log) {
 std::unique_ptr<RunOwner> RunOwner::take(ProcessGroup& world, const Options& options, const Logger& log) {
   std::unique_ptr<RunOwner> owner(new RunOwner);
   owner->run_ = options.run;
-  std::string problem;
-  auto code = ExitCode::ok;
-  if (world.rank() == 0) {
+  run_agreed(world, [&] {
+    if (world.rank() != 0) return;
     try {
       owner->claim(options, log);
     } catch (const IoError& error) {
-      problem = std::string(error.what()) + " (see --out-dir)";
-      code = error.code();
-    } catch (const Error& error) {
-      problem = error.what();
-      code = error.code();
-    } catch (const std::exception& error) {
-      problem = error.what();
-      code = ExitCode::failed;
+      throw Error(error.code(), std::string(error.what()) + " (see --out-dir)");
     }
-  }
-  code = static_cast<ExitCode>(static_cast<int>(world.all_reduce(static_cast<double>(code), Reduce::max)));
-  if (code != ExitCode::ok) throw Error(code, world.broadcast_text(problem, 0));
+  });
   return owner;
 }
 

@@ -62,6 +62,21 @@ TEST_SUITE("mpi/agree") {
           }) == 2);
   }
 
+  TEST_CASE("a plain error keeps its code on every rank") {
+    fsdp::run_thread_ranks(2, 2, [](ProcessGroup& world) {
+      auto code = fsdp::ExitCode::ok;
+      try {
+        fsdp::run_agreed(world, [&] {
+          if (world.rank() == 1) throw fsdp::Error(fsdp::ExitCode::stopped_early, "early");
+        });
+      } catch (const fsdp::Error& error) {
+        code = error.code();
+        CHECK(error.what() == std::string("early"));
+      }
+      CHECK(code == fsdp::ExitCode::stopped_early);
+    });
+  }
+
   TEST_CASE("stopped is said only where nothing worse happened") {
     CHECK(ranks_that_throw<fsdp::IoError>(3, "full", [](int rank) {
             if (rank == 0) throw fsdp::Stopped();
