@@ -90,7 +90,7 @@ find_snapshot() {
 # --- checks that need no GPU and a second or two ----------------------------------------------------------------------
 chess_config='' # what fsdp-finetune understood of options and plan, a line per option
 # Options that were given, and the defaults of others, which are comments.
-configured() { sed -nE "s/^#?$1=[\"']?(.*[^\"'])[\"']?\$/\1/p" <<<"$chess_config" | head -n 1; }
+configured() { sed -nE "/^#?$1=[\"']?(.*[^\"'])[\"']?\$/{s//\1/p;q}" <<<"$chess_config"; }
 
 check_model() { # NAME
     local problem name

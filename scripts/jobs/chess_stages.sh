@@ -78,7 +78,7 @@ eval_options() { # the words after fsdp-eval MODEL
     length=$(configured seq-len)
     if ((${length:-0} > 0)); then words+=(--seq-len "$length"); fi
     # Moves can be scored where the games are there as text, not as tokens.
-    if [[ $val_data != *.h5 ]] && "$FSDP_BIN/fsdp-eval" --help | grep -q -e '--chess '; then words+=(--chess "$val_data"); fi
+    if [[ $val_data != *.h5 ]]; then words+=(--chess "$val_data"); fi
     split_words "${EVAL_ARGS:-}"
     words+=("${words_of[@]}")
 }

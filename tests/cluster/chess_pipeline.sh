@@ -56,7 +56,7 @@ wait_for 300 ended "$eval" || show_and_fail "the last job is still $(state "$eva
 for job in "$finetune" "$convert" "$eval"; do
     [[ $(state "$job") == COMPLETED ]] || show_and_fail "job $job ended as $(state "$job")"
 done
-scontrol show job "$finetune" | grep -q 'Restarts=1 ' || show_and_fail "not restarted once"
+[[ $(scontrol show job "$finetune") == *"Restarts=1 "* ]] || show_and_fail "not restarted once"
 cat chess_finetune-"$finetune".out
 run=$OUT_DIR/$RUN_NAME
 
