@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <system_error>
 
 #include "lib/base/error.hpp"
@@ -38,11 +37,14 @@ std::vector<void*> open_plugin(const PluginKind& kind, const std::filesystem::pa
     throw RuntimeFailure("the " + kind.support + " does not load: " + (text != nullptr ? text : "unknown reason"));
   }
   auto* abi_of = reinterpret_cast<const char* (*)()>(::dlsym(handle, kind.abi_symbol));
+  const char* missing = abi_of == nullptr ? kind.abi_symbol : nullptr;
   std::vector<void*> addresses;
-  for (const char* symbol : kind.symbols) addresses.push_back(::dlsym(handle, symbol));
-  if (abi_of == nullptr || std::find(addresses.begin(), addresses.end(), nullptr) != addresses.end()) {
-    throw RuntimeFailure(library.string() + " is not the " + kind.support +
-                         " of this toolkit: it lacks its entry points");
+  for (const char* symbol : kind.symbols) {
+    addresses.push_back(::dlsym(handle, symbol));
+    if (addresses.back() == nullptr && missing == nullptr) missing = symbol;
+  }
+  if (missing != nullptr) {
+    throw RuntimeFailure(library.string() + " is not the " + kind.support + " of this toolkit: it lacks " + missing);
   }
   if (abi != abi_of()) {
     throw RuntimeFailure(library.string() + " belongs to another build: it is for \"" + abi_of() +

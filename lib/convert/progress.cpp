@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
 
 namespace fsdp {
@@ -20,7 +21,7 @@ std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, d
 ByteProgress::ByteProgress(const Logger& log, std::string verb, double seconds)
     : status_(log), verb_(std::move(verb)), interval_seconds_(seconds) {}
 
-double ByteProgress::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+double ByteProgress::seconds() const { return seconds_since(begin_); }
 
 void ByteProgress::update(std::uint64_t bytes_done, std::uint64_t bytes_total) {
   constexpr double kLive_seconds = 0.2;

@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
@@ -267,7 +268,7 @@ DownloadReport download_snapshot(const DownloadOptions& options, const HubSettin
   if (!store.read_tree(report.commit)) store.write_tree(report.commit, plan.tree);
   report.received_bytes = transfer(plan, options, settings, store, log, stop);
   record(plan, options, settings, store);
-  report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  report.seconds = seconds_since(begin);
   return report;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/shared_write.hpp"
 #include "lib/hub/content_hash.hpp"
@@ -118,7 +119,7 @@ VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& 
             [](const auto& a, const auto& b) { return a.path < b.path; });
   std::error_code ignored;
   if (!report.problems.empty()) fs::remove(store.ready_mark(report.commit), ignored);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.seconds = seconds_since(begin);
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
 #include "lib/mpi/agree.hpp"
@@ -58,7 +59,7 @@ class Copy {
     CopyReport report;
     report.num_files = layout_.files.size();
     for (const auto& file : layout_.files) report.bytes_written += file.size_bytes;
-    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report.seconds = seconds_since(start);
     return report;
   }
 

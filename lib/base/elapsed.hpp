@@ -1,0 +1,11 @@
+#pragma once
+// Time that has passed, by a clock that nobody sets.
+#include <chrono>
+
+namespace fsdp {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace fsdp
