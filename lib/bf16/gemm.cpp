@@ -12,15 +12,14 @@
 #include <chrono>
 #include <utility>
 
-#include "lib/tensor/gemm.hpp"
+#include "lib/base/elapsed.hpp"
+#include "lib/ops/gemm.hpp"
 
 namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using Product = std::function<void(at::Tensor& out, const at::Tensor& a, const at::Tensor& b)>;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Full float32: with TF32 the comparison would be one of two reduced precisions.
 class FullFloat32 {
@@ -95,7 +94,9 @@ class Timer {
 
 GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchronize, const GemmBudget& budget) {
   const FullFloat32 full_float32;
-  const Product training = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { gemm_out(out, a, b); };
+  const Product training = [&](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+    device.is_cpu() ? host_product(out, a, b, false) : static_cast<void>(at::mm_out(out, a, b));
+  };
   const Product aten = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mm_out(out, a, b); };
   constexpr int kRounds = 6;
   GemmFacts facts;

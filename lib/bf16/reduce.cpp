@@ -1,4 +1,5 @@
 #include "lib/bf16/reduce.hpp"
+#include "lib/base/elapsed.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -108,7 +109,7 @@ double slowest_seconds(ProcessGroup& group, Bf16Reducer& reducer, const at::Tens
   group.barrier();
   const auto start = Clock::now();
   for (int i = 0; i < repetitions; ++i) reducer.all_reduce(tensor);
-  const double mine = std::chrono::duration<double>(Clock::now() - start).count() / repetitions;
+  const double mine = seconds_since(start) / repetitions;
   return std::max(1e-9, group.all_reduce(mine, Reduce::max));
 }
 

@@ -93,7 +93,7 @@ void read_all(RowReader& reader, ModelRuntime& runtime, const ExternalCheckpoint
       }
     };
     const auto values = reader.rows({plan[i], 0}, layout, range);
-    engine.master(i).narrow(0, 0, range.num_rows).copy_(values);
+    engine.master_weight(i).narrow(0, 0, range.num_rows).copy_(values);
     const auto copy = copies.find(layout.name);
     if (copy != copies.end() && copy->second != plan[i] &&
         !same_bits(values, reader.rows({copy->second, 0}, layout, range))) {

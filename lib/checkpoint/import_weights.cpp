@@ -100,7 +100,7 @@ void load_safetensors_parameters(ModelRuntime& runtime, const std::filesystem::p
     if (range.num_rows == 0) continue;
     auto values = at::empty(layout.shape_with_rows(range.num_rows), to_scalar_type(entry->second.dtype));
     model.read_rows(layout.name, range.first_row, range.num_rows, values);
-    engine.master(i).narrow(0, 0, range.num_rows).copy_(values);
+    engine.master_weight(i).narrow(0, 0, range.num_rows).copy_(values);
   }
   engine.sync_parameters();
 }

@@ -143,7 +143,7 @@ void load_checkpoint_parameters(ModelRuntime& runtime, const std::filesystem::pa
     if (!reader.tensors().contains(key)) {
       throw FormatError(checkpoint.string() + ": parameter '" + layout.name + "' is missing");
     }
-    read_rows(reader, key, layout, engine.range(i), engine.master(i), checkpoint);
+    read_rows(reader, key, layout, engine.range(i), engine.master_weight(i), checkpoint);
   }
 }
 

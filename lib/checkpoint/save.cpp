@@ -10,6 +10,7 @@
 #include <charconv>
 #include <chrono>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/formats/dcp.hpp"
@@ -19,7 +20,6 @@ namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// One tensor block to write; owns its copy.
 struct Block {
@@ -80,7 +80,7 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
   return {text.begin(), text.end()};
 }
 
-/// This rank's rows of masters and moments; on rank 0 the steps too.
+/// This rank's rows of master weights and moments; on rank 0 the steps too.
 Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
   Snapshot snapshot;
   auto& engine = runtime.engine();
@@ -96,7 +96,7 @@ Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
       snapshot.blocks.push_back(
           {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
     };
-    add("model." + layout.name, {"model", layout.name}, engine.master(i));
+    add("model." + layout.name, {"model", layout.name}, engine.master_weight(i));
     const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
     add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer.exp_avg(i));
     add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer.exp_avg_sq(i));

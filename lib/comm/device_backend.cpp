@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <system_error>
+
+#include "lib/base/error.hpp"
+#include "lib/base/plugin.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -63,35 +65,31 @@ std::string cuda_driver_problem() {
   return count > 0 ? "" : "the NVIDIA driver sees no device" + visible_devices_note();
 }
 
+namespace {
+
+/// Its symbols are global, so that libtorch_cuda's kernels register with the LibTorch already here.
+const PluginKind& backend_kind() {
+  static const PluginKind kind{"libfsdp_cuda.so", "CUDA back end", kBackendAbiSymbol, {kMakeBackendSymbol}, true};
+  return kind;
+}
+
+}  // namespace
+
 std::vector<std::filesystem::path> backend_candidates(const std::filesystem::path& program_directory) {
-  const auto lib = program_directory.parent_path() / "lib";  // also the build tree's
-  return {lib / "fsdp" / "libfsdp_cuda.so", lib / "libfsdp_cuda.so"};
+  return plugin_candidates(program_directory, backend_kind().file);
 }
 
 std::shared_ptr<DeviceBackend> open_backend(const std::filesystem::path& library, const std::string& abi,
                                             std::string& why_not) {
-  // Global, so that libtorch_cuda's kernels register with the LibTorch already here. Never unloaded: LibTorch keeps
-  // pointers to them.
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
-  if (handle == nullptr) {
-    why_not = "the CUDA back end does not load: " + last_dl_error();
-    return nullptr;
-  }
-  auto* abi_of = find_symbol<BackendAbiFunction>(handle, kBackendAbiSymbol);
-  auto* make = find_symbol<MakeBackendFunction>(handle, kMakeBackendSymbol);
-  if (abi_of == nullptr || make == nullptr) {
-    why_not = fmt::format("{} is not a back end of this toolkit: it lacks {}", library.string(),
-                          abi_of == nullptr ? kBackendAbiSymbol : kMakeBackendSymbol);
-    return nullptr;
-  }
-  if (abi != abi_of()) {
-    why_not =
-        fmt::format("{} belongs to another build: it is for \"{}\", this program is \"{}\"; install both together",
-                    library.string(), abi_of(), abi);
+  void* make = nullptr;
+  try {
+    make = open_plugin(backend_kind(), library, abi).front();
+  } catch (const RuntimeFailure& failure) {
+    why_not = one_line(failure.what());
     return nullptr;
   }
   std::array<char, 1024> error{};
-  std::shared_ptr<DeviceBackend> backend(make(error.data(), error.size()));
+  std::shared_ptr<DeviceBackend> backend(reinterpret_cast<MakeBackendFunction*>(make)(error.data(), error.size()));
   if (backend == nullptr) {
     error.back() = '\0';
     why_not = one_line(error.data());
@@ -111,20 +109,17 @@ std::shared_ptr<DeviceBackend> load_cuda_backend(std::string* why_not) {
   reason = detail::cuda_driver_problem();
   if (!reason.empty()) return nullptr;
 
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    reason = "cannot tell where this program lies (/proc/self/exe: " + error.message() + ")";
+  std::vector<std::filesystem::path> looked_at;
+  try {
+    if (const auto library = find_plugin(detail::backend_kind(), looked_at)) {
+      return detail::open_backend(*library, detail::kDeviceBackendAbi, reason);
+    }
+  } catch (const RuntimeFailure& failure) {
+    reason = failure.what();
     return nullptr;
   }
-  const auto candidates = detail::backend_candidates(program.parent_path());
-  for (const auto& candidate : candidates) {
-    if (std::filesystem::exists(candidate, error)) {
-      return detail::open_backend(candidate, detail::kDeviceBackendAbi, reason);
-    }
-  }
-  reason = fmt::format("this build has no CUDA back end (neither {} nor {} exists)", candidates.front().string(),
-                       candidates.back().string());
+  reason = fmt::format("this build has no CUDA back end (neither {} nor {} exists)", looked_at.front().string(),
+                       looked_at.back().string());
   return nullptr;
 }
 

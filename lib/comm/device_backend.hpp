@@ -19,6 +19,7 @@
 #include "lib/comm/device_info.hpp"
 #include "lib/comm/tensor_collectives.hpp"
 #include "lib/mpi/process_group.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 
@@ -41,6 +42,8 @@ class DeviceBackend {
   /// Collective over `group`, which need not outlive the result.
   /// \throws RuntimeFailure naming NCCL's reason, or the timeout, when the ranks do not get together
   virtual std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) = 0;
+  /// What computes on `device`.
+  virtual std::unique_ptr<Ops> make_ops(int device) = 0;
   /// Makes `device` the calling thread's current one. \throws UsageError when there is no such device
   virtual void set_device(int device) = 0;
   virtual DeviceInfo info(int device) const = 0;
@@ -69,7 +72,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 3";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 4";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

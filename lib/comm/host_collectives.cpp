@@ -1,12 +1,8 @@
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <vector>
 
 #include "lib/comm/tensor_collectives.hpp"
-#include "lib/kernels/kernels.hpp"
-#include "lib/tensor/memory_recorder.hpp"
-#include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
@@ -15,10 +11,12 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
-at::Tensor on_host(const at::Tensor& tensor) { return runs_on_host(tensor.device()) ? tensor : tensor.to(at::kCPU); }
+at::Tensor on_host(const Ops& ops, const at::Tensor& tensor) {
+  return ops.is_on_host(tensor) ? tensor : tensor.to(at::kCPU);
+}
 
-at::Tensor host_twin(const at::Tensor& tensor) {
-  return runs_on_host(tensor.device()) ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+at::Tensor host_twin(const Ops& ops, const at::Tensor& tensor) {
+  return ops.is_on_host(tensor) ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
 void copy_back(const at::Tensor& to, const at::Tensor& from) {
@@ -26,17 +24,13 @@ void copy_back(const at::Tensor& to, const at::Tensor& from) {
 }
 
 /// out (+)= sum of `ranks` equal slices that lie one after the other in `slices`.
-void sum_slices(const at::Tensor& out, const at::Tensor& slices, int ranks, bool accumulate) {
-  if (simulating()) return;
-  const auto type = kernel_type(slices.scalar_type());
+void sum_slices(const Ops& ops, const at::Tensor& out, const at::Tensor& slices, int ranks, bool accumulate) {
   const auto bytes = static_cast<std::size_t>(slices.nbytes()) / static_cast<std::size_t>(ranks);
   std::vector<const void*> sources;
   for (int r = 0; r < ranks; ++r) {
     sources.push_back(static_cast<const std::byte*>(slices.const_data_ptr()) + static_cast<std::size_t>(r) * bytes);
   }
-  at::parallel_for(0, out.numel(), 65536, [&](std::int64_t b, std::int64_t e) {
-    kernels::table().sum_sources(type, out.data_ptr<float>(), sources.data(), ranks, accumulate, b, e);
-  });
+  ops.sum_sources(out, out.numel(), sources, slices.scalar_type(), accumulate);
 }
 
 class GatherWork final : public Work {
@@ -63,9 +57,10 @@ class GatherWork final : public Work {
 
 class ReduceWork final : public Work {
  public:
-  ReduceWork(std::unique_ptr<Work> work, std::vector<TensorReduce> targets, std::vector<at::Tensor> sent,
-             std::vector<at::Tensor> received, int ranks)
-      : work_(std::move(work)),
+  ReduceWork(const Ops& ops, std::unique_ptr<Work> work, std::vector<TensorReduce> targets,
+             std::vector<at::Tensor> sent, std::vector<at::Tensor> received, int ranks)
+      : ops_(ops),
+        work_(std::move(work)),
         targets_(std::move(targets)),
         sent_(std::move(sent)),
         received_(std::move(received)),
@@ -74,14 +69,15 @@ class ReduceWork final : public Work {
     work_->wait();
     sent_.clear();
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      const auto shard = on_host(targets_[i].shard);
-      sum_slices(shard, received_[i], ranks_, targets_[i].accumulate);
+      const auto shard = on_host(ops_, targets_[i].shard);
+      sum_slices(ops_, shard, received_[i], ranks_, targets_[i].accumulate);
       copy_back(targets_[i].shard, shard);
     }
     received_.clear();
   }
 
  private:
+  const Ops& ops_;
   std::unique_ptr<Work> work_;
   std::vector<TensorReduce> targets_;
   std::vector<at::Tensor> sent_;
@@ -96,7 +92,7 @@ class DoneWork final : public Work {
 
 class HostCollectives final : public TensorCollectives {
  public:
-  explicit HostCollectives(ProcessGroup& group) : group_(group) {}
+  HostCollectives(ProcessGroup& group, const Ops& ops) : group_(group), ops_(ops) {}
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
 
@@ -105,8 +101,8 @@ class HostCollectives final : public TensorCollectives {
     std::vector<at::Tensor> in;
     std::vector<at::Tensor> out;
     for (const auto& tensor : tensors) {
-      in.push_back(on_host(tensor.shard));
-      out.push_back(host_twin(tensor.full));
+      in.push_back(on_host(ops_, tensor.shard));
+      out.push_back(host_twin(ops_, tensor.full));
       blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
     }
     auto work = group_.all_gather(blocks);
@@ -119,13 +115,13 @@ class HostCollectives final : public TensorCollectives {
     std::vector<at::Tensor> in;
     std::vector<at::Tensor> out;
     for (const auto& tensor : tensors) {
-      in.push_back(on_host(tensor.full));
+      in.push_back(on_host(ops_, tensor.full));
       out.push_back(at::empty({in.back().numel()}, in.back().options()));
       blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
     }
     auto work = group_.all_to_all(blocks);
-    return std::make_unique<ReduceWork>(std::move(work), std::vector(tensors.begin(), tensors.end()), std::move(in),
-                                        std::move(out), size());
+    return std::make_unique<ReduceWork>(ops_, std::move(work), std::vector(tensors.begin(), tensors.end()),
+                                        std::move(in), std::move(out), size());
   }
 
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
@@ -156,12 +152,13 @@ class HostCollectives final : public TensorCollectives {
 
  private:
   ProcessGroup& group_;
+  const Ops& ops_;
 };
 
 }  // namespace
 
-std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group) {
-  return std::make_unique<HostCollectives>(group);
+std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group, const Ops& ops) {
+  return std::make_unique<HostCollectives>(group, ops);
 }
 
 }  // namespace fsdp

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "lib/mpi/process_group.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 
@@ -36,9 +37,10 @@ class TensorCollectives {
   virtual std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) = 0;
 };
 
-/// Over a host process group. CPU tensors travel as they are; others are staged through host memory.
+/// Over a host process group. Tensors of the host travel as they are; others are staged through its memory.
 /// Gradients are exchanged and summed in float32 in rank order, so the bits do not depend on the transport, and bf16
 /// needs no MPI operation of its own (MPI has none).
-std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group);
+/// \param ops  must outlive the result
+std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group, const Ops& ops = host_ops());
 
 }  // namespace fsdp

@@ -20,6 +20,7 @@
 #include "lib/base/error.hpp"
 #include "lib/comm/device_backend.hpp"
 #include "lib/cuda/cuda_handles.hpp"
+#include "lib/cuda/cuda_ops.hpp"
 #include "lib/cuda/nccl_collectives.hpp"
 
 namespace fsdp {
@@ -58,6 +59,11 @@ class CudaBackend final : public DeviceBackend {
     std::erase_if(comms_, [](const auto& old) { return old.expired(); });
     comms_.push_back(comm);
     return detail::make_nccl_collectives(std::move(comm));
+  }
+
+  std::unique_ptr<Ops> make_ops(int device) override {
+    const auto facts = info(device);
+    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor);
   }
 
   void set_device(int device) override { c10::cuda::set_device(checked(device)); }

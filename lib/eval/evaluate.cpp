@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/eval/logits.hpp"
-#include "lib/model/ops.hpp"
 
 namespace fsdp {
 namespace {
@@ -42,18 +42,15 @@ void share_figures(ProcessGroup& world, std::span<double> figures) {
   }
 }
 
-/// Adds the losses of a piece of a micro-batch's tokens to the rows that they belong to.
-void add_losses(const MicroBatch& batch, const std::vector<std::int64_t>& rows, std::int64_t first,
-                at::Tensor& logits_NV, std::int64_t vocab, RowScores& scores) {
+/// Adds the losses of a piece of a micro-batch's tokens to those of the rows that they belong to.
+void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at::Tensor& logits_NV, std::int64_t vocab,
+                std::vector<LossSum>& rows) {
   const auto end = first + logits_NV.size(0);
   for (auto token = first; token < end;) {
     const auto row = token / batch.length;
     const auto count = std::min(end, (row + 1) * batch.length) - token;
     auto part = logits_NV.narrow(0, token - first, count);
-    const auto loss = ops::cross_entropy(part, batch.targets_N.narrow(0, token, count), vocab, 0.0);
-    const auto number = static_cast<std::size_t>(rows[static_cast<std::size_t>(row)]);
-    scores.nats[number] += loss.loss_sum;
-    scores.tokens[number] += static_cast<double>(loss.tokens);
+    ops.cross_entropy(rows[static_cast<std::size_t>(row)], part, batch.targets_N.narrow(0, token, count), vocab, 0.0);
     token += count;
   }
 }
@@ -63,21 +60,22 @@ void add_losses(const MicroBatch& batch, const std::vector<std::int64_t>& rows, 
 Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size) {
   const auto start = std::chrono::steady_clock::now();
   auto& world = runtime.world();
-  std::array<double, 2> sums{0.0, 0.0};  // loss, tokens
+  LossSum loss;
   const auto per_round = micro_batch_size * world.size();
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
-    const auto loss = runtime.engine().evaluate(reader.read(rows, {}, runtime.device()));
-    sums[0] += loss.loss_sum;
-    sums[1] += static_cast<double>(loss.tokens);
+    loss += runtime.engine().evaluate(reader.read(rows, {}, runtime.device()));
   }
+  runtime.synchronize();
+  runtime.ops().fetch(loss);
+  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
   world.all_reduce(sums, Reduce::sum);
   Evaluation result;
   result.rows = reader.num_rows();
   result.tokens = static_cast<std::int64_t>(sums[1]);
   result.loss = result.tokens > 0 ? sums[0] / sums[1] : std::numeric_limits<double>::quiet_NaN();
   result.perplexity = std::exp(result.loss);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   return result;
 }
 
@@ -102,9 +100,16 @@ RowScores score_rows(ModelRuntime& runtime, const DataLoader& reader, const Scor
       batch.ids_N = batch.ids_N.to(runtime.device());
       batch.targets_N = batch.targets_N.to(runtime.device());
     }
+    std::vector<LossSum> losses(rows.size());
     forward_logits(runtime, batch, [&](std::int64_t begin, at::Tensor& logits_NV) {
-      add_losses(batch, rows, begin, logits_NV, runtime.decoder().config.vocab_size, scores);
+      add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, losses);
     });
+    runtime.synchronize();
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      runtime.ops().fetch(losses[r]);
+      scores.nats[static_cast<std::size_t>(rows[r])] = losses[r].loss_sum;
+      scores.tokens[static_cast<std::size_t>(rows[r])] = static_cast<double>(losses[r].tokens);
+    }
     if (progress) progress(first + count);
   }
   for (auto* figures : {&scores.nats, &scores.tokens, &scores.bytes}) share_figures(world, *figures);

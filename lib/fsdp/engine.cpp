@@ -1,7 +1,5 @@
 #include "lib/fsdp/engine.hpp"
 
-#include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -11,8 +9,7 @@
 #include <stdexcept>
 
 #include "lib/base/error.hpp"
-#include "lib/kernels/kernels.hpp"
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 
@@ -23,7 +20,7 @@ struct Engine::Unit {
   std::vector<ParamLayout> layouts;
   std::unique_ptr<UnitParams> gathered;
   std::unique_ptr<UnitGrads> grads;
-  std::vector<at::Tensor> masters;
+  std::vector<at::Tensor> master_weights;
   bool is_gathered = false;
   std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
   std::int64_t reduce_bytes = 0;
@@ -45,8 +42,8 @@ struct Engine::Run {
 };
 
 Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(input), policy_(policy) {
-  if (input_.mesh == nullptr || input_.loss == nullptr || input_.layers.empty()) {
-    throw std::logic_error("an engine needs layers, a loss and a mesh");
+  if (input_.mesh == nullptr || input_.loss == nullptr || input_.ops == nullptr || input_.layers.empty()) {
+    throw std::logic_error("an engine needs layers, a loss, a mesh and operations");
   }
   const at::NoGradGuard no_grad;
   // Alone on the shard axis the full gradient is the shard: reducing more often would save nothing.
@@ -68,13 +65,13 @@ Engine::~Engine() = default;
 void Engine::build_units() {
   const MemoryScope scope(MemoryCategory::parameters);
   auto& shard = *input_.mesh->shard;
-  const double mine = runs_on_host(input_.device) && input_.allow_peer_memory ? 1.0 : 0.0;
+  const double mine = input_.ops->on_host() && input_.allow_peer_memory ? 1.0 : 0.0;
   peer_memory_ = false;
   if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
   unit_index_.resize(input_.parameters.size());
   slot_index_.resize(input_.parameters.size());
   const auto dtype = policy_.precision.param_dtype;
-  const UnitContext context{shard, *input_.shard_collectives, input_.device, peer_memory_};
+  const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_};
   for (std::size_t u = 0; u < input_.units.size(); ++u) {
     auto unit = std::make_unique<Unit>();
     unit->index = static_cast<int>(u);
@@ -89,11 +86,12 @@ void Engine::build_units() {
     unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
     for (std::size_t i = 0; i < unit->params.size(); ++i) {
       const auto own = unit->gathered->own_rows(i);
-      const bool same = dtype == at::kFloat && (!policy_.cpu_offload || runs_on_host(input_.device));
-      // In float32 the gathered rows are the masters; otherwise masters stand apart and are narrowed on publish.
-      const auto device = policy_.cpu_offload ? host_device() : input_.device;
+      const bool same = dtype == at::kFloat && (!policy_.cpu_offload || input_.ops->on_host());
+      // In float32 the gathered rows are the master weights; otherwise master weights stand apart and are narrowed on
+      // publish.
+      const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
       const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
-      unit->masters.push_back(same ? own : at::zeros(own.sizes(), at::TensorOptions(at::kFloat).device(device)));
+      unit->master_weights.push_back(same ? own : at::zeros(own.sizes(), at::TensorOptions(at::kFloat).device(device)));
       const auto others = own.numel() * (shard.size() - 1);
       unit->gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
       unit->reduce_bytes += others * static_cast<std::int64_t>(c10::elementSize(policy_.precision.reduce_dtype));
@@ -105,7 +103,7 @@ void Engine::build_units() {
 
 void Engine::build_gradients() {
   auto& shard = *input_.mesh->shard;
-  const UnitContext context{shard, *input_.shard_collectives, input_.device, peer_memory_};
+  const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_};
   // Sums over many micro-batches would lose digits in 16 bits.
   const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
   const auto dtype = accumulate_locally ? at::kFloat : policy_.precision.reduce_dtype;
@@ -126,7 +124,7 @@ void Engine::build_gradients() {
     if (unit->index != 0) largest = std::max(largest, bytes);
   }
   if (!own_slots) slot_bytes.insert(slot_bytes.end(), 2, largest);
-  const auto memory = std::make_shared<GradMemory>(shard, slot_bytes);
+  const auto memory = std::make_shared<GradMemory>(shard, *input_.ops, slot_bytes);
   const auto next = std::make_shared<std::size_t>(0);
   for (auto& unit : units_) {
     const std::vector<int> slots =
@@ -143,8 +141,8 @@ ShardRange Engine::range(std::size_t param) const {
   return shard_range(input_.parameters[param].rows(), input_.mesh->shard->size(), input_.mesh->shard->rank());
 }
 
-at::Tensor Engine::master(std::size_t param) {
-  return unit_of(static_cast<int>(param)).masters[static_cast<std::size_t>(slot_index_[param])];
+at::Tensor Engine::master_weight(std::size_t param) {
+  return unit_of(static_cast<int>(param)).master_weights[static_cast<std::size_t>(slot_index_[param])];
 }
 
 at::Tensor Engine::gradient(std::size_t param) {
@@ -155,14 +153,16 @@ at::Tensor Engine::gradient(std::size_t param) {
 
 void Engine::sync_parameters() {
   const at::NoGradGuard no_grad;
-  if (simulating()) begin_phase("publish parameters");
+  const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   for (auto& unit : units_) {
-    const TraceRecorder::Scope scope(trace_, "publish " + unit->name, "optimizer");
-    for (std::size_t i = 0; i < unit->masters.size(); ++i) {
+    const EngineObservers::Scope unit_scope(
+        observers_, [&] { return "publish " + unit->name; }, "optimizer");
+    for (std::size_t i = 0; i < unit->master_weights.size(); ++i) {
       auto own = unit->gathered->own_rows(i);
-      if (own.unsafeGetTensorImpl() != unit->masters[i].unsafeGetTensorImpl()) own.copy_(unit->masters[i]);
+      if (own.unsafeGetTensorImpl() != unit->master_weights[i].unsafeGetTensorImpl())
+        own.copy_(unit->master_weights[i]);
     }
-    unit->gathered->publish();
+    unit->gathered->sync();
   }
 }
 
@@ -268,18 +268,39 @@ std::string Engine::describe(const Action& action) const {
   return "?";
 }
 
+namespace {
+
+std::string_view category_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+    case ActionKind::recompute:
+    case ActionKind::backward:
+    case ActionKind::loss:
+      return "compute";
+    case ActionKind::wait_for_unshard:
+    case ActionKind::finish_reduce:
+      return "collective";
+    case ActionKind::unshard:
+    case ActionKind::reshard:
+    case ActionKind::start_reduce:
+      return "schedule";
+  }
+  return "schedule";
+}
+
+}  // namespace
+
 void Engine::execute(const Action& action, Run& state) {
   const auto index = static_cast<std::size_t>(action.index);
-  if (simulating()) begin_phase(describe(action));
+  const EngineObservers::Scope scope(
+      observers_, [&] { return describe(action); }, category_of(action.kind));
   // A rank without rows takes part in the collectives and computes nothing.
   const bool empty = state.batch.rows == 0;
   switch (action.kind) {
-    case ActionKind::unshard: {
+    case ActionKind::unshard:
       unshard(*units_[index]);
       return;
-    }
     case ActionKind::wait_for_unshard: {
-      const TraceRecorder::Scope scope(trace_, "gather " + units_[index]->name, "collective");
       units_[index]->gathered->wait_for_unshard();
       units_[index]->is_gathered = true;
       return;
@@ -305,7 +326,6 @@ void Engine::execute(const Action& action, Run& state) {
       return;
     }
     case ActionKind::finish_reduce: {
-      const TraceRecorder::Scope scope(trace_, "reduce " + units_[index]->name, "collective");
       finish_reduce(*units_[index], state);
       return;
     }
@@ -314,7 +334,6 @@ void Engine::execute(const Action& action, Run& state) {
 
 void Engine::run_forward(std::size_t index, bool again, Run& state) {
   auto& layer = *input_.layers[index];
-  const TraceRecorder::Scope scope(trace_, "forward " + layer.name(), "compute");
   const auto params = full_parameters(layer.parameters());
   if (again) {
     layer.forward(params, state.batch, state.inputs[index], &state.states[index]);
@@ -327,7 +346,6 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
 }
 
 void Engine::run_loss(Run& state) {
-  const TraceRecorder::Scope scope(trace_, "head and loss", "compute");
   const auto params = full_parameters(input_.loss->parameters());
   if (!state.training) {
     state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
@@ -341,7 +359,6 @@ void Engine::run_loss(Run& state) {
 
 void Engine::run_backward(std::size_t index, Run& state) {
   auto& layer = *input_.layers[index];
-  const TraceRecorder::Scope scope(trace_, "backward " + layer.name(), "compute");
   const auto params = full_parameters(layer.parameters());
   const auto slots = grad_slots(layer.parameters());
   state.grad_ND = layer.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
@@ -363,34 +380,13 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
 
 double Engine::gradient_norm() {
   const at::NoGradGuard no_grad;
-  const TraceRecorder::Scope scope(trace_, "gradient norm", "collective");
-  if (simulating()) begin_phase("gradient norm");
-  double squares = 0;
-  at::Tensor on_device;  // summed there and fetched once: each item() would stop the device
+  const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
+  std::vector<GradPart> parts;
   for (std::size_t param = 0; param < num_parameters(); ++param) {
-    const auto grad = gradient(param);
     const auto n = range(param).num_rows * layout(param).row_elements();
-    if (n == 0) continue;
-    if (!runs_on_host(grad.device()) && !recorded_on_host(grad)) {
-      const auto part = grad.to(at::kDouble).square_().sum();
-      on_device = on_device.defined() ? on_device + part : part;
-      continue;
-    }
-    if (simulating()) continue;
-    // Fixed pieces, so that the sum does not depend on the number of threads.
-    constexpr std::int64_t kPiece = 1 << 16;
-    std::vector<double> parts(static_cast<std::size_t>((n + kPiece - 1) / kPiece));
-    const auto* data = grad.const_data_ptr<float>();
-    at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 4, [&](std::int64_t b, std::int64_t e) {
-      for (std::int64_t i = b; i < e; ++i) {
-        parts[static_cast<std::size_t>(i)] =
-            kernels::table().sum_squares(data, i * kPiece, std::min(n, (i + 1) * kPiece));
-      }
-    });
-    for (const double part : parts) squares += part;
+    if (n > 0) parts.push_back({gradient(param), n});
   }
-  if (on_device.defined() && !simulating()) squares += on_device.item<double>();
-  return std::sqrt(input_.mesh->shard->all_reduce(squares, Reduce::sum));
+  return std::sqrt(input_.mesh->shard->all_reduce(input_.ops->sum_squares(parts), Reduce::sum));
 }
 
 }  // namespace fsdp

@@ -2,7 +2,7 @@
 // Fully sharded data parallel training of a list of layers: runs the schedule, owns shards and gradients.
 //
 // The engine knows no model and no file. It is built from layers, parameter layouts and units; the caller fills the
-// float32 masters, calls sync_parameters(), and then runs micro-batches and its optimizer on shards.
+// float32 master weights, calls sync_parameters(), and then runs micro-batches and its optimizer on shards.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "lib/comm/tensor_collectives.hpp"
+#include "lib/fsdp/comm_counts.hpp"
 #include "lib/fsdp/mesh.hpp"
+#include "lib/fsdp/observer.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/schedule.hpp"
 #include "lib/fsdp/shard_layout.hpp"
-#include "lib/fsdp/trace.hpp"
 #include "lib/fsdp/unit_grads.hpp"
 #include "lib/fsdp/unit_params.hpp"
 #include "lib/tensor/layer.hpp"
@@ -28,7 +29,7 @@ struct EngineInput {
   LossLayer* loss = nullptr;
   std::vector<ParamLayout> parameters;  ///< by index in the model's table
   std::vector<std::vector<int>> units;  ///< parameter indices; see make_units()
-  at::Device device = at::kCPU;
+  const Ops* ops = nullptr;
   Mesh* mesh = nullptr;
   TensorCollectives* shard_collectives = nullptr;      ///< along mesh->shard
   TensorCollectives* replicate_collectives = nullptr;  ///< along mesh->replicate
@@ -54,10 +55,10 @@ class Engine {
   const ParamLayout& layout(std::size_t param) const { return input_.parameters[param]; }
   ShardRange range(std::size_t param) const;
   /// float32 [padded_rows, ...]: this rank's rows, zero in the padding. On the host with cpu_offload.
-  at::Tensor master(std::size_t param);
+  at::Tensor master_weight(std::size_t param);
   /// float32 gradient of the same rows, complete after the last micro-batch of a step.
   at::Tensor gradient(std::size_t param);
-  /// Makes changed masters visible to the next gather of every rank. Collective.
+  /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
 
   /// Forward and backward of grad_scale * (sum of token losses). Gradients of the micro-batches of a step add up.
@@ -73,7 +74,7 @@ class Engine {
   double gradient_norm();
 
   const CommCounts& counts() const { return counts_; }
-  TraceRecorder& trace() { return trace_; }
+  EngineObservers& observers() { return observers_; }
   /// The actions of the last training micro-batch.
   const std::vector<Action>& last_schedule() const { return last_schedule_; }
   /// True when this engine's shard axis works in shared memory.
@@ -108,7 +109,7 @@ class Engine {
   int loss_unit_ = 0;
   bool peer_memory_ = false;
   CommCounts counts_;
-  TraceRecorder trace_;
+  EngineObservers observers_;
   std::vector<Action> last_schedule_;
 };
 

@@ -32,7 +32,7 @@ struct EnginePolicy {
   bool limit_all_gathers = true;          ///< at most two units gathered or on their way, beside the root
   int checkpoint_every = 0;               ///< recompute every n-th block's activations in the backward; 0: none
   bool reduce_every_micro_batch = false;  ///< accumulate sharded gradients: less memory, a reduction per micro-batch
-  bool cpu_offload = false;               ///< masters, gradients and optimizer state on the host
+  bool cpu_offload = false;               ///< master weights, gradients and optimizer state on the host
   MixedPrecision precision;
 };
 

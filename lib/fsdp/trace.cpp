@@ -4,8 +4,16 @@
 
 namespace fsdp {
 
-void TraceRecorder::add(std::string name, std::string_view category, Clock::time_point begin, Clock::time_point end) {
-  records_.push_back({std::move(name), category, begin, end});
+void TraceRecorder::begin(std::string_view what, std::string_view category) {
+  open_.push_back({std::string(what), std::string(category), Clock::now(), {}});
+}
+
+void TraceRecorder::end() {
+  auto record = std::move(open_.back());
+  open_.pop_back();
+  if (record.category == "schedule") return;
+  record.end = Clock::now();
+  records_.push_back(std::move(record));
 }
 
 std::string TraceRecorder::events_json(int rank) const {

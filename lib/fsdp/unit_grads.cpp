@@ -1,26 +1,21 @@
 #include "lib/fsdp/unit_grads.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <numeric>
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
-#include "lib/kernels/kernels.hpp"
-#include "lib/tensor/host_allocator.hpp"
-#include "lib/tensor/memory_recorder.hpp"
-#include "lib/tensor/scalar_type.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
 
-std::vector<at::Tensor> make_shards(const ProcessGroup& group, const std::vector<ParamLayout>& layouts, bool on_host,
-                                    at::Device device) {
+std::vector<at::Tensor> make_shards(const UnitContext& context, const std::vector<ParamLayout>& layouts, bool on_host) {
   const MemoryScope scope(MemoryCategory::gradients, on_host);
-  if (on_host) device = host_device();
+  const auto& group = context.shard_group;
+  const auto device = on_host ? context.ops.host() : context.ops.device();
   std::vector<at::Tensor> shards;
   for (const auto& layout : layouts) {
     const auto range = shard_range(layout.rows(), group.size(), group.rank());
@@ -34,7 +29,7 @@ class SharedUnitGrads final : public UnitGrads {
  public:
   SharedUnitGrads(const UnitContext& context, std::vector<ParamLayout> layouts, at::ScalarType dtype,
                   std::shared_ptr<GradMemory> memory, std::vector<int> slots, std::shared_ptr<std::size_t> next_slot)
-      : group_(context.shard_group),
+      : context_(context),
         layouts_(std::move(layouts)),
         dtype_(dtype),
         memory_(std::move(memory)),
@@ -42,13 +37,13 @@ class SharedUnitGrads final : public UnitGrads {
         next_slot_(std::move(next_slot)) {
     for (const int slot : my_slots_) views_.push_back(make_views(slot));
     // Alone and in float32 the full gradient is the shard: no second copy.
-    in_place_ = group_.size() == 1 && dtype_ == at::kFloat && my_slots_.size() == 1;
+    in_place_ = context_.shard_group.size() == 1 && dtype_ == at::kFloat && my_slots_.size() == 1;
   }
 
   void prepare() override {
     if (!shards_.empty()) return;
     if (!in_place_) {
-      shards_ = make_shards(group_, layouts_, true, host_device());
+      shards_ = make_shards(context_, layouts_, true);
       return;
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
@@ -67,7 +62,7 @@ class SharedUnitGrads final : public UnitGrads {
 
   void start_reduce(bool accumulate) override {
     accumulate_ = accumulate;
-    for (auto& view : views_[which_]) view.finish();
+    for (auto& view : views_[which_]) Ops::finish(view);
     memory_->mark_ready(my_slots_[which_]);
   }
 
@@ -85,33 +80,30 @@ class SharedUnitGrads final : public UnitGrads {
     std::vector<GradSlot> views;
     std::size_t offset = 0;
     for (const auto& layout : layouts_) {
-      auto buffer = tensor_at(memory_->address(group_.rank(), slot) + offset,
-                              layout.shape_with_rows(layout.buffer_rows(group_.size())), dtype_);
+      auto buffer =
+          context_.ops.tensor_at(memory_->address(context_.shard_group.rank(), slot) + offset,
+                                 layout.shape_with_rows(layout.buffer_rows(context_.shard_group.size())), dtype_);
       views.push_back({buffer.narrow(0, 0, layout.compute_rows()), false});
-      offset += detail::buffer_bytes(layout, dtype_, group_.size());
+      offset += detail::buffer_bytes(layout, dtype_, context_.shard_group.size());
     }
     return views;
   }
   void sum(int slot) {
     std::size_t offset = 0;
-    std::vector<const void*> sources(static_cast<std::size_t>(group_.size()));
+    std::vector<const void*> sources(static_cast<std::size_t>(context_.shard_group.size()));
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto& layout = layouts_[i];
-      const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
+      const auto range = shard_range(layout.rows(), context_.shard_group.size(), context_.shard_group.rank());
       const auto skip = static_cast<std::size_t>(range.first_row * layout.row_elements()) * c10::elementSize(dtype_);
-      for (int r = 0; r < group_.size(); ++r) {
+      for (int r = 0; r < context_.shard_group.size(); ++r) {
         sources[static_cast<std::size_t>(r)] = memory_->address(r, slot) + offset + skip;
       }
-      if (simulating()) return;
-      auto* out = shards_[i].data_ptr<float>();
-      at::parallel_for(0, range.num_rows * layout.row_elements(), 65536, [&](std::int64_t b, std::int64_t e) {
-        kernels::table().sum_sources(kernel_type(dtype_), out, sources.data(), group_.size(), accumulate_, b, e);
-      });
-      offset += detail::buffer_bytes(layout, dtype_, group_.size());
+      context_.ops.sum_sources(shards_[i], range.num_rows * layout.row_elements(), sources, dtype_, accumulate_);
+      offset += detail::buffer_bytes(layout, dtype_, context_.shard_group.size());
     }
   }
 
-  ProcessGroup& group_;
+  UnitContext context_;
   std::vector<ParamLayout> layouts_;
   at::ScalarType dtype_;
   std::shared_ptr<GradMemory> memory_;
@@ -131,11 +123,11 @@ class CollectiveUnitGrads final : public UnitGrads {
                       bool shards_on_host)
       : context_(context),
         layouts_(std::move(layouts)),
-        options_(at::TensorOptions(dtype).device(context.device)),
+        options_(at::TensorOptions(dtype).device(context.ops.device())),
         shards_on_host_(shards_on_host) {}
 
   void prepare() override {
-    if (shards_.empty()) shards_ = make_shards(context_.shard_group, layouts_, shards_on_host_, context_.device);
+    if (shards_.empty()) shards_ = make_shards(context_, layouts_, shards_on_host_);
   }
 
   void begin() override {
@@ -150,7 +142,7 @@ class CollectiveUnitGrads final : public UnitGrads {
 
   void start_reduce(bool accumulate) override {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      slots_[i].finish();
+      Ops::finish(slots_[i]);
       // Rows past the parameter travel too and must be numbers; the shards' padding stays zero.
       const auto rows = layouts_[i].compute_rows();
       buffers_[i].narrow(0, rows, buffers_[i].size(0) - rows).zero_();
@@ -161,7 +153,7 @@ class CollectiveUnitGrads final : public UnitGrads {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto rows = shards_[i].size(0) * context_.shard_group.size();
       // The shard itself unless it is offloaded.
-      targets_.push_back(recorded_on_host(shards_[i]) ? at::empty_like(shards_[i]) : shards_[i].to(options_.device()));
+      targets_.push_back(context_.ops.to_device(shards_[i]));
       reduces.push_back({buffers_[i].narrow(0, 0, rows), targets_.back(), accumulate});
     }
     work_ = context_.collectives.reduce_scatter(reduces);
@@ -193,8 +185,9 @@ class CollectiveUnitGrads final : public UnitGrads {
 
 }  // namespace
 
-GradMemory::GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot_bytes)
+GradMemory::GradMemory(ProcessGroup& group, const Ops& ops, const std::vector<std::size_t>& slot_bytes)
     : group_(group),
+      ops_(ops),
       num_slots_(static_cast<int>(slot_bytes.size())),
       slot_bytes_(slot_bytes),
       rounds_(slot_bytes.size(), 0) {
@@ -206,11 +199,11 @@ GradMemory::GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot
   memory_ = group_.peer_memory(rank_bytes_ * ranks, 2 * ranks * slot_bytes.size());
   if (memory_ == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for gradients");
   const MemoryScope scope(MemoryCategory::reduce_buffers);
-  count_external_host_memory(static_cast<std::int64_t>(rank_bytes_));
+  ops_.count_window(static_cast<std::int64_t>(rank_bytes_));
 }
 GradMemory::~GradMemory() {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
-  count_external_host_memory(-static_cast<std::int64_t>(rank_bytes_));
+  ops_.count_window(-static_cast<std::int64_t>(rank_bytes_));
 }
 
 std::byte* GradMemory::address(int rank, int slot) const {

@@ -34,7 +34,7 @@ class UnitGrads {
 /// last (embedding), has its own. With accumulation every unit has its own.
 class GradMemory {
  public:
-  GradMemory(ProcessGroup& group, const std::vector<std::size_t>& slot_bytes);
+  GradMemory(ProcessGroup& group, const Ops& ops, const std::vector<std::size_t>& slot_bytes);
   GradMemory(const GradMemory&) = delete;
   GradMemory& operator=(const GradMemory&) = delete;
   ~GradMemory();
@@ -52,6 +52,7 @@ class GradMemory {
   SharedCounter& consumed(int rank, int slot);
 
   ProcessGroup& group_;
+  const Ops& ops_;
   int num_slots_;
   std::vector<std::size_t> offsets_;
   std::vector<std::size_t> slot_bytes_;

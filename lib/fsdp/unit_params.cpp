@@ -7,8 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
-#include "lib/tensor/host_allocator.hpp"
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
@@ -17,11 +16,15 @@ class SharedUnitParams final : public UnitParams {
  public:
   SharedUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
                    std::unique_ptr<PeerMemory> memory, std::string name)
-      : group_(context.shard_group), memory_(std::move(memory)), name_("the gather of " + std::move(name)) {
+
+      : group_(context.shard_group),
+        ops_(context.ops),
+        memory_(std::move(memory)),
+        name_("the gather of " + std::move(name)) {
     std::size_t offset = 0;
     for (const auto& layout : layouts) {
       const auto rows = layout.buffer_rows(group_.size());
-      auto buffer = tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), dtype);
+      auto buffer = ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), dtype);
       const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
       own_.push_back(buffer.narrow(0, range.padded_rows * group_.rank(), range.padded_rows));
       full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
@@ -33,11 +36,11 @@ class SharedUnitParams final : public UnitParams {
       others_.push_back({offset + before + own_bytes, all - before - own_bytes});
       offset += detail::buffer_bytes(layout, dtype, group_.size());
     }
-    count_external_host_memory(counted_bytes_);
+    ops_.count_window(counted_bytes_);
   }
   SharedUnitParams(const SharedUnitParams&) = delete;
   SharedUnitParams& operator=(const SharedUnitParams&) = delete;
-  ~SharedUnitParams() override { count_external_host_memory(-counted_bytes_); }
+  ~SharedUnitParams() override { ops_.count_window(-counted_bytes_); }
 
   static std::size_t bytes_needed(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
     std::size_t total = 0;
@@ -46,7 +49,7 @@ class SharedUnitParams final : public UnitParams {
   }
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
-  void publish() override {
+  void sync() override {
     ++version_;
     memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
   }
@@ -64,6 +67,7 @@ class SharedUnitParams final : public UnitParams {
 
  private:
   ProcessGroup& group_;
+  const Ops& ops_;
   std::unique_ptr<PeerMemory> memory_;
   std::string name_;
   std::vector<at::Tensor> own_;
@@ -76,7 +80,7 @@ class SharedUnitParams final : public UnitParams {
 class CollectiveUnitParams final : public UnitParams {
  public:
   CollectiveUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype)
-      : context_(context), layouts_(layouts), options_(at::TensorOptions(dtype).device(context.device)) {
+      : context_(context), layouts_(layouts), options_(at::TensorOptions(dtype).device(context.ops.device())) {
     const int ranks = context_.shard_group.size();
     for (const auto& layout : layouts_) {
       const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
@@ -92,7 +96,7 @@ class CollectiveUnitParams final : public UnitParams {
   }
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
-  void publish() override {}
+  void sync() override {}
 
   void unshard() override {
     if (alone()) return;

@@ -8,6 +8,7 @@
 #include "lib/comm/tensor_collectives.hpp"
 #include "lib/fsdp/shard_layout.hpp"
 #include "lib/mpi/process_group.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 
@@ -15,7 +16,7 @@ namespace fsdp {
 struct UnitContext {
   ProcessGroup& shard_group;       ///< ranks the unit is split over
   TensorCollectives& collectives;  ///< the same ranks, for tensors
-  at::Device device;
+  const Ops& ops;
   bool use_peer_memory;  ///< the ranks share memory: gather and reduce in place
 };
 
@@ -23,10 +24,10 @@ struct UnitContext {
 class UnitParams {
  public:
   virtual ~UnitParams() = default;
-  /// This rank's rows [padded_rows, ...] in the gathered dtype; written between steps, then publish()ed.
+  /// This rank's rows [padded_rows, ...] in the gathered dtype; written between steps, then synced.
   virtual at::Tensor own_rows(std::size_t param) = 0;
   /// Says that own_rows() are new. Every rank calls it equally often.
-  virtual void publish() = 0;
+  virtual void sync() = 0;
   virtual void unshard() = 0;
   virtual void wait_for_unshard() = 0;
   /// [compute_rows, ...]; only while gathered.

@@ -4,31 +4,32 @@
 
 #include <vector>
 
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/memory/meta_ops.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
 
 /// Holds tensors until wait(), as NCCL's transfers do.
-class SimulatedWork final : public Work {
+class FakeWork final : public Work {
  public:
-  explicit SimulatedWork(std::vector<at::Tensor> kept) : kept_(std::move(kept)) {}
+  explicit FakeWork(std::vector<at::Tensor> kept) : kept_(std::move(kept)) {}
   void wait() override { kept_.clear(); }
 
  private:
   std::vector<at::Tensor> kept_;
 };
 
-class SimulatedCollectives final : public TensorCollectives {
+class FakeCollectives final : public TensorCollectives {
  public:
-  SimulatedCollectives(int rank, int size) : rank_(rank), size_(size) {}
+  FakeCollectives(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
     std::vector<at::Tensor> kept;
     for (const auto& [shard, full] : tensors) kept.insert(kept.end(), {shard, full});
-    return std::make_unique<SimulatedWork>(std::move(kept));
+    return std::make_unique<FakeWork>(std::move(kept));
   }
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
     const MemoryScope scope(MemoryCategory::reduce_buffers);
@@ -37,10 +38,10 @@ class SimulatedCollectives final : public TensorCollectives {
       kept.insert(kept.end(), {full, shard});
       if (accumulate || full.scalar_type() != at::kFloat) kept.push_back(at::empty(shard.sizes(), full.options()));
     }
-    return std::make_unique<SimulatedWork>(std::move(kept));
+    return std::make_unique<FakeWork>(std::move(kept));
   }
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
-    return std::make_unique<SimulatedWork>(std::vector<at::Tensor>(tensors.begin(), tensors.end()));
+    return std::make_unique<FakeWork>(std::vector<at::Tensor>(tensors.begin(), tensors.end()));
   }
 
  private:
@@ -48,13 +49,14 @@ class SimulatedCollectives final : public TensorCollectives {
   int size_;
 };
 
-class SimulatedBackend final : public DeviceBackend {
+class MetaBackend final : public DeviceBackend {
  public:
-  explicit SimulatedBackend(GpuSpec gpu) : gpu_(std::move(gpu)) {}
+  MetaBackend(GpuSpec gpu, std::shared_ptr<MemoryTape> tape) : gpu_(std::move(gpu)), tape_(std::move(tape)) {}
   int device_count() const override { return 1; }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<SimulatedCollectives>(group.rank(), group.size());
+    return std::make_unique<FakeCollectives>(group.rank(), group.size());
   }
+  std::unique_ptr<Ops> make_ops(int) override { return make_meta_cuda_ops(tape_, gpu_); }
   void set_device(int) override {}
   DeviceInfo info(int) const override {
     DeviceInfo info;
@@ -73,6 +75,7 @@ class SimulatedBackend final : public DeviceBackend {
 
  private:
   GpuSpec gpu_;
+  std::shared_ptr<MemoryTape> tape_;
 };
 
 class LoneBackend final : public DeviceBackend {
@@ -80,8 +83,9 @@ class LoneBackend final : public DeviceBackend {
   explicit LoneBackend(std::shared_ptr<DeviceBackend> gpu) : gpu_(std::move(gpu)) {}
   int device_count() const override { return gpu_->device_count(); }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<SimulatedCollectives>(group.rank(), group.size());
+    return std::make_unique<FakeCollectives>(group.rank(), group.size());
   }
+  std::unique_ptr<Ops> make_ops(int device) override { return gpu_->make_ops(device); }
   void set_device(int device) override { gpu_->set_device(device); }
   DeviceInfo info(int device) const override { return gpu_->info(device); }
   DeviceMemory memory(int device) const override { return gpu_->memory(device); }
@@ -102,8 +106,15 @@ std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> 
   return std::make_shared<LoneBackend>(std::move(gpu));
 }
 
-std::shared_ptr<DeviceBackend> make_simulated_backend(const GpuSpec& gpu) {
-  return std::make_shared<SimulatedBackend>(gpu);
+DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape, int threads) {
+  DeviceChoice device;
+  device.device = at::Device(at::kMeta);
+  if (gpu) {
+    device.backend = std::make_shared<MetaBackend>(*gpu, tape);
+  } else {
+    device.ops = make_meta_cpu_ops(tape, threads);
+  }
+  return device;
 }
 
 }  // namespace fsdp

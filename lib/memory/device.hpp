@@ -1,13 +1,20 @@
 #pragma once
-// A GPU that is not there, as a back end: its collectives allocate what NCCL's do (lib/cuda/nccl_collectives.cpp).
+// GPUs that are not there, or alone, as back ends: their collectives allocate what NCCL's do
+// (lib/cuda/nccl_collectives.cpp).
 #include <memory>
+#include <optional>
 
 #include "lib/comm/device_backend.hpp"
 #include "lib/memory/gpus.hpp"
+#include "lib/memory/memory_recorder.hpp"
+#include "lib/runtime/model_runtime.hpp"
 
 namespace fsdp {
 
-std::shared_ptr<DeviceBackend> make_simulated_backend(const GpuSpec& gpu);
+/// A device that is not there, for a runtime whose memory is written on `tape`.
+/// \param gpu      none: the host
+/// \param threads  of a rank on the host
+DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape, int threads);
 
 /// A real GPU whose rank is alone among ranks that are not there: its collectives allocate and send nothing.
 std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> gpu);

@@ -7,6 +7,7 @@
 #include "lib/base/error.hpp"
 #include "lib/fsdp/mesh.hpp"
 #include "lib/memory/device.hpp"
+#include "lib/memory/meta_loader.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/train/trainer.hpp"
 
@@ -15,16 +16,6 @@ namespace {
 
 /// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
 constexpr int kSteps = 3;
-
-SimulatedTraits traits_of(const MemoryRequest& request) {
-  SimulatedTraits traits;
-  traits.threads = request.threads;
-  if (!request.gpu) return traits;
-  traits.device = SimulatedDevice::cuda;
-  traits.compute_capability = request.gpu->compute_capability;
-  traits.multiprocessors = request.gpu->multiprocessors;
-  return traits;
-}
 
 HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const MemoryProfile& profile) {
   HostMemory host;
@@ -37,7 +28,7 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
     host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
     shards += bytes;
   }
-  if (runtime.saves_shards()) host.save_bytes = 3 * shards;  // masters and both moments
+  if (runtime.saves_shards()) host.save_bytes = 3 * shards;  // master weights and both moments
   return host;
 }
 
@@ -130,29 +121,26 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto policy = make_policy(options.sharding);
   const auto batches = plan_batches(options, request.job.ranks);
   refuse_what_cannot_be(request, batches.micro_batch_size);
-  MemoryRecorder recorder(traits_of(request));
-  const auto world = make_simulated_world(
+  const MemoryRecorder recorder(on_gpu);
+  const auto world = make_fake_world(
       request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); });
-  DeviceChoice device;
-  device.device = at::Device(at::kMeta);
-  if (on_gpu) device.backend = make_simulated_backend(*request.gpu);
+  const auto device = make_meta_device(request.gpu, recorder.tape(), request.threads);
 
   MemoryPrediction prediction;
   prediction.on_gpu = on_gpu;
   prediction.rows_per_step = batches.rows_per_step;
   prediction.accumulation_steps = batches.accumulation_steps;
   ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
-  const auto reader =
-      DataLoader::random(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size);
+  runtime.engine().observers().add(*recorder.tape());
+  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.shuffle = false;
-  Trainer trainer(runtime, reader, trainer_options);
+  Trainer trainer(runtime, loader, trainer_options);
   std::vector<std::int32_t> first_phases;
   CommCounts before;
   for (int step = 0; step < kSteps; ++step) {
-    begin_phase("read tokens");
-    first_phases.push_back(static_cast<std::int32_t>(recorder.log().moments.size()) - 1);
+    first_phases.push_back(static_cast<std::int32_t>(recorder.log().phases.size()));  // the step's first, to come
     before = runtime.engine().counts();
     trainer.step(batches.rows_per_step, [] { return false; });
   }

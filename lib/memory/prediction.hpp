@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lib/config/model_config.hpp"
-#include "lib/fsdp/trace.hpp"
+#include "lib/fsdp/comm_counts.hpp"
 #include "lib/memory/gpus.hpp"
 #include "lib/memory/profile.hpp"
 #include "lib/memory/ranks.hpp"
@@ -16,7 +16,7 @@ struct MemoryRequest {
   ModelConfig config;
   TrainOptions options;             ///< of the job; sharding and batch sizes are what counts
   std::int64_t tokens_per_row = 0;  ///< inputs of a sequence
-  SimulatedJob job;
+  FakeJob job;
   std::optional<GpuSpec> gpu;                             ///< none: ranks on CPUs
   std::optional<std::int64_t> context_bytes, nccl_bytes;  ///< of the GPU, instead of the usual ones
   std::int64_t margin_bytes = 0;                          ///< of the GPU that is to stay free
@@ -26,7 +26,7 @@ struct MemoryRequest {
 /// What a rank needs of its host.
 struct HostMemory {
   std::int64_t program_bytes = 0;  ///< libraries and their tables
-  std::int64_t states_bytes = 0;   ///< offloaded masters, gradients, moments; on CPUs all tensors at their peak
+  std::int64_t states_bytes = 0;   ///< offloaded master weights, gradients, moments; on CPUs all tensors at their peak
   std::int64_t load_bytes = 0;     ///< besides: the largest piece of weights being read
   std::int64_t save_bytes = 0;     ///< besides: the copy that a checkpoint is written from while training goes on
   std::int64_t peak_bytes() const { return program_bytes + states_bytes + std::max(load_bytes, save_bytes); }

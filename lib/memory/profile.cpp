@@ -40,7 +40,7 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     if (now.total <= profile.peak_bytes) return;
     profile.peak_bytes = now.total;
     profile.at_peak = with_workspace(now);
-    profile.phase = log.moments[static_cast<std::size_t>(phase)];
+    profile.phase = log.phases[static_cast<std::size_t>(phase)];
     profile.step =
         static_cast<int>(std::upper_bound(first_phases.begin(), first_phases.end(), phase) - first_phases.begin());
   };
@@ -48,7 +48,7 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     // Moments in which nothing was allocated are stretches of the picture, too.
     for (; phase < to; ++phase) {
       if (phase >= last_step && phase >= 0) profile.timeline.push_back(current);
-      current = {log.moments[static_cast<std::size_t>(phase) + 1], now.bytes, now.total};
+      current = {log.phases[static_cast<std::size_t>(phase) + 1], now.bytes, now.total};
       now.fresh = 0;
     }
   };
@@ -70,7 +70,7 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     look();
   }
   if (phase >= 0) {
-    enter(static_cast<std::int32_t>(log.moments.size()) - 1);
+    enter(static_cast<std::int32_t>(log.phases.size()) - 1);
     profile.timeline.push_back(current);
   }
   profile.steady_bytes = now.total;

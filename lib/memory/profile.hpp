@@ -7,7 +7,7 @@
 
 #include "lib/memory/caching_allocator.hpp"
 #include "lib/memory/gpus.hpp"
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/memory/memory_recorder.hpp"
 
 namespace fsdp {
 
@@ -31,7 +31,7 @@ struct MemoryProfile {
   std::vector<MemoryPhase> timeline;  ///< of the last step
 };
 
-/// \param first_phase  of each step, as MemoryLog::moments counts
+/// \param first_phase  of each step, as MemoryLog::phases counts
 MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_t>& first_phases);
 
 /// Runs the log through the caching allocator of a GPU on which `capacity_bytes` are free for it.

@@ -20,9 +20,9 @@ class DoneWork final : public Work {
 };
 
 /// A window on which the others are never late; without a region it has addresses that nobody touches.
-class SimulatedPeerMemory final : public PeerMemory {
+class FakePeerMemory final : public PeerMemory {
  public:
-  SimulatedPeerMemory(std::size_t size_bytes, std::size_t num_counters, std::unique_ptr<detail::HeapRegion> region)
+  FakePeerMemory(std::size_t size_bytes, std::size_t num_counters, std::unique_ptr<detail::HeapRegion> region)
       : size_bytes_(size_bytes), counters_(num_counters), region_(std::move(region)) {
     // Whatever round is waited for, the others have finished it.
     for (auto& counter : counters_) counter.value = std::numeric_limits<std::uint64_t>::max();
@@ -46,9 +46,9 @@ struct Script {
   std::vector<std::vector<std::vector<double>>> values;  ///< [call][world rank]
 };
 
-/// What the groups of one simulated rank share.
+/// What the groups of one rank share.
 struct Shared {
-  SimulatedJob job;
+  FakeJob job;
   Script script;
   bool rehearsing = true;
   bool real_memory = false;
@@ -56,9 +56,9 @@ struct Shared {
   std::size_t next_agreement = 0;
 };
 
-class SimulatedGroup final : public ProcessGroup {
+class FakeGroup final : public ProcessGroup {
  public:
-  SimulatedGroup(std::shared_ptr<Shared> shared, std::vector<int> members)
+  FakeGroup(std::shared_ptr<Shared> shared, std::vector<int> members)
       : shared_(std::move(shared)), members_(std::move(members)) {
     rank_ = static_cast<int>(std::find(members_.begin(), members_.end(), shared_->job.rank) - members_.begin());
   }
@@ -114,28 +114,28 @@ class SimulatedGroup final : public ProcessGroup {
       if (script.colors.size() <= call) script.colors.resize(call + 1);
       script.colors[call].resize(static_cast<std::size_t>(shared_->job.ranks), -1);
       script.colors[call][static_cast<std::size_t>(shared_->job.rank)] = color;
-      return std::make_unique<SimulatedGroup>(shared_, std::vector<int>{shared_->job.rank});
+      return std::make_unique<FakeGroup>(shared_, std::vector<int>{shared_->job.rank});
     }
-    if (call >= script.colors.size()) throw std::logic_error("a simulated group was split beyond its rehearsal");
+    if (call >= script.colors.size()) throw std::logic_error("a group was split beyond its rehearsal");
     std::vector<int> members;
     for (const int other : members_) {
       if (script.colors[call][static_cast<std::size_t>(other)] == color) members.push_back(other);
     }
-    return std::make_unique<SimulatedGroup>(shared_, std::move(members));
+    return std::make_unique<FakeGroup>(shared_, std::move(members));
   }
   std::unique_ptr<ProcessGroup> split_by_node() override {
     std::vector<int> members;
     for (const int other : members_) {
       if (node_of(other) == node_of(shared_->job.rank)) members.push_back(other);
     }
-    return std::make_unique<SimulatedGroup>(shared_, std::move(members));
+    return std::make_unique<FakeGroup>(shared_, std::move(members));
   }
   std::unique_ptr<PeerMemory> peer_memory(std::size_t size_bytes, std::size_t num_counters) override {
     for (const int other : members_) {
       if (node_of(other) != node_of(shared_->job.rank)) return nullptr;
     }
     auto region = shared_->real_memory ? std::make_unique<detail::HeapRegion>(size_bytes, std::size_t{0}) : nullptr;
-    return std::make_unique<SimulatedPeerMemory>(size_bytes, num_counters, std::move(region));
+    return std::make_unique<FakePeerMemory>(size_bytes, num_counters, std::move(region));
   }
   std::chrono::milliseconds timeout() const override { return std::chrono::hours(24); }
   int world_rank(int member) const override { return members_[static_cast<std::size_t>(member)]; }
@@ -169,7 +169,7 @@ class SimulatedGroup final : public ProcessGroup {
 
 namespace {
 
-std::unique_ptr<ProcessGroup> make_world(const SimulatedJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
+std::unique_ptr<ProcessGroup> make_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
                                          bool real_memory) {
   if (job.ranks < 1 || job.ranks_per_node < 1 || job.rank < 0 || job.rank >= job.ranks) {
     throw UsageError("rank " + std::to_string(job.rank) + " of " + std::to_string(job.ranks) + " ranks, " +
@@ -182,25 +182,23 @@ std::unique_ptr<ProcessGroup> make_world(const SimulatedJob& job, const std::fun
   for (int r = 0; r < job.ranks; ++r) {
     shared->job.rank = r;
     shared->next_split = shared->next_agreement = 0;
-    SimulatedGroup world(shared, everyone);
+    FakeGroup world(shared, everyone);
     rehearsal(world);
   }
   shared->job.rank = job.rank;
   shared->next_split = shared->next_agreement = 0;
   shared->rehearsing = false;
   shared->real_memory = real_memory;
-  return std::make_unique<SimulatedGroup>(shared, everyone);
+  return std::make_unique<FakeGroup>(shared, everyone);
 }
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_simulated_world(const SimulatedJob& job,
-                                                   const std::function<void(ProcessGroup&)>& rehearsal) {
+std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal) {
   return make_world(job, rehearsal, false);
 }
 
-std::unique_ptr<ProcessGroup> make_lone_rank(const SimulatedJob& job,
-                                             const std::function<void(ProcessGroup&)>& rehearsal) {
+std::unique_ptr<ProcessGroup> make_lone_rank(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal) {
   return make_world(job, rehearsal, true);
 }
 

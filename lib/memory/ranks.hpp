@@ -7,10 +7,10 @@
 
 namespace fsdp {
 
-struct SimulatedJob {
+struct FakeJob {
   int ranks = 1;
   int ranks_per_node = 1;  ///< the last node may have fewer
-  int rank = 0;            ///< which one is simulated
+  int rank = 0;            ///< which one it is about
 };
 
 /// The job's world as its rank sees it. Nothing is sent: transfers end at once and leave buffers as they are, peer
@@ -19,12 +19,10 @@ struct SimulatedJob {
 ///                   rank beforehand, so that splits and agreed values are those of the whole job; later agreements
 ///                   count this rank's value for all.
 /// \throws UsageError when the numbers cannot be
-std::unique_ptr<ProcessGroup> make_simulated_world(const SimulatedJob& job,
-                                                   const std::function<void(ProcessGroup&)>& rehearsal);
+std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal);
 
 /// The same with memory that is real: one rank measures what it would take among others. What comes from the others is
 /// zeros.
-std::unique_ptr<ProcessGroup> make_lone_rank(const SimulatedJob& job,
-                                             const std::function<void(ProcessGroup&)>& rehearsal);
+std::unique_ptr<ProcessGroup> make_lone_rank(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal);
 
 }  // namespace fsdp

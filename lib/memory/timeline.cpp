@@ -61,7 +61,7 @@ struct Scale {
 
 void check(const MemoryTimeline& timeline) {
   if (timeline.layers.size() > kLayerColors.size()) throw std::invalid_argument("memory timeline: too many layers");
-  for (const auto& phase : timeline.moments) {
+  for (const auto& phase : timeline.phases) {
     if (phase.bytes.size() != timeline.layers.size()) {
       throw std::invalid_argument(fmt::format("memory timeline: '{}' has {} numbers for {} layers", phase.name,
                                               phase.bytes.size(), timeline.layers.size()));
@@ -84,13 +84,13 @@ void draw_legend(Canvas& canvas, const MemoryTimeline& timeline) {
 }
 
 void draw_columns(Canvas& canvas, const MemoryTimeline& timeline, const Scale& scale) {
-  const auto n = static_cast<double>(timeline.moments.size());
-  for (std::size_t m = 0; m < timeline.moments.size(); ++m) {
+  const auto n = static_cast<double>(timeline.phases.size());
+  for (std::size_t m = 0; m < timeline.phases.size(); ++m) {
     const double left = kTopLeft.x + (kBottomRight.x - kTopLeft.x) * static_cast<double>(m) / n;
     const double right = kTopLeft.x + (kBottomRight.x - kTopLeft.x) * static_cast<double>(m + 1) / n;
     double below = 0;
     for (std::size_t i = 0; i < timeline.layers.size(); ++i) {
-      const double bytes = timeline.moments[m].bytes[i];
+      const double bytes = timeline.phases[m].bytes[i];
       if (bytes <= 0) continue;
       canvas.rectangle({left, scale.y(below + bytes)}, {right, scale.y(below)}, kLayerColors[i]);
       below += bytes;
@@ -99,11 +99,11 @@ void draw_columns(Canvas& canvas, const MemoryTimeline& timeline, const Scale& s
 }
 
 void draw_peak(Canvas& canvas, const MemoryTimeline& timeline, const Scale& scale) {
-  const auto peak = std::max_element(timeline.moments.begin(), timeline.moments.end(),
+  const auto peak = std::max_element(timeline.phases.begin(), timeline.phases.end(),
                                      [](const auto& a, const auto& b) { return total(a) < total(b); });
-  if (peak == timeline.moments.end()) return;
-  const auto place = static_cast<double>(peak - timeline.moments.begin()) + 0.5;
-  const double x = kTopLeft.x + (kBottomRight.x - kTopLeft.x) * place / static_cast<double>(timeline.moments.size());
+  if (peak == timeline.phases.end()) return;
+  const auto place = static_cast<double>(peak - timeline.phases.begin()) + 0.5;
+  const double x = kTopLeft.x + (kBottomRight.x - kTopLeft.x) * place / static_cast<double>(timeline.phases.size());
   canvas.marker({x, scale.y(total(*peak))}, 4, kInk);
   const TextStyle style{12, kInk, Anchor::middle, true, true};
   canvas.text({std::clamp(x, kTopLeft.x + 110, kBottomRight.x - 110), scale.y(total(*peak)) - 9},
@@ -113,7 +113,7 @@ void draw_peak(Canvas& canvas, const MemoryTimeline& timeline, const Scale& scal
 void draw(Canvas& canvas, const MemoryTimeline& timeline) {
   check(timeline);
   double largest = timeline.limit_bytes;
-  for (const auto& phase : timeline.moments) largest = std::max(largest, total(phase));
+  for (const auto& phase : timeline.phases) largest = std::max(largest, total(phase));
   const Scale scale(largest);
   canvas.rectangle({0, 0}, {kWidth, kHeight}, kPaper);
   canvas.text({kTopLeft.x, 34}, timeline.title, {18, kInk, Anchor::start, true});

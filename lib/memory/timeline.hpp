@@ -1,5 +1,5 @@
 #pragma once
-// The picture of a training step's memory: what it is for, stacked, over the step's moments.
+// The picture of a training step's memory: what it is for, stacked, over the step's phases.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,8 +14,8 @@ struct MemoryTimeline {
     std::string name;
     std::vector<double> bytes;  ///< one per layer
   };
-  std::vector<Phase> moments;  ///< in order
-  double limit_bytes = 0;      ///< a line that must not be crossed; 0: none
+  std::vector<Phase> phases;  ///< in order
+  double limit_bytes = 0;     ///< a line that must not be crossed; 0: none
   std::string limit_name;
 };
 

@@ -1,4 +1,3 @@
-// Attention for generation: one sequence, new tokens against everything before them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
@@ -6,8 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/model/attention.hpp"
-#include "lib/model/decoder.hpp"
+#include "lib/model/cached_attention.hpp"
 
 namespace fsdp {
 namespace {

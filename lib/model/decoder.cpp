@@ -7,15 +7,15 @@
 
 namespace fsdp {
 
-Decoder make_decoder(const ModelConfig& config) {
+Decoder make_decoder(const ModelConfig& config, const Ops& ops) {
   config.validate();
   Decoder decoder;
   decoder.config = config;
   decoder.parameters = parameter_table(config);
   if (config.architecture == Architecture::llama) {
-    detail::add_llama_layers(decoder);
+    detail::add_llama_layers(decoder, ops);
   } else {
-    detail::add_mingpt_layers(decoder);
+    detail::add_mingpt_layers(decoder, ops);
   }
   return decoder;
 }

@@ -8,6 +8,8 @@
 
 namespace fsdp {
 
+class Ops;
+
 /// Keys and values of one layer for the tokens so far. Grows with the sequence, never beyond the model's positions.
 struct LayerCache {
   at::Tensor keys_HTC;  ///< [heads of keys, capacity, head_size]
@@ -48,16 +50,17 @@ struct Decoder {
 /// 50257 costs a quarter of their speed in float32.
 std::int64_t row_alignment(const ParameterSpec& spec);
 
+/// \param ops  what layers compute with; must outlive the decoder
 /// \throws UsageError when the sizes cannot work together or need what is not built
-Decoder make_decoder(const ModelConfig& config);
+Decoder make_decoder(const ModelConfig& config, const Ops& ops);
 
 namespace detail {
 /// The layers of either architecture; `parameters` and `config` of the decoder are set.
-void add_mingpt_layers(Decoder& decoder);
-void add_llama_layers(Decoder& decoder);
+void add_mingpt_layers(Decoder& decoder, const Ops& ops);
+void add_llama_layers(Decoder& decoder, const Ops& ops);
 
 /// \param parameters  the final norm's weight (and bias: LayerNorm, else RMSNorm), then the head
-std::unique_ptr<DecoderHead> make_head(const ModelConfig& config, std::vector<int> parameters);
+std::unique_ptr<DecoderHead> make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters);
 
 /// Indices of the block's parameters, in the table's order.
 std::vector<int> block_parameters(const Decoder& decoder, int block);

@@ -8,10 +8,8 @@
 #include <utility>
 
 #include "lib/model/decoder.hpp"
-#include "lib/model/llama_ops.hpp"
-#include "lib/model/ops.hpp"
-#include "lib/tensor/gemm.hpp"
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/ops/ops.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
@@ -21,9 +19,6 @@ constexpr std::int64_t kChunkRows = 512;
 constexpr std::int64_t kSmallBuffer_bytes = std::int64_t{16} << 20;  // a small vocabulary: no need to chunk
 /// The weight's gradient is a sum over chunks, rounded each time when it is kept in 16 bits: few chunks then.
 constexpr std::int64_t kMaxChunks16 = 4;
-/// A simulated run has these many chunks and the last: those between take and give back the same memory again, and a
-/// batch that could never be run may have millions.
-constexpr std::int64_t kSimulatedChunks = 16;
 
 std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow) {
   auto rows = std::max(kChunkRows, kSmallBuffer_bytes / row_bytes);
@@ -34,8 +29,8 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow
 
 class HeadLayer final : public DecoderHead {
  public:
-  HeadLayer(const ModelConfig& config, std::vector<int> parameters)
-      : config_(config), parameters_(std::move(parameters)) {}
+  HeadLayer(const Ops& ops, const ModelConfig& config, std::vector<int> parameters)
+      : ops_(ops), config_(config), parameters_(std::move(parameters)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
@@ -43,7 +38,7 @@ class HeadLayer final : public DecoderHead {
     const auto norm = final_norm(p, x_ND);
     LossSum loss;
     for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
-      add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0));
+      ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0);
     });
     return loss;
   }
@@ -54,52 +49,47 @@ class HeadLayer final : public DecoderHead {
     auto grad_norm_ND = at::empty_like(norm.out_ND);
     LossSum loss;
     for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
-      add(loss, ops::cross_entropy(logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale));
+      ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
       if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       auto part = grad_norm_ND.narrow(0, first, rows);
-      gemm_out(part, logits, p.back());
-      g.back()->add_product(logits.t(), norm.out_ND.narrow(0, first, rows));
+      ops_.linear_backward_into(part, logits, p.back());
+      ops_.weight_grad(*g.back(), logits, norm.out_ND.narrow(0, first, rows));
     });
     grad_x_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
     return loss;
   }
 
   at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {
-    return ops::linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
+    return ops_.linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
   }
 
  private:
   /// GPT's final norm has weight and bias, Llama's a weight only.
   static bool is_layer_norm(LayerParams p) { return p.size() == 3; }
 
-  ops::NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
+  NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
     const auto eps = config_.layer_norm_eps;
-    return is_layer_norm(p) ? ops::add_layer_norm(x_ND, {}, {}, p[0], p[1], eps)
-                            : ops::add_rms_norm(x_ND, {}, {}, p[0], eps);
+    return is_layer_norm(p) ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], eps)
+                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], eps);
   }
 
   at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
-                                 const ops::NormResult& norm) const {
+                                 const NormResult& norm) const {
     auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
     at::Tensor result;
     if (is_layer_norm(p)) {
       auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
-      result = ops::layer_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, beta_grad, nullptr});
-      g[1]->add(beta_grad);
+      result = ops_.layer_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, &beta_grad, nullptr});
+      ops_.accumulate(*g[1], beta_grad);
     } else {
-      result = ops::rms_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, gamma_grad);
+      result = ops_.rms_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, nullptr, nullptr});
     }
-    g[0]->add(gamma_grad);
+    ops_.accumulate(*g[0], gamma_grad);
     return result;
   }
 
-  static void add(LossSum& total, const ops::LossResult& part) {
-    total.loss_sum += part.loss_sum;
-    total.tokens += part.tokens;
-  }
-
   template <typename Body>
-  void for_chunks(const at::Tensor& x_ND, const at::Tensor& weight_VD, const Body& body) {
+  void for_chunks(const at::Tensor& x_ND, const at::Tensor& weight_VD, const Body& body) const {
     const auto n = x_ND.size(0);
     if (n == 0) return;
     const auto padded_vocab = weight_VD.size(0);
@@ -107,15 +97,15 @@ class HeadLayer final : public DecoderHead {
     const auto rows = chunk_rows(n, row_bytes, x_ND.element_size() < 4);
     const MemoryScope scope(MemoryCategory::logits);
     auto buffer = at::empty({rows, padded_vocab}, x_ND.options());
-    for (std::int64_t first = 0, chunks = 0; first < n; first += rows, ++chunks) {
-      if (chunks == kSimulatedChunks && simulating()) first = (n - 1) / rows * rows;
-      const auto count = std::min(rows, n - first);
+    ops_.repeat((n + rows - 1) / rows, [&](std::int64_t chunk) {
+      const auto first = chunk * rows, count = std::min(rows, n - first);
       auto logits = buffer.narrow(0, 0, count);
-      gemm_out(logits, x_ND.narrow(0, first, count), weight_VD.t());
+      ops_.linear_into(logits, x_ND.narrow(0, first, count), weight_VD);
       body(first, count, logits);
-    }
+    });
   }
 
+  const Ops& ops_;
   ModelConfig config_;
   std::vector<int> parameters_;
   std::string name_ = "head";
@@ -123,8 +113,8 @@ class HeadLayer final : public DecoderHead {
 
 }  // namespace
 
-std::unique_ptr<DecoderHead> detail::make_head(const ModelConfig& config, std::vector<int> parameters) {
-  return std::make_unique<HeadLayer>(config, std::move(parameters));
+std::unique_ptr<DecoderHead> detail::make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters) {
+  return std::make_unique<HeadLayer>(ops, config, std::move(parameters));
 }
 
 }  // namespace fsdp

@@ -10,34 +10,34 @@
 
 #include "lib/base/error.hpp"
 #include "lib/config/rope.hpp"
-#include "lib/model/attention.hpp"
+#include "lib/model/cached_attention.hpp"
 #include "lib/model/decoder.hpp"
-#include "lib/model/llama_ops.hpp"
 #include "lib/model/rope_cache.hpp"
-#include "lib/tensor/gemm.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 namespace {
 
 class EmbeddingLayer final : public Layer {
  public:
-  explicit EmbeddingLayer(int parameter) : parameters_{parameter} {}
+  EmbeddingLayer(const Ops& ops, int parameter) : ops_(ops), parameters_{parameter} {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
-    return ops::embed(p[0], {}, batch.ids_N, batch.length, batch.first_position);
+    return ops_.embed(p[0], {}, batch.ids_N, {batch.length, batch.first_position});
   }
 
   at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
-    grads[0]->finish();
-    ops::embed_backward(grads[0]->grad, nullptr, grad_ND, batch.ids_N, batch.length);
+    Ops::finish(*grads[0]);
+    ops_.embed_backward(grads[0]->grad, nullptr, grad_ND, batch.ids_N, batch.length);
     return {};
   }
 
  private:
+  const Ops& ops_;
   std::vector<int> parameters_;
   std::string name_ = "embedding";
 };
@@ -68,19 +68,21 @@ struct BlockPlaces {
 
 struct BlockState final : LayerState {
   at::Tensor x_ND;  ///< the block's input
-  ops::NormResult norm1;
+  NormResult norm1;
   at::Tensor qkv_NC;  ///< rows of [q | k | v], rotated
-  AttentionSaved attention;
-  at::Tensor heads_NQ;    ///< attention output before its projection
-  ops::NormResult norm2;  ///< sum_ND: input plus attention
+  std::unique_ptr<AttentionState> attention;
+  at::Tensor heads_NQ;  ///< attention output before its projection
+  NormResult norm2;     ///< sum_ND: input plus attention
   at::Tensor gate_NF, up_NF;
   // The outputs of the norms and of SwiGLU are not kept: the backward's passes compute them again on the way.
 };
 
 class BlockLayer final : public DecoderBlock {
  public:
-  BlockLayer(const ModelConfig& config, int index, std::vector<int> parameters, std::shared_ptr<RopeCache> rope)
-      : config_(config),
+  BlockLayer(const Ops& ops, const ModelConfig& config, int index, std::vector<int> parameters,
+             std::shared_ptr<RopeCache> rope)
+      : ops_(ops),
+        config_(config),
         places_(config),
         parameters_(std::move(parameters)),
         rope_(std::move(rope)),
@@ -93,21 +95,21 @@ class BlockLayer final : public DecoderBlock {
     const auto shape = attention_shape(batch);
     BlockState s;
     s.x_ND = x_ND;
-    s.norm1 = ops::add_rms_norm(x_ND, {}, {}, p[places_.input_norm], config_.layer_norm_eps);
+    s.norm1 = ops_.add_rms_norm(x_ND, {}, {}, p[places_.input_norm], config_.layer_norm_eps);
     s.qkv_NC = project_qkv(p, s.norm1.out_ND, shape, {batch.length, batch.first_position});
     s.norm1.out_ND.reset();
-    s.heads_NQ = causal_attention(s.qkv_NC, shape, state != nullptr, s.attention);
+    s.heads_NQ = ops_.attention(s.qkv_NC, shape, state != nullptr ? &s.attention : nullptr);
     if (state == nullptr) s.qkv_NC.reset();
-    auto projected_ND = ops::linear(s.heads_NQ, p[places_.o.weight]);
-    s.norm2 = ops::add_rms_norm(x_ND, projected_ND, bias(p, places_.o), p[places_.post_norm], config_.layer_norm_eps);
+    auto projected_ND = ops_.linear(s.heads_NQ, p[places_.o.weight]);
+    s.norm2 = ops_.add_rms_norm(x_ND, projected_ND, bias(p, places_.o), p[places_.post_norm], config_.layer_norm_eps);
     projected_ND.reset();
     s.gate_NF = apply(p, places_.gate, s.norm2.out_ND);
     s.up_NF = apply(p, places_.up, s.norm2.out_ND);
     s.norm2.out_ND.reset();
-    auto act_NF = ops::swiglu(s.gate_NF, s.up_NF);
+    auto act_NF = ops_.swiglu(s.gate_NF, s.up_NF);
     if (state == nullptr) s.gate_NF.reset(), s.up_NF.reset();
-    auto out_ND = ops::linear(act_NF, p[places_.down.weight]);
-    ops::add_bias(out_ND, s.norm2.sum_ND, bias(p, places_.down));
+    auto out_ND = ops_.linear(act_NF, p[places_.down.weight]);
+    ops_.add_bias(out_ND, s.norm2.sum_ND, bias(p, places_.down));
     if (state != nullptr) *state = std::make_unique<BlockState>(std::move(s));
     return out_ND;
   }
@@ -119,12 +121,12 @@ class BlockLayer final : public DecoderBlock {
     // Feed-forward: out = swiglu(norm2 W_gate, norm2 W_up) W_down. Gradients of inputs come before those of weights,
     // because their passes compute the weights' other factor again.
     add_bias_grad(g, places_.down, grad_ND);
-    auto act_NF = gemm(grad_ND, p[places_.down.weight]);
-    ops::swiglu_backward(act_NF, s.gate_NF, s.up_NF);  // act: the output again; gate, up: their gradients
-    g[places_.down.weight]->add_product(grad_ND.t(), act_NF);
+    auto act_NF = ops_.linear_backward(grad_ND, p[places_.down.weight]);
+    ops_.swiglu_backward(act_NF, s.gate_NF, s.up_NF);  // act: the output again; gate, up: their gradients
+    ops_.weight_grad(*g[places_.down.weight], grad_ND, act_NF);
     act_NF.reset();
-    auto grad_norm2_ND = gemm(s.gate_NF, p[places_.gate.weight]);
-    gemm_add(grad_norm2_ND, s.up_NF, p[places_.up.weight]);
+    auto grad_norm2_ND = ops_.linear_backward(s.gate_NF, p[places_.gate.weight]);
+    ops_.linear_backward_add(grad_norm2_ND, s.up_NF, p[places_.up.weight]);
     // Norm 2 and the residual around the feed-forward
     at::Tensor normed_ND;
     auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[places_.post_norm]},
@@ -137,15 +139,15 @@ class BlockLayer final : public DecoderBlock {
     s.up_NF.reset();
     // Attention
     add_linear_grad(g, places_.o, grad_sum_ND, s.heads_NQ);
-    const auto grad_heads_NQ = gemm(grad_sum_ND, p[places_.o.weight]);
-    auto grad_qkv_NC = causal_attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, s.attention);
+    const auto grad_heads_NQ = ops_.linear_backward(grad_sum_ND, p[places_.o.weight]);
+    auto grad_qkv_NC = ops_.attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, std::move(s.attention));
     s.qkv_NC.reset();
     s.heads_NQ.reset();
     apply_rotary(grad_qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/true);
     const auto parts = qkv_parts(grad_qkv_NC, shape);
-    auto grad_norm1_ND = gemm(parts[0], p[places_.q.weight]);
-    gemm_add(grad_norm1_ND, parts[1], p[places_.k.weight]);
-    gemm_add(grad_norm1_ND, parts[2], p[places_.v.weight]);
+    auto grad_norm1_ND = ops_.linear_backward(parts[0], p[places_.q.weight]);
+    ops_.linear_backward_add(grad_norm1_ND, parts[1], p[places_.k.weight]);
+    ops_.linear_backward_add(grad_norm1_ND, parts[2], p[places_.v.weight]);
     auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]},
                                    *g[places_.input_norm], normed_ND);
     add_linear_grad(g, places_.q, parts[0], normed_ND);
@@ -158,14 +160,14 @@ class BlockLayer final : public DecoderBlock {
                     std::int64_t cache_length) const override {
     const auto n = x_ND.size(0);
     const auto shape = attention_shape({{}, {}, 1, n, {}, 0});
-    const auto norm1 = ops::add_rms_norm(x_ND, {}, {}, p[places_.input_norm], config_.layer_norm_eps);
+    const auto norm1 = ops_.add_rms_norm(x_ND, {}, {}, p[places_.input_norm], config_.layer_norm_eps);
     const auto qkv_NC = project_qkv(p, norm1.out_ND, shape, {n, cache_length});
     const auto heads_NQ = cached_attention(qkv_NC, shape, cache, cache_length, config_.block_size);
-    const auto norm2 = ops::add_rms_norm(x_ND, ops::linear(heads_NQ, p[places_.o.weight]), bias(p, places_.o),
+    const auto norm2 = ops_.add_rms_norm(x_ND, ops_.linear(heads_NQ, p[places_.o.weight]), bias(p, places_.o),
                                          p[places_.post_norm], config_.layer_norm_eps);
-    const auto act_NF = ops::swiglu(apply(p, places_.gate, norm2.out_ND), apply(p, places_.up, norm2.out_ND));
-    auto out_ND = ops::linear(act_NF, p[places_.down.weight]);
-    ops::add_bias(out_ND, norm2.sum_ND, bias(p, places_.down));
+    const auto act_NF = ops_.swiglu(apply(p, places_.gate, norm2.out_ND), apply(p, places_.up, norm2.out_ND));
+    auto out_ND = ops_.linear(act_NF, p[places_.down.weight]);
+    ops_.add_bias(out_ND, norm2.sum_ND, bias(p, places_.down));
     return out_ND;
   }
 
@@ -174,29 +176,27 @@ class BlockLayer final : public DecoderBlock {
     return linear.bias < 0 ? at::Tensor() : p[static_cast<std::size_t>(linear.bias)];
   }
 
-  static at::Tensor apply(LayerParams p, const Linear& linear, const at::Tensor& x_ND) {
-    auto out = ops::linear(x_ND, p[linear.weight]);
-    if (linear.bias >= 0) ops::add_bias(out, {}, bias(p, linear));
+  at::Tensor apply(LayerParams p, const Linear& linear, const at::Tensor& x_ND) const {
+    auto out = ops_.linear(x_ND, p[linear.weight]);
+    if (linear.bias >= 0) ops_.add_bias(out, {}, bias(p, linear));
     return out;
   }
 
-  static void add_bias_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO) {
+  void add_bias_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO) const {
     if (linear.bias < 0) return;
     auto sum = at::zeros({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat));
-    ops::add_column_sums(grad_NO.contiguous(), sum);
-    g[static_cast<std::size_t>(linear.bias)]->add(sum);
+    ops_.add_column_sums(grad_NO.contiguous(), sum);
+    ops_.accumulate(*g[static_cast<std::size_t>(linear.bias)], sum);
   }
 
   /// Gradients of weight and bias of out = in W^T + b.
-  static void add_linear_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO, const at::Tensor& in_NI) {
-    g[linear.weight]->add_product(grad_NO.t(), in_NI);
+  void add_linear_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO, const at::Tensor& in_NI) const {
+    ops_.weight_grad(*g[linear.weight], grad_NO, in_NI);
     add_bias_grad(g, linear, grad_NO);
   }
 
   AttentionShape attention_shape(const MicroBatch& batch) const {
-    AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.head_width(), 0.0, {}};
-    shape.kv_heads = config_.kv_heads();
-    return shape;
+    return {batch.rows, batch.length, config_.num_heads, config_.head_width(), config_.kv_heads()};
   }
 
   /// The columns of q, k and v, as views.
@@ -205,19 +205,19 @@ class BlockLayer final : public DecoderBlock {
     return {qkv_NC.narrow(1, 0, queries), qkv_NC.narrow(1, queries, keys), qkv_NC.narrow(1, queries + keys, keys)};
   }
 
-  void apply_rotary(at::Tensor& qkv_NC, const AttentionShape& shape, const ops::RopePlace& place, bool inverse) const {
-    const auto& table = rope_->up_to(place.first_position + place.row_length, qkv_NC.device());
+  void apply_rotary(at::Tensor& qkv_NC, const AttentionShape& shape, const RopePlace& place, bool inverse) const {
+    const auto& table = rope_->up_to(place.first_position + place.row_length);
     // Keys follow the queries, so their heads are rotated in the same pass.
-    ops::rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, table, place, inverse);
+    ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, table, place, inverse);
   }
 
   at::Tensor project_qkv(LayerParams p, const at::Tensor& x_ND, const AttentionShape& shape,
-                         const ops::RopePlace& place) const {
+                         const RopePlace& place) const {
     auto qkv_NC = at::empty({x_ND.size(0), shape.packed_width()}, x_ND.options());
     auto parts = qkv_parts(qkv_NC, shape);
-    gemm_out(parts[0], x_ND, p[places_.q.weight].t());
-    gemm_out(parts[1], x_ND, p[places_.k.weight].t());
-    gemm_out(parts[2], x_ND, p[places_.v.weight].t());
+    ops_.linear_into(parts[0], x_ND, p[places_.q.weight]);
+    ops_.linear_into(parts[1], x_ND, p[places_.k.weight]);
+    ops_.linear_into(parts[2], x_ND, p[places_.v.weight]);
     if (config_.attention_bias) {
       parts[0].add_(bias(p, places_.q));
       parts[1].add_(bias(p, places_.k));
@@ -228,13 +228,15 @@ class BlockLayer final : public DecoderBlock {
   }
 
   /// Gradient of a norm's input; normed_ND receives its output again.
-  at::Tensor norm_backward(const ops::NormBackward& norm, GradSlot& grad_gamma, at::Tensor& normed_ND) const {
+  at::Tensor norm_backward(const NormBackward& norm, GradSlot& grad_gamma, at::Tensor& normed_ND) const {
     auto gamma_grad = at::zeros({config_.embed_size}, norm.grad_ND.options().dtype(at::kFloat));
-    auto result = ops::rms_norm_backward(norm, gamma_grad, nullptr, &normed_ND);
-    grad_gamma.add(gamma_grad);
+    const NormAgain again{{}, normed_ND};
+    auto result = ops_.rms_norm_backward(norm, {gamma_grad, nullptr, nullptr}, &again);
+    ops_.accumulate(grad_gamma, gamma_grad);
     return result;
   }
 
+  const Ops& ops_;
   ModelConfig config_;
   BlockPlaces places_;
   std::vector<int> parameters_;
@@ -244,17 +246,17 @@ class BlockLayer final : public DecoderBlock {
 
 }  // namespace
 
-void detail::add_llama_layers(Decoder& decoder) {
+void detail::add_llama_layers(Decoder& decoder, const Ops& ops) {
   const auto& config = decoder.config;
   if (config.dropout > 0) throw UsageError("--dropout: Llama has none");
-  const auto rope = std::make_shared<RopeCache>(rope_frequencies(config));
+  const auto rope = std::make_shared<RopeCache>(ops, rope_frequencies(config));
   const int token = parameter_index(decoder, "model.embed_tokens.weight");
-  decoder.layers.push_back(std::make_unique<EmbeddingLayer>(token));
+  decoder.layers.push_back(std::make_unique<EmbeddingLayer>(ops, token));
   for (int block = 0; block < config.num_layers; ++block) {
-    decoder.layers.push_back(std::make_unique<BlockLayer>(config, block, block_parameters(decoder, block), rope));
+    decoder.layers.push_back(std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block), rope));
   }
   const int head = config.tie_word_embeddings ? token : parameter_index(decoder, "lm_head.weight");
-  decoder.loss = make_head(config, {parameter_index(decoder, "model.norm.weight"), head});
+  decoder.loss = make_head(ops, config, {parameter_index(decoder, "model.norm.weight"), head});
 }
 
 }  // namespace fsdp

@@ -8,31 +8,19 @@
 #include <utility>
 
 #include "lib/base/splitmix64.hpp"
-#include "lib/model/attention.hpp"
+#include "lib/model/cached_attention.hpp"
 #include "lib/model/decoder.hpp"
-#include "lib/model/ops.hpp"
-#include "lib/tensor/gemm.hpp"
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 namespace {
 
 constexpr std::uint64_t kPlaceSpread = 0xd1342543de82ef95ull;  // odd, so that places stay distinct
 
-/// A key per token from the samples' keys, for the dropout at one place of the model.
-at::Tensor token_keys(const MicroBatch& batch, std::uint64_t place) {
-  const MemoryScope scope(MemoryCategory::activations, true);
-  auto keys = at::empty({batch.rows * batch.length}, at::TensorOptions(at::kLong).device(host_device()));
-  if (simulating()) return keys;
-  auto* out = keys.data_ptr<std::int64_t>();
-  const auto* sample = batch.sample_keys.const_data_ptr<std::int64_t>();
-  for (std::int64_t b = 0; b < batch.rows; ++b) {
-    for (std::int64_t t = 0; t < batch.length; ++t) {
-      *out++ = static_cast<std::int64_t>((static_cast<std::uint64_t>(sample[b]) ^ (place * kPlaceSpread)) +
-                                         static_cast<std::uint64_t>(t) * kSplitmix64Step);
-    }
-  }
-  return keys;
+/// Drops elements of x_ND (or of its gradient) at one place of the model.
+void drop(const Ops& ops, at::Tensor& x_ND, const MicroBatch& batch, std::uint64_t place, double probability) {
+  ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kPlaceSpread}, batch.length, kSplitmix64Step),
+              probability);
 }
 
 at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) {
@@ -41,28 +29,29 @@ at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) {
 
 class EmbeddingLayer final : public Layer {
  public:
-  EmbeddingLayer(const ModelConfig& config, std::vector<int> parameters)
-      : config_(config), parameters_(std::move(parameters)) {}
+  EmbeddingLayer(const Ops& ops, const ModelConfig& config, std::vector<int> parameters)
+      : ops_(ops), config_(config), parameters_(std::move(parameters)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
-    auto x_ND = ops::embed(p[0], p[1], batch.ids_N, batch.length, batch.first_position);
-    if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(x_ND, token_keys(batch, 1), config_.dropout);
+    auto x_ND = ops_.embed(p[0], p[1], batch.ids_N, {batch.length, batch.first_position});
+    if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, x_ND, batch, 1, config_.dropout);
     return x_ND;
   }
 
   at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
     auto grad = grad_ND;
-    if (config_.dropout > 0 && batch.sample_keys.defined()) ops::dropout(grad, token_keys(batch, 1), config_.dropout);
-    for (auto* slot : grads) slot->finish();
-    ops::embed_backward(grads[0]->grad, &grads[1]->grad, grad, batch.ids_N, batch.length);
+    if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, grad, batch, 1, config_.dropout);
+    for (auto* slot : grads) Ops::finish(*slot);
+    ops_.embed_backward(grads[0]->grad, &grads[1]->grad, grad, batch.ids_N, batch.length);
     return {};
   }
 
  private:
+  const Ops& ops_;
   ModelConfig config_;
   std::vector<int> parameters_;
   std::string name_ = "embedding";
@@ -73,19 +62,23 @@ enum BlockParam { ln1_w, ln1_b, attn_w, attn_b, proj_w, proj_b, ln2_w, ln2_b, fc
 
 struct BlockState final : LayerState {
   at::Tensor x_ND;  ///< the block's input
-  ops::NormResult norm1;
+  NormResult norm1;
   at::Tensor qkv_N3D;
-  AttentionSaved attention;
-  at::Tensor heads_ND;    ///< attention output before its projection
-  ops::NormResult norm2;  ///< sum_ND: input plus attention
-  at::Tensor pre_NF;      ///< before GELU
+  std::unique_ptr<AttentionState> attention;
+  at::Tensor heads_ND;  ///< attention output before its projection
+  NormResult norm2;     ///< sum_ND: input plus attention
+  at::Tensor pre_NF;    ///< before GELU
   // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
 };
 
 class BlockLayer final : public DecoderBlock {
  public:
-  BlockLayer(const ModelConfig& config, int index, std::vector<int> parameters)
-      : config_(config), index_(index), parameters_(std::move(parameters)), name_("block " + std::to_string(index)) {}
+  BlockLayer(const Ops& ops, const ModelConfig& config, int index, std::vector<int> parameters)
+      : ops_(ops),
+        config_(config),
+        index_(index),
+        parameters_(std::move(parameters)),
+        name_("block " + std::to_string(index)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
@@ -93,33 +86,33 @@ class BlockLayer final : public DecoderBlock {
                      std::unique_ptr<LayerState>* state) override {
     BlockState s;
     s.x_ND = x_ND;
-    s.norm1 = ops::add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    s.qkv_N3D = ops::linear(s.norm1.out_ND, p[attn_w]);
-    ops::add_bias(s.qkv_N3D, {}, p[attn_b]);
+    s.norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
+    s.qkv_N3D = ops_.linear(s.norm1.out_ND, p[attn_w]);
+    ops_.add_bias(s.qkv_N3D, {}, p[attn_b]);
     s.norm1.out_ND.reset();
-    s.heads_ND = causal_attention(s.qkv_N3D, attention_shape(batch), state != nullptr, s.attention);
+    s.heads_ND = ops_.attention(s.qkv_N3D, attention_shape(batch), state != nullptr ? &s.attention : nullptr);
     if (state == nullptr) s.qkv_N3D.reset();
-    auto projected_ND = ops::linear(s.heads_ND, p[proj_w]);
+    auto projected_ND = ops_.linear(s.heads_ND, p[proj_w]);
     auto bias = p[proj_b];
     if (dropping(batch)) {
-      ops::add_bias(projected_ND, {}, bias);
-      ops::dropout(projected_ND, token_keys(batch, place(1)), config_.dropout);
+      ops_.add_bias(projected_ND, {}, bias);
+      drop(ops_, projected_ND, batch, place(1), config_.dropout);
       bias = at::Tensor();
     }
-    s.norm2 = ops::add_layer_norm(x_ND, projected_ND, bias, p[ln2_w], p[ln2_b], config_.layer_norm_eps);
+    s.norm2 = ops_.add_layer_norm(x_ND, projected_ND, bias, p[ln2_w], p[ln2_b], config_.layer_norm_eps);
     projected_ND.reset();
-    s.pre_NF = ops::linear(s.norm2.out_ND, p[fc_w]);
+    s.pre_NF = ops_.linear(s.norm2.out_ND, p[fc_w]);
     s.norm2.out_ND.reset();
-    auto act_NF = ops::bias_gelu(s.pre_NF, p[fc_b]);
+    auto act_NF = ops_.bias_gelu(s.pre_NF, p[fc_b]);
     if (state == nullptr) s.pre_NF.reset();
-    auto out_ND = ops::linear(act_NF, p[out_w]);
+    auto out_ND = ops_.linear(act_NF, p[out_w]);
     act_NF.reset();
     if (dropping(batch)) {
-      ops::add_bias(out_ND, {}, p[out_b]);
-      ops::dropout(out_ND, token_keys(batch, place(2)), config_.dropout);
-      ops::add_bias(out_ND, s.norm2.sum_ND, {});
+      ops_.add_bias(out_ND, {}, p[out_b]);
+      drop(ops_, out_ND, batch, place(2), config_.dropout);
+      ops_.add_bias(out_ND, s.norm2.sum_ND, {});
     } else {
-      ops::add_bias(out_ND, s.norm2.sum_ND, p[out_b]);
+      ops_.add_bias(out_ND, s.norm2.sum_ND, p[out_b]);
     }
     if (state != nullptr) *state = std::make_unique<BlockState>(std::move(s));
     return out_ND;
@@ -133,18 +126,18 @@ class BlockLayer final : public DecoderBlock {
     // their passes compute the weights' other factor again.
     auto grad_mlp_ND = undo_dropout(grad_ND, batch, 2);
     auto bias_grad = float_zeros(d, grad_ND);
-    ops::add_column_sums(grad_mlp_ND, bias_grad);
-    g[out_b]->add(bias_grad);
-    auto grad_pre_NF = gemm(grad_mlp_ND, p[out_w]);
+    ops_.add_column_sums(grad_mlp_ND, bias_grad);
+    ops_.accumulate(*g[out_b], bias_grad);
+    auto grad_pre_NF = ops_.linear_backward(grad_mlp_ND, p[out_w]);
     auto fc_bias_grad = float_zeros(config_.ffn_hidden_size, grad_ND);
     at::Tensor act_NF;
-    ops::bias_gelu_backward(grad_pre_NF, s.pre_NF, fc_bias_grad, &act_NF);
+    ops_.bias_gelu_backward(grad_pre_NF, s.pre_NF, fc_bias_grad, &act_NF);
     s.pre_NF.reset();
-    g[out_w]->add_product(grad_mlp_ND.t(), act_NF);
+    ops_.weight_grad(*g[out_w], grad_mlp_ND, act_NF);
     act_NF.reset();
     grad_mlp_ND.reset();
-    g[fc_b]->add(fc_bias_grad);
-    auto grad_norm2_ND = gemm(grad_pre_NF, p[fc_w]);
+    ops_.accumulate(*g[fc_b], fc_bias_grad);
+    auto grad_norm2_ND = ops_.linear_backward(grad_pre_NF, p[fc_w]);
     // Norm 2 and the residual around the feed-forward
     const bool fused_bias = !dropping(batch);
     auto proj_bias_grad = float_zeros(d, grad_ND);
@@ -153,26 +146,26 @@ class BlockLayer final : public DecoderBlock {
                                      {g[ln2_w], g[ln2_b], fused_bias ? &proj_bias_grad : nullptr}, normed_ND);
     grad_norm2_ND.reset();
     s.norm2 = {};
-    g[fc_w]->add_product(grad_pre_NF.t(), normed_ND);
+    ops_.weight_grad(*g[fc_w], grad_pre_NF, normed_ND);
     grad_pre_NF.reset();
     // Attention
     auto grad_proj_ND = undo_dropout(grad_sum_ND, batch, 1);
-    if (!fused_bias) ops::add_column_sums(grad_proj_ND, proj_bias_grad);
-    g[proj_b]->add(proj_bias_grad);
-    g[proj_w]->add_product(grad_proj_ND.t(), s.heads_ND);
-    const auto grad_heads_ND = gemm(grad_proj_ND, p[proj_w]);
+    if (!fused_bias) ops_.add_column_sums(grad_proj_ND, proj_bias_grad);
+    ops_.accumulate(*g[proj_b], proj_bias_grad);
+    ops_.weight_grad(*g[proj_w], grad_proj_ND, s.heads_ND);
+    const auto grad_heads_ND = ops_.linear_backward(grad_proj_ND, p[proj_w]);
     grad_proj_ND.reset();
     auto grad_qkv_N3D =
-        causal_attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), s.attention);
+        ops_.attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), std::move(s.attention));
     s.qkv_N3D.reset();
     s.heads_ND.reset();
     auto qkv_bias_grad = float_zeros(3 * d, grad_ND);
-    ops::add_column_sums(grad_qkv_N3D, qkv_bias_grad);
-    g[attn_b]->add(qkv_bias_grad);
-    const auto grad_norm1_ND = gemm(grad_qkv_N3D, p[attn_w]);
+    ops_.add_column_sums(grad_qkv_N3D, qkv_bias_grad);
+    ops_.accumulate(*g[attn_b], qkv_bias_grad);
+    const auto grad_norm1_ND = ops_.linear_backward(grad_qkv_N3D, p[attn_w]);
     auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
                                    {g[ln1_w], g[ln1_b], nullptr}, normed_ND);
-    g[attn_w]->add_product(grad_qkv_N3D.t(), normed_ND);
+    ops_.weight_grad(*g[attn_w], grad_qkv_N3D, normed_ND);
     return grad_x_ND;
   }
 
@@ -181,16 +174,15 @@ class BlockLayer final : public DecoderBlock {
     const auto n = x_ND.size(0);
     const auto heads = config_.num_heads;
     const auto head_size = config_.embed_size / heads;
-    const auto norm1 = ops::add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    auto qkv = ops::linear(norm1.out_ND, p[attn_w]);
-    ops::add_bias(qkv, {}, p[attn_b]);
-    const auto mixed =
-        cached_attention(qkv, {1, n, heads, head_size, 0.0, {}}, cache, cache_length, config_.block_size);
+    const auto norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
+    auto qkv = ops_.linear(norm1.out_ND, p[attn_w]);
+    ops_.add_bias(qkv, {}, p[attn_b]);
+    const auto mixed = cached_attention(qkv, {1, n, heads, head_size}, cache, cache_length, config_.block_size);
     const auto norm2 =
-        ops::add_layer_norm(x_ND, ops::linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
-    auto pre = ops::linear(norm2.out_ND, p[fc_w]);
-    auto out_ND = ops::linear(ops::bias_gelu(pre, p[fc_b]), p[out_w]);
-    ops::add_bias(out_ND, norm2.sum_ND, p[out_b]);
+        ops_.add_layer_norm(x_ND, ops_.linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
+    auto pre = ops_.linear(norm2.out_ND, p[fc_w]);
+    auto out_ND = ops_.linear(ops_.bias_gelu(pre, p[fc_b]), p[out_w]);
+    ops_.add_bias(out_ND, norm2.sum_ND, p[out_b]);
     return out_ND;
   }
 
@@ -201,7 +193,7 @@ class BlockLayer final : public DecoderBlock {
   at::Tensor undo_dropout(const at::Tensor& grad_ND, const MicroBatch& batch, std::uint64_t which) const {
     if (!dropping(batch)) return grad_ND;
     auto grad = grad_ND.clone();
-    ops::dropout(grad, token_keys(batch, place(which)), config_.dropout);
+    drop(ops_, grad, batch, place(which), config_.dropout);
     return grad;
   }
 
@@ -212,27 +204,27 @@ class BlockLayer final : public DecoderBlock {
   };
 
   /// Gradient of a norm's input; normed_ND receives its output again.
-  at::Tensor norm_backward(const ops::NormBackward& norm, const at::Tensor& beta_D, const NormSlots& slots,
+  at::Tensor norm_backward(const NormBackward& norm, const at::Tensor& beta_D, const NormSlots& slots,
                            at::Tensor& normed_ND) const {
     auto gamma_grad = float_zeros(config_.embed_size, norm.grad_ND);
     auto beta_grad = float_zeros(config_.embed_size, norm.grad_ND);
-    const ops::NormAgain again{beta_D, normed_ND};
-    auto result = ops::layer_norm_backward(norm, {gamma_grad, beta_grad, slots.bias_before}, &again);
-    slots.gamma->add(gamma_grad);
-    slots.beta->add(beta_grad);
+    const NormAgain again{beta_D, normed_ND};
+    auto result = ops_.layer_norm_backward(norm, {gamma_grad, &beta_grad, slots.bias_before}, &again);
+    ops_.accumulate(*slots.gamma, gamma_grad);
+    ops_.accumulate(*slots.beta, beta_grad);
     return result;
   }
 
   AttentionShape attention_shape(const MicroBatch& batch) const {
-    AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.embed_size / config_.num_heads, 0.0, {}};
+    AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.embed_size / config_.num_heads};
     if (dropping(batch)) {
       shape.dropout = config_.dropout;
-      // Spread over all bits: keys that differ in the low ones only would give masks that are shifted copies.
-      shape.dropout_keys = batch.sample_keys.bitwise_xor(static_cast<std::int64_t>(place(3) * kPlaceSpread));
+      shape.dropout_place = {batch.sample_keys, place(3) * kPlaceSpread};
     }
     return shape;
   }
 
+  const Ops& ops_;
   ModelConfig config_;
   int index_;
   std::vector<int> parameters_;
@@ -241,16 +233,17 @@ class BlockLayer final : public DecoderBlock {
 
 }  // namespace
 
-void detail::add_mingpt_layers(Decoder& decoder) {
+void detail::add_mingpt_layers(Decoder& decoder, const Ops& ops) {
   const auto& config = decoder.config;
   const int token = parameter_index(decoder, "transformer.wte.weight");
   decoder.layers.push_back(std::make_unique<EmbeddingLayer>(
-      config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
+      ops, config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
   for (int block = 0; block < config.num_layers; ++block) {
-    decoder.layers.push_back(std::make_unique<BlockLayer>(config, block, block_parameters(decoder, block)));
+    decoder.layers.push_back(std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block)));
   }
-  decoder.loss = make_head(config, {parameter_index(decoder, "transformer.ln_f.weight"),
-                                    parameter_index(decoder, "transformer.ln_f.bias"), token});
+  decoder.loss = make_head(
+      ops, config,
+      {parameter_index(decoder, "transformer.ln_f.weight"), parameter_index(decoder, "transformer.ln_f.bias"), token});
 }
 
 }  // namespace fsdp

@@ -1,10 +1,8 @@
 #pragma once
 // Cosines and sines of rotary positions, made once for as many positions as a model has met.
-#include <ATen/core/Tensor.h>
-
 #include <vector>
 
-#include "lib/model/llama_ops.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 
@@ -12,14 +10,20 @@ namespace fsdp {
 class RopeCache {
  public:
   /// \param frequencies  radians per position, see rope_frequencies()
-  explicit RopeCache(std::vector<float> frequencies) : frequencies_(std::move(frequencies)) {}
+  RopeCache(const Ops& ops, std::vector<float> frequencies) : ops_(ops), frequencies_(std::move(frequencies)) {}
 
-  /// The table for positions [0, positions) and perhaps more, on that device.
-  const ops::RopeTable& up_to(std::int64_t positions, at::Device device);
+  /// The table for positions [0, positions) and perhaps more.
+  const RopeTable& up_to(std::int64_t positions) {
+    if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
+    constexpr std::int64_t kStep = 256;
+    table_ = ops_.rope_table(frequencies_, (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep);
+    return table_;
+  }
 
  private:
+  const Ops& ops_;
   std::vector<float> frequencies_;
-  ops::RopeTable table_;
+  RopeTable table_;
 };
 
 }  // namespace fsdp

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/ops/ops.hpp"
+
 namespace fsdp {
 
 struct AdamWOptions {
@@ -14,12 +16,12 @@ struct AdamWOptions {
   double weight_decay = 0.01;
 };
 
-/// State is float32 [padded_rows, ...] like the masters it belongs to, and on their device.
+/// State is float32 [padded_rows, ...] like the master weights it belongs to, and on their device.
 class AdamW {
  public:
-  /// \param masters  float32 tensors updated in place; kept alive by this object
+  /// \param master_weights  float32 tensors updated in place; kept alive by this object
   /// \param decay    per tensor: weight decay applies
-  AdamW(std::vector<at::Tensor> masters, std::vector<bool> decay, const AdamWOptions& options);
+  AdamW(const Ops& ops, std::vector<at::Tensor> master_weights, std::vector<bool> decay, const AdamWOptions& options);
 
   /// One update with learning rate `lr`. Gradients are divided by `grad_divisor` first (clipping, loss scale): free,
   /// the kernel reads them anyway.
@@ -34,7 +36,8 @@ class AdamW {
  private:
   void step_group(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor, bool decay);
 
-  std::vector<at::Tensor> masters_;
+  const Ops& ops_;
+  std::vector<at::Tensor> master_weights_;
   std::vector<bool> decay_;
   AdamWOptions options_;
   std::vector<at::Tensor> exp_avg_;

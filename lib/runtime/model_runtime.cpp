@@ -23,6 +23,12 @@ int parse_checkpointing(const std::string& text) {
   throw UsageError("--activation-checkpointing is '" + text + "', choose from all, none, every:N");
 }
 
+DeviceChoice with_ops(DeviceChoice device) {
+  if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
+  if (device.ops == nullptr) device.ops = {std::shared_ptr<void>(), &host_ops()};
+  return device;
+}
+
 }  // namespace
 
 DeviceChoice choose_device(const std::string& device, int local_rank, int ranks_on_node) {
@@ -85,14 +91,15 @@ int set_threads(int ranks_on_node) {
 
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
                            const DeviceChoice& device, int accumulation_steps)
-    : world_(world), device_(device), policy_(make_policy(options)), decoder_(make_decoder(config)) {
+    : world_(world), device_(with_ops(device)), policy_(make_policy(options)), decoder_(make_decoder(config, ops())) {
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.collectives == "host-staged" || device_.backend == nullptr;
   if (options.collectives != "auto" && options.collectives != "host-staged") {
     throw UsageError("--collectives is '" + options.collectives + "', choose from auto, host-staged");
   }
   const auto make = [&](ProcessGroup& group) {
-    return staged ? make_host_collectives(group) : device_.backend->make_collectives(group, device_.device.index());
+    return staged ? make_host_collectives(group, ops())
+                  : device_.backend->make_collectives(group, device_.device.index());
   };
   shard_collectives_ = make(*mesh_.shard);
   replicate_collectives_ = make(*mesh_.replicate);
@@ -107,7 +114,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   }
   input.units = make_units(wrap_inputs, parse_wrap(options.wrap));
   num_units_ = input.units.size();
-  input.device = device_.device;
+  input.ops = device_.ops.get();
   input.mesh = &mesh_;
   input.shard_collectives = shard_collectives_.get();
   input.replicate_collectives = replicate_collectives_.get();

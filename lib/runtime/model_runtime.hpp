@@ -16,6 +16,7 @@ namespace fsdp {
 struct DeviceChoice {
   at::Device device = at::kCPU;
   std::shared_ptr<DeviceBackend> backend;  ///< null on the CPU
+  std::shared_ptr<const Ops> ops;          ///< null: the back end's, or the CPU's
   std::string description;                 ///< for the first line of the log
 };
 
@@ -45,6 +46,11 @@ class ModelRuntime {
   at::Device device() const { return device_.device; }
   /// Null on the CPU.
   DeviceBackend* backend() const { return device_.backend.get(); }
+  const Ops& ops() const { return *device_.ops; }
+  /// Waits for the device; where a rank died this is where it shows. Before Ops::fetch() and other reads of the device.
+  void synchronize() const {
+    if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
+  }
   ProcessGroup& world() { return world_; }
   /// True on the ranks whose shards are saved: one copy of each.
   bool saves_shards() const { return mesh_.replicate->rank() == 0; }

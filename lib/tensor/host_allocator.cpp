@@ -12,8 +12,6 @@
 #include <mutex>
 #include <new>
 
-#include "lib/tensor/memory_recorder.hpp"
-
 namespace fsdp {
 namespace {
 
@@ -198,9 +196,7 @@ void install_host_allocator() {
 
 HostMemoryStats host_memory_stats() { return HostAllocator::instance().stats(); }
 void reset_host_memory_peak() { HostAllocator::instance().reset_peak(); }
-void count_external_host_memory(std::int64_t bytes) {
-  simulating() ? record_external(bytes) : HostAllocator::instance().count(bytes);
-}
+void count_external_host_memory(std::int64_t bytes) { HostAllocator::instance().count(bytes); }
 std::optional<std::int64_t> first_host_request(const std::function<void()>& body) {
   install_host_allocator();
   std::optional<std::int64_t> bytes;

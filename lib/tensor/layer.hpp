@@ -21,19 +21,14 @@ struct MicroBatch {
   std::int64_t length = 0;  ///< N = rows * length
   at::Tensor sample_keys;   ///< int64 [rows]: what dropout masks depend on, besides the place in the model
   std::int64_t first_position = 0;
+  std::int64_t num_targets = 0;  ///< of targets_N those that count
 };
 
-/// Where the gradient of one parameter goes: the first writer sets it, later ones add.
+/// Where the gradient of one parameter goes: the first writer sets it, later ones add (lib/ops: weight_grad,
+/// accumulate).
 struct GradSlot {
   at::Tensor grad;  ///< shape of the gathered parameter, reduce dtype or float32
   bool written = false;
-
-  /// grad (+)= a @ b
-  void add_product(const at::Tensor& a, const at::Tensor& b);
-  /// grad (+)= values (float32, same number of elements)
-  void add(const at::Tensor& values);
-  /// Makes it readable: zeros where nobody wrote.
-  void finish();
 };
 
 /// What a layer keeps from its forward for its backward. Destroyed as soon as the backward is done.
@@ -63,9 +58,23 @@ class Layer {
                               std::unique_ptr<LayerState> state) = 0;
 };
 
+/// Loss over the targets that count. What a device summed stays there until Ops::fetch(), which waits for the device:
+/// a training step asks for it once, when everything else has been asked for.
 struct LossSum {
-  double loss_sum = 0;  ///< nats over the targets that count
+  double loss_sum = 0;  ///< nats
   std::int64_t tokens = 0;
+  at::Tensor pending;  ///< float64 [2] on the device: nats and tokens besides; undefined: none
+
+  LossSum& operator+=(const LossSum& other) {
+    loss_sum += other.loss_sum;
+    tokens += other.tokens;
+    if (!pending.defined()) {
+      pending = other.pending;
+    } else if (other.pending.defined()) {
+      pending.add_(other.pending);
+    }
+    return *this;
+  }
 };
 
 /// The last layer: final norm, head and loss in one, so that logits exist only in chunks.

@@ -7,11 +7,20 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/splitmix64.hpp"
-#include "lib/tensor/memory_recorder.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
+namespace {
 
-DataLoader::DataLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
+void move_to(at::Device device, MicroBatch& batch) {
+  if (batch.ids_N.device() == device) return;
+  batch.ids_N = batch.ids_N.to(device);
+  batch.targets_N = batch.targets_N.to(device);
+}
+
+}  // namespace
+
+TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
     : vocab_size_(vocab_size) {
   if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
   if (token_file_kind(file) == TokenFileKind::rows) {
@@ -29,54 +38,25 @@ DataLoader::DataLoader(const std::filesystem::path& file, const SequenceLimit& l
   pairs_ = std::min(most_ids, longest) - 1;
 }
 
-DataLoader DataLoader::random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size) {
-  DataLoader reader;
-  reader.random_rows_ = num_rows;
-  reader.pairs_ = pairs;
-  reader.vocab_size_ = vocab_size;
-  return reader;
-}
+std::int64_t TokenLoader::num_rows() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
 
-void DataLoader::fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const {
-  const MemoryScope scope(MemoryCategory::batch);
-  batch.length = pairs_;
-  const auto options = at::TensorOptions(at::kInt).device(simulating() ? device : at::Device(at::kCPU));
-  batch.ids_N = at::empty({batch.rows * pairs_}, options);
-  batch.targets_N = at::empty({batch.rows * pairs_}, options);
-  if (simulating()) return;
-  for (std::int64_t r = 0; r < batch.rows; ++r) {
-    for (std::int64_t t = 0; t < pairs_; ++t) {
-      const auto id =
-          static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(rows[static_cast<std::size_t>(r)]), t) %
-                                    static_cast<std::uint64_t>(vocab_size_));
-      batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
-      batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
-    }
-  }
-}
-
-std::int64_t DataLoader::num_rows() const {
-  if (random_rows_ > 0) return random_rows_;
-  return rows_ ? rows_->num_rows() : documents_->num_documents();
-}
-
-std::int64_t DataLoader::num_ids(std::int64_t num_rows) const {
-  if (random_rows_ > 0) return num_rows * (pairs_ + 1);
+std::int64_t TokenLoader::num_ids(std::int64_t num_rows) const {
   if (rows_) return num_rows * rows_->row_length();
   std::int64_t ids = 0;
   for (std::int64_t i = 0; i < num_rows; ++i) ids += documents_->length(i);
   return ids;
 }
 
-std::int64_t DataLoader::ids_left_out(std::int64_t num_rows) const {
+std::int64_t TokenLoader::ids_left_out(std::int64_t num_rows) const {
   if (!documents_) return num_ids(num_rows) - num_rows * (pairs_ + 1);
   std::int64_t beyond = 0;
   for (std::int64_t i = 0; i < num_rows; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
   return beyond;
 }
 
-void DataLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
+  batch.num_targets = batch.rows * pairs_;
   const auto width = rows_->row_length();
   std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
   rows_->read_rows(rows, ids);
@@ -90,7 +70,7 @@ void DataLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& ba
   }
 }
 
-void DataLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   constexpr std::int32_t kPad = 0, kIgnored = -1;
   batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
   for (const auto row : rows) {
@@ -105,43 +85,54 @@ void DataLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatc
     documents_->read(document, ids);
     check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
     if (ids.size() < 2) continue;
+    batch.num_targets += static_cast<std::int64_t>(ids.size()) - 1;
     std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + r * batch.length);
     std::copy(ids.begin() + 1, ids.end(), batch.targets_N.data_ptr<std::int32_t>() + r * batch.length);
   }
 }
 
-MicroBatch DataLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                            at::Device device) const {
+void DataLoader::set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys) {
+  if (sample_keys.empty()) return;
+  batch.sample_keys = at::empty({batch.rows}, at::kLong);
+  for (std::size_t r = 0; r < sample_keys.size(); ++r) {
+    batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r]);
+  }
+}
+
+MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                             at::Device device) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
-  if (random_rows_ > 0) {
-    fill_random(rows, device, batch);
-  } else if (rows_) {
-    fill_rows(rows, batch);
-  } else {
-    fill_documents(rows, batch);
-  }
-  if (!sample_keys.empty()) {
-    batch.sample_keys = at::empty({batch.rows}, at::kLong);
-    for (std::size_t r = 0; r < sample_keys.size(); ++r) {
-      batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r]);
+  rows_ ? fill_rows(rows, batch) : fill_documents(rows, batch);
+  set_sample_keys(batch, sample_keys);
+  move_to(device, batch);
+  return batch;
+}
+
+MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                              at::Device device) const {
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.length = pairs_;
+  batch.num_targets = batch.rows * pairs_;
+  batch.ids_N = at::empty({batch.num_targets}, at::kInt);
+  batch.targets_N = at::empty({batch.num_targets}, at::kInt);
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    for (std::int64_t t = 0; t < pairs_; ++t) {
+      const auto id =
+          static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(rows[static_cast<std::size_t>(r)]), t) %
+                                    static_cast<std::uint64_t>(vocab_size_));
+      batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
+      batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
     }
   }
-  if (batch.ids_N.device() != device) {
-    batch.ids_N = batch.ids_N.to(device);
-    batch.targets_N = batch.targets_N.to(device);
-  }
+  set_sample_keys(batch, sample_keys);
+  move_to(device, batch);
   return batch;
 }
 
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {
   return splitmix64_output(seed * kSplitmix64Step + static_cast<std::uint64_t>(position) + 0x632be59bd9b4e019u);
-}
-
-std::int64_t count_targets(const MicroBatch& batch) {
-  if (batch.rows == 0) return 0;
-  if (simulating()) return batch.targets_N.numel();
-  return batch.targets_N.ge(0).sum().item<std::int64_t>();
 }
 
 }  // namespace fsdp

@@ -17,23 +17,34 @@ struct SequenceLimit {
   std::int64_t positions = 0;  ///< of the model
 };
 
+/// Samples as micro-batches.
+class DataLoader {
+ public:
+  virtual ~DataLoader() = default;
+  virtual std::int64_t num_rows() const = 0;
+  /// \param rows         row numbers; none gives a micro-batch without rows
+  /// \param sample_keys  one per row for dropout; empty: no dropout
+  virtual MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                          at::Device device) const = 0;
+
+ protected:
+  static void set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys);
+};
+
 /// A token file's samples as inputs and targets.
 ///
 /// Rows (`input_ids`): a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
 /// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
 /// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
-class DataLoader {
+class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
 
   /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
-  DataLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
-
-  /// Random ids instead of a file's, for runs that only measure: `num_rows` rows of `pairs` inputs and targets.
-  static DataLoader random(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size);
+  TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
 
   /// Rows or documents.
-  std::int64_t num_rows() const;
+  std::int64_t num_rows() const override;
   bool has_documents() const { return documents_.has_value(); }
   /// Pairs of a row; of documents the most that one gives.
   std::int64_t tokens_per_row() const { return pairs_; }
@@ -42,29 +53,35 @@ class DataLoader {
   /// Those of them that lie behind the end of their sequence: neither input nor target.
   std::int64_t ids_left_out(std::int64_t num_rows) const;
 
-  /// \param rows         row numbers; none gives a micro-batch without rows
-  /// \param sample_keys  one per row for dropout; empty: no dropout
   /// \throws FormatError naming file and row of an id outside the vocabulary
   MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                  at::Device device) const;
+                  at::Device device) const override;
 
  private:
-  DataLoader() = default;
-  void fill_random(const std::vector<std::int64_t>& rows, at::Device device, MicroBatch& batch) const;
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
 
   std::optional<TokenRows> rows_;
   std::optional<TokenDocuments> documents_;
-  std::int64_t random_rows_ = 0;
   std::int64_t pairs_ = 0;
   std::int64_t vocab_size_ = 0;
 };
 
+/// Random ids, for runs that only measure.
+class RandomLoader final : public DataLoader {
+ public:
+  /// `num_rows` rows of `pairs` inputs and targets.
+  RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size)
+      : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size) {}
+  std::int64_t num_rows() const override { return num_rows_; }
+  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                  at::Device device) const override;
+
+ private:
+  std::int64_t num_rows_, pairs_, vocab_size_;
+};
+
 /// Dropout key of the sample at a stream position: depends on nothing else.
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position);
-
-/// Targets that count.
-std::int64_t count_targets(const MicroBatch& batch);
 
 }  // namespace fsdp

@@ -43,7 +43,7 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
     const auto& spec = runtime.decoder().parameters[i];
     const auto range = engine.range(i);
     if (range.num_rows == 0) continue;
-    auto rows = engine.master(i).narrow(0, 0, range.num_rows);
+    auto rows = engine.master_weight(i).narrow(0, 0, range.num_rows);
     if (spec.init != Init::normal) {
       rows.fill_(spec.init == Init::ones ? 1.0 : 0.0);
       continue;

@@ -1,5 +1,5 @@
 #pragma once
-// First values of the masters of a model from scratch, made shard by shard: no rank ever holds the full model.
+// First values of the master weights of a model from scratch, made shard by shard: no rank ever holds the full model.
 #include <cstdint>
 
 #include "lib/runtime/model_runtime.hpp"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <vector>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/text_format.hpp"
@@ -81,8 +82,7 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
   log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
                        format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
-                       options.tokenizer->description(), std::chrono::duration<double>(Clock::now() - start).count(),
-                       how.output.string()));
+                       options.tokenizer->description(), seconds_since(start), how.output.string()));
   return how.output;
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/tensor/host_allocator.hpp"
 
@@ -12,7 +13,6 @@ namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr double kFirstLossScale = 65536.0;
 constexpr std::int64_t kScaleGrowthSteps = 2000;
@@ -43,15 +43,15 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   auto& engine = runtime_.engine();
   std::vector<bool> decay;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    masters_.push_back(engine.master(i));
+    master_weights_.push_back(engine.master_weight(i));
     decay.push_back(engine.layout(i).decay || options.decay_all);
   }
-  optimizer_ = std::make_unique<AdamW>(masters_, decay, options.adamw);
+  optimizer_ = std::make_unique<AdamW>(runtime_.ops(), master_weights_, decay, options.adamw);
   if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
 }
 
 std::vector<MicroBatch> Trainer::load(std::int64_t samples, int micro_batches) {
-  const TraceRecorder::Scope scope(runtime_.engine().trace(), "read tokens", "input");
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   const auto& world = runtime_.world();
   std::vector<MicroBatch> batches;
   for (int m = 0; m < micro_batches; ++m) {
@@ -80,7 +80,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   const auto batches = load(report.samples, micro_batches);
   double tokens = 0;
   for (const auto& batch : batches) {
-    tokens += static_cast<double>(count_targets(batch));
+    tokens += static_cast<double>(batch.num_targets);
     if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
   }
   report.data_wait_seconds = seconds_since(start);
@@ -90,22 +90,22 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   world.all_reduce(total, Reduce::sum);
   report.tokens = static_cast<std::int64_t>(total[0]);
   const double weight = total[0] > 0 ? 1.0 / total[0] : 0.0;
-  double loss_sum = 0;
+  LossSum sum;
   for (int m = 0; m < micro_batches; ++m) {
     if (any_rank(world, stop_wanted())) {
       report.stopped = true;
       return report;
     }
     const MicroBatchPlace place{m == 0, m + 1 == micro_batches};
-    loss_sum +=
-        engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale).loss_sum;
+    sum += engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale);
   }
-  std::array<double, 1> loss{loss_sum};
+  // A rank that died shows here as an error, before anything waits for the device without a limit.
+  runtime_.synchronize();
+  runtime_.ops().fetch(sum);
+  std::array<double, 1> loss{sum.loss_sum};
   world.all_reduce(loss, Reduce::sum);
   report.loss = loss[0] * weight;
   report.lr = options_.schedule.at(report.step);
-  // A rank that died shows here as an error, before anything waits for the device without a limit.
-  if (auto* backend = runtime_.backend()) backend->synchronize(runtime_.device().index());
   update(engine.gradient_norm(), report);
   state_.step += 1;
   state_.samples += report.samples;
@@ -127,7 +127,7 @@ bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& rep
 }
 
 void Trainer::update(double scaled_norm, StepReport& report) {
-  const TraceRecorder::Scope scope(runtime_.engine().trace(), "AdamW", "optimizer");
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "AdamW", "optimizer");
   report.grad_norm = scaled_norm / state_.loss_scale;
   const bool scaling = runtime_.policy().precision.param_dtype == at::kHalf;
   if (anyone_not_finite(report.loss, scaled_norm, report)) {
@@ -143,7 +143,7 @@ void Trainer::update(double scaled_norm, StepReport& report) {
     if (factor < 1.0) divisor /= factor;
   }
   std::vector<at::Tensor> gradients;
-  for (std::size_t i = 0; i < masters_.size(); ++i) gradients.push_back(runtime_.engine().gradient(i));
+  for (std::size_t i = 0; i < master_weights_.size(); ++i) gradients.push_back(runtime_.engine().gradient(i));
   optimizer_->step(gradients, report.lr, divisor);
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);
@@ -154,8 +154,10 @@ double Trainer::loss_ahead() {
   const auto& world = runtime_.world();
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
-  const auto loss = runtime_.engine().evaluate(
+  auto loss = runtime_.engine().evaluate(
       reader_.read(order_.rows(slice.first_position, slice.num_samples), {}, runtime_.device()));
+  runtime_.synchronize();
+  runtime_.ops().fetch(loss);
   std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
   runtime_.world().all_reduce(sums, Reduce::sum);
   return sums[1] > 0 ? sums[0] / sums[1] : 0.0;

@@ -71,7 +71,7 @@ class Trainer {
   const DataLoader& reader_;
   TrainerOptions options_;
   Sampler order_;
-  std::vector<at::Tensor> masters_;
+  std::vector<at::Tensor> master_weights_;
   std::unique_ptr<AdamW> optimizer_;
   RunState state_;
 };

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails on an include that goes up or sideways between the folders of lib/, on LibTorch where it must not be, and on CLI11
-outside apps/. This is the one list of the layers: docs/design.md shows it, and is checked to show nothing else.
+"""Fails on an include that goes up or sideways between the folders of lib/, on LibTorch where it must not be, on CLI11
+outside apps/, on words of devices above lib/ops, and on autograd. This is the one list of the layers: docs/design.md shows it, and is checked to show nothing else.
 
     layers.py [--root DIR]      the repository by default
     layers.py --print           the list as it stands in docs/design.md
@@ -18,6 +18,7 @@ LAYERS = [
     ("a checkpoint of any format; texts to token files", ["source", "corpus"]),
     ("writers and the copier", ["target"]),
     ("what changes on the way: fsdp-ckpt-convert", ["convert"]),
+    ("operations on tensors: the seam to devices", ["ops"]),
     ("collectives on tensors; models; the optimizer", ["comm", "model", "optim"]),
     ("the engine; the CUDA back end", ["fsdp", "cuda"]),
     ("a model on its mesh; the bf16 check", ["runtime", "bf16"]),
@@ -29,6 +30,11 @@ LEVELS = [set(folders) for _, folders in LAYERS]
 # tensor is the adapter from byte records and kernels to LibTorch tensors.
 BESIDE = {("tensor", "formats"), ("tensor", "kernels")}
 TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "kernels", "mpi", "source", "target", "convert", "corpus", "chess"}
+# What a device is, and how it multiplies, is lib/ops' to know: all others ask an Ops.
+DEVICE_FREE = {"model", "optim", "comm", "fsdp", "runtime", "train", "checkpoint", "eval", "jobs"}
+DEVICE_WORD = re.compile(r"\b(simulating|use_kernels|kMeta|is_meta|gemm\w*|host_product|\w*mm_out|addmm_?|kernels::)")
+DEVICE_ALLOWED = {("lib/train/throughput.cpp", "host_product")}  # measures products themselves
+AUTOGRAD = re.compile(r"\bautograd\b")
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}
@@ -104,7 +110,13 @@ def main():
             found.append(f"{name}: lib/{folder} has no place in tests/checks/layers.py: add it to LEVELS")
             continue
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            code = line.split("//")[0]
             include = INCLUDE.match(line)
+            word = DEVICE_WORD.search(code) if folder in DEVICE_FREE and not include else None
+            if word and (name.as_posix(), word.group(1)) not in DEVICE_ALLOWED:
+                found.append(f"{name}:{number}: {word.group(1)}: lib/{folder} knows no devices; ask its Ops (lib/ops)")
+            if AUTOGRAD.search(code):
+                found.append(f"{name}:{number}: every backward is written out: no autograd")
             wrong = complaint(folder, include.group(1)) if include else None
             if wrong:
                 found.append(f"{name}:{number}: {include.group(1)}: {wrong}")

@@ -1,4 +1,4 @@
-// The model of PyTorch's caching allocator against the allocator itself, on the pretended driver (pretended_card.hpp):
+// The model of PyTorch's caching allocator against the allocator itself, on the stub driver (stub_card.hpp):
 // random allocations near the card's capacity, every statistic after every one of them.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -115,8 +115,8 @@ Outcome compare(std::uint64_t seed, std::int64_t capacity_bytes, std::int64_t op
 
 TEST_SUITE("gpu/allocator model") {
   TEST_CASE("random sequences near capacity: the real allocator's statistics after each operation") {
-    const char* total = std::getenv("FSDP_PRETENDED_TOTAL");
-    REQUIRE_MESSAGE(total != nullptr, "runs under the pretended driver: ctest sets it up");
+    const char* total = std::getenv("FSDP_STUB_TOTAL");
+    REQUIRE_MESSAGE(total != nullptr, "runs under the stub driver: ctest sets it up");
     const std::int64_t capacity_bytes = std::stoll(total);
     allocator::init(1);
     Outcome all;

@@ -1,4 +1,4 @@
-"""fsdp-finetune on a GPU that is only pretended (pretended_card.hpp): what it says of memory, and what it refuses.
+"""fsdp-finetune on a stub driver (stub_card.hpp): what it says of memory, and what it refuses.
 
 Losses mean nothing here, kernels compute nothing; memory is that of PyTorch's own operators and allocator, over the NCCL
 path of the program.
@@ -15,12 +15,12 @@ MIB = 2**20
 OUTSIDE = 700 * MIB  # of the card, in the hands of the context and others
 
 
-@unittest.skipUnless(os.environ.get("FSDP_PRETENDED_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
+@unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
 class Gpu(fsdp_cli.Case):
     def run_on(self, card, program, arguments, ranks=0, outside=OUTSIDE):
-        pretended = {"LD_PRELOAD": os.environ["FSDP_PRETENDED_CUDA"], "FSDP_PRETENDED_GPU": card,
-                     "FSDP_PRETENDED_OUTSIDE": str(outside)}
-        return fsdp_cli.run(program, arguments, ranks=ranks, env=pretended, limit_seconds=200)
+        stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": card,
+                     "FSDP_STUB_OUTSIDE": str(outside)}
+        return fsdp_cli.run(program, arguments, ranks=ranks, env=stub, limit_seconds=200)
 
     def train(self, name, *more, ranks=2, card="a100-40g", outside=OUTSIDE):
         return self.run_on(card, "fsdp-finetune", [*memprobe_cli.MINGPT_S, "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5",

@@ -1,9 +1,9 @@
 """fsdp-memprobe's prediction for a GPU against PyTorch's own CUDA operators and caching allocator, without a GPU.
 
-They run on a driver that only pretends (pretended_card.hpp): kernels do nothing, memory is addresses. Every allocation
+They run on a stub driver (stub_card.hpp): kernels do nothing, memory is addresses. Every allocation
 of three training steps is the operators' own, so what is compared are their bytes, their order, and what the allocator
 makes of them. Not compared: the CUDA context, NCCL's buffers, and the workspace that the real cuBLAS and cuDNN would
-choose (the pretended ones take none beyond what PyTorch gives them).
+choose (the stubs take none beyond what PyTorch gives them).
 
 FSDP_ALL=1 runs whole models (GPT-2 small, a Llama of 1.2 billion parameters, CodeLlama-7b) in more combinations.
 """
@@ -24,7 +24,7 @@ LLAMA_1B = dict(memprobe_cli.CODELLAMA, hidden_size=2048, intermediate_size=8192
 CODELLAMA = dict(memprobe_cli.CODELLAMA, num_hidden_layers=1, vocab_size=4000)
 
 
-@unittest.skipUnless(os.environ.get("FSDP_PRETENDED_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
+@unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
 class Gpu(fsdp_cli.Case):
     @classmethod
     def setUpClass(cls):
@@ -45,12 +45,12 @@ class Gpu(fsdp_cli.Case):
 
     def report(self, card, arguments, outside_bytes=0, codes=(0,), env=None):
         """What the probe says with `outside_bytes` of the card in other hands."""
-        pretended = {"LD_PRELOAD": os.environ["FSDP_PRETENDED_CUDA"], "FSDP_PRETENDED_GPU": card,
-                     "FSDP_PRETENDED_OUTSIDE": str(outside_bytes), **(env or {})}
+        stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": card,
+                     "FSDP_STUB_OUTSIDE": str(outside_bytes), **(env or {})}
         ranks = [] if "--ranks" in arguments else ["--ranks", 4]
         result = fsdp_cli.run("fsdp-memprobe", [*arguments, *ranks, "--ranks-per-node", 4, "--gpu", card, "--device", "cuda", "--measure",
                                                 "--cuda-context", outside_bytes, "--margin", 0, "--json", "--quiet"],
-                              limit_seconds=600, env=pretended)
+                              limit_seconds=600, env=stub)
         self.assertIn(result.code, codes, str(result))
         return result.json()
 
@@ -122,7 +122,7 @@ class Gpu(fsdp_cli.Case):
 
     def test_no_room_for_the_libraries_means_that_it_does_not_fit(self):
         job = [*GPT2[2:], "--num-layers", 1, "--precision", "bf16", "--max-batch", 2, "--search"]
-        found = self.report("t4", job, env={"FSDP_PRETENDED_CUBLAS": "none"}, codes=(3,))
+        found = self.report("t4", job, env={"FSDP_STUB_CUBLAS": "none"}, codes=(3,))
         self.assertEqual((found["predicted_largest_batch_per_device"], found["largest_batch_per_device"]), (2, 0))
 
     @unittest.skipUnless(ALL, "needs a minute: FSDP_ALL=1")

@@ -75,13 +75,13 @@ class SmallJobRank {
   }
 
   ModelRuntime runtime;
-  DataLoader loader;
+  TokenLoader loader;
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Copies of the masters and of both moments, put together from the ranks' rows.
+/// Copies of the master weights and of both moments, put together from the ranks' rows.
 struct FullState {
-  std::vector<at::Tensor> masters, exp_avg, exp_avg_sq;
+  std::vector<at::Tensor> master_weights, exp_avg, exp_avg_sq;
 };
 
 /// Called by every rank with the one `state` of the job.
@@ -89,14 +89,14 @@ inline void collect_state(SmallJobRank& rank, FullState& state) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   auto& engine = rank.runtime.engine();
-  for (auto* all : {&state.masters, &state.exp_avg, &state.exp_avg_sq}) all->resize(engine.num_parameters());
+  for (auto* all : {&state.master_weights, &state.exp_avg, &state.exp_avg_sq}) all->resize(engine.num_parameters());
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto range = engine.range(i);
     const auto put = [&](at::Tensor& full, const at::Tensor& part) {
       if (!full.defined()) full = at::zeros(engine.layout(i).shape);
       full.narrow(0, range.first_row, range.num_rows).copy_(part.narrow(0, 0, range.num_rows));
     };
-    put(state.masters[i], engine.master(i));
+    put(state.master_weights[i], engine.master_weight(i));
     put(state.exp_avg[i], rank.trainer->optimizer().exp_avg(i));
     put(state.exp_avg_sq[i], rank.trainer->optimizer().exp_avg_sq(i));
   }

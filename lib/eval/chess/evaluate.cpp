@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/chess/game.hpp"
@@ -57,7 +58,7 @@ class ChessEvaluator {
     play_positions();
     result_.accuracy = ratio(right_, moves_);
     result_.result_accuracy = ratio(results_right_, results_);
-    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result_.seconds = seconds_since(start);
     return std::move(result_);
   }
 

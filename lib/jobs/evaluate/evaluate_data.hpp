@@ -12,7 +12,7 @@
 namespace fsdp {
 
 struct EvaluationData {
-  std::optional<DataLoader> reader;
+  std::optional<TokenLoader> reader;
   std::int64_t rows = 0;
   std::int64_t ids_not_scored = 0;  ///< beyond the longest sequence
 };

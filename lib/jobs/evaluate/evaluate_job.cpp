@@ -9,6 +9,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/eval/progress.hpp"
 #include "lib/eval/result.hpp"
@@ -133,7 +134,7 @@ class EvaluateJob {
     });
     auto result = loss_result(scores);
     result.ids_not_scored = data.ids_not_scored;
-    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.seconds = seconds_since(start);
     report["data"] = options_.data;
     add_to_json(result, report);
     if (!std::isfinite(result.loss.value) && result.tokens > 0) {

@@ -69,7 +69,7 @@ void FinetuneJob::set_up() {
     return;
   }
   runtime_ = std::make_unique<ModelRuntime>(world_, config_, options_.sharding, device_, batches_.accumulation_steps);
-  if (!options_.runtime.trace_file.empty()) runtime_->engine().trace().enable();
+  if (!options_.runtime.trace_file.empty()) runtime_->engine().observers().add(trace_);
   if (training) {
     const TrainerOptions trainer_options{batches_,
                                          schedule,
@@ -139,7 +139,7 @@ void FinetuneJob::open_data(bool training) {
   const SequenceLimit limit{options_.model.seq_len, config_.block_size};
   const auto open = [&](const std::string& data) {
     const auto file = prepare_tokens(world_, data, texts, log_, [this] { return signal_.received() != 0; });
-    return DataLoader(file, limit, config_.vocab_size);
+    return TokenLoader(file, limit, config_.vocab_size);
   };
   if (!options_.val_data.empty()) val_loader_.emplace(open(options_.val_data));
   texts.max_rows = options_.max_rows;

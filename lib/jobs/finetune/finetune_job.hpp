@@ -7,12 +7,14 @@
 #include <optional>
 #include <string>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/checkpoint/import_model.hpp"
 #include "lib/checkpoint/restart.hpp"
 #include "lib/checkpoint/save.hpp"
+#include "lib/fsdp/trace.hpp"
 #include "lib/jobs/finetune/run_owner.hpp"
 #include "lib/memory/calibration.hpp"
 #include "lib/memory/prediction.hpp"
@@ -29,9 +31,6 @@
 namespace fsdp::detail {
 
 using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// A run from its first line to its last.
 class FinetuneJob {
@@ -117,9 +116,10 @@ class FinetuneJob {
   std::string tokenizer_name_;      ///< "gpt2", a directory, or "" where none is known
   bool tokenizer_is_sure_ = false;  ///< given, or the model's own
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::optional<DataLoader> train_loader_;
-  std::optional<DataLoader> val_loader_;
-  std::unique_ptr<ProcessGroup> simulated_world_;  ///< of a dry run
+  std::optional<TokenLoader> train_loader_;
+  std::optional<TokenLoader> val_loader_;
+  std::unique_ptr<ProcessGroup> fake_world_;  ///< of a dry run
+  TraceRecorder trace_;
   std::unique_ptr<ModelRuntime> runtime_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointSaver> saver_;

@@ -27,25 +27,19 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
 
 }  // namespace
 
-/// The runtime of a dry run: the engine on tensors without data, among ranks that are only simulated, so that a model
+/// The runtime of a dry run: the engine on tensors without data, among ranks that are not there, so that a model
 /// is planned where it has no room.
 void FinetuneJob::plan_runtime(int ranks_on_node) {
-  SimulatedTraits traits;
-  DeviceChoice device;
-  device.device = at::Device(at::kMeta);
-  if (device_.backend != nullptr) {
-    const auto gpu = gpu_of(device_.backend->info(device_.device.index()));
-    traits.device = SimulatedDevice::cuda;
-    traits.compute_capability = gpu.compute_capability;
-    device.backend = make_simulated_backend(gpu);
-  }
-  const MemoryRecorder recorder(traits);
+  const MemoryRecorder recorder(device_.backend != nullptr);
+  std::optional<GpuSpec> gpu;
+  if (device_.backend != nullptr) gpu = gpu_of(device_.backend->info(device_.device.index()));
+  const auto device = make_meta_device(gpu, recorder.tape(), 1);
   const auto sharding = make_policy(options_.sharding).sharding;
-  simulated_world_ = make_simulated_world({world_.size(), ranks_on_node, world_.rank()}, [&](ProcessGroup& group) {
+  fake_world_ = make_fake_world({world_.size(), ranks_on_node, world_.rank()}, [&](ProcessGroup& group) {
     make_mesh(group, sharding, options_.sharding.shard_group_size);
   });
-  runtime_ = std::make_unique<ModelRuntime>(*simulated_world_, config_, options_.sharding, device,
-                                            batches_.accumulation_steps);
+  runtime_ =
+      std::make_unique<ModelRuntime>(*fake_world_, config_, options_.sharding, device, batches_.accumulation_steps);
 }
 
 void FinetuneJob::say_whether_weights_are_there() const {

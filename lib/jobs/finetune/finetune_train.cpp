@@ -175,7 +175,7 @@ void FinetuneJob::log_step(const StepReport& step, std::int64_t total_steps) {
 
 void FinetuneJob::write_trace() {
   if (options_.runtime.trace_file.empty()) return;
-  const auto parts = world_.gather(runtime_->engine().trace().events_json(world_.rank()), 0);
+  const auto parts = world_.gather(trace_.events_json(world_.rank()), 0);
   if (world_.rank() != 0) return;
   std::string text = "[";
   for (std::size_t r = 0; r < parts.size(); ++r) text += (r == 0 ? "\n" : ",\n") + parts[r];

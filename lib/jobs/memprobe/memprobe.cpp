@@ -96,11 +96,11 @@ class MemprobeJob {
     // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
     tokens_ = wish.seq_len != 0        ? wish.seq_len
               : wish.model == "mingpt" ? config_.block_size
-                                       : std::min(DataLoader::kDefaultDocumentIds, config_.block_size);
+                                       : std::min(TokenLoader::kDefaultDocumentIds, config_.block_size);
     const auto& data = options_.train.train_data;
     std::error_code error;
     if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return;
-    tokens_ = DataLoader(data, {wish.seq_len, config_.block_size}, config_.vocab_size).tokens_per_row();
+    tokens_ = TokenLoader(data, {wish.seq_len, config_.block_size}, config_.vocab_size).tokens_per_row();
   }
 
   std::vector<Combination> combinations() {

@@ -38,7 +38,7 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
     MemoryTimeline::Phase column{phase.name, {}};
     if (outside > 0) column.bytes.push_back(static_cast<double>(outside));
     for (const auto bytes : phase.at_peak) column.bytes.push_back(static_cast<double>(bytes));
-    timeline.moments.push_back(std::move(column));
+    timeline.phases.push_back(std::move(column));
   }
   if (budget.gpu) {
     timeline.limit_bytes = static_cast<double>(budget.gpu->total_bytes);

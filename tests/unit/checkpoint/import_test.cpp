@@ -54,7 +54,7 @@ TEST_SUITE("checkpoint/import") {
         auto& engine = runtime.engine();
         for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
           CAPTURE(engine.layout(i).name);
-          CHECK(equal_rows(engine.master(i), rows_of(truth, engine.layout(i).name, engine, i)));
+          CHECK(equal_rows(engine.master_weight(i), rows_of(truth, engine.layout(i).name, engine, i)));
         }
       });
     }
@@ -74,17 +74,17 @@ TEST_SUITE("checkpoint/import") {
       fsdp::run_thread_ranks(3, 3, [&](ProcessGroup& world) {
         ModelRuntime runtime(world, config, {}, {}, 1);
         auto& engine = runtime.engine();
-        std::vector<at::Tensor> masters;
-        for (std::size_t i = 0; i < engine.num_parameters(); ++i) masters.push_back(engine.master(i));
-        fsdp::AdamW optimizer(masters, std::vector<bool>(masters.size(), true), {});
+        std::vector<at::Tensor> master_weights;
+        for (std::size_t i = 0; i < engine.num_parameters(); ++i) master_weights.push_back(engine.master_weight(i));
+        fsdp::AdamW optimizer(fsdp::host_ops(), master_weights, std::vector<bool>(master_weights.size(), true), {});
         fsdp::load_external(runtime, checkpoint, &optimizer, state);
         CHECK(optimizer.steps() == 3);
-        for (std::size_t i = 0; i < masters.size(); ++i) {
+        for (std::size_t i = 0; i < master_weights.size(); ++i) {
           const auto& parameter = engine.layout(i).name;
           const auto moment = [&](const char* field) {
             return rows_of(truth, fmt::format("optimizer_state.state.{}.{}", parameter, field), engine, i);
           };
-          CHECK(equal_rows(masters[i], rows_of(truth, "model_state." + parameter, engine, i)));
+          CHECK(equal_rows(master_weights[i], rows_of(truth, "model_state." + parameter, engine, i)));
           CHECK(equal_rows(optimizer.exp_avg(i), moment("exp_avg")));
           CHECK(equal_rows(optimizer.exp_avg_sq(i), moment("exp_avg_sq")));
         }

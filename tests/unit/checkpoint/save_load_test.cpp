@@ -37,10 +37,10 @@ std::filesystem::path latest(const std::filesystem::path& folder) {
 }
 
 bool same_state(const FullState& a, const FullState& b) {
-  bool same = a.masters.size() == b.masters.size();
-  for (std::size_t i = 0; same && i < a.masters.size(); ++i) {
-    same = fsdp::test::same_bits(a.masters[i], b.masters[i]) && fsdp::test::same_bits(a.exp_avg[i], b.exp_avg[i]) &&
-           fsdp::test::same_bits(a.exp_avg_sq[i], b.exp_avg_sq[i]);
+  bool same = a.master_weights.size() == b.master_weights.size();
+  for (std::size_t i = 0; same && i < a.master_weights.size(); ++i) {
+    same = fsdp::test::same_bits(a.master_weights[i], b.master_weights[i]) &&
+           fsdp::test::same_bits(a.exp_avg[i], b.exp_avg[i]) && fsdp::test::same_bits(a.exp_avg_sq[i], b.exp_avg_sq[i]);
   }
   return same;
 }

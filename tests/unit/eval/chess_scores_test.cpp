@@ -64,9 +64,9 @@ MicroBatch training_batch(const ChessSequence& game) {
 /// Learns part of the games by heart: some words right, some wrong. Every rank sees the same games.
 void learn(ModelRuntime& runtime, const std::vector<ChessSequence>& games, int rounds) {
   auto& engine = runtime.engine();
-  std::vector<at::Tensor> masters;
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) masters.push_back(engine.master(i));
-  AdamW optimizer(masters, std::vector<bool>(masters.size(), false), AdamWOptions{});
+  std::vector<at::Tensor> master_weights;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) master_weights.push_back(engine.master_weight(i));
+  AdamW optimizer(host_ops(), master_weights, std::vector<bool>(master_weights.size(), false), AdamWOptions{});
   for (int round = 0; round < rounds; ++round) {
     for (const auto& game : games) {
       const auto batch = training_batch(game);

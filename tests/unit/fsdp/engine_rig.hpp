@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "lib/fsdp/trace.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/model/decoder.hpp"
 #include "lib/mpi/thread_group.hpp"
@@ -18,7 +19,7 @@ class RigRank {
       : setup_(setup),
         world_(world),
         outcome_(outcome),
-        decoder_(make_decoder(setup.model)),
+        decoder_(make_decoder(setup.model, host_ops())),
         mesh_(make_mesh(world, setup.policy.sharding, setup.shard_group_size)),
         shard_(make_host_collectives(*mesh_.shard)),
         replicate_(make_host_collectives(*mesh_.replicate)) {
@@ -31,31 +32,35 @@ class RigRank {
       wrap.push_back({input.parameters.back().elements(), p.block});
     }
     input.units = make_units(wrap, parse_wrap(setup.wrap));
+    input.ops = &host_ops();
     input.mesh = &mesh_;
     input.shard_collectives = shard_.get();
     input.replicate_collectives = replicate_.get();
     input.allow_peer_memory = setup.peer_memory;
     input.accumulation_steps = setup.accumulation;
     engine_ = std::make_unique<Engine>(input, setup.policy);
-    std::vector<at::Tensor> masters;
+    std::vector<at::Tensor> master_weights;
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
-      masters.push_back(engine_->master(i));
-      masters.back().narrow(0, 0, range.num_rows).copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
+      master_weights.push_back(engine_->master_weight(i));
+      master_weights.back()
+          .narrow(0, 0, range.num_rows)
+          .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
     }
     engine_->sync_parameters();
-    optimizer_ = std::make_unique<AdamW>(masters, std::vector<bool>(masters.size(), true), AdamWOptions{});
-    if (setup.trace) engine_->trace().enable();
+    optimizer_ = std::make_unique<AdamW>(host_ops(), master_weights, std::vector<bool>(master_weights.size(), true),
+                                         AdamWOptions{});
+    if (setup.trace) engine_->observers().add(trace_);
   }
 
   void train() {
     for (int step = 0; step < setup_.steps; ++step) train_step(step);
     const auto rank = static_cast<std::size_t>(world_.rank());
     outcome_.counts[rank] = engine_->counts();
-    outcome_.traces[rank] = engine_->trace().events_json(world_.rank());
+    outcome_.traces[rank] = trace_.events_json(world_.rank());
     if (world_.rank() == 0) outcome_.used_peer_memory = engine_->uses_peer_memory();
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
-      collect(outcome_.parameters[i], engine_->master(i), i);
+      collect(outcome_.parameters[i], engine_->master_weight(i), i);
       collect(outcome_.gradients[i], engine_->gradient(i), i);
     }
   }
@@ -132,6 +137,7 @@ class RigRank {
   Mesh mesh_;
   std::unique_ptr<TensorCollectives> shard_;
   std::unique_ptr<TensorCollectives> replicate_;
+  TraceRecorder trace_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AdamW> optimizer_;
 };

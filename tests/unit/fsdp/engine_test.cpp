@@ -88,7 +88,7 @@ TEST_SUITE("fsdp/engine") {
           CHECK(relative_error(at::tensor(got.norms), at::tensor(reference.norms)) < c.bound);
           setup.peer_memory = false;
           CHECK(same_outcome(train(setup), got));
-          setup.policy.cpu_offload = true;  // the host is the device here: only the masters stand apart
+          setup.policy.cpu_offload = true;  // the host is the device here: only the master weights stand apart
           CHECK(same_outcome(train(setup), got));
         }
       }

@@ -42,7 +42,7 @@ void for_rigs(const Body& body) {
         INFO(ranks, " ranks, peer memory ", peer, ", ", std::string(c10::toString(type)));
         run_thread_ranks(ranks, ranks, [&](ProcessGroup& group) {
           const auto collectives = make_host_collectives(group);
-          body(UnitContext{group, *collectives, at::kCPU, peer}, type);
+          body(UnitContext{group, *collectives, host_ops(), peer}, type);
         });
       }
     }
@@ -64,7 +64,7 @@ TEST_SUITE("fsdp/unit_params") {
           own.narrow(0, 0, range.num_rows)
               .copy_(full_values(p, round, type).narrow(0, range.first_row, range.num_rows));
         }
-        unit->publish();
+        unit->sync();
         for (int again = 0; again < 2; ++again) {  // a forward and a backward between two updates
           unit->unshard();
           unit->wait_for_unshard();
@@ -93,7 +93,7 @@ TEST_SUITE("fsdp/unit_grads") {
       std::shared_ptr<GradMemory> memory;
       const auto next = std::make_shared<std::size_t>(0);
       if (context.use_peer_memory) {
-        memory = std::make_shared<GradMemory>(context.shard_group,
+        memory = std::make_shared<GradMemory>(context.shard_group, context.ops,
                                               std::vector<std::size_t>(2, grad_slot_bytes(kLayouts, type, ranks)));
       }
       for (int u = 0; u < 3; ++u) {
@@ -118,7 +118,7 @@ TEST_SUITE("fsdp/unit_grads") {
           unit.begin();  // a layer and another of the same unit
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             if (!writes(rank, p)) continue;
-            unit.slots()[p].add(gradient_values(p, rank, key, type));
+            context.ops.accumulate(unit.slots()[p], gradient_values(p, rank, key, type));
           }
           unit.start_reduce(accumulate);
           if (u > 0) units[static_cast<std::size_t>(u) - 1]->finish_reduce();
@@ -153,7 +153,7 @@ TEST_SUITE("fsdp/unit_grads") {
     const auto before = host_memory_stats().current_bytes;
     const auto group = make_single_group();
     {
-      const GradMemory memory(*group, {10'000, 5});
+      const GradMemory memory(*group, host_ops(), {10'000, 5});
       CHECK(host_memory_stats().current_bytes >= before + 10'005);
     }
     CHECK(host_memory_stats().current_bytes == before);

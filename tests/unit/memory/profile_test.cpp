@@ -16,7 +16,7 @@ std::int64_t part(const fsdp::MemoryProfile& profile, MemoryCategory category) {
 /// Two steps of a forward that keeps 100 bytes and a backward that needs 300 for a phase.
 MemoryLog two_steps() {
   MemoryLog log;
-  log.moments = {"start", "forward", "backward", "forward", "backward"};
+  log.phases = {"start", "forward", "backward", "forward", "backward"};
   log.records.push_back({1000, 0, 0, MemoryCategory::parameters, false});
   int block = 1;
   for (const std::int32_t first : {1, 3}) {
@@ -45,7 +45,7 @@ TEST_SUITE("memory/profile") {
     CHECK(profile.steady_bytes == 1000);
   }
 
-  TEST_CASE("the timeline has the last step's moments, each with its own peak") {
+  TEST_CASE("the timeline has the last step's phases, each with its own peak") {
     const auto profile = fsdp::profile_memory(two_steps(), {1, 3});
 
     REQUIRE(profile.timeline.size() == 2);

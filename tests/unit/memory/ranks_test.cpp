@@ -40,13 +40,13 @@ std::vector<std::string> real_meshes(int ranks, int per_node, Sharding sharding,
 }  // namespace
 
 TEST_SUITE("memory/ranks") {
-  TEST_CASE("a simulated rank finds itself in the mesh in which it would be") {
+  TEST_CASE("a rank finds itself in the mesh in which it would be") {
     for (const auto sharding : {Sharding::full_shard, Sharding::no_shard, Sharding::hybrid_full_shard}) {
       for (const int group_size : {0, 2}) {
         const auto real = real_meshes(8, 4, sharding, group_size);
         for (int rank = 0; rank < 8; ++rank) {
           const auto make = [&](ProcessGroup& world) { fsdp::make_mesh(world, sharding, group_size); };
-          const auto world = fsdp::make_simulated_world({8, 4, rank}, make);
+          const auto world = fsdp::make_fake_world({8, 4, rank}, make);
           CHECK(describe(fsdp::make_mesh(*world, sharding, group_size)) == real[static_cast<std::size_t>(rank)]);
         }
       }
@@ -55,15 +55,15 @@ TEST_SUITE("memory/ranks") {
 
   TEST_CASE("nodes of unequal size are refused as they would be") {
     const auto make = [](ProcessGroup& world) { fsdp::make_mesh(world, Sharding::hybrid_full_shard, 0); };
-    const auto world = fsdp::make_simulated_world({6, 4, 1}, make);
+    const auto world = fsdp::make_fake_world({6, 4, 1}, make);
 
     CHECK_THROWS_AS(make(*world), fsdp::UsageError);
   }
 
   TEST_CASE("ranks on one node share memory, others do not") {
     const auto nothing = [](ProcessGroup&) {};
-    CHECK(fsdp::make_simulated_world({4, 4, 0}, nothing)->peer_memory(100, 4) != nullptr);
-    CHECK(fsdp::make_simulated_world({8, 4, 0}, nothing)->peer_memory(100, 4) == nullptr);
+    CHECK(fsdp::make_fake_world({4, 4, 0}, nothing)->peer_memory(100, 4) != nullptr);
+    CHECK(fsdp::make_fake_world({8, 4, 0}, nothing)->peer_memory(100, 4) == nullptr);
   }
 
   TEST_CASE("a lone rank's transfers put its own part where it belongs and zeros elsewhere") {
@@ -79,6 +79,6 @@ TEST_SUITE("memory/ranks") {
   }
 
   TEST_CASE("a rank outside of its job is refused") {
-    CHECK_THROWS_AS(fsdp::make_simulated_world({2, 1, 2}, [](ProcessGroup&) {}), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::make_fake_world({2, 1, 2}, [](ProcessGroup&) {}), fsdp::UsageError);
   }
 }

@@ -10,7 +10,7 @@ fsdp::MemoryTimeline timeline() {
   fsdp::MemoryTimeline timeline;
   timeline.title = "a step";
   timeline.layers = {"parameters", "activations"};
-  timeline.moments = {{"forward", {1e9, 1e9}}, {"backward", {1e9, 3e9}}};
+  timeline.phases = {{"forward", {1e9, 1e9}}, {"backward", {1e9, 3e9}}};
   timeline.limit_bytes = 8e9;
   timeline.limit_name = "the card";
   return timeline;
@@ -32,7 +32,7 @@ TEST_SUITE("memory/timeline") {
     fsdp::MemoryTimeline empty;
     CHECK(fsdp::memory_timeline_svg(empty).find("</svg>") != std::string::npos);
     auto wrong = timeline();
-    wrong.moments[0].bytes.pop_back();
+    wrong.phases[0].bytes.pop_back();
     CHECK_THROWS_AS(fsdp::memory_timeline_svg(wrong), std::invalid_argument);
   }
 }

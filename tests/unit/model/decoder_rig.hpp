@@ -7,12 +7,14 @@
 #include <limits>
 
 #include "lib/model/decoder.hpp"
+#include "lib/ops/ops.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 namespace fsdp::test {
 
 struct Model {
-  explicit Model(const ModelConfig& config) : decoder(make_decoder(config)) {
+  explicit Model(const ModelConfig& config, const Ops& with = host_ops())
+      : ops(with), decoder(make_decoder(config, with)) {
     for (const auto& spec : decoder.parameters) {
       auto sizes = spec.shape;
       const auto align = row_alignment(spec);
@@ -33,7 +35,9 @@ struct Model {
   LossSum loss(const MicroBatch& batch) const {
     at::Tensor x;
     for (const auto& layer : decoder.layers) x = layer->forward(of(layer->parameters()), batch, x, nullptr);
-    return decoder.loss->forward(of(decoder.loss->parameters()), batch, x);
+    auto sum = decoder.loss->forward(of(decoder.loss->parameters()), batch, x);
+    ops.fetch(sum);
+    return sum;
   }
 
   LossSum gradients(const MicroBatch& batch, double scale, std::vector<GradSlot>& slots) const {
@@ -50,16 +54,18 @@ struct Model {
       x = decoder.layers[s]->forward(of(decoder.layers[s]->parameters()), batch, x, &states[s]);
     }
     const auto& head = *decoder.loss;
-    const auto result =
+    auto result =
         decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), batch, x, scale, grad);
     for (std::size_t s = states.size(); s-- > 0;) {
       auto& layer = *decoder.layers[s];
       grad = layer.backward(of(layer.parameters()), grads_of(layer.parameters()), batch, grad, std::move(states[s]));
     }
-    for (auto& slot : slots) slot.finish();
+    for (auto& slot : slots) Ops::finish(slot);
+    ops.fetch(result);
     return result;
   }
 
+  const Ops& ops;
   Decoder decoder;
   std::vector<at::Tensor> parameters;
 };

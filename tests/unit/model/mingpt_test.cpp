@@ -84,7 +84,7 @@ TEST_SUITE("model/mingpt") {
     config.num_heads = 1;
     config.embed_size = 8;
     config.vocab_size = 50257;  // 541 rows of float32 logits fill a chunk
-    auto decoder = make_decoder(config);
+    auto decoder = make_decoder(config, host_ops());
     auto weight = at::zeros({50304, 8});
     weight.narrow(0, 0, 50257).normal_();
     const std::vector<at::Tensor> params{at::randn({8}), at::randn({8}), weight};

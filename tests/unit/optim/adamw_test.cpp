@@ -13,19 +13,19 @@ TEST_SUITE("optim/adamw") {
     at::manual_seed(1);
     const AdamWOptions options{0.9, 0.99, 1e-8, 0.1};
     const std::vector<bool> decay{true, false, true};
-    std::vector<at::Tensor> masters, want, first, second;
+    std::vector<at::Tensor> master_weights, want, first, second;
     for (const std::int64_t rows : {3, 1, 40}) {
-      masters.push_back(at::randn({rows, 7}));
-      want.push_back(masters.back().to(at::kDouble).clone());
+      master_weights.push_back(at::randn({rows, 7}));
+      want.push_back(master_weights.back().to(at::kDouble).clone());
       first.push_back(at::zeros_like(want.back()));
       second.push_back(at::zeros_like(want.back()));
     }
-    AdamW optimizer(masters, decay, options);
+    AdamW optimizer(host_ops(), master_weights, decay, options);
     for (int step = 1; step <= 10; ++step) {
       const double lr = 1e-2 / step, divisor = step % 3 == 0 ? 1.0 : 0.5 * step;
       std::vector<at::Tensor> gradients;
       for (std::size_t i = 0; i < 3; ++i) {
-        gradients.push_back(at::randn(masters[i].sizes()));
+        gradients.push_back(at::randn(master_weights[i].sizes()));
         const auto g = gradients[i].to(at::kDouble) / divisor;
         want[i].mul_(decay[i] ? 1 - lr * options.weight_decay : 1.0);
         first[i].mul_(0.9).add_(g, 0.1);
@@ -37,7 +37,7 @@ TEST_SUITE("optim/adamw") {
     }
     CHECK(optimizer.steps() == 10);
     for (std::size_t i = 0; i < 3; ++i) {
-      CHECK(relative_error(masters[i], want[i]) < 1e-6);  // ten float32 updates
+      CHECK(relative_error(master_weights[i], want[i]) < 1e-6);  // ten float32 updates
       CHECK(relative_error(optimizer.exp_avg(i), first[i]) < 1e-6);
       CHECK(relative_error(optimizer.exp_avg_sq(i), second[i]) < 1e-6);
     }
@@ -45,7 +45,7 @@ TEST_SUITE("optim/adamw") {
 
   TEST_CASE("step: padding of zeros stays zero, and nothing decays in an empty group") {
     const auto master = at::cat({at::ones({3, 2}), at::zeros({1, 2})});
-    AdamW optimizer({master}, {true}, {});
+    AdamW optimizer(host_ops(), {master}, {true}, {});
     for (int step = 0; step < 3; ++step) optimizer.step({at::cat({at::randn({3, 2}), at::zeros({1, 2})})}, 1e-2, 1.0);
     CHECK(master[3].count_nonzero().item<std::int64_t>() == 0);
     CHECK(optimizer.exp_avg_sq(0)[3].count_nonzero().item<std::int64_t>() == 0);
@@ -57,10 +57,10 @@ TEST_SUITE("optim/adamw") {
     std::vector<at::Tensor> gradients;
     for (int step = 0; step < 6; ++step) gradients.push_back(at::randn({5, 4}));
     const auto whole = start.clone();
-    AdamW one({whole}, {true}, {});
+    AdamW one(host_ops(), {whole}, {true}, {});
     for (int step = 0; step < 3; ++step) one.step({gradients[static_cast<std::size_t>(step)].clone()}, 1e-3, 1.0);
     const auto resumed = whole.clone();
-    AdamW two({resumed}, {true}, {});
+    AdamW two(host_ops(), {resumed}, {true}, {});
     two.exp_avg(0).copy_(one.exp_avg(0));
     two.exp_avg_sq(0).copy_(one.exp_avg_sq(0));
     two.set_steps(one.steps());

@@ -9,7 +9,7 @@
 #include "lib/dataset/token_file_writer.hpp"
 #include "tests/support/temp_files.hpp"
 
-using fsdp::DataLoader;
+using fsdp::TokenLoader;
 using fsdp::test::TempDir;
 
 namespace {
@@ -48,8 +48,8 @@ TEST_SUITE("train/data_loader") {
   TEST_CASE("rows: the target of an id is the id after it, and a shorter sequence takes the row's beginning") {
     const TempDir dir;
     const auto file = write_rows(dir, 4, {1, 2, 3, 4, 0, 5, 6, 7, 8, 0});
-    const DataLoader whole(file, {0, 100}, 50);
-    const DataLoader cut(file, {2, 100}, 50);
+    const TokenLoader whole(file, {0, 100}, 50);
+    const TokenLoader cut(file, {2, 100}, 50);
 
     const auto batch = whole.read({1, 0}, {}, at::kCPU);
     const auto short_batch = cut.read({1}, {}, at::kCPU);
@@ -67,7 +67,7 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("documents: padded on the right to the longest of the micro-batch, padding does not count") {
     const TempDir dir;
-    const DataLoader loader(write_documents(dir, {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100}, 50);
+    const TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100}, 50);
 
     const auto batch = loader.read({3, 0, 1}, {}, at::kCPU);
     const auto alone = loader.read({2}, {}, at::kCPU);
@@ -75,21 +75,21 @@ TEST_SUITE("train/data_loader") {
     CHECK(batch.length == 3);  // 4 ids of the longest
     CHECK(ids_of(batch.ids_N) == Ids{7, 8, 0, 1, 2, 3, 0, 0, 0});
     CHECK(ids_of(batch.targets_N) == Ids{8, 9, -1, 2, 3, 4, -1, -1, -1});
-    CHECK(fsdp::count_targets(batch) == 5);
-    CHECK(fsdp::count_targets(alone) == 0);
+    CHECK(batch.num_targets == 5);
+    CHECK(alone.num_targets == 0);
     CHECK(loader.ids_left_out(4) == 1);  // the fifth of the first
   }
 
   TEST_CASE("no rows make a micro-batch without rows") {
     const TempDir dir;
-    const DataLoader loader(write_documents(dir, {{1, 2}}), {}, 50);
+    const TokenLoader loader(write_documents(dir, {{1, 2}}), {}, 50);
     CHECK(loader.read({}, {}, at::kCPU).rows == 0);
   }
 
   TEST_CASE("an id that the model does not have is refused by file and row") {
     const TempDir dir;
     const auto file = write_documents(dir, {{1, 2}, {3, 49}});
-    const DataLoader loader(file, {0, 100}, 49);
+    const TokenLoader loader(file, {0, 100}, 49);
 
     CHECK_NOTHROW(loader.read({0}, {}, at::kCPU));
     std::string message;
@@ -104,13 +104,13 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("nothing to predict is refused") {
     const TempDir dir;
-    CHECK_THROWS_AS(DataLoader(write_documents(dir, {{1}, {}, {2}}), {0, 100}, 50), fsdp::FormatError);
-    CHECK_THROWS_AS(DataLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::UsageError);
-    CHECK_THROWS_AS(DataLoader(write_documents(dir, {{1, 2}}), {-1, 100}, 50), fsdp::UsageError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1}, {}, {2}}), {0, 100}, 50), fsdp::FormatError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::UsageError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {-1, 100}, 50), fsdp::UsageError);
   }
 
   TEST_CASE("random rows are the vocabulary's, and the same each time") {
-    const auto loader = DataLoader::random(5, 12, 50);
+    const auto loader = fsdp::RandomLoader(5, 12, 50);
 
     const auto batch = loader.read({4, 1}, {}, at::kCPU);
 

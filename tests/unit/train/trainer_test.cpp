@@ -89,11 +89,11 @@ TEST_SUITE("train/trainer") {
     const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
     fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
       SmallJobRank rank(world, job);
-      const auto before = rank.runtime.engine().master(0).clone();
+      const auto before = rank.runtime.engine().master_weight(0).clone();
       const auto report = rank.trainer->step(100, [&] { return world.rank() == 1; });
       CHECK(report.stopped);
       CHECK(rank.trainer->state().step == 0);
-      CHECK(fsdp::test::same_bits(rank.runtime.engine().master(0), before));
+      CHECK(fsdp::test::same_bits(rank.runtime.engine().master_weight(0), before));
     });
   }
 
@@ -103,15 +103,15 @@ TEST_SUITE("train/trainer") {
     fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
       SmallJobRank rank(world, job);
       auto& engine = rank.runtime.engine();
-      if (world.rank() == 1) engine.master(2).view({-1})[0] = std::numeric_limits<float>::quiet_NaN();
+      if (world.rank() == 1) engine.master_weight(2).view({-1})[0] = std::numeric_limits<float>::quiet_NaN();
       engine.sync_parameters();
-      const auto before = engine.master(0).clone();
+      const auto before = engine.master_weight(0).clone();
       const auto report = rank.step();
       CHECK(report.skipped);
       CHECK_FALSE(report.overflow);
       CHECK(rank.trainer->state().step == 1);
       CHECK(rank.trainer->state().optimizer_steps == 0);
-      CHECK(fsdp::test::same_bits(engine.master(0), before));
+      CHECK(fsdp::test::same_bits(engine.master_weight(0), before));
     });
   }
 

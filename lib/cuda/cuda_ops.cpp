@@ -1,0 +1,120 @@
+#include "lib/cuda/cuda_ops.hpp"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/empty_like.h>
+
+#include <array>
+#include <tuple>
+
+#include "lib/ops/aten_ops.hpp"
+#include "lib/ops/gpu_attention.hpp"
+#include "lib/ops/packed_heads.hpp"
+
+namespace fsdp {
+namespace {
+
+using namespace detail;
+
+/// What a fused kernel keeps: as ATen's forwards return it and its backwards take it.
+struct CudaAttentionState final : AttentionState {
+  at::Tensor logsumexp;
+  at::Tensor cum_seq_q, cum_seq_k;  ///< of ragged batches, which these are not: undefined
+  at::Tensor philox_seed, philox_offset;
+  std::int64_t max_q = 0, max_k = 0;
+};
+
+class CudaOps final : public AtenOps {
+ public:
+  CudaOps(at::Device device, const GpuAttentionTraits& traits) : AtenOps(device), traits_(traits) {}
+
+  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                       std::unique_ptr<AttentionState>* state) const override {
+    const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
+    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::attention(qkv_NC, s, state);
+    auto saved = std::make_unique<CudaAttentionState>();
+    auto out_ND = merge_heads(forward(kernel, qkv_NC, s, state != nullptr, *saved), s);
+    if (state != nullptr) *state = std::move(saved);
+    return out_ND;
+  }
+
+  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
+    const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
+    if (s.rows == 0 || kernel == GpuAttention::formula)
+      return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    auto grad_qkv = at::empty_like(qkv_NC);
+    const auto& saved = static_cast<const CudaAttentionState&>(*state);
+    const auto [gq, gk, gv] = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, saved);
+    part_of(grad_qkv, s, Part::q).copy_(gq);
+    part_of(grad_qkv, s, Part::k).copy_(gk);
+    part_of(grad_qkv, s, Part::v).copy_(gv);
+    return grad_qkv;
+  }
+
+ private:
+  /// [B, H, L, head_size]. Heads that share keys are the kernels' own business.
+  static at::Tensor forward(GpuAttention kernel, const at::Tensor& qkv_NC, const AttentionShape& s, bool keep,
+                            CudaAttentionState& saved) {
+    const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
+    if (kernel == GpuAttention::memory_efficient) {
+      auto [out, logsumexp, seed, offset] =
+          at::_scaled_dot_product_efficient_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true);
+      saved.logsumexp = logsumexp;
+      saved.philox_seed = seed;
+      saved.philox_offset = offset;
+      return out;
+    }
+    auto all = kernel == GpuAttention::cudnn
+                   ? at::_scaled_dot_product_cudnn_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true)
+                   : at::_scaled_dot_product_flash_attention(q, k, v, 0.0, /*is_causal=*/true);
+    saved.logsumexp = std::get<1>(all);
+    saved.cum_seq_q = std::get<2>(all);
+    saved.cum_seq_k = std::get<3>(all);
+    saved.max_q = std::get<4>(all).expect_int();
+    saved.max_k = std::get<5>(all).expect_int();
+    saved.philox_seed = std::get<6>(all);
+    saved.philox_offset = std::get<7>(all);
+    return std::get<0>(all);
+  }
+
+  static std::array<at::Tensor, 3> backward(GpuAttention kernel, const at::Tensor& grad_out_ND,
+                                            const at::Tensor& qkv_NC, const at::Tensor& out_ND, const AttentionShape& s,
+                                            const CudaAttentionState& saved) {
+    const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
+    const auto grad_out = heads_of(grad_out_ND, s), out = heads_of(out_ND, s);
+    if (kernel == GpuAttention::memory_efficient) {
+      auto [gq, gk, gv, gbias] = at::_scaled_dot_product_efficient_attention_backward(
+          grad_out, q, k, v, {}, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, 0.0,
+          {true, true, true, false}, /*is_causal=*/true);
+      return {gq, gk, gv};
+    }
+    const auto all = kernel == GpuAttention::cudnn
+                         ? at::_scaled_dot_product_cudnn_attention_backward(
+                               grad_out, q, k, v, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, {},
+                               saved.cum_seq_q, saved.cum_seq_k, saved.max_q, saved.max_k, 0.0, /*is_causal=*/true)
+                         : at::_scaled_dot_product_flash_attention_backward(
+                               grad_out, q, k, v, out, saved.logsumexp, saved.cum_seq_q, saved.cum_seq_k, saved.max_q,
+                               saved.max_k, 0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset);
+    return {std::get<0>(all), std::get<1>(all), std::get<2>(all)};
+  }
+
+  GpuAttentionTraits traits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability) {
+  constexpr long kCudnnWithAttention = 91500;  // sdp_utils.cpp, check_prefer_cudnn_attention
+  const auto& hooks = at::detail::getCUDAHooks();
+  const GpuAttentionTraits traits{compute_capability,
+                                  hooks.compiledWithCuDNN() && hooks.versionCuDNN() > kCudnnWithAttention};
+  return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits);
+}
+
+}  // namespace fsdp

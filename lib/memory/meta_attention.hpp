@@ -1,0 +1,23 @@
+#pragma once
+// What attention allocates inside ATen, by shape: forward and backward on meta tensors that a MemoryRecorder writes
+// down.
+#include <ATen/core/Tensor.h>
+
+#include "lib/memory/gpus.hpp"
+#include "lib/ops/gpu_attention.hpp"
+#include "lib/ops/op_types.hpp"
+
+namespace fsdp {
+
+/// By a GPU's fused kernels. \pre kernel is not the formula: plain operators run on meta tensors as they are
+at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
+                                  const AttentionShape& shape, bool keep, at::Tensor& logsumexp);
+at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
+                                           const AttentionShape& shape);
+
+/// Of long rows on the CPU, by ATen's flash kernel.
+at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, int threads,
+                              at::Tensor& logsumexp);
+at::Tensor allocate_cpu_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape, int threads);
+
+}  // namespace fsdp

@@ -1,0 +1,185 @@
+// What ATen's operators allocate on a GPU, by shape alone, where they have no meta kernel or where the device's kernel
+// needs room of its own. All others run on meta tensors as they are.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <iterator>
+
+#include "lib/memory/meta_attention.hpp"
+#include "lib/memory/meta_ops.hpp"
+#include "lib/ops/aten_ops.hpp"
+#include "lib/tensor/memory_scope.hpp"
+
+namespace fsdp {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t last_power_of_two(std::int64_t n) {
+  return std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(n)) - 1);
+}
+
+struct ReductionRoom {
+  std::int64_t bytes = 0;
+  std::int64_t semaphore_bytes = 0;
+};
+
+/// What a sum over the rows of a matrix [rows, columns] takes when its rows are dealt out to several thread blocks:
+/// setReduceConfig() and ReduceConfig of aten/src/ATen/native/cuda/Reduce.cuh, PyTorch 2.11, for sums in float32 where
+/// the columns lie one after the other.
+ReductionRoom column_sum_room(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
+  if (rows < 1 || columns < 1) return {};
+  constexpr std::int64_t kMaxThreads = 512, kWarp = 32, kMinValues = 16, kMaxValues = 256;
+  const std::int64_t vector = columns % 4 == 0 ? 4 : (columns % 2 == 0 ? 2 : 1);
+  const auto threads = kMaxThreads / vector;
+  const auto wide = last_power_of_two(std::min(columns / vector, threads));
+  const auto high = last_power_of_two(std::min(rows, threads));
+  const auto block_height = std::min(high, threads / std::min(wide, kWarp));
+  const auto block_width = std::min(wide, threads / block_height);
+  if (rows < std::min(block_height * kMinValues, kMaxValues)) return {};  // not even split across warps
+  const auto values = ceil_div(rows, block_height);                       // per thread
+  const auto grid = ceil_div(columns / vector, block_width);
+  const auto capability = gpu.compute_capability;
+  const std::int64_t threads_at_once = capability == 75                                            ? 1024
+                                       : (capability > 80 && capability < 90) || capability >= 120 ? 1536
+                                                                                                   : 2048;
+  const auto blocks_at_once = gpu.multiprocessors * (threads_at_once / (block_width * block_height));
+  if (values < kMaxValues || grid > blocks_at_once) return {};
+  const auto blocks =
+      std::max(std::min(ceil_div(blocks_at_once, grid), ceil_div(values, kMinValues)), ceil_div(values, kMaxValues));
+  if (blocks <= 1) return {};
+  constexpr std::int64_t kSum_bytes = 4;
+  return {kSum_bytes * columns * blocks * block_width * vector, 4 * grid};
+}
+
+struct MetaAttentionState final : AttentionState {
+  at::Tensor logsumexp;
+  at::Tensor random_state, unused;  ///< of flash attention
+};
+
+class MetaCudaOps final : public AtenOps {
+ public:
+  MetaCudaOps(std::shared_ptr<MemoryTape> tape, GpuSpec gpu)
+      : AtenOps(at::kMeta), place_(std::move(tape)), gpu_(std::move(gpu)) {}
+
+  at::Device host() const override { return at::kMeta; }
+  bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
+  at::Tensor to_device(const at::Tensor& x) const override { return is_on_host(x) ? at::empty_like(x) : x; }
+  at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
+    return place_.tensor_at(data, sizes, dtype);
+  }
+  void count_window(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
+  void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override { place_.repeat(n, body); }
+  void adamw(const AdamWUpdate& update) const override { place_.adamw(update); }
+  double sum_squares(std::span<const GradPart> parts) const override {
+    std::vector<GradPart> on_device;
+    std::copy_if(parts.begin(), parts.end(), std::back_inserter(on_device),
+                 [&](const GradPart& part) { return !is_on_host(part.grad); });
+    return AtenOps::sum_squares(on_device);
+  }
+  void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {
+  }
+
+  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                       std::unique_ptr<AttentionState>* state) const override {
+    const auto kernel = choose(qkv_NC, s);
+    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::attention(qkv_NC, s, state);
+    auto saved = std::make_unique<MetaAttentionState>();
+    auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->logsumexp);
+    if (kernel == GpuAttention::flash) {
+      const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
+      saved->random_state = at::empty({16}, bytes);
+      saved->unused = at::empty({8}, bytes);
+    }
+    if (state != nullptr) *state = std::move(saved);
+    return out_ND;
+  }
+  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
+    const auto kernel = choose(qkv_NC, s);
+    if (s.rows == 0 || kernel == GpuAttention::formula)
+      return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s);
+  }
+
+ protected:
+  void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
+  std::vector<double> read(const at::Tensor& values) const override {
+    return std::vector<double>(static_cast<std::size_t>(values.numel()));
+  }
+  /// PyTorch allocates cuBLAS's workspace at the first product and keeps it.
+  void product(at::Tensor&, const at::Tensor&, const at::Tensor&, bool) const override {
+    if (blas_workspace_.defined()) return;
+    constexpr std::int64_t kKiB = 1024;
+    // CUDABlas.cpp, parseChosenWorkspaceSize(), PyTorch 2.11.
+    const std::int64_t bytes = gpu_.compute_capability >= 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
+    const MemoryScope scope(MemoryCategory::workspace);
+    blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
+  }
+  at::Tensor column_sums(const at::Tensor& x_ND) const override {
+    auto out = at::empty({x_ND.size(1)}, x_ND.options().dtype(at::kFloat));
+    if (const auto room = column_sum_room(gpu_, x_ND.size(0), x_ND.size(1)); room.bytes > 0) {
+      const MemoryScope scope(MemoryCategory::workspace);
+      const auto bytes = x_ND.options().dtype(at::kByte);
+      const auto partial_sums = at::empty({room.bytes}, bytes);
+      const auto semaphores = at::empty({room.semaphore_bytes}, bytes);
+    }
+    return out;
+  }
+  at::Tensor row_positions(std::int64_t n, const RopePlace&) const override {
+    const auto options = at::TensorOptions(at::kLong).device(at::kMeta);
+    const auto range = at::empty({n}, options);  // ATen's own grows its meta tensor beside the allocator
+    return at::empty({n}, options);
+  }
+  at::Tensor select_rows(const at::Tensor& from_PD, const at::Tensor& rows_N) const override {
+    return at::empty({rows_N.size(0), from_PD.size(1)}, from_PD.options());
+  }
+  at::Tensor log_softmax(const at::Tensor& logits_NV) const override {
+    // Half is read as it is, bfloat16 is widened first; the kernel reads rows that lie one after the other.
+    if (logits_NV.scalar_type() == at::kBFloat16)
+      return log_softmax(at::empty(logits_NV.sizes(), logits_NV.options().dtype(at::kFloat)));
+    auto out = at::empty(logits_NV.sizes(), logits_NV.options().dtype(at::kFloat));
+    if (!logits_NV.is_contiguous()) const auto packed = at::empty(logits_NV.sizes(), logits_NV.options());
+    return out;
+  }
+  at::Tensor layer_norm(const at::Tensor& x_ND, const at::Tensor&, const at::Tensor&,
+                        NormResult& stats) const override {
+    auto out_ND = at::empty_like(x_ND);
+    stats.mean_N = at::empty({x_ND.size(0)}, x_ND.options().dtype(at::kFloat));
+    stats.rstd_N = at::empty_like(stats.mean_N);
+    return out_ND;
+  }
+  std::array<at::Tensor, 3> layer_norm_grads(const NormBackward& norm) const override {
+    const auto dim = norm.x_ND.size(1);
+    auto dx = at::empty_like(norm.x_ND);
+    return {dx, at::empty({dim}, norm.x_ND.options()), at::empty({dim}, norm.x_ND.options())};
+  }
+  at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double, at::ScalarType dtype) const override {
+    const auto options = at::TensorOptions(at::kMeta);
+    auto on_device = at::empty({keys_N.size(0), columns}, options.dtype(dtype));
+    const MemoryScope scope(MemoryCategory::activations, true);
+    const auto mask = at::empty(on_device.sizes(), options.dtype(at::kFloat));
+    if (dtype != at::kFloat) const auto narrowed = at::empty_like(on_device);
+    return on_device;
+  }
+
+ private:
+  GpuAttention choose(const at::Tensor& qkv_NC, const AttentionShape& s) const {
+    return choose_gpu_attention({gpu_.compute_capability, true}, s, qkv_NC.scalar_type());
+  }
+
+  detail::MetaPlace place_;
+  GpuSpec gpu_;
+  mutable at::Tensor blas_workspace_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, const GpuSpec& gpu) {
+  return std::make_unique<MetaCudaOps>(std::move(tape), gpu);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,23 @@
+#include "lib/memory/meta_loader.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include "lib/tensor/memory_scope.hpp"
+
+namespace fsdp {
+
+MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                            at::Device device) const {
+  const MemoryScope scope(MemoryCategory::batch);
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.length = tokens_;
+  batch.num_targets = batch.rows * tokens_;
+  const auto options = at::TensorOptions(at::kInt).device(device);
+  batch.ids_N = at::empty({batch.num_targets}, options);
+  batch.targets_N = at::empty({batch.num_targets}, options);
+  set_sample_keys(batch, sample_keys);
+  return batch;
+}
+
+}  // namespace fsdp

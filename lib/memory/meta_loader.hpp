@@ -1,0 +1,20 @@
+#pragma once
+// Batches without data.
+#include "lib/train/data_loader.hpp"
+
+namespace fsdp {
+
+/// `num_rows` rows of `tokens` inputs and targets, meta tensors.
+class MetaLoader final : public DataLoader {
+ public:
+  MetaLoader(std::int64_t num_rows, std::int64_t tokens) : num_rows_(num_rows), tokens_(tokens) {}
+  std::int64_t num_rows() const override { return num_rows_; }
+  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
+                  at::Device device) const override;
+
+ private:
+  std::int64_t num_rows_;
+  std::int64_t tokens_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,34 @@
+#pragma once
+// Operations that allocate what the real ones allocate, on meta tensors that a MemoryRecorder writes down, and compute
+// nothing. Loops whose passes are all alike run a few of them: a batch that could never be run may have millions.
+#include <memory>
+
+#include "lib/memory/gpus.hpp"
+#include "lib/memory/memory_recorder.hpp"
+#include "lib/ops/ops.hpp"
+
+namespace fsdp {
+
+/// \param threads  of a rank: libraries take room for each
+std::unique_ptr<Ops> make_meta_cpu_ops(std::shared_ptr<MemoryTape> tape, int threads);
+std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, const GpuSpec& gpu);
+
+namespace detail {
+
+/// What both have in common.
+class MetaPlace {
+ public:
+  explicit MetaPlace(std::shared_ptr<MemoryTape> tape) : tape_(std::move(tape)) {}
+  MemoryTape& tape() const { return *tape_; }
+  static at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype);
+  /// The first few, and the last.
+  static void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body);
+  /// It updates in place; only its scalars take room.
+  static void adamw(const AdamWUpdate& update);
+
+ private:
+  std::shared_ptr<MemoryTape> tape_;
+};
+
+}  // namespace detail
+}  // namespace fsdp

@@ -1,0 +1,135 @@
+#include "lib/ops/cpu_ops.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "lib/ops/gemm.hpp"
+#include "lib/ops/row_loops.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+const Ops& host_ops() {
+  static const CpuOps ops;
+  return ops;
+}
+
+void CpuOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const {
+  host_product(out, a, b, add);
+}
+
+void CpuOps::add_converted(at::Tensor& to, const at::Tensor& from) const {
+  if (to.scalar_type() != at::kFloat || from.element_size() != 2) {
+    to.add_(from);
+    return;
+  }
+  // ATen would first make a float32 copy of `from`, as large as the parameter.
+  launch(to.numel(), 32768, [&](std::int64_t begin, std::int64_t end) {
+    kernels::table().upcast_add(type_of(from), to.data_ptr<float>(), from.const_data_ptr(), begin, end);
+  });
+}
+
+double CpuOps::sum_squares(std::span<const GradPart> parts) const {
+  double total = 0;
+  for (const auto& [grad, n] : parts) {
+    // Fixed pieces, so that the sum does not depend on the number of threads.
+    constexpr std::int64_t kPiece = 1 << 16;
+    std::vector<double> sums(static_cast<std::size_t>((n + kPiece - 1) / kPiece));
+    const auto* data = grad.const_data_ptr<float>();
+    launch(static_cast<std::int64_t>(sums.size()), 4, [&, end_of_data = n](std::int64_t b, std::int64_t e) {
+      for (std::int64_t i = b; i < e; ++i) {
+        sums[static_cast<std::size_t>(i)] =
+            kernels::table().sum_squares(data, i * kPiece, std::min(end_of_data, (i + 1) * kPiece));
+      }
+    });
+    for (const double sum : sums) total += sum;
+  }
+  return total;
+}
+
+void CpuOps::sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
+                         at::ScalarType dtype, bool accumulate) const {
+  auto* to = out.data_ptr<float>();
+  launch(n, 65536, [&](std::int64_t b, std::int64_t e) {
+    kernels::table().sum_sources(kernel_type(dtype), to, sources.data(), static_cast<int>(sources.size()), accumulate,
+                                 b, e);
+  });
+}
+
+at::Tensor CpuOps::embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                         RopePlace place) const {
+  const auto n = ids_N.size(0);
+  const auto dim = token_VD.size(1);
+  auto out_ND = at::empty({n, dim}, token_VD.options());
+  const kernels::EmbedArgs args{out_ND.data_ptr(),
+                                token_VD.const_data_ptr(),
+                                data_or_null(position_PD),
+                                ids_N.const_data_ptr<std::int32_t>(),
+                                place.row_length,
+                                place.first_position,
+                                dim};
+  launch(n, row_grain(dim), [&](auto b, auto e) { kernels::table().embed(type_of(token_VD), args, b, e); });
+  return out_ND;
+}
+
+/// Rows are added one after the other: several tokens share an id, and the sum is the same in every run.
+void CpuOps::embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                            const at::Tensor& ids_N, std::int64_t row_length) const {
+  const auto dim = grad_ND.size(1);
+  const auto* ids = ids_N.const_data_ptr<std::int32_t>();
+  // Kernels add into float32 or into the type they read.
+  const auto wire = grad_token_VD.scalar_type();
+  const auto values_ND = wire == at::kFloat ? grad_ND : grad_ND.to(wire);
+  const auto type = type_of(values_ND);
+  const auto add_row = [&](at::Tensor& to, std::int64_t row, std::int64_t from) {
+    auto* target = static_cast<std::byte*>(to.data_ptr()) + row * dim * to.element_size();
+    const auto* source =
+        static_cast<const std::byte*>(values_ND.const_data_ptr()) + from * dim * values_ND.element_size();
+    if (to.scalar_type() == at::kFloat) {
+      kernels::table().upcast_add(type, reinterpret_cast<float*>(target), source, 0, dim);
+    } else {
+      kernels::table().add_bias(type, target, source, nullptr, dim, 0, 1);
+    }
+  };
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    for (std::int64_t t = 0; t < ids_N.size(0); ++t) {
+      add_row(grad_token_VD, ids[t], t);
+      if (grad_position_PD != nullptr) add_row(*grad_position_PD, t % row_length, t);
+    }
+  });
+}
+
+void CpuOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const {
+  const auto dim = x_ND.size(1);
+  const kernels::DropoutArgs args{x_ND.data_ptr(),
+                                  reinterpret_cast<const std::uint64_t*>(keys_N.const_data_ptr<std::int64_t>()),
+                                  static_cast<float>(probability), dim};
+  launch(x_ND.size(0), row_grain(dim), [&](auto b, auto e) { kernels::table().dropout(type_of(x_ND), args, b, e); });
+}
+
+void CpuOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+                           double grad_scale) const {
+  const auto n = logits_NV.size(0);
+  const kernels::CrossEntropyArgs args{logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab,
+                                       logits_NV.size(1),    static_cast<float>(grad_scale),           grad_scale != 0};
+  const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
+  std::vector<kernels::LossSum> sums(static_cast<std::size_t>(chunks));
+  launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t c = first; c < last; ++c) {
+      sums[static_cast<std::size_t>(c)] =
+          kernels::table().cross_entropy(type_of(logits_NV), args, n * c / chunks, n * (c + 1) / chunks);
+    }
+  });
+  LossSum all;
+  for (const auto& part : sums) {
+    all.loss_sum += part.loss;
+    all.tokens += part.tokens;
+  }
+  sum += all;
+}
+
+}  // namespace fsdp

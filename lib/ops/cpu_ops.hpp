@@ -1,0 +1,61 @@
+#pragma once
+// Operations on tensors of the host by the kernels of lib/kernels, products by MKL or oneDNN.
+#include "lib/ops/ops.hpp"
+
+namespace fsdp {
+
+/// Rows of at most this many tokens use batched matrix products for attention (3 % faster in float32, 7-13 % in bf16
+/// than flash attention at 255 tokens); longer ones use ATen's flash kernel, which never holds L x L scores.
+inline constexpr std::int64_t kShortRow = 512;
+
+class CpuOps : public Ops {
+ public:
+  at::Device device() const override { return at::kCPU; }
+  bool on_host() const override { return true; }
+  double sum_squares(std::span<const GradPart> parts) const override;
+  void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
+                   bool accumulate) const override;
+  at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                   RopePlace place) const override;
+  void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                      const at::Tensor& ids_N, std::int64_t row_length) const override;
+  NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                            const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
+  NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                          const at::Tensor& gamma_D, double eps) const override;
+  at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                                 const NormAgain* again = nullptr) const override;
+  at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                               const NormAgain* again = nullptr) const override;
+  at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override;
+  void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+                          at::Tensor* again_NF = nullptr) const override;
+  at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
+  void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
+  void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
+  void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const override;
+  void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
+  void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+            const RopePlace& place, bool inverse) const override;
+  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                       std::unique_ptr<AttentionState>* state) const override;
+  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
+  void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+                     double grad_scale) const override;
+
+ protected:
+  void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
+  void add_converted(at::Tensor& to, const at::Tensor& from) const override;
+  /// ATen's flash kernel. \param logsumexp  receives what the backward needs
+  virtual at::Tensor flash(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& logsumexp) const;
+  virtual at::Tensor flash_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& shape, const at::Tensor& logsumexp) const;
+
+ private:
+  at::Tensor short_rows(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& probs_BHLL) const;
+  at::Tensor short_rows_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& shape,
+                                 const at::Tensor& probs_BHLL) const;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,196 @@
+// Passes over rows: norms, activations, biases, rotary positions.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <array>
+
+#include "lib/ops/cpu_ops.hpp"
+#include "lib/ops/row_loops.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+namespace {
+
+float* floats_or_null(at::Tensor* x) { return x == nullptr ? nullptr : x->data_ptr<float>(); }
+
+}  // namespace
+
+NormResult CpuOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                                  const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const {
+  const auto n = x_ND.size(0), dim = x_ND.size(1);
+  NormResult result;
+  result.eps = eps;
+  result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
+  result.out_ND = at::empty_like(x_ND);
+  result.mean_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+  result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+  const kernels::NormArgs args{result.sum_ND.data_ptr(),
+                               result.out_ND.data_ptr(),
+                               result.mean_N.data_ptr<float>(),
+                               result.rstd_N.data_ptr<float>(),
+                               x_ND.const_data_ptr(),
+                               data_or_null(y_ND),
+                               data_or_null(y_bias_D),
+                               gamma_D.const_data_ptr(),
+                               beta_D.const_data_ptr(),
+                               eps,
+                               dim};
+  launch(n, row_grain(dim), [&](auto b, auto e) { kernels::table().layer_norm(type_of(x_ND), args, b, e); });
+  return result;
+}
+
+NormResult CpuOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                                const at::Tensor& gamma_D, double eps) const {
+  const auto n = x_ND.size(0), dim = x_ND.size(1);
+  NormResult result;
+  result.eps = eps;
+  result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
+  result.out_ND = at::empty_like(x_ND);
+  result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+  const kernels::RmsNormArgs args{result.sum_ND.data_ptr(),
+                                  result.out_ND.data_ptr(),
+                                  result.rstd_N.data_ptr<float>(),
+                                  x_ND.const_data_ptr(),
+                                  data_or_null(y_ND),
+                                  data_or_null(y_bias_D),
+                                  gamma_D.const_data_ptr(),
+                                  eps,
+                                  dim};
+  launch(n, row_grain(dim), [&](auto b, auto e) { kernels::table().rms_norm(type_of(x_ND), args, b, e); });
+  return result;
+}
+
+at::Tensor CpuOps::layer_norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const {
+  const auto& x_ND = norm.x_ND;
+  const auto dim = x_ND.size(1);
+  auto out_ND = at::empty_like(x_ND);
+  kernels::NormBackwardArgs args{out_ND.data_ptr(),
+                                 norm.grad_ND.const_data_ptr(),
+                                 data_or_null(norm.residual_ND),
+                                 x_ND.const_data_ptr(),
+                                 norm.saved.mean_N.const_data_ptr<float>(),
+                                 norm.saved.rstd_N.const_data_ptr<float>(),
+                                 norm.gamma_D.const_data_ptr(),
+                                 nullptr,
+                                 nullptr,
+                                 nullptr,
+                                 dim,
+                                 nullptr,
+                                 nullptr};
+  if (again != nullptr) {
+    again->out_ND = at::empty_like(x_ND);
+    args.recomputed_TD = again->out_ND.data_ptr();
+    args.beta_D = again->beta_D.const_data_ptr();
+  }
+  const std::array<float*, 3> columns{grads.gamma_D.data_ptr<float>(), floats_or_null(grads.beta_D),
+                                      floats_or_null(grads.y_bias_D)};
+  launch_with_columns([this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, x_ND.size(0), columns,
+                      dim,
+                      [&](std::int64_t b, std::int64_t e, const std::array<float*, 3>& mine) {
+                        auto part = args;
+                        part.grad_gamma_D = mine[0];
+                        part.grad_beta_D = mine[1];
+                        part.sum_grad_x_D = mine[2];
+                        kernels::table().layer_norm_backward(type_of(x_ND), part, b, e);
+                      });
+  return out_ND;
+}
+
+at::Tensor CpuOps::rms_norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const {
+  const auto& x_ND = norm.x_ND;
+  const auto dim = x_ND.size(1);
+  auto out_ND = at::empty_like(x_ND);
+  if (again != nullptr) again->out_ND = at::empty_like(x_ND);
+  const std::array<float*, 2> columns{grads.gamma_D.data_ptr<float>(), floats_or_null(grads.y_bias_D)};
+  launch_with_columns([this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, x_ND.size(0), columns,
+                      dim,
+                      [&](std::int64_t b, std::int64_t e, const std::array<float*, 2>& mine) {
+                        const kernels::RmsNormBackwardArgs args{out_ND.data_ptr(),
+                                                                norm.grad_ND.const_data_ptr(),
+                                                                data_or_null(norm.residual_ND),
+                                                                x_ND.const_data_ptr(),
+                                                                norm.saved.rstd_N.const_data_ptr<float>(),
+                                                                norm.gamma_D.const_data_ptr(),
+                                                                mine[0],
+                                                                mine[1],
+                                                                again == nullptr ? nullptr : again->out_ND.data_ptr(),
+                                                                dim};
+                        kernels::table().rms_norm_backward(type_of(x_ND), args, b, e);
+                      });
+  return out_ND;
+}
+
+at::Tensor CpuOps::bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const {
+  auto out_NF = at::empty_like(pre_NF);
+  const auto dim = pre_NF.size(1);
+  const kernels::GeluArgs args{pre_NF.data_ptr(), out_NF.data_ptr(), data_or_null(bias_F), dim};
+  launch(pre_NF.size(0), row_grain(dim),
+         [&](auto b, auto e) { kernels::table().bias_gelu(type_of(pre_NF), args, b, e); });
+  return out_NF;
+}
+
+void CpuOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+                                at::Tensor* again_NF) const {
+  const auto dim = pre_NF.size(1);
+  if (again_NF != nullptr) *again_NF = at::empty_like(pre_NF);
+  const std::array<float*, 1> columns{grad_bias_F.data_ptr<float>()};
+  launch_with_columns(
+      [this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, pre_NF.size(0), columns, dim,
+      [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
+        const kernels::GeluBackwardArgs args{grad_NF.data_ptr(), again_NF == nullptr ? nullptr : again_NF->data_ptr(),
+                                             pre_NF.const_data_ptr(), mine[0], dim};
+        kernels::table().bias_gelu_backward(type_of(pre_NF), args, b, e);
+      });
+}
+
+at::Tensor CpuOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
+  auto out_NF = at::empty_like(gate_NF);
+  const auto dim = gate_NF.size(1);
+  const kernels::SwigluArgs args{out_NF.data_ptr(), gate_NF.const_data_ptr(), up_NF.const_data_ptr(), dim};
+  launch(gate_NF.size(0), row_grain(dim),
+         [&](auto b, auto e) { kernels::table().swiglu(type_of(gate_NF), args, b, e); });
+  return out_NF;
+}
+
+void CpuOps::swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
+  const auto dim = gate_NF.size(1);
+  const kernels::SwigluBackwardArgs args{grad_NF.data_ptr(), gate_NF.data_ptr(), up_NF.data_ptr(), dim};
+  launch(gate_NF.size(0), row_grain(dim),
+         [&](auto b, auto e) { kernels::table().swiglu_backward(type_of(gate_NF), args, b, e); });
+}
+
+void CpuOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const {
+  const auto dim = x_ND.size(1);
+  launch(x_ND.size(0), row_grain(dim), [&](auto b, auto e) {
+    kernels::table().add_bias(type_of(x_ND), x_ND.data_ptr(), data_or_null(y_ND), data_or_null(bias_D), dim, b, e);
+  });
+}
+
+void CpuOps::add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const {
+  const auto dim = x_ND.size(1);
+  const std::array<float*, 1> columns{sum_D.data_ptr<float>()};
+  launch_with_columns([this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, x_ND.size(0), columns,
+                      dim,
+                      [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
+                        kernels::table().column_sum(type_of(x_ND), x_ND.const_data_ptr(), mine[0], dim, b, e);
+                      });
+}
+
+void CpuOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+                  const RopePlace& place, bool inverse) const {
+  const kernels::RopeArgs args{x_NC.data_ptr(),
+                               x_NC.stride(0),
+                               heads,
+                               head_size,
+                               table.cos_PH.const_data_ptr<float>(),
+                               table.sin_PH.const_data_ptr<float>(),
+                               place.row_length,
+                               place.first_position,
+                               inverse};
+  launch(x_NC.size(0), row_grain(heads * head_size),
+         [&](auto b, auto e) { kernels::table().rope(type_of(x_NC), args, b, e); });
+}
+
+}  // namespace fsdp

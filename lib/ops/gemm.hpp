@@ -1,0 +1,29 @@
+#pragma once
+// Matrix products on the host through the fastest float32 code that LibTorch carries for this processor.
+//
+// ATen multiplies float32 with MKL, which uses AVX2 at most on processors that Intel did not make; oneDNN, also inside
+// LibTorch, uses AVX-512 wherever there is one: 2.0 to 2.4 times as fast on AMD's Zen 5. Every other dtype goes through
+// ATen, whose own choice is right. The choice is made once from the processor, never by timing, so that a run gives the
+// same bits each time. FSDP_FLOAT32_GEMM=aten|onednn overrides it.
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+namespace fsdp {
+
+/// out (+)= a @ b. 2-D [m, k] @ [k, n] or 3-D [batch, m, k] @ [batch, k, n], which is not added; any strides; `out` has
+/// its final shape.
+void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
+
+/// What multiplies float32: "onednn" or "aten".
+std::string_view float32_gemm_name();
+
+/// Whether host_product() gives these to oneDNN itself.
+bool goes_to_onednn(const at::Tensor& a, const at::Tensor& b);
+
+/// oneDNN's entry, out = alpha * a @ b + beta * out.
+using OnednnProduct = void(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, float beta, float alpha);
+/// Null where this LibTorch does not show it.
+OnednnProduct* onednn_product();
+
+}  // namespace fsdp

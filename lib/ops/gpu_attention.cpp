@@ -1,0 +1,31 @@
+#include "lib/ops/gpu_attention.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What CUTLASS's products ask of a head's size: sdp_utils.cpp, minimum_gemm_alignment.
+std::int64_t head_alignment(int compute_capability, bool narrow) {
+  return narrow ? 8 : (compute_capability >= 80 ? 4 : 1);
+}
+
+}  // namespace
+
+bool is_small_generation(int capability) { return (capability > 80 && capability < 90) || capability >= 120; }
+
+GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
+  if (s.dropout > 0) return GpuAttention::formula;  // ours, with a mask made on the host
+  const bool narrow = c10::elementSize(dtype) == 2;
+  const int capability = gpu.compute_capability;
+  const bool even_heads = s.head_size % 8 == 0;
+  // Hopper and the data-center Blackwells: check_prefer_cudnn_attention.
+  const bool prefers_cudnn = gpu.has_cudnn && capability >= 90 && capability < 110;
+  if (narrow && prefers_cudnn && s.head_size <= 128 && even_heads && s.length % 64 == 0) return GpuAttention::cudnn;
+  const bool backward_missing = is_small_generation(capability) && s.head_size > 192 && s.head_size <= 224;
+  if (narrow && capability >= 80 && s.head_size <= 256 && even_heads && !backward_missing) return GpuAttention::flash;
+  if (s.group() > 1 || s.head_size % head_alignment(capability, narrow) != 0) return GpuAttention::formula;
+  // Without bfloat16 below 8.0.
+  if (dtype == at::kBFloat16 && capability < 80) return GpuAttention::formula;
+  return GpuAttention::memory_efficient;
+}
+
+}  // namespace fsdp

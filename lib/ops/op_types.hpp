@@ -1,0 +1,80 @@
+#pragma once
+// What operations take and give. Shape legend: N tokens, D embedding size, F feed-forward width, V padded vocabulary,
+// B sequences, L tokens of a sequence, H heads.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace fsdp {
+
+struct NormResult {
+  at::Tensor sum_ND;  ///< x + y + bias; x itself when there is no y
+  at::Tensor out_ND;
+  at::Tensor mean_N;  ///< float32; RMSNorm has none
+  at::Tensor rstd_N;  ///< float32
+  double eps = 0;
+};
+
+/// What the backward of a norm starts from.
+struct NormBackward {
+  const at::Tensor& grad_ND;      ///< of its output
+  const at::Tensor& residual_ND;  ///< gradient that flows past the norm, added to the result; may be undefined
+  const at::Tensor& x_ND;         ///< its input
+  const NormResult& saved;
+  const at::Tensor& gamma_D;
+};
+
+struct NormGrads {
+  at::Tensor& gamma_D;   ///< float32, added to
+  at::Tensor* beta_D;    ///< float32, added to; null for RMSNorm
+  at::Tensor* y_bias_D;  ///< float32, added to: column sums of the result; may be null
+};
+
+/// What a norm's backward can compute once more in the same pass, so that it need not be kept since the forward.
+struct NormAgain {
+  at::Tensor beta_D;   ///< undefined for RMSNorm
+  at::Tensor& out_ND;  ///< receives the norm's output
+};
+
+/// Cosines and sines of the rotary embedding, float32 [positions, head_size / 2].
+struct RopeTable {
+  at::Tensor cos_PH;
+  at::Tensor sin_PH;
+};
+
+/// Where the tokens of x sit: row t at first_position + t % row_length.
+struct RopePlace {
+  std::int64_t row_length;
+  std::int64_t first_position;
+};
+
+/// Which elements a dropout takes: a mask depends on sample, place in the model and element, on nothing else.
+struct DropoutPlace {
+  at::Tensor sample_keys_B;  ///< int64, on the host; undefined: no dropout
+  std::uint64_t place = 0;   ///< spread over all bits: keys close to each other would give shifted copies of a mask
+};
+
+struct AttentionShape {
+  std::int64_t rows;    ///< B: sequences in the micro-batch
+  std::int64_t length;  ///< L: tokens per sequence
+  std::int64_t heads;   ///< H: of queries
+  std::int64_t head_size;
+  /// Heads of keys and values, each shared by heads / kv_heads heads of queries (Ainslie et al., arXiv:2305.13245);
+  /// 0: heads.
+  std::int64_t kv_heads = 0;
+  double dropout = 0;  ///< on the probabilities
+  DropoutPlace dropout_place = {};
+
+  std::int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
+  /// Query heads per head of keys.
+  std::int64_t group() const { return heads / key_heads(); }
+  /// Columns of a row of [q | k | v].
+  std::int64_t packed_width() const { return (heads + 2 * key_heads()) * head_size; }
+};
+
+/// What an attention keeps for its backward besides its input and output: each implementation's own.
+struct AttentionState {
+  virtual ~AttentionState() = default;
+};
+
+}  // namespace fsdp

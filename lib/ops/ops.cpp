@@ -1,0 +1,93 @@
+#include "lib/ops/ops.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lib/tensor/host_allocator.hpp"
+#include "lib/tensor/memory_scope.hpp"
+
+namespace fsdp {
+
+at::Device Ops::host() const { return at::kCPU; }
+bool Ops::is_on_host(const at::Tensor& x) const { return x.device().is_cpu(); }
+at::Tensor Ops::to_device(const at::Tensor& x) const { return x.to(device()); }
+at::Tensor Ops::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const {
+  return at::from_blob(data, sizes, at::TensorOptions(dtype));
+}
+void Ops::count_window(std::int64_t bytes) const { count_external_host_memory(bytes); }
+void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
+  for (std::int64_t i = 0; i < n; ++i) body(i);
+}
+void Ops::launch(std::int64_t n, std::int64_t grain,
+                 const std::function<void(std::int64_t, std::int64_t)>& body) const {
+  at::parallel_for(0, n, grain, body);
+}
+
+void Ops::adamw(const AdamWUpdate& u) const {
+  const auto options = u.params.front().options();
+  const std::vector<at::Tensor> steps(u.params.size(), at::full({}, static_cast<double>(u.step), options));
+  std::optional<at::Tensor> divisor;
+  if (u.grad_divisor != 1.0) divisor = at::full({}, u.grad_divisor, options);
+  at::_fused_adamw_(u.params, u.grads, u.exp_avg, u.exp_avg_sq, {}, steps, u.lr, u.beta1, u.beta2, u.weight_decay,
+                    u.eps, /*amsgrad=*/false, /*maximize=*/false, divisor, std::nullopt);
+}
+
+at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {
+  const MemoryScope scope(MemoryCategory::activations, true);
+  const auto samples = place.sample_keys_B.size(0);
+  auto keys = at::empty({samples * rows_per_sample}, at::TensorOptions(at::kLong).device(host()));
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    auto* out = keys.data_ptr<std::int64_t>();
+    const auto* sample = place.sample_keys_B.const_data_ptr<std::int64_t>();
+    for (std::int64_t b = 0; b < samples; ++b) {
+      const auto first = static_cast<std::uint64_t>(sample[b]) ^ place.place;
+      for (std::int64_t t = 0; t < rows_per_sample; ++t) {
+        *out++ = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(t) * step);
+      }
+    }
+  });
+  return keys;
+}
+
+RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
+  // It outlives the layer that happens to need it first.
+  const MemoryScope scope(MemoryCategory::workspace);
+  const auto half = static_cast<std::int64_t>(frequencies.size());
+  const auto options = at::TensorOptions(at::kFloat).device(host());
+  RopeTable table{at::empty({positions, half}, options), at::empty({positions, half}, options)};
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    auto* cosine = table.cos_PH.data_ptr<float>();
+    auto* sine = table.sin_PH.data_ptr<float>();
+    for (std::int64_t p = 0; p < positions; ++p) {
+      for (const float frequency : frequencies) {
+        // The angle is rounded to float32, as transformers has it; at position 16,384 that is a difference of 5e-4.
+        const float angle = static_cast<float>(p) * frequency;
+        *cosine++ = static_cast<float>(std::cos(static_cast<double>(angle)));
+        *sine++ = static_cast<float>(std::sin(static_cast<double>(angle)));
+      }
+    }
+  });
+  return {to_device(table.cos_PH), to_device(table.sin_PH)};
+}
+
+std::vector<double> Ops::read(const at::Tensor& values) const {
+  const auto here = values.to(at::kCPU);
+  const auto* data = here.const_data_ptr<double>();
+  return {data, data + here.numel()};
+}
+
+void Ops::fetch(LossSum& sum) const {
+  if (!sum.pending.defined()) return;
+  const auto values = read(sum.pending);
+  sum.loss_sum += values[0];
+  sum.tokens += static_cast<std::int64_t>(values[1]);
+  sum.pending.reset();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,162 @@
+#pragma once
+// Everything that is computed on tensors, forward and backward written out: the one seam between what a model, the
+// engine and the optimizer ask for and the device that does it.
+//
+// An Ops is chosen once, when a runtime is made; layers, engine, optimizer and collectives hold it, and none of them
+// asks what the device is. CpuOps are the kernels of lib/kernels; AtenOps plain operators, the reference in tests and
+// what a device without kernels runs; CudaOps (lib/cuda) and those of lib/memory, which allocate what the real ones
+// allocate and compute nothing, build on these two. Gradients of parameters are *added* into the caller's buffers.
+// Functions are const and keep no state; names of shapes as in op_types.hpp.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lib/ops/op_types.hpp"
+#include "lib/tensor/layer.hpp"
+
+namespace fsdp {
+
+/// A gradient and how many of its first elements count: the rest is padding, zero.
+struct GradPart {
+  at::Tensor grad;
+  std::int64_t elements;
+};
+
+/// One update of a group of parameters that share everything but their data. All float32.
+struct AdamWUpdate {
+  std::vector<at::Tensor> params, grads, exp_avg, exp_avg_sq;
+  double lr, beta1, beta2, eps, weight_decay;
+  std::int64_t step;    ///< counted from 1
+  double grad_divisor;  ///< gradients are divided by it first
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // --- where tensors are
+  virtual at::Device device() const = 0;
+  /// The device's memory is the host's: ranks of a node can share it.
+  virtual bool on_host() const = 0;
+  /// Where tensors of the host are.
+  virtual at::Device host() const;
+  virtual bool is_on_host(const at::Tensor& x) const;
+  /// x itself when it is there.
+  virtual at::Tensor to_device(const at::Tensor& x) const;
+  /// A tensor over memory of the host that something else owns.
+  virtual at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const;
+  /// Counts memory of the host that ATen does not allocate; negative when it goes.
+  virtual void count_window(std::int64_t bytes) const;
+  /// body(0), ..., body(n - 1), each of which gives back the memory that it takes.
+  virtual void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
+
+  // --- products with weights, and nowhere else (linear.cpp)
+  /// x W^T as a new tensor.
+  at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) const;
+  /// out = x W^T; out may be columns of a larger matrix.
+  void linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) const;
+  /// Gradient of the input: grad W.
+  at::Tensor linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
+  void linear_backward_into(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
+  /// out += grad W
+  void linear_backward_add(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
+  /// Gradient of the weight: slot (+)= grad^T x.
+  void weight_grad(GradSlot& slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
+
+  // --- gradients of parameters
+  /// slot (+)= values, float32, as many elements.
+  void accumulate(GradSlot& slot, const at::Tensor& values) const;
+  /// Makes the slot readable: zeros where nobody wrote.
+  static void finish(GradSlot& slot);
+  /// Global sum in float64, in an order that depends on sizes alone. Waits for the device.
+  virtual double sum_squares(std::span<const GradPart> parts) const = 0;
+  /// out[0, n) (+)= the sum of the sources, in order; out float32, sources of `dtype`, all in the host's memory.
+  virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
+                           at::ScalarType dtype, bool accumulate) const = 0;
+  virtual void adamw(const AdamWUpdate& update) const;
+
+  // --- embedding
+  /// token[ids] + position[first_position + t % L].  ids_N int32; position_PD undefined: token[ids].
+  virtual at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                           RopePlace place) const = 0;
+  /// Adds grad_ND into the rows of token and position gradients (any dtype). \param grad_position_PD  may be null
+  virtual void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                              const at::Tensor& ids_N, std::int64_t row_length) const = 0;
+
+  // --- norms of x (+ y + y_bias where they are defined)
+  virtual NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                                    const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const = 0;
+  /// Computed in float32 and rounded once.
+  virtual NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                                  const at::Tensor& gamma_D, double eps) const = 0;
+  /// Gradient of the norm's input, plus the residual's. \param again  may be null
+  virtual at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                                         const NormAgain* again = nullptr) const = 0;
+  virtual at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                                       const NormAgain* again = nullptr) const = 0;
+
+  // --- between products
+  /// pre_NF += bias in place; returns gelu_tanh(pre).
+  virtual at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const = 0;
+  /// grad_NF becomes the gradient of pre_NF in place; its column sums are added to grad_bias_F (float32).
+  /// \param again_NF  when not null, receives gelu(pre) once more: it need not be kept since the forward
+  virtual void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+                                  at::Tensor* again_NF = nullptr) const = 0;
+  /// silu(gate) * up
+  virtual at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const = 0;
+  /// In place: gate and up become their gradients, the output's gradient becomes the output once more.
+  virtual void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const = 0;
+  /// x += bias (+ y when defined), in place.
+  virtual void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const = 0;
+  /// sum_D (float32) += column sums of x_ND.
+  virtual void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const = 0;
+  /// Keys for dropout() of rows_per_sample rows of each sample, `step` apart: int64, on the host.
+  at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const;
+  /// Zeroes elements with `probability` and scales the rest, in place; a row's mask depends on its key alone. Applied
+  /// to a gradient it is its own backward.
+  virtual void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const = 0;
+
+  // --- attention
+  /// For positions [0, positions), from radians per position.
+  RopeTable rope_table(std::span<const float> frequencies, std::int64_t positions) const;
+  /// Rotates the first heads * head_size columns of x_NC in place. \param inverse  rotates back: the backward
+  virtual void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+                    const RopePlace& place, bool inverse) const = 0;
+  /// Causal self-attention.
+  /// \param qkv_NC  rows of [q | k | v]: [H, head_size], then twice [kv_heads, head_size]; the caller keeps it
+  /// \param state   receives what the backward needs; null when there will be none
+  virtual at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                               std::unique_ptr<AttentionState>* state) const = 0;
+  /// \return gradient of qkv_NC
+  virtual at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                        const at::Tensor& out_ND, const AttentionShape& shape,
+                                        std::unique_ptr<AttentionState> state) const = 0;
+
+  // --- loss
+  /// Adds the cross-entropy of logits_NV (first `vocab` of V columns are real) against targets_N (int32, negative:
+  /// ignored) to `sum`. With grad_scale != 0, logits become the gradient of grad_scale * loss in place.
+  virtual void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+                             double grad_scale) const = 0;
+  /// Brings what is pending to the host. Waits for the device: synchronize() its back end first.
+  void fetch(LossSum& sum) const;
+
+ protected:
+  /// out (+)= a @ b, 2-D or (not added) 3-D; any strides.
+  virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
+  /// to += from, elements of another dtype.
+  virtual void add_converted(at::Tensor& to, const at::Tensor& from) const = 0;
+  /// float64 values, brought to the host.
+  virtual std::vector<double> read(const at::Tensor& values) const;
+  /// Every loop over memory of the host, in pieces of at least `grain` on ATen's threads.
+  virtual void launch(std::int64_t n, std::int64_t grain,
+                      const std::function<void(std::int64_t begin, std::int64_t end)>& body) const;
+};
+
+/// The CPU's, for what runs on the host whatever the device.
+const Ops& host_ops();
+
+}  // namespace fsdp

@@ -1,0 +1,55 @@
+// What MetaCudaOps allocate against PyTorch's own operators on the stub driver, operation by operation: the most at
+// once and what stays, to the byte.
+#include "tests/support/torch_doctest.hpp"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include "tests/gpu/gpu_support.hpp"
+#include "tests/support/operation_rooms.hpp"
+
+namespace fsdp::test {
+namespace {
+
+constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+Room real_room(const Operation& operation, at::ScalarType dtype) {
+  const auto ops = cuda_backend()->make_ops(0);
+  const auto run = operation(*ops, {at::TensorOptions(dtype).device(at::kCUDA)});
+  (void)run();
+  c10::cuda::CUDACachingAllocator::resetPeakStats(0);
+  const auto before = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  const auto kept = run();
+  const auto after = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  return {after.allocation[kAll].allocated - before.allocation[kAll].allocated,
+          after.requested_bytes[kAll].peak - before.requested_bytes[kAll].current,
+          after.requested_bytes[kAll].current - before.requested_bytes[kAll].current};
+}
+
+Room meta_room(const Operation& operation, at::ScalarType dtype) {
+  const MemoryRecorder recorder(true);
+  const auto ops = make_meta_cuda_ops(recorder.tape(), find_gpu("a100-80g"));
+  return meta_room(operation, dtype, recorder, *ops);
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/operations") {
+  TEST_CASE("every operation takes the room of PyTorch's own") {
+    auto cases = operation_cases();
+    AttentionShape dropped{2, 24, 4, 16, 2, 0.1, {at::zeros({2}, at::kLong), 3}};
+    cases.push_back({"flash attention", attention({2, 256, 4, 64})});
+    cases.push_back({"flash attention with shared heads", attention({2, 200, 4, 64, 2})});
+    cases.push_back({"attention by its formula, with dropout and shared heads", attention(dropped)});
+    for (const auto& [name, operation] : cases) {
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        CAPTURE(name);
+        CAPTURE(dtype);
+        const auto meta = meta_room(operation, dtype), real = real_room(operation, dtype);
+        CHECK(meta.peak_bytes == real.peak_bytes);
+        CHECK(meta.kept_bytes == real.kept_bytes);
+      }
+    }
+  }
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,114 @@
+#include "tests/gpu/stub_card.hpp"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace stub {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kAddresses_bytes = std::size_t{1} << 45;
+constexpr std::size_t kPage_bytes = 2 * kMiB;  // of a GPU: what cudaMalloc rounds to
+
+struct Kind {
+  const char* name;
+  int capability;
+  int multiprocessors;
+  std::size_t shared_kib;
+  int threads_per_multiprocessor;
+  std::size_t total_mib;
+};
+// Shared memory and threads: CUDA programming guide, technical specifications per compute capability.
+constexpr std::array kKinds{Kind{"a100-80g", 80, 108, 163, 2048, 81050}, Kind{"a100-40g", 80, 108, 163, 2048, 40338},
+                            Kind{"h100", 90, 132, 227, 2048, 81000},     Kind{"t4", 75, 40, 64, 1024, 14910},
+                            Kind{"a10", 86, 72, 99, 1536, 22580},        Kind{"l4", 89, 58, 99, 1536, 22580},
+                            Kind{"b200", 100, 148, 227, 2048, 182000}};
+
+[[noreturn]] void stop(const char* what) {
+  std::fprintf(stderr, "stub driver: %s\n", what);
+  std::abort();
+}
+
+std::size_t bytes_from(const char* variable, std::size_t otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  char* end = nullptr;
+  const auto value = std::strtoull(text, &end, 10);
+  if (end == text || *end != '\0') stop("FSDP_STUB_TOTAL and FSDP_STUB_OUTSIDE are whole numbers of bytes");
+  return value;
+}
+
+Card make_gpu() {
+  const char* wish = std::getenv("FSDP_STUB_GPU");
+  for (const auto& kind : kKinds) {
+    if (std::strcmp(kind.name, wish == nullptr ? kKinds[0].name : wish) != 0) continue;
+    return {kind.name,
+            kind.capability / 10,
+            kind.capability % 10,
+            kind.multiprocessors,
+            kind.shared_kib * 1024,
+            kind.threads_per_multiprocessor,
+            bytes_from("FSDP_STUB_TOTAL", kind.total_mib * kMiB),
+            bytes_from("FSDP_STUB_OUTSIDE", 0)};
+  }
+  stop("FSDP_STUB_GPU is not a card that it knows");
+}
+
+}  // namespace
+
+Memory::Memory(const Card& card) : capacity_bytes_(card.total_bytes) {
+  // Nobody may touch it: a program that reads what a kernel would have written dies here, and is not told nonsense.
+  void* base = ::mmap(nullptr, kAddresses_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) stop("cannot set addresses aside (ulimit -v?)");
+  const auto place = reinterpret_cast<std::size_t>(base);
+  base_ = static_cast<std::byte*>(base) + ((place + kPage_bytes - 1) / kPage_bytes * kPage_bytes - place);
+  capacity_bytes_ -= card.outside_bytes < card.total_bytes ? card.outside_bytes : card.total_bytes;
+}
+Memory::~Memory() = default;  // the process ends
+
+void* Memory::allocate(std::size_t bytes) {
+  const auto pages = (bytes + kPage_bytes - 1) / kPage_bytes * kPage_bytes;
+  const std::scoped_lock lock(mutex_);
+  if (pages > capacity_bytes_ - used_bytes_) return nullptr;
+  if (next_ + pages > kAddresses_bytes - kPage_bytes) stop("out of addresses");
+  void* address = base_ + next_;
+  next_ += pages;
+  used_bytes_ += pages;
+  blocks_.emplace(address, pages);
+  return address;
+}
+
+bool Memory::free(void* address) {
+  const std::scoped_lock lock(mutex_);
+  const auto it = blocks_.find(address);
+  if (it == blocks_.end()) return false;
+  used_bytes_ -= it->second;
+  blocks_.erase(it);
+  return true;
+}
+
+bool Memory::contains(const void* address) const {
+  const auto* place = static_cast<const std::byte*>(address);
+  return place >= base_ && place < base_ + (kAddresses_bytes - kPage_bytes);
+}
+
+std::size_t Memory::free_bytes() {
+  const std::scoped_lock lock(mutex_);
+  return capacity_bytes_ - used_bytes_;
+}
+
+const Card& card() {
+  static const Card the_gpu = make_gpu();
+  return the_gpu;
+}
+
+Memory& memory() {
+  static auto* const the_memory = new Memory(card());  // tensors may outlive static destruction
+  return *the_memory;
+}
+
+}  // namespace stub

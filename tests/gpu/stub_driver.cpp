@@ -1,0 +1,103 @@
+// The functions of the driver, libcuda.so.1, that are asked for by name, and those of cuBLAS, cuDNN and NCCL that
+// answer something.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int cuInit(unsigned) { return 0; }
+int cuDeviceGetCount(int* count) {
+  *count = 1;
+  return 0;
+}
+int cuDeviceGet(int* device, int) {
+  *device = 0;
+  return 0;
+}
+int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = 1;
+  return 0;
+}
+int cuCtxGetCurrent(void** context) {
+  static char place;
+  *context = &place;
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "an error of the stub driver";
+  return 0;
+}
+
+/// As on a card without room for cuBLAS where FSDP_STUB_CUBLAS=none.
+int cublasCreate_v2(void** handle) {
+  constexpr int kAllocFailed = 3;  // CUBLAS_STATUS_ALLOC_FAILED
+  if (const char* wish = std::getenv("FSDP_STUB_CUBLAS"); wish != nullptr && std::string_view(wish) == "none") {
+    return kAllocFailed;
+  }
+  static char place;
+  *handle = &place;
+  return 0;
+}
+int cublasGetMathMode(void*, int* mode) {
+  *mode = 0;
+  return 0;
+}
+int cublasGetPointerMode_v2(void*, int* mode) {
+  *mode = 0;
+  return 0;
+}
+std::size_t cublasLtGetVersion() { return 130000; }
+/// One algorithm that takes no workspace. The result ends with {workspaceSize, state, wavesCount, reserved}; all of it
+/// zero is success.
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int* count) {
+  *count = 1;
+  return 0;
+}
+
+// cuDNN builds attention on Hopper from a graph: its frontend, compiled into PyTorch, computes the workspace that the
+// graph needs, and asks these functions what an engine needs beside it. Here that is nothing.
+int cudnnCreate(void** handle) {
+  static char place;
+  *handle = &place;
+  return 0;
+}
+int cudnnGetStream(void*, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
+int cudnnBackendCreateDescriptor(int, void** descriptor) {
+  static char place;
+  *descriptor = &place;
+  return 0;
+}
+int cudnnBackendGetAttribute(void*, int attribute, int type, std::int64_t asked, std::int64_t* count, void* values) {
+  constexpr int kHeuristicResults = 202, kInt64 = 3, kInt32 = 23;  // cudnn_graph.h
+  if (attribute == kHeuristicResults && count != nullptr) {
+    *count = 1;
+  } else if ((type == kInt64 || type == kInt32) && asked == 1 && values != nullptr) {
+    std::memset(values, 0, type == kInt64 ? sizeof(std::int64_t) : sizeof(std::int32_t));
+    if (count != nullptr) *count = 1;
+  } else if (count != nullptr) {
+    *count = 0;
+  }
+  return 0;
+}
+
+// NCCL's collectives do nothing either: what a rank receives is what its memory held.
+int ncclCommInitRankConfig(void** comm) {
+  static char place;
+  *comm = &place;
+  return 0;
+}
+int ncclCommGetAsyncError(void*, int* error) {
+  *error = 0;
+  return 0;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,1 @@
+// Nothing but a precompiled header that tests share (cmake/FsdpTest.cmake).

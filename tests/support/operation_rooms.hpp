@@ -1,0 +1,198 @@
+#pragma once
+// Operations and how much room each takes: to compare those that compute with those that only allocate.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "lib/memory/memory_recorder.hpp"
+#include "lib/memory/meta_ops.hpp"
+
+namespace fsdp::test {
+
+struct Room {
+  std::int64_t allocations = 0;
+  std::int64_t peak_bytes = 0;  ///< beside what was there
+  std::int64_t kept_bytes = 0;
+  bool operator==(const Room&) const = default;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Room& room) {
+  return out << room.allocations << " allocations, peak " << room.peak_bytes << ", kept " << room.kept_bytes;
+}
+
+struct Inputs {
+  at::TensorOptions options;
+  at::Tensor matrix(std::int64_t rows, std::int64_t columns) const { return at::zeros({rows, columns}, options); }
+  at::Tensor floats(std::int64_t n) const { return at::zeros({n}, options.dtype(at::kFloat)); }
+  at::Tensor vector(std::int64_t n) const { return at::zeros({n}, options); }
+  at::Tensor ids(std::int64_t n) const { return at::zeros({n}, options.dtype(at::kInt)); }
+};
+
+/// Makes inputs and returns what is measured, whose result is what it keeps.
+using Operation = std::function<std::function<std::vector<at::Tensor>()>(const Ops& ops, const Inputs& in)>;
+
+using Kept = std::vector<at::Tensor>;
+
+/// Of the second run: what is only made once is there.
+inline Room meta_room(const Operation& operation, at::ScalarType dtype, const MemoryRecorder& recorder,
+                      const Ops& ops) {
+  const auto run = operation(ops, {at::TensorOptions(dtype).device(at::kMeta)});
+  (void)run();
+  const auto first = recorder.log().records.size();
+  const auto kept = run();
+  Room room;
+  for (std::size_t i = first; i < recorder.log().records.size(); ++i) {
+    const auto& record = recorder.log().records[i];
+    if (record.on_host || record.bytes == 0) continue;  // empty tensors ask no allocator
+    if (record.bytes > 0) ++room.allocations;
+    room.kept_bytes += record.bytes;
+    room.peak_bytes = std::max(room.peak_bytes, room.kept_bytes);
+  }
+  return room;
+}
+
+using OperationCase = std::pair<std::string, Operation>;
+
+inline Operation attention(const AttentionShape& shape) {
+  return [shape](const Ops& ops, const Inputs& in) {
+    return [&ops, shape, qkv = in.matrix(shape.rows * shape.length, shape.packed_width()),
+            grad = in.matrix(shape.rows * shape.length, shape.heads * shape.head_size)] {
+      std::unique_ptr<AttentionState> state;
+      auto out = ops.attention(qkv, shape, &state);
+      auto grad_qkv = ops.attention_backward(grad, qkv, out, shape, std::move(state));
+      return Kept{out, grad_qkv};
+    };
+  };
+}
+
+/// One of each, but attention.
+inline std::vector<OperationCase> operation_cases() {
+  return {
+      {"linear",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, x = in.matrix(96, 128), w = in.matrix(80, 128)] { return Kept{ops.linear(x, w)}; };
+       }},
+      {"linear_backward",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, g = in.matrix(96, 80), w = in.matrix(80, 128)] {
+           auto out = ops.linear_backward(g, w);
+           ops.linear_backward_add(out, g, w);
+           return Kept{out};
+         };
+       }},
+      {"weight_grad",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, g = in.matrix(96, 80), x = in.matrix(96, 128), same = in.matrix(80, 128),
+                 wide = in.floats(80 * 128).view({80, 128})] {
+           for (const auto& grad : {same, wide}) {
+             GradSlot slot{grad, false};
+             ops.weight_grad(slot, g, x);
+             ops.weight_grad(slot, g, x);
+           }
+           return Kept{};
+         };
+       }},
+      {"accumulate",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, values = in.floats(640), same = in.vector(640)] {
+           GradSlot slot{same, false};
+           ops.accumulate(slot, values);
+           ops.accumulate(slot, values);
+           return Kept{};
+         };
+       }},
+      {"adamw",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, p = in.floats(100), g = in.floats(100), m = in.floats(100), v = in.floats(100)] {
+           ops.adamw({{p}, {g}, {m}, {v}, 1e-3, 0.9, 0.99, 1e-8, 0.1, 1, 2.0});
+           return Kept{};
+         };
+       }},
+      {"embed",
+       [](const Ops& ops, const Inputs& in) {
+         return
+             [&ops, token = in.matrix(50, 64), position = in.matrix(20, 64), ids = in.ids(40), g = in.matrix(40, 64)] {
+               auto out = ops.embed(token, position, ids, {20, 0});
+               auto grad_token = token.clone(), grad_position = position.clone();
+               ops.embed_backward(grad_token, &grad_position, g, ids, 20);
+               return Kept{out};
+             };
+       }},
+      {"layer_norm",
+       [rms = false](const Ops& ops, const Inputs& in) {
+         return [&ops, rms, x = in.matrix(700, 64), y = in.matrix(700, 64), bias = in.vector(64), gamma = in.vector(64),
+                 beta = in.vector(64), gg = in.floats(64), gb = in.floats(64), gy = in.floats(64)]() mutable {
+           const auto saved =
+               rms ? ops.add_rms_norm(x, y, bias, gamma, 1e-5) : ops.add_layer_norm(x, y, bias, gamma, beta, 1e-5);
+           at::Tensor again_ND;
+           const NormAgain again{beta, again_ND};
+           const NormBackward norm{y, y, x, saved, gamma};
+           auto grad = rms ? ops.rms_norm_backward(norm, {gg, nullptr, &gy}, &again)
+                           : ops.layer_norm_backward(norm, {gg, &gb, &gy}, &again);
+           return Kept{saved.out_ND, saved.sum_ND, grad, again_ND};
+         };
+       }},
+      {"rms_norm",
+       [rms = true](const Ops& ops, const Inputs& in) {
+         return [&ops, rms, x = in.matrix(700, 64), y = in.matrix(700, 64), bias = in.vector(64), gamma = in.vector(64),
+                 beta = in.vector(64), gg = in.floats(64), gb = in.floats(64), gy = in.floats(64)]() mutable {
+           const auto saved =
+               rms ? ops.add_rms_norm(x, y, bias, gamma, 1e-5) : ops.add_layer_norm(x, y, bias, gamma, beta, 1e-5);
+           at::Tensor again_ND;
+           const NormAgain again{beta, again_ND};
+           const NormBackward norm{y, y, x, saved, gamma};
+           auto grad = rms ? ops.rms_norm_backward(norm, {gg, nullptr, &gy}, &again)
+                           : ops.layer_norm_backward(norm, {gg, &gb, &gy}, &again);
+           return Kept{saved.out_ND, saved.sum_ND, grad, again_ND};
+         };
+       }},
+      {"gelu, swiglu, biases",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, a = in.matrix(60, 96), b = in.matrix(60, 96), g = in.matrix(60, 96), bias = in.vector(96),
+                 sums = in.floats(96)]() mutable {
+           auto out = ops.bias_gelu(a, bias);
+           at::Tensor again;
+           ops.bias_gelu_backward(g, a, sums, &again);
+           auto gated = ops.swiglu(a, b);
+           ops.swiglu_backward(g, a, b);
+           ops.add_bias(a, b, bias);
+           ops.add_column_sums(a, sums);
+           return Kept{out, again, gated};
+         };
+       }},
+      {"rope",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, x = in.matrix(60, 96)]() mutable {
+           const std::vector<float> frequencies(8, 0.5f);
+           const auto table = ops.rope_table(frequencies, 256);
+           ops.rope(x, 4, 16, table, {30, 0}, false);
+           return Kept{table.cos_PH, table.sin_PH};
+         };
+       }},
+      {"dropout",
+       [](const Ops& ops, const Inputs& in) {
+         // Samples' keys are the host's own in either run, as data loaders make them.
+         return [&ops, x = in.matrix(60, 96), keys = at::zeros({3}, at::kLong)]() mutable {
+           ops.dropout(x, ops.dropout_keys({keys, 7}, 20, 3), 0.5);
+           return Kept{};
+         };
+       }},
+      {"cross_entropy",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, logits = in.matrix(60, 96), targets = in.ids(60)]() mutable {
+           LossSum sum;
+           ops.cross_entropy(sum, logits, targets, 90, 1.0);
+           ops.fetch(sum);
+           return Kept{};
+         };
+       }},
+  };
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,60 @@
+// What MetaCpuOps allocate against what CpuOps do: how often, the most at once and what stays, to the byte.
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include "lib/ops/cpu_ops.hpp"
+#include "lib/tensor/host_allocator.hpp"
+#include "tests/support/operation_rooms.hpp"
+
+namespace fsdp::test {
+namespace {
+
+Room real_room(const Operation& operation, at::ScalarType dtype) {
+  const auto run = operation(host_ops(), {at::TensorOptions(dtype).device(at::kCPU)});
+  (void)run();  // what is only made once
+  reset_host_memory_peak();
+  const auto before = host_memory_stats();
+  const auto kept = run();
+  const auto after = host_memory_stats();
+  return {after.allocations - before.allocations, after.peak_bytes - before.current_bytes,
+          after.current_bytes - before.current_bytes};
+}
+
+Room meta_room(const Operation& operation, at::ScalarType dtype) {
+  const MemoryRecorder recorder(false);
+  const auto ops = make_meta_cpu_ops(recorder.tape(), at::get_num_threads());
+  return meta_room(operation, dtype, recorder, *ops);
+}
+
+void check(const std::string& name, const Operation& operation) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    CAPTURE(name);
+    CAPTURE(dtype);
+    CHECK(meta_room(operation, dtype) == real_room(operation, dtype));
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("memory/meta_ops") {
+  TEST_CASE("every operation takes the room of the real one") {
+    install_host_allocator();
+    for (const auto& [name, operation] : operation_cases()) check(name, operation);
+    check("attention of short rows", attention({3, 40, 4, 16}));
+    check("attention of short rows with shared heads", attention({3, 40, 4, 16, 2}));
+  }
+
+  TEST_CASE("attention of long rows: ATen's threads take room for products of their own, here 7 % of it") {
+    install_host_allocator();
+    for (const AttentionShape& shape : {AttentionShape{2, 600, 2, 32}, AttentionShape{1, 600, 4, 32, 2}}) {
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        const auto meta = meta_room(attention(shape), dtype), real = real_room(attention(shape), dtype);
+        CHECK(meta.kept_bytes == real.kept_bytes);
+        CHECK(static_cast<double>(meta.peak_bytes) ==
+              doctest::Approx(static_cast<double>(real.peak_bytes)).epsilon(0.08));
+      }
+    }
+  }
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,176 @@
+#include "tests/support/torch_doctest.hpp"
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lib/ops/aten_ops.hpp"
+#include "lib/ops/cpu_ops.hpp"
+#include "lib/ops/gpu_attention.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+struct Result {
+  at::Tensor out_ND;
+  at::Tensor grad_qkv;
+};
+
+Result run(const Ops& ops, const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape) {
+  std::unique_ptr<AttentionState> state;
+  const auto out = ops.attention(qkv, shape, &state);
+  return {out, ops.attention_backward(grad_out, qkv, out, shape, std::move(state))};
+}
+Result ours(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape) {
+  return run(host_ops(), qkv, grad_out, shape);
+}
+at::Tensor forward(const at::Tensor& qkv, const AttentionShape& shape) {
+  return host_ops().attention(qkv, shape, nullptr);
+}
+
+/// ATen's attention and autograd, in float64.
+Result truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
+  const auto x = qkv.to(at::kDouble).requires_grad_(true);
+  const auto split = x.view({s.rows, s.length, 3, s.heads, s.head_size}).permute({2, 0, 3, 1, 4});
+  const auto out = at::scaled_dot_product_attention(split[0], split[1], split[2], {}, 0.0, true)
+                       .transpose(1, 2)
+                       .reshape({s.rows * s.length, s.heads * s.head_size});
+  const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
+  return {out.detach(), grads[0]};
+}
+
+std::pair<at::Tensor, at::Tensor> random_inputs(const AttentionShape& s, at::ScalarType type) {
+  const auto n = s.rows * s.length, d = s.heads * s.head_size;
+  return {at::randn({n, 3 * d}).to(type), at::randn({n, d}).to(type)};
+}
+
+}  // namespace
+
+TEST_SUITE("ops/attention") {
+  TEST_CASE("attention: short rows and flash against float64 autograd") {
+    at::manual_seed(1);
+    Worst worst32;
+    for (const int threads : {1, 3}) {
+      at::set_num_threads(threads);
+      // The last three straddle kShortRow: batched products up to 512, the flash kernel beyond.
+      for (const AttentionShape& s :
+           {AttentionShape{1, 1, 1, 4}, AttentionShape{3, 5, 2, 7}, AttentionShape{2, 33, 3, 16},
+            AttentionShape{1, 255, 2, 8}, AttentionShape{2, kShortRow, 1, 8}, AttentionShape{2, kShortRow + 1, 1, 8},
+            AttentionShape{1, 700, 2, 16}}) {
+        for (const auto type : {at::kFloat, at::kBFloat16}) {
+          INFO(std::string(c10::toString(type)), " B ", s.rows, " L ", s.length, " H ", s.heads, " threads ", threads);
+          const auto [qkv, grad_out] = random_inputs(s, type);
+          const auto got = ours(qkv, grad_out, s);
+          const auto want = truth(qkv, grad_out, s);
+          // float32: softmax over at most 700 terms; bf16: probabilities and scores are stored in 8 bits.
+          const double bound = type == at::kFloat ? 3e-6 : 2e-2;
+          CHECK(relative_error(got.out_ND, want.out_ND) < bound);
+          CHECK(relative_error(got.grad_qkv, want.grad_qkv) < bound);
+          if (type == at::kFloat) {
+            worst32(relative_error(got.out_ND, want.out_ND));
+            worst32(relative_error(got.grad_qkv, want.grad_qkv));
+          }
+        }
+      }
+    }
+    at::set_num_threads(1);
+    MESSAGE("largest relative error in float32: ", worst32.value);
+  }
+
+  TEST_CASE("by its formula: what GPUs run without a fused kernel, with shared heads and dropout") {
+    at::manual_seed(2);
+    for (const std::int64_t kv_heads : {4, 2, 1}) {
+      for (const double dropout : {0.0, 0.25}) {
+        AttentionShape s{3, 40, 4, 8, kv_heads, dropout, {}};
+        if (dropout > 0) s.dropout_place = {at::randint(1 << 30, {s.rows}, at::kLong), 77};
+        const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
+        const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+        INFO(kv_heads, " heads of keys, dropout ", dropout);
+        const auto want = ours(qkv, grad_out, s);
+        const AtenOps plain(at::kCPU);
+        const auto got = run(plain, qkv, grad_out, s);
+        CHECK(relative_error(got.out_ND, want.out_ND) < 1e-5);  // float32, other orders of summation
+        CHECK(relative_error(got.grad_qkv, want.grad_qkv) < 1e-5);
+        CHECK(relative_error(plain.attention(qkv, s, nullptr), want.out_ND) < 1e-5);
+      }
+    }
+  }
+
+  TEST_CASE("a GPU's kernel is chosen by shape") {
+    const AttentionShape packed{4, 512, 32, 128}, ragged{4, 200, 32, 128}, odd{4, 512, 8, 20},
+        shared{4, 512, 32, 128, 8};
+    AttentionShape dropped = packed;
+    dropped.dropout = 0.1;
+    using enum GpuAttention;
+    const auto on = [](int capability, const AttentionShape& s, at::ScalarType type, bool has_cudnn = true) {
+      return choose_gpu_attention({capability, has_cudnn}, s, type);
+    };
+    CHECK(on(90, packed, at::kBFloat16) == cudnn);
+    CHECK(on(90, packed, at::kBFloat16, false) == flash);
+    CHECK(on(90, ragged, at::kBFloat16) == flash);  // cuDNN would plan anew for each length
+    CHECK(on(80, packed, at::kHalf) == flash);
+    CHECK(on(80, packed, at::kFloat) == memory_efficient);
+    CHECK(on(80, shared, at::kFloat) == formula);
+    CHECK(on(80, shared, at::kBFloat16) == flash);
+    CHECK(on(75, packed, at::kBFloat16) == formula);
+    CHECK(on(75, packed, at::kHalf) == memory_efficient);
+    CHECK(on(80, odd, at::kBFloat16) == formula);
+    CHECK(on(90, dropped, at::kBFloat16) == formula);
+  }
+
+  TEST_CASE("attention: one and three threads give the same bits for short rows") {
+    const AttentionShape s{4, 64, 2, 8};
+    const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+    at::set_num_threads(1);
+    const auto one = ours(qkv, grad_out, s);
+    at::set_num_threads(3);
+    const auto three = ours(qkv, grad_out, s);
+    at::set_num_threads(1);
+    CHECK(relative_error(three.out_ND, one.out_ND) < 1e-6);
+    CHECK(relative_error(three.grad_qkv, one.grad_qkv) < 1e-6);
+  }
+
+  TEST_CASE("attention: later tokens do not change earlier ones") {
+    for (const std::int64_t length : {std::int64_t{40}, kShortRow + 40}) {
+      const AttentionShape s{1, length, 2, 8};
+      const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+      const auto before = forward(qkv, s);
+      qkv.narrow(0, 20, length - 20).normal_();
+      const auto after = forward(qkv, s);
+      CHECK(same_bits(before.narrow(0, 0, 20), after.narrow(0, 0, 20)));
+      CHECK_FALSE(same_bits(before.narrow(0, 20, 1), after.narrow(0, 20, 1)));
+    }
+  }
+
+  TEST_CASE("attention: nothing to do without rows") {
+    const AttentionShape none{0, 8, 2, 4};
+    const auto result = ours(at::empty({0, 24}), at::empty({0, 8}), none);
+    CHECK(result.out_ND.sizes() == at::IntArrayRef({0, 8}));
+    CHECK(result.grad_qkv.sizes() == at::IntArrayRef({0, 24}));
+  }
+
+  TEST_CASE("attention: with dropout the backward is the derivative of the forward") {
+    at::manual_seed(3);
+    AttentionShape s{2, 9, 2, 4, 0, 0.3, {at::randint(0, std::numeric_limits<std::int64_t>::max(), {2}, at::kLong), 5}};
+    const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+    const auto direction = at::randn_like(qkv);
+    const auto value = [&, g = grad_out](const at::Tensor& x) {
+      return (forward(x, s).to(at::kDouble) * g).sum().item<double>();
+    };
+    constexpr double kStep = 1e-2;
+    const auto slope = (value(qkv + kStep * direction) - value(qkv - kStep * direction)) / (2 * kStep);
+    const auto got = (ours(qkv, grad_out, s).grad_qkv.to(at::kDouble) * direction).sum().item<double>();
+    CHECK(got == doctest::Approx(slope).epsilon(2e-3));  // the step's cubic term
+    // A sequence keeps its mask in another batch.
+    auto alone = s;
+    alone.rows = 1;
+    alone.dropout_place.sample_keys_B = s.dropout_place.sample_keys_B.narrow(0, 1, 1).contiguous();
+    const auto both = forward(qkv, s);
+    const auto one = forward(qkv.narrow(0, 9, 9).contiguous(), alone);
+    CHECK(relative_error(one, both.narrow(0, 9, 9)) < 1e-6);
+    alone.dropout = 0;
+    CHECK(relative_error(forward(qkv.narrow(0, 9, 9).contiguous(), alone), one) > 0.1);
+  }
+}

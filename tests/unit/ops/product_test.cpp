@@ -1,0 +1,98 @@
+// Products of every layout that the models use, against the same product in double.
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "lib/ops/gemm.hpp"
+
+namespace fsdp {
+namespace {
+
+double error(const at::Tensor& found, const at::Tensor& a, const at::Tensor& b) {
+  const auto exact = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
+  const auto apart = (found.to(at::kDouble) - exact).norm().item<double>();
+  return apart / std::max(exact.norm().item<double>(), 1e-30);
+}
+
+struct Case {
+  at::ScalarType dtype;
+  double tolerance;  // the rounding of the sums: a few units in the last place of the type
+};
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  auto out = at::empty({a.size(0), b.size(1)}, a.options());
+  host_product(out, a, b, false);
+  return out;
+}
+
+const Case kCases[] = {{at::kFloat, 1e-6}, {at::kBFloat16, 6e-3}};
+
+TEST_CASE("host_product multiplies whatever the layout of its operands") {
+  for (const auto& [dtype, tolerance] : kCases) {
+    for (const auto& [m, k, n] :
+         {std::array<std::int64_t, 3>{7, 33, 65}, {64, 255, 255}, {1, 16, 48}, {510, 64, 1021}}) {
+      const auto a = at::randn({m, k}).to(dtype);
+      const auto b = at::randn({k, n}).to(dtype);
+      const auto a_turned = a.t().contiguous().t();
+      const auto b_turned = b.t().contiguous().t();
+      const auto wide = at::randn({m, 3 * k}).to(dtype);
+      CHECK(error(gemm(a, b), a, b) < tolerance);
+      CHECK(error(gemm(a, b_turned), a, b) < tolerance);
+      CHECK(error(gemm(a_turned, b), a, b) < tolerance);
+      CHECK(error(gemm(a_turned, b_turned), a, b) < tolerance);
+      CHECK(error(gemm(wide.narrow(1, k, k), b), wide.narrow(1, k, k), b) < tolerance);
+
+      auto out = at::empty({m, n}, a.options());
+      host_product(out, a, b, false);
+      CHECK(error(out, a, b) < tolerance);
+      host_product(out, a, b, true);
+      CHECK(error(out / 2, a, b) < 2 * tolerance);
+    }
+  }
+}
+
+TEST_CASE("host_product multiplies batches that lie in strided views, into strided views") {
+  for (const auto& [dtype, tolerance] : kCases) {
+    const std::int64_t heads = 4, length = 255, size = 64;
+    const auto qkv = at::randn({length, 3 * heads * size}).to(dtype);
+    const auto part = [&](std::int64_t which) {
+      return qkv.as_strided({heads, length, size}, {size, 3 * heads * size, 1}, which * heads * size);
+    };
+    auto scores = at::empty({heads, length, length}, qkv.options());
+    host_product(scores, part(0), part(1).transpose(1, 2), false);
+    CHECK(error(scores, part(0), part(1).transpose(1, 2)) < tolerance);
+    auto out_ND = at::zeros({length, heads * size}, qkv.options());
+    auto out = out_ND.view({length, heads, size}).transpose(0, 1);
+    host_product(out, scores, part(2), false);
+    CHECK(error(out, scores, part(2)) < tolerance);
+  }
+}
+
+TEST_CASE("empty products") {
+  const auto a = at::zeros({0, 8});
+  const auto b = at::randn({8, 5});
+  CHECK(gemm(a, b).sizes() == at::IntArrayRef{0, 5});
+  auto out = at::randn({4, 5});
+  const auto before = out.clone();
+  host_product(out, at::zeros({4, 0}), at::zeros({0, 5}), true);
+  CHECK(out.equal(before));
+  host_product(out, at::zeros({4, 0}), at::zeros({0, 5}), false);
+  CHECK(out.equal(at::zeros({4, 5})));
+}
+
+TEST_CASE("a product has the same bits each time") {
+  const auto a = at::randn({300, 200});
+  const auto b = at::randn({200, 100});
+  const auto first = gemm(a, b);
+  for (int i = 0; i < 5; ++i) CHECK(gemm(a.clone(), b).equal(first));
+}
+
+}  // namespace
+}  // namespace fsdp
