@@ -39,11 +39,12 @@ holds two 'r["between_nodes"]["nodes"] == 2 and r["between_nodes"]["bus_gb_per_s
 holds two '"shared memory" not in r["between_nodes"]["transport"] and r["between_nodes"]["transport"]'
 "$FSDP_PYTHON" -c 'import json,sys; r=json.load(open(sys.argv[1])); print("inside", [n["bus_gb_per_s"] for n in r["inside_nodes"]], "between", r["between_nodes"]["bus_gb_per_s"], "GB/s")' "$work/two.json"
 
-# 100 Mbit/s are 0.0125 GB/s: the bus bandwidth of an all-reduce is that of the link. A busy machine makes it less, the
-# bucket that lets a burst through a little more.
+# 100 Mbit/s are 0.0125 GB/s: the bus bandwidth of an all-reduce is that of the link. A busy machine makes it less. The
+# link's bucket lets bursts of 512 KB through at once, half of a message: twice as much at the most, and some for a bucket
+# that fills while the machine is busy. Without the limit the link has ten times that.
 check slow -H 3 -n 1 -r 100mbit -- --size-mb 1
 holds slow 'r["nodes"] == 3 and len(r["between_nodes"]["pairs"]) == 3'
-holds slow '0 < r["between_nodes"]["bus_gb_per_s"] < 0.02'
+holds slow '0 < r["between_nodes"]["bus_gb_per_s"] < 0.05'
 holds slow 'sorted(p["hosts"] for p in r["between_nodes"]["pairs"]) == [["node1", "node2"], ["node1", "node3"], ["node2", "node3"]]'
-holds slow 'all(0 < p["bus_gb_per_s"] < 0.02 for p in r["between_nodes"]["pairs"])'
+holds slow 'all(0 < p["bus_gb_per_s"] < 0.05 for p in r["between_nodes"]["pairs"])'
 echo "as expected"
