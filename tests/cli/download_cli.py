@@ -110,10 +110,11 @@ class DownloadCase(unittest.TestCase):
         found = []
         for part in self.partial(path).glob("part.*"):
             journal, data = part / "journal", part / "data"
-            if not journal.exists() or not data.exists():
+            try:
+                content, lines = data.read_bytes(), journal.read_text().split("\n")[1:-1]
+            except FileNotFoundError:  # not there yet, or no more: the file came to its end meanwhile
                 continue
-            content = data.read_bytes()
-            for line in journal.read_text().split("\n")[1:-1]:
+            for line in lines:
                 begin, end, crc = line.split(" ")
                 piece = content[int(begin):int(end)]
                 if len(piece) == int(end) - int(begin) and zlib.crc32(piece) == int(crc, 16):
