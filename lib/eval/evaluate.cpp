@@ -65,8 +65,8 @@ Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::i
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
     loss += runtime.engine().evaluate(reader.read(rows, {}, runtime.device()));
+    runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
   }
-  runtime.synchronize();
   runtime.ops().fetch(loss);
   std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
   world.all_reduce(sums, Reduce::sum);

@@ -2,23 +2,17 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+
+#include "lib/ops/gemm.hpp"
 
 namespace fsdp {
 
 void AtenOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const {
-  if (add) {
-    out.addmm_(a, b);
-  } else if (a.dim() == 3) {
-    at::bmm_out(out, a, b);
-  } else {
-    at::mm_out(out, a, b);
-  }
+  aten_product(out, a, b, add);
 }
 
 void AtenOps::add_converted(at::Tensor& to, const at::Tensor& from) const { to.add_(from); }

@@ -13,6 +13,18 @@ using namespace detail;
 
 namespace {
 
+/// Room for what a norm returns.
+NormResult norm_result(const at::Tensor& x_ND, const at::Tensor& y_ND, double eps, bool with_mean) {
+  const auto statistics = x_ND.options().dtype(at::kFloat);
+  NormResult result;
+  result.eps = eps;
+  result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
+  result.out_ND = at::empty_like(x_ND);
+  if (with_mean) result.mean_N = at::empty({x_ND.size(0)}, statistics);
+  result.rstd_N = at::empty({x_ND.size(0)}, statistics);
+  return result;
+}
+
 float* floats_or_null(at::Tensor* x) { return x == nullptr ? nullptr : x->data_ptr<float>(); }
 
 }  // namespace
@@ -20,12 +32,7 @@ float* floats_or_null(at::Tensor* x) { return x == nullptr ? nullptr : x->data_p
 NormResult CpuOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                                   const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const {
   const auto n = x_ND.size(0), dim = x_ND.size(1);
-  NormResult result;
-  result.eps = eps;
-  result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
-  result.out_ND = at::empty_like(x_ND);
-  result.mean_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
-  result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+  auto result = norm_result(x_ND, y_ND, eps, true);
   const kernels::NormArgs args{result.sum_ND.data_ptr(),
                                result.out_ND.data_ptr(),
                                result.mean_N.data_ptr<float>(),
@@ -44,11 +51,7 @@ NormResult CpuOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND
 NormResult CpuOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                                 const at::Tensor& gamma_D, double eps) const {
   const auto n = x_ND.size(0), dim = x_ND.size(1);
-  NormResult result;
-  result.eps = eps;
-  result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
-  result.out_ND = at::empty_like(x_ND);
-  result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
+  auto result = norm_result(x_ND, y_ND, eps, false);
   const kernels::RmsNormArgs args{result.sum_ND.data_ptr(),
                                   result.out_ND.data_ptr(),
                                   result.rstd_N.data_ptr<float>(),

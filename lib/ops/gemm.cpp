@@ -48,15 +48,21 @@ bool goes_to_onednn(const at::Tensor& a, const at::Tensor& b) {
   return chosen_onednn() && a.scalar_type() == at::kFloat && a.numel() * b.size(-1) >= kSmallProduct;
 }
 
-void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
-  if (goes_to_onednn(a, b)) {
-    onednn_product()(a, b, out, add ? 1.0f : 0.0f, 1.0f);
-  } else if (a.dim() == 3) {
+void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
+  if (a.dim() == 3) {
     at::bmm_out(out, a, b);
   } else if (add) {
     out.addmm_(a, b);
   } else {
     at::mm_out(out, a, b);
+  }
+}
+
+void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
+  if (goes_to_onednn(a, b)) {
+    onednn_product()(a, b, out, add ? 1.0f : 0.0f, 1.0f);
+  } else {
+    aten_product(out, a, b, add);
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products on the host through the fastest float32 code that LibTorch carries for this processor.
+// Matrix products, on the host through the fastest float32 code that LibTorch carries for this processor.
 //
 // ATen multiplies float32 with MKL, which uses AVX2 at most on processors that Intel did not make; oneDNN, also inside
 // LibTorch, uses AVX-512 wherever there is one: 2.0 to 2.4 times as fast on AMD's Zen 5. Every other dtype goes through
@@ -14,6 +14,9 @@ namespace fsdp {
 /// out (+)= a @ b. 2-D [m, k] @ [k, n] or 3-D [batch, m, k] @ [batch, k, n], which is not added; any strides; `out` has
 /// its final shape.
 void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
+
+/// The same by ATen's operators alone, on any device.
+void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
 
 /// What multiplies float32: "onednn" or "aten".
 std::string_view float32_gemm_name();

@@ -71,6 +71,22 @@ inline Operation attention(const AttentionShape& shape) {
   };
 }
 
+inline Operation norm(bool rms) {
+  return [rms](const Ops& ops, const Inputs& in) {
+    return [&ops, rms, x = in.matrix(700, 64), y = in.matrix(700, 64), bias = in.vector(64), gamma = in.vector(64),
+            beta = in.vector(64), gg = in.floats(64), gb = in.floats(64), gy = in.floats(64)]() mutable {
+      const auto saved =
+          rms ? ops.add_rms_norm(x, y, bias, gamma, 1e-5) : ops.add_layer_norm(x, y, bias, gamma, beta, 1e-5);
+      at::Tensor again_ND;
+      const NormAgain again{beta, again_ND};
+      const NormBackward norm{y, y, x, saved, gamma};
+      auto grad = rms ? ops.rms_norm_backward(norm, {gg, nullptr, &gy}, &again)
+                      : ops.layer_norm_backward(norm, {gg, &gb, &gy}, &again);
+      return Kept{saved.out_ND, saved.sum_ND, grad, again_ND};
+    };
+  };
+}
+
 /// One of each, but attention.
 inline std::vector<OperationCase> operation_cases() {
   return {
@@ -124,34 +140,8 @@ inline std::vector<OperationCase> operation_cases() {
                return Kept{out};
              };
        }},
-      {"layer_norm",
-       [rms = false](const Ops& ops, const Inputs& in) {
-         return [&ops, rms, x = in.matrix(700, 64), y = in.matrix(700, 64), bias = in.vector(64), gamma = in.vector(64),
-                 beta = in.vector(64), gg = in.floats(64), gb = in.floats(64), gy = in.floats(64)]() mutable {
-           const auto saved =
-               rms ? ops.add_rms_norm(x, y, bias, gamma, 1e-5) : ops.add_layer_norm(x, y, bias, gamma, beta, 1e-5);
-           at::Tensor again_ND;
-           const NormAgain again{beta, again_ND};
-           const NormBackward norm{y, y, x, saved, gamma};
-           auto grad = rms ? ops.rms_norm_backward(norm, {gg, nullptr, &gy}, &again)
-                           : ops.layer_norm_backward(norm, {gg, &gb, &gy}, &again);
-           return Kept{saved.out_ND, saved.sum_ND, grad, again_ND};
-         };
-       }},
-      {"rms_norm",
-       [rms = true](const Ops& ops, const Inputs& in) {
-         return [&ops, rms, x = in.matrix(700, 64), y = in.matrix(700, 64), bias = in.vector(64), gamma = in.vector(64),
-                 beta = in.vector(64), gg = in.floats(64), gb = in.floats(64), gy = in.floats(64)]() mutable {
-           const auto saved =
-               rms ? ops.add_rms_norm(x, y, bias, gamma, 1e-5) : ops.add_layer_norm(x, y, bias, gamma, beta, 1e-5);
-           at::Tensor again_ND;
-           const NormAgain again{beta, again_ND};
-           const NormBackward norm{y, y, x, saved, gamma};
-           auto grad = rms ? ops.rms_norm_backward(norm, {gg, nullptr, &gy}, &again)
-                           : ops.layer_norm_backward(norm, {gg, &gb, &gy}, &again);
-           return Kept{saved.out_ND, saved.sum_ND, grad, again_ND};
-         };
-       }},
+      {"layer_norm", norm(false)},
+      {"rms_norm", norm(true)},
       {"gelu, swiglu, biases",
        [](const Ops& ops, const Inputs& in) {
          return [&ops, a = in.matrix(60, 96), b = in.matrix(60, 96), g = in.matrix(60, 96), bias = in.vector(96),
