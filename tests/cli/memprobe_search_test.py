@@ -21,6 +21,7 @@ class Search(fsdp_cli.Case):
             careful = memprobe_cli.report([*job, "--search"])
             self.assertEqual(careful["margin_bytes"], careful["budget_bytes"] // 200)
             self.assertGreaterEqual(careful["budget_bytes"] - careful["peak_bytes"], careful["margin_bytes"])
+            self.assertLessEqual(careful["largest_batch_per_device"], largest)
             # No sample is given away for it: one more would take from the margin, or not fit at all.
             tight = memprobe_cli.report([*job, "--batch-size", careful["largest_batch_per_device"] + 1], codes=(0, 3))
             self.assertTrue(not tight["fits"] or careful["budget_bytes"] - tight["peak_bytes"] < careful["margin_bytes"])
