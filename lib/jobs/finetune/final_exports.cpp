@@ -1,16 +1,18 @@
-// --save-final-full and --save-final-hf: the run in one file, and the model as transformers opens it. Both are made
-// from a distributed checkpoint by all ranks together.
+#include "lib/jobs/finetune/final_exports.hpp"
+
 #include <fmt/format.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/save.hpp"
 #include "lib/convert/convert_job_output.hpp"
 #include "lib/formats/safetensors.hpp"
 #include "lib/jobs/finetune/final_outputs.hpp"
-#include "lib/jobs/finetune/finetune_job.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/source/source.hpp"
 #include "lib/target/copy.hpp"
@@ -65,97 +67,94 @@ std::string stored_dtype(const std::filesystem::path& directory) {
 
 }  // namespace
 
-/// Before hours of training, not after them.
-void FinetuneJob::check_final_outputs() {
+void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   FinalOutputs outputs;
-  const auto& full = outputs.full = options_.save_final_full;
-  if (full.empty() && options_.save_final_hf.empty()) return;
+  const auto& full = outputs.full = setup.options.save_final_full;
+  if (!exports_at_the_end(setup.options)) return;
   // "out/" and "out" are the same directory.
-  if (!options_.save_final_hf.empty()) outputs.hf = (std::filesystem::path(options_.save_final_hf) / "").parent_path();
+  if (!setup.options.save_final_hf.empty()) outputs.hf = (std::filesystem::path(setup.options.save_final_hf) / "").parent_path();
   const auto suffix = full.extension();
   if (!full.empty() && suffix != ".pt" && suffix != ".pth" && suffix != ".bin" && !is_safetensors(full)) {
     throw UsageError(
         fmt::format("--save-final-full {}: end the name with .pt, .pth, .bin or .safetensors", full.string()));
   }
   const char* option = full.empty() ? "--save-final-hf" : "--save-final-full";
-  if (options_.max_epochs < 0 && options_.max_steps == 0) {
+  if (!trains(setup.options)) {
     throw UsageError(std::string(option) + " is written at the end of training, --max-epochs -1 does not train");
   }
-  outputs.run_directory = directory_;
+  outputs.run_directory = setup.directory;
   const auto add = [&](const char* name, const std::filesystem::path& input) {
     if (!input.empty()) outputs.inputs.emplace_back(name, input);
   };
-  add("the folder of --model", options_.model.directory);
-  add("the data of --train-data", options_.train_data);
-  add("the data of --val-data", options_.val_data);
-  add("the folder of --tokenizer", options_.model.tokenizer == "gpt2" ? "" : options_.model.tokenizer);
-  if (restart_) {
+  add("the folder of --model", setup.options.model.directory);
+  add("the data of --train-data", setup.options.train_data);
+  add("the data of --val-data", setup.options.val_data);
+  add("the folder of --tokenizer", setup.options.model.tokenizer == "gpt2" ? "" : setup.options.model.tokenizer);
+  if (setup.restart) {
     // A chain may go on from its one file and write it again.
-    const auto& checkpoint = restart_->candidates.front();
+    const auto& checkpoint = setup.restart->candidates.front();
     if (full.empty() || !path_below(checkpoint, full)) add("the checkpoint", checkpoint);
-    if (restart_->knows_run()) {
-      add("the model that the run began with", restart_->manifest.data.value("weights", std::string()));
+    if (setup.restart->knows_run()) {
+      add("the model that the run began with", setup.restart->manifest.data.value("weights", std::string()));
     }
   }
-  run_agreed(world_, [&] {
-    if (world_.rank() == 0) fsdp::check_final_outputs(outputs);
+  run_agreed(world, [&] {
+    if (world.rank() == 0) check_final_outputs(outputs);
   });
 }
 
-/// Writes what was asked for. False when it was asked to stop; nothing is under the outputs' names then.
-/// \param checkpoint  holds the state as it is now; empty: there is none (--no-save), so one is made for the time being
-bool FinetuneJob::save_final(const std::filesystem::path& checkpoint) {
-  if (options_.save_final_full.empty() && options_.save_final_hf.empty()) return true;
-  const TemporaryDirectory temporary(directory_ / ".final-full", world_.rank() == 0);
-  world_.barrier();
+bool FinalExports::write(const std::filesystem::path& checkpoint) {
+  if (!exports_at_the_end(context_.setup.options)) return true;
+  const TemporaryDirectory temporary(context_.setup.directory / ".final-full", context_.world.rank() == 0);
+  context_.world.barrier();
   const auto source = state_for_final(checkpoint, temporary.path());
   const bool done =
-      (options_.save_final_full.empty() || save_full(source)) && (options_.save_final_hf.empty() || save_hf(source));
-  world_.barrier();  // before the temporary checkpoint goes
+      (context_.setup.options.save_final_full.empty() || save_full(source)) && (context_.setup.options.save_final_hf.empty() || save_hf(source));
+  context_.world.barrier();  // before the temporary checkpoint goes
   return done;
 }
 
-std::filesystem::path FinetuneJob::state_for_final(std::filesystem::path checkpoint,
+std::filesystem::path FinalExports::state_for_final(std::filesystem::path checkpoint,
                                                    const std::filesystem::path& temporary) {
   if (!checkpoint.empty()) return checkpoint;
-  CheckpointSaver saver(*runtime_, trainer_->optimizer(), temporary, 0);
-  saver.start(manifest(), current_lr());
+  CheckpointSaver saver(context_.runtime, context_.trainer.optimizer(), temporary, 0);
+  saver.start(context_.manifest(), context_.current_lr());
   const auto result = saver.finish();
   if (!result.saved) throw IoError("the state at the end could not be written: " + result.error);
   return result.path;
 }
 
-bool FinetuneJob::save_full(const std::filesystem::path& checkpoint) {
-  const auto start = Clock::now();
+bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
+  const auto start = std::chrono::steady_clock::now();
   CopyOptions options;
   options.overwrite = true;
   options.sync = true;
-  options.stop = [this] { return signal_.received() != 0; };
+  options.stop = [this] { return stopped_(); };
   try {
-    const auto copied = write_full(checkpoint, options_.save_final_full, options, world_);
-    log_.info(fmt::format("full      {}   {} in {:.1f} s", options_.save_final_full,
+    const auto copied = write_full(checkpoint, context_.setup.options.save_final_full, options, context_.world);
+    context_.log.info(fmt::format("full      {}   {} in {:.1f} s", context_.setup.options.save_final_full,
                           format_bytes(static_cast<double>(copied.bytes_written)), seconds_since(start)));
     return true;
   } catch (const Stopped& stopped) {
-    log_.warning(fmt::format("--save-final-full {}: {}", options_.save_final_full, stopped.what()));
+    context_.log.warning(fmt::format("--save-final-full {}: {}", context_.setup.options.save_final_full, stopped.what()));
     return false;
   }
 }
 
 /// In the type of the weights that the run began with; with their config and tokenizer beside.
-bool FinetuneJob::save_hf(const std::filesystem::path& checkpoint) {
-  const auto start = Clock::now();
+bool FinalExports::save_hf(const std::filesystem::path& checkpoint) {
+  const auto start = std::chrono::steady_clock::now();
   ConvertOptions options;
-  options.paths = {checkpoint.string(), options_.save_final_hf};
+  options.paths = {checkpoint.string(), context_.setup.options.save_final_hf};
   options.to = "hf";
   options.overwrite = true;
   options.sync = true;
-  options.tokenizer = tokenizer_name_;
+  options.tokenizer = context_.setup.tokenizer.name;
   options.job.quiet = true;
   options.job.json = true;  // nothing on stdout
-  auto weights = options_.model.directory;
-  if (weights.empty() && restart_ && restart_->knows_run()) {
-    weights = restart_->manifest.data.value("weights", std::string());
+  auto weights = context_.setup.options.model.directory;
+  if (weights.empty() && context_.setup.restart && context_.setup.restart->knows_run()) {
+    weights = context_.setup.restart->manifest.data.value("weights", std::string());
   }
   std::error_code error;
   if (!weights.empty() && std::filesystem::exists(std::filesystem::path(weights) / "config.json", error)) {
@@ -164,12 +163,12 @@ bool FinetuneJob::save_hf(const std::filesystem::path& checkpoint) {
   }
   nlohmann::json report;
   try {
-    run_conversion(world_, options, Logger(world_.rank(), LogLevel::warning), report);
+    run_conversion(context_.world, options, Logger(context_.world.rank(), LogLevel::warning), report);
   } catch (const Stopped& stopped) {
-    log_.warning(fmt::format("--save-final-hf {}: {}", options_.save_final_hf, stopped.what()));
+    context_.log.warning(fmt::format("--save-final-hf {}: {}", context_.setup.options.save_final_hf, stopped.what()));
     return false;
   }
-  log_.info(fmt::format("hf        {}   {} in {:.1f} s", options_.save_final_hf,
+  context_.log.info(fmt::format("hf        {}   {} in {:.1f} s", context_.setup.options.save_final_hf,
                         format_bytes(report.value("bytes", 0.0)), seconds_since(start)));
   return true;
 }

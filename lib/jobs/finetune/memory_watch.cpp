@@ -1,18 +1,16 @@
-// What a job's memory will be, what it was, and how far the two are apart.
+#include "lib/jobs/finetune/memory_watch.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/formats/safetensors.hpp"
-#include "lib/fsdp/mesh.hpp"
-#include "lib/jobs/finetune/finetune_job.hpp"
-#include "lib/memory/device.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -27,49 +25,24 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
 
 }  // namespace
 
-/// The runtime of a dry run: the engine on tensors without data, among ranks that are not there, so that a model
-/// is planned where it has no room.
-void FinetuneJob::plan_runtime(int ranks_on_node) {
-  const MemoryRecorder recorder(device_.backend != nullptr);
-  std::optional<GpuSpec> gpu;
-  if (device_.backend != nullptr) gpu = gpu_of(device_.backend->info(device_.device.index()));
-  const auto device = make_meta_device(gpu, recorder.tape(), 1);
-  const auto sharding = make_policy(options_.sharding).sharding;
-  fake_world_ = make_fake_world({world_.size(), ranks_on_node, world_.rank()}, [&](ProcessGroup& group) {
-    make_mesh(group, sharding, options_.sharding.shard_group_size);
-  });
-  runtime_ =
-      std::make_unique<ModelRuntime>(*fake_world_, config_, options_.sharding, device, batches_.accumulation_steps);
-}
-
-void FinetuneJob::say_whether_weights_are_there() const {
-  if (restart_ || options_.model.directory.empty() || world_.rank() != 0) return;
-  try {
-    const SafetensorsModel weights(options_.model.directory);
-  } catch (const Error& error) {
-    log_.warning(fmt::format("the weights are not there yet, training will need them: {}", error.what()));
-  }
-}
-
-/// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options.
-void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_node, int threads) {
-  if (world_.rank() != 0 || (device_.backend != nullptr && options_.sharding.collectives != "auto")) return;
-  auto& request = memory_request_;
-  request.config = config_;
-  request.options = options_;
-  request.options.batch_size = batches_.micro_batch_size;
+void MemoryWatch::predict() {
+  if (world_.rank() != 0 || (setup_.device.backend != nullptr && setup_.options.sharding.collectives != "auto")) return;
+  auto& request = request_;
+  request.config = setup_.config;
+  request.options = setup_.options;
+  request.options.batch_size = setup_.batches.micro_batch_size;
   // The third micro-batch finds what the second found.
   request.options.total_batch_size = 0;
-  request.options.gradient_accumulation_steps = std::min(3, batches_.accumulation_steps);
-  request.tokens_per_row = tokens_per_row;
-  request.job = {world_.size(), ranks_on_node, 0};
-  request.threads = threads;
+  request.options.gradient_accumulation_steps = std::min(3, setup_.batches.accumulation_steps);
+  request.tokens_per_row = setup_.train_data->tokens_per_row();
+  request.job = {world_.size(), setup_.ranks_on_node, 0};
+  request.threads = setup_.threads;
   try {
-    if (device_.backend != nullptr) {
-      request.gpu = gpu_of(device_.backend->info(device_.device.index()));
+    if (setup_.device.backend != nullptr) {
+      request.gpu = gpu_of(setup_.device.backend->info(setup_.device.device.index()));
       // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
       request.context_bytes = std::max(usual_overheads(*request.gpu, 0, false).context_bytes,
-                                       bytes_outside_allocator(*device_.backend, device_.device.index()));
+                                       bytes_outside_allocator(*setup_.device.backend, setup_.device.device.index()));
     }
     prediction_ = predict_memory(request);
   } catch (const std::exception& error) {
@@ -77,14 +50,14 @@ void FinetuneJob::predict_memory_use(std::int64_t tokens_per_row, int ranks_on_n
     const std::string_view text = error.what();
     log_.warning(fmt::format("memory cannot be predicted: {}", text.substr(0, text.find('\n'))));
   }
+  if (prediction_) describe();
 }
 
-void FinetuneJob::describe_memory(int ranks_on_node) {
-  if (!prediction_) return;
+void MemoryWatch::describe() {
   const auto& p = *prediction_;
   using enum MemoryCategory;
-  const bool gpu = device_.backend != nullptr;
-  const auto available = gpu ? device_.backend->info(device_.device.index()).total_bytes : machine_memory_bytes();
+  const bool gpu = setup_.device.backend != nullptr;
+  const auto available = gpu ? setup_.device.backend->info(setup_.device.device.index()).total_bytes : machine_memory_bytes();
   log_.info(fmt::format(
       "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
       "{} of {}{}",
@@ -97,38 +70,39 @@ void FinetuneJob::describe_memory(int ranks_on_node) {
                     "accumulation or --activation-checkpointing all helps, fsdp-memprobe --search finds what fits",
                     p.allocator.num_ooms > 0 ? "to run out of memory" : "cudaMalloc retries, which stop it"));
   }
-  if (!gpu && available > 0 && p.host.peak_bytes() * ranks_on_node > available) {
+  if (!gpu && available > 0 && p.host.peak_bytes() * setup_.ranks_on_node > available) {
     log_.warning(fmt::format("{} rank{} of {} each, with program and checkpoint, are more than the node's memory",
-                             ranks_on_node, ranks_on_node == 1 ? "" : "s", bytes(p.host.peak_bytes())));
+                             setup_.ranks_on_node, setup_.ranks_on_node == 1 ? "" : "s", bytes(p.host.peak_bytes())));
   }
 }
 
 /// Of steps that nothing else shared memory with: copies for checkpoints and validations are no part of a step.
-void FinetuneJob::note_step_memory(const StepReport& step) {
+void MemoryWatch::after_step(const StepReport& step, bool) {
+  last_step_ = step;
   if (was_disturbed_) return;
   ++undisturbed_steps_;
   longest_row_ = std::max(longest_row_, step.longest_row);
   step_peak_bytes_ = std::max(
-      step_peak_bytes_, static_cast<std::int64_t>(device_.backend ? step.reserved_bytes : step.peak_memory_bytes));
+      step_peak_bytes_, static_cast<std::int64_t>(setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes));
 }
 
 /// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.
-std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json& report) {
+std::string MemoryWatch::judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report) {
   // The first step has no moments yet and the second may be the first with all of them.
   if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
   try {
     // Texts are as long as they are; what was predicted is the longest that there could be.
-    if (longest_row_ > 0 && longest_row_ < memory_request_.tokens_per_row) {
-      memory_request_.tokens_per_row = longest_row_;
-      prediction_ = predict_memory(memory_request_);
+    if (longest_row_ > 0 && longest_row_ < request_.tokens_per_row) {
+      request_.tokens_per_row = longest_row_;
+      prediction_ = predict_memory(request_);
     }
-    outcome.nodes = runtime_->mesh().num_nodes;
+    outcome.nodes = runtime.mesh().num_nodes;
     outcome.communicators = prediction_->communicators;
     outcome.predicted_bytes = prediction_->allocator_peak_bytes();
     outcome.measured_bytes = step_peak_bytes_;
     report["memory"] = to_json(outcome);
     report["memory"]["longest_sequence"] = longest_row_;
-    replace_file(directory_ / "memory.json", printable_json(report["memory"], 2) + "\n");
+    replace_file(setup_.directory / "memory.json", printable_json(report["memory"], 2) + "\n");
   } catch (const std::exception& error) {
     log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
     return "";
@@ -136,26 +110,25 @@ std::string FinetuneJob::judge_prediction(MemoryOutcome& outcome, nlohmann::json
   return fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
 }
 
-/// What the run took, the highest of all ranks, and what had been predicted.
-void FinetuneJob::report_memory(nlohmann::json& report) {
+void MemoryWatch::report(const ModelRuntime& runtime, nlohmann::json& report) {
   if (last_step_.step == 0) return;
   report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
   MemoryOutcome outcome;
   outcome.device = "cpu";
-  if (device_.backend == nullptr) {
+  if (setup_.device.backend == nullptr) {
     log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank){}",
                           format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes),
-                          judge_prediction(outcome, report)));
+                          judge(runtime, outcome, report)));
     return;
   }
-  const int device = device_.device.index();
-  const auto info = device_.backend->info(device);
-  const auto outside = static_cast<double>(bytes_outside_allocator(*device_.backend, device));
+  const int device = setup_.device.device.index();
+  const auto info = setup_.device.backend->info(device);
+  const auto outside = static_cast<double>(bytes_outside_allocator(*setup_.device.backend, device));
   outcome.device = info.name;
   outcome.gpu_bytes = info.total_bytes;
   outcome.overhead_bytes = static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(outside, Reduce::max)));
   outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
-  const auto judgement = judge_prediction(outcome, report);
+  const auto judgement = judge(runtime, outcome, report);
   log_.info(fmt::format(
       "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
       "{} cudaMalloc retries, {} out of memory{}",

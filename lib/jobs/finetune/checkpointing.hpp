@@ -1,0 +1,50 @@
+#pragma once
+// Which states of a run are worth keeping, and when they are kept.
+#include "lib/jobs/finetune/run_record.hpp"
+#include "lib/train/nonfinite_steps.hpp"
+
+namespace fsdp::detail {
+
+/// What a step tells about the state that it began with: proven, or doubtful. The first step that updates the model
+/// opens the record.
+class StepJudge final : public StepObserver {
+ public:
+  StepJudge(const RunContext& context, RunRecord& record)
+      : context_(context), record_(record), nonfinite_(context.setup.options.max_nonfinite_steps) {}
+  /// \throws RuntimeFailure after too many steps in a row that are not finite
+  void after_step(const StepReport& step, bool last) override;
+  /// Steps fail just now.
+  bool fails() const { return nonfinite_.any(); }
+  /// The last update has had no step after it that would show what it led to. \throws RuntimeFailure
+  void prove_the_last_update();
+
+ private:
+  const RunContext& context_;
+  RunRecord& record_;
+  NonFiniteSteps nonfinite_;
+};
+
+/// Saves when --save-every and --save-interval-minutes say so, and at the end.
+class Checkpoints final : public StepObserver {
+ public:
+  Checkpoints(const RunContext& context, RunRecord& record, StepJudge& judge, MemoryWatch& memory, bool is_saved)
+      : context_(context), record_(record), judge_(judge), memory_(memory), is_saved_(is_saved) {}
+  void after_step(const StepReport& step, bool last) override;
+  /// The checkpoint of the state at the end, where it is to be kept. \param stopped  by a signal or for want of time
+  /// \throws IoError when it could not be saved
+  void save_at_the_end(bool stopped);
+  /// The state as it is now is in record.last_checkpoint().
+  bool is_saved() const { return is_saved_; }
+
+ private:
+  bool is_due(bool last);
+
+  const RunContext& context_;
+  RunRecord& record_;
+  StepJudge& judge_;
+  MemoryWatch& memory_;
+  bool is_saved_;
+  bool waits_ = false;  ///< a save was due in steps whose loss is not finite
+};
+
+}  // namespace fsdp::detail

@@ -1,0 +1,68 @@
+#include "lib/jobs/finetune/describe.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/text_format.hpp"
+#include "lib/runtime/text.hpp"
+#include "lib/train/prepare_data.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
+  const auto rows = setup.train_data->num_rows();
+  const auto length = setup.train_data->tokens_per_row();
+  const bool documents = setup.train_data->has_documents();
+  log.info(fmt::format(
+      "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
+      documents ? format_count_of(rows, "text") + " of up to" : format_count_of(rows, "row") + " x", length,
+      format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"), setup.batches.micro_batch_size,
+      setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
+      format_count_of(setup.total_steps, "step"),
+      setup.val_data ? "   validation " + format_count_of(setup.val_data->num_rows(), "row") : ""));
+  const auto ids = setup.train_data->num_ids(rows);
+  const auto left_out = setup.train_data->ids_left_out(rows);
+  if (left_out == 0) return;
+  const auto what =
+      fmt::format("{} of {} ids ({:.1f} %) are not trained on: of each {} the first {} count", format_count(left_out),
+                  format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
+                  documents ? "text" : "row", length + 1);
+  log.info("cut       " + what);
+  if (2 * left_out <= ids || world.rank() != 0) return;
+  // One long text in a cell is one document; who has such data wants all of it.
+  const bool tokens_already = is_token_file(setup.options.train_data);
+  log.warning(fmt::format(
+      "--train-data {}: {}. To train on all of it, pack it: fsdp-download tokens --pack --seq-len {} --input {} "
+      "--tokenizer {} --output packed.h5, then --train-data packed.h5{}",
+      setup.options.train_data, what, length + 1, tokens_already ? "ITS_TEXTS" : setup.options.train_data,
+      setup.tokenizer.name.empty() ? "DIR" : setup.tokenizer.name,
+      length + 1 < setup.config.block_size ? fmt::format("; or give a longer --seq-len (up to {})", setup.config.block_size)
+                                      : ""));
+}
+
+}  // namespace
+
+void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const Logger& log) {
+  const auto& device = setup.device;
+  const auto& mesh = runtime.mesh();
+  log.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
+                        format_count_of(world.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
+                        device.description, format_count_of(setup.threads, "thread"),
+                        device.backend != nullptr                                         ? "NCCL"
+                        : world.size() == 1                                              ? "no collectives"
+                        : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
+                                                                                          : "MPI collectives"));
+  const auto& policy = runtime.policy();
+  log.info(fmt::format(
+      "model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}   {}", architecture_name(setup.config),
+      setup.config.num_layers, setup.config.embed_size, static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
+      format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
+      is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
+                                               format_count_of(mesh.replicate->size(), "replica"))
+                                 : "",
+      to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
+      policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
+  if (setup.train_data) describe_data(world, setup, log);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,34 @@
+#pragma once
+// --save-final-full and --save-final-hf: the run in one file, and the model as transformers opens it. Both are made
+// from a distributed checkpoint by all ranks together.
+#include <filesystem>
+#include <functional>
+
+#include "lib/jobs/finetune/run_context.hpp"
+
+namespace fsdp::detail {
+
+/// Whether they may be written where they are to go: before hours of training, not after them. Collective.
+/// \throws UsageError, IoError
+void check_final_exports(ProcessGroup& world, const RunSetup& setup);
+
+class FinalExports {
+ public:
+  FinalExports(const RunContext& context, std::function<bool()> stopped)
+      : context_(context), stopped_(std::move(stopped)) {}
+
+  /// Writes what was asked for. False when it was asked to stop; nothing is under the outputs' names then. Collective.
+  /// \param checkpoint  holds the state as it is now; empty: there is none (--no-save), so one is made for the time
+  ///                    being
+  bool write(const std::filesystem::path& checkpoint);
+
+ private:
+  std::filesystem::path state_for_final(std::filesystem::path checkpoint, const std::filesystem::path& temporary);
+  bool save_full(const std::filesystem::path& checkpoint);
+  bool save_hf(const std::filesystem::path& checkpoint);
+
+  const RunContext& context_;
+  std::function<bool()> stopped_;
+};
+
+}  // namespace fsdp::detail

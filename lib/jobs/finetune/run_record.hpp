@@ -1,0 +1,64 @@
+#pragma once
+// What a job writes into its run's folder: checkpoints, metrics.jsonl, and what becomes of an older run of its name.
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "lib/checkpoint/save.hpp"
+#include "lib/jobs/finetune/memory_watch.hpp"
+#include "lib/jobs/finetune/run_clock.hpp"
+#include "lib/jobs/finetune/run_context.hpp"
+#include "lib/jobs/finetune/run_owner.hpp"
+#include "lib/train/metrics.hpp"
+
+namespace fsdp::detail {
+
+/// A new run writes nothing before it has made a step, so that one that fails at once leaves an older run where it is.
+class RunRecord {
+ public:
+  /// \param resume_step  metrics of later steps are cut off; negative: the run begins
+  RunRecord(const RunContext& context, RunOwner* owner, RunClock& clock, MemoryWatch& memory, std::int64_t resume_step);
+
+  /// An older run of this name has the folder still.
+  bool keeps_old_run() const { return keeps_old_run_; }
+  bool is_open() const { return saver_ != nullptr; }
+  /// From here on this job writes. Collective
+  void open();
+  void check_owner(bool now);
+
+  void add_metrics(const nlohmann::json& record);
+  void start_save(bool final_one);
+  /// Makes a written checkpoint appear once all ranks are done with it. Collective.
+  bool finish_save(bool wait);
+  double seconds_since_save() const;
+  const std::string& save_error() const { return save_error_; }
+  /// Empty: none.
+  const std::filesystem::path& last_checkpoint() const { return last_checkpoint_; }
+
+  /// A finite loss was computed from the state after `step`.
+  void prove(std::int64_t step) { saver_->prove(step); }
+  /// The state as it is has no finite loss. \return where `latest` points now, "" when it was left alone
+  std::string doubt() { return saver_->doubt(); }
+  /// Ends the job: no state that it has now is worth saving. \param why  a sentence without its end
+  [[noreturn]] void give_up(const std::string& why);
+  void draw_losses() const;
+
+ private:
+  bool old_run_is_there() const;
+  void set_old_run_aside() const;
+
+  const RunContext& context_;
+  RunOwner* owner_;
+  RunClock& clock_;
+  MemoryWatch& memory_;
+  std::int64_t resume_step_;
+  bool keeps_old_run_ = false;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::unique_ptr<MetricsFile> metrics_;  ///< on rank 0
+  std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
+  std::string save_error_;
+  std::filesystem::path last_checkpoint_;
+};
+
+}  // namespace fsdp::detail

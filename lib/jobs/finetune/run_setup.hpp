@@ -1,0 +1,64 @@
+#pragma once
+// What a fine-tuning job was asked for and what it found, before anything is computed. Nothing of it changes afterwards.
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "lib/base/log.hpp"
+#include "lib/checkpoint/restart.hpp"
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/runtime/train_options.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
+#include "lib/train/data_loader.hpp"
+#include "lib/train/plan.hpp"
+
+namespace fsdp::detail {
+
+struct TokenizerChoice {
+  std::string name;      ///< "gpt2", a directory, or "" where none is known
+  bool is_sure = false;  ///< given, or the model's own
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null where none is known
+};
+
+struct RunSetup {
+  RunSetup(const TrainOptions& asked, const nlohmann::json& saved)
+      : options(asked), saved_options(saved), directory(run_directory(asked)) {}
+
+  const TrainOptions& options;
+  const nlohmann::json& saved_options;  ///< options as text by long name
+  std::filesystem::path directory;      ///< the run's: OUT/RUN
+  DeviceChoice device;
+  int ranks_on_node = 1;
+  int threads = 1;  ///< of this rank
+  std::optional<RestartPoint> restart;
+  ModelConfig config;
+  BatchPlan batches;
+  TokenizerChoice tokenizer;
+  std::optional<TokenLoader> train_data, val_data;  ///< train_data: where there is training
+  std::int64_t total_steps = 0;                     ///< of the whole run, those before a restart included
+  std::int64_t total_samples = 0;                   ///< likewise; the largest number where steps decide
+  LrSchedule schedule;
+
+  std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
+};
+
+/// Not the continuation of what lies in the run's folder: from nothing, or from weights that are not its own.
+/// \param taken  where it goes on from
+bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken);
+
+bool trains(const TrainOptions& options);
+inline bool exports_at_the_end(const TrainOptions& options) {
+  return !options.save_final_full.empty() || !options.save_final_hf.empty();
+}
+
+/// Collective. \param stopped  asked while texts are encoded. \throws Error subclasses
+RunSetup set_up_run(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options,
+                    const Logger& log, const std::function<bool()>& stopped);
+
+/// What a checkpoint says of the run. \param state  where it stands
+RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,41 @@
+#pragma once
+// What is told of each step: a line of the log, and one of metrics.jsonl.
+#include <cmath>
+
+#include "lib/jobs/finetune/run_record.hpp"
+
+namespace fsdp::detail {
+
+class StepLog final : public StepObserver {
+ public:
+  /// \param peak_flops  of all ranks' devices together, per second; 0: not known
+  StepLog(const RunContext& context, RunRecord& record, double peak_flops)
+      : context_(context), record_(record), peak_flops_(peak_flops) {}
+  void after_step(const StepReport& step, bool last) override;
+
+ private:
+  const RunContext& context_;
+  RunRecord& record_;
+  double peak_flops_;
+};
+
+/// The losses that a run's last line tells.
+class LossLog final : public StepObserver {
+ public:
+  void after_step(const StepReport& step, bool) override {
+    if (std::isnan(first_)) first_ = step.loss;
+    last_ = step.loss;
+    ++steps_;
+  }
+  double first() const { return first_; }
+  double last() const { return last_; }
+  /// Steps that this job made.
+  std::int64_t steps() const { return steps_; }
+
+ private:
+  double first_ = std::nan("");
+  double last_ = std::nan("");
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace fsdp::detail
