@@ -59,6 +59,12 @@ void refuse_piped_config(int argc, char** argv) {
   }
 }
 
+/// Once per job. \return the exit code
+int tell(const Error& error) {
+  if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
+  return static_cast<int>(error.code());
+}
+
 }  // namespace
 
 bool speaks_for_the_job() {
@@ -106,8 +112,7 @@ int run_alone(const std::function<void()>& body) {
     body();
     return static_cast<int>(ExitCode::ok);
   } catch (const Error& error) {
-    if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
-    return static_cast<int>(error.code());
+    return tell(error);
   }
 }
 
@@ -136,6 +141,8 @@ int parse(CLI::App& app, int argc, char** argv) {
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);
+  } catch (const Error& error) {  // a word that is none of an option's
+    return tell(error);
   }
 }
 

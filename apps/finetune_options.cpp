@@ -10,6 +10,35 @@
 namespace fsdp {
 namespace {
 
+using Take = std::function<void(const std::string&)>;
+
+/// Of an option that fsdp-memprobe takes several values of.
+/// \param list  null: one value is taken
+template <typename Value, typename Parse>
+Take one_or_several(Value& value, std::vector<Value>* list, const std::string& all_word, const std::vector<Value>& all,
+                    Parse parse) {
+  return [=, &value](const std::string& text) {
+    if (list == nullptr) {
+      value = parse(text);
+      return;
+    }
+    *list = text == all_word ? all : std::vector<Value>();
+    std::istringstream words(text == all_word ? "" : text);
+    for (std::string word; std::getline(words, word, ',');) list->push_back(parse(word));
+    if (list->empty()) list->push_back(parse(text));
+    value = list->front();
+  };
+}
+
+bool parse_host_staged(const std::string& text) {
+  if (text == "auto" || text == "host-staged") return text != "auto";
+  throw UsageError("--collectives is '" + text + "', choose from auto, host-staged");
+}
+
+Take take_float_type(std::optional<c10::ScalarType>& value, const char* option) {
+  return [&value, option](const std::string& text) { value = parse_float_type(text, option); };
+}
+
 void add_model_options(CLI::App& app, ModelOptions& o) {
   const auto group = "Model";
   app.add_option("--model", o.model,
@@ -38,18 +67,25 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(group);
 }
 
-void add_sharding_options(CLI::App& app, ShardingOptions& o) {
+/// Those that decide what is gathered and reduced when.
+void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
   const auto group = "Sharding, precision, memory";
-  app.add_option("--sharding", o.sharding,
-                 "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard")
-      ->capture_default_str()
+  using enum Sharding;
+  app.add_option_function<std::string>(
+         "--sharding",
+         one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
+                        {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard}, parse_sharding),
+         "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard")
+      ->default_str("full-shard")
       ->group(group);
   app.add_option(spellings("shard-group-size"), o.shard_group_size,
                  "ranks per shard group of a hybrid strategy; 0: the ranks of a node")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--wrap", o.wrap, "what is gathered together: block, none (all at once) or size:N (parameters)")
-      ->capture_default_str()
+  app.add_option_function<std::string>(
+         "--wrap", [&](const std::string& text) { o.wrap = parse_wrap(text); },
+         "what is gathered together: block, none (all at once) or size:N (parameters)")
+      ->default_str("block")
       ->group(group);
   app.add_flag(spellings("no-fsdp"))->description("the same as --sharding no-shard")->configurable(false)->group(group);
   app.add_flag(spellings("no-layer-wrap-policy"))
@@ -60,9 +96,11 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
       ->description("the same as --activation-checkpointing all")
       ->configurable(false)
       ->group(group);
-  app.add_option(spellings("backward-prefetch"), o.backward_prefetch,
-                 "gather the next unit before (pre), after (post) or not during a unit's backward")
-      ->capture_default_str()
+  app.add_option_function<std::string>(
+         spellings("backward-prefetch"),
+         [&](const std::string& text) { o.backward_prefetch = parse_backward_prefetch(text); },
+         "gather the next unit before (pre), after (post) or not during a unit's backward")
+      ->default_str("pre")
       ->group(group);
   app.add_flag(spellings("forward-prefetch"), o.forward_prefetch, "gather the next unit before a unit's forward")
       ->group(group);
@@ -70,18 +108,32 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
                "at most two units gathered or on their way, beside the root (the default)")
       ->default_str("true")
       ->group(group);
-  app.add_option("--precision", o.precision, "float32, bf16 or fp16: sets the three below; masters stay float32")
-      ->capture_default_str()
+}
+
+void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
+  const auto group = "Sharding, precision, memory";
+  app.add_option_function<std::string>(
+         "--precision",
+         one_or_several(o.precision, compared == nullptr ? nullptr : &compared->precisions, "all",
+                        {c10::ScalarType::Float, c10::ScalarType::BFloat16},
+                        [](const std::string& text) { return parse_float_type(text, "--precision"); }),
+         "float32, bf16 or fp16: sets the three below; masters stay float32")
+      ->default_str("float32")
       ->group(group);
   app.add_flag(spellings("allow-emulated-bf16"), o.allow_emulated_bf16,
                "train in bf16 on a GPU that has no units for it, slowly")
       ->group(group);
-  app.add_option(spellings("param-dtype"), o.param_dtype, "of gathered parameters and activations")->group(group);
-  app.add_option(spellings("reduce-dtype"), o.reduce_dtype, "of gradients on their way")->group(group);
-  app.add_option(spellings("buffer-dtype"), o.buffer_dtype, "of buffers")->group(group);
-  app.add_option(
+  const auto add_dtype = [&](const char* name, std::optional<c10::ScalarType>& value, const char* option,
+                             const char* description) {
+    app.add_option_function<std::string>(spellings(name), take_float_type(value, option), description)->group(group);
+  };
+  add_dtype("param-dtype", o.param_dtype, "--param-dtype", "of gathered parameters and activations");
+  add_dtype("reduce-dtype", o.reduce_dtype, "--reduce-dtype", "of gradients on their way");
+  add_dtype("buffer-dtype", o.buffer_dtype, "--buffer-dtype", "of buffers");
+  app.add_option_function<std::string>(
          "--activation-checkpointing,--activation_checkpointing,--activation-checkpoints,--activation_checkpoints",
-         o.activation_checkpointing,
+         one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both", {0, 1},
+                        parse_activation_checkpointing),
          "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
       ->expected(0, 1)  // no default_str(): CLI11 would take it for the value that is not given
       ->group(group);
@@ -93,8 +145,10 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o) {
   app.add_flag(spellings("reduce-every-micro-batch"), o.reduce_every_micro_batch,
                "accumulate sharded gradients: less memory, more communication")
       ->group(group);
-  app.add_option("--collectives", o.collectives, "auto, or host-staged (MPI moves everything through host memory)")
-      ->capture_default_str()
+  app.add_option_function<std::string>(
+         "--collectives", [&](const std::string& text) { o.host_staged = parse_host_staged(text); },
+         "auto, or host-staged (MPI moves everything through host memory)")
+      ->default_str("auto")
       ->group(group);
 }
 
@@ -146,9 +200,10 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
       ->group(group);
-  app.add_option(spellings("lr-schedule"), o.lr_schedule,
-                 "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
-      ->capture_default_str()
+  app.add_option_function<std::string>(
+         spellings("lr-schedule"), [&](const std::string& text) { o.lr_schedule = parse_lr_schedule(text); },
+         "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
+      ->default_str("constant")
       ->group(group);
   app.add_option(spellings("warmup-steps"), o.warmup_steps, "steps of linear warm-up")
       ->capture_default_str()
@@ -251,16 +306,14 @@ double parse_time_limit(const std::string& text) {
 }
 
 /// A flag that stands for `option value`.
-void apply_flag(CLI::App& app, const std::string& flag, const std::string& option, const std::string& value,
-                const std::string& standing) {
+void apply_flag(CLI::App& app, const std::string& flag, const std::string& option, const std::string& value) {
   if (app.get_option(flag)->count() == 0) return;
-  auto* target = app.get_option(option);
-  if (target->count() > 0 && standing != value) {
-    throw UsageError(flag + " and " + option + " " + standing + " contradict each other: give one of them");
+  const auto* target = app.get_option(option);
+  if (target->count() > 0 && target->as<std::string>() != value) {
+    throw UsageError(flag + " and " + option + " " + target->as<std::string>() +
+                     " contradict each other: give one of them");
   }
-  target->clear();
-  target->add_result(value);
-  target->run_callback();
+  set_option(app, option, value);
 }
 
 }  // namespace
@@ -270,7 +323,9 @@ void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   add_data_options(app, a.options);
   add_optimizer_options(app, a.options);
   add_output_options(app, a.options, a.save_minutes, a.time_limit);
-  add_sharding_options(app, a.options.sharding);
+  auto* compared = a.compared ? &*a.compared : nullptr;
+  add_sharding_options(app, a.options.sharding, compared);
+  add_precision_options(app, a.options.sharding, compared);
   add_runtime_options(app, a.options.runtime);
   app.add_option("--environment", a.environment, "accepted (pbs, local): the launcher is recognised by itself")
       ->group("");
@@ -280,26 +335,27 @@ void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
       ->configurable(false);
 }
 
-void settle_spellings(CLI::App& app, FinetuneArguments& a) {
-  auto& sharding = a.options.sharding;
-  auto* checkpointing = app.get_option("--activation-checkpointing");
-  const auto& text = sharding.activation_checkpointing;
-  if (checkpointing->count() > 0 && (text.empty() || text == "true")) {
-    checkpointing->clear();  // given without a value
-    checkpointing->add_result("all");
-    checkpointing->run_callback();
-  } else if (checkpointing->count() > 0 && text == "false") {
-    checkpointing->clear();  // as flags are in a config file
-    checkpointing->add_result("none");
-    checkpointing->run_callback();
+void set_option(CLI::App& app, const std::string& name, const std::string& value) {
+  auto* option = app.get_option(name);
+  option->clear();
+  option->add_result(value);
+  option->run_callback();
+}
+
+void settle_spellings(CLI::App& app) {
+  const auto* checkpointing = app.get_option("--activation-checkpointing");
+  if (checkpointing->count() > 0) {
+    const auto text = checkpointing->as<std::string>();
+    if (text.empty() || text == "true") set_option(app, "--activation-checkpointing", "all");  // without a value
+    if (text == "false") set_option(app, "--activation-checkpointing", "none");  // as flags are in a config file
   }
-  apply_flag(app, "--no-fsdp", "--sharding", "no-shard", sharding.sharding);
-  apply_flag(app, "--no-layer-wrap-policy", "--wrap", "none", sharding.wrap);
-  apply_flag(app, "--gradient-checkpointing", "--activation-checkpointing", "all", sharding.activation_checkpointing);
+  apply_flag(app, "--no-fsdp", "--sharding", "no-shard");
+  apply_flag(app, "--no-layer-wrap-policy", "--wrap", "none");
+  apply_flag(app, "--gradient-checkpointing", "--activation-checkpointing", "all");
 }
 
 void settle_finetune_options(CLI::App& app, FinetuneArguments& a) {
-  settle_spellings(app, a);
+  settle_spellings(app);
   a.options.save_interval_minutes = a.save_minutes;
   a.options.time_limit_seconds = parse_time_limit(a.time_limit);
 }

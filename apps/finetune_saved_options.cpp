@@ -89,23 +89,10 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
   return saved;
 }
 
-void apply_saved_options(CLI::App& app, TrainOptions& options) {
-  if (options.restart_checkpoint.empty()) return;
-  const auto checkpoints = run_directory(options) / "checkpoints";
-  const bool ours_only = names_latest(options.restart_checkpoint);
-  OpenedCheckpoint opened;
-  std::filesystem::path checkpoint;
-  for (const auto& path : checkpoint_candidates(options.restart_checkpoint, checkpoints)) {
-    try {
-      opened = open_checkpoint(path, ours_only);
-      checkpoint = path;
-      break;
-    } catch (const Error&) {
-      // The job itself tries all candidates and says what is wrong with them.
-    }
-  }
-  if (checkpoint.empty() || !opened.knows_run()) return;
-  const auto& manifest = opened.manifest;
+void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoint& restart) {
+  if (!restart.knows_run()) return;
+  const auto& checkpoint = restart.candidates.front();
+  const auto& manifest = restart.manifest;
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
   const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
@@ -123,7 +110,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options) {
         option->add_result(text);  // a path may hold spaces
       }
       option->run_callback();
-    } catch (const CLI::Error&) {
+    } catch (const std::runtime_error&) {  // CLI11's, or ours
       throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
     }
   }

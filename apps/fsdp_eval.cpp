@@ -84,9 +84,16 @@ void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
   add_loss_options(app, o);
   add_chess_and_text_options(app, o);
   const auto* group = "Sharding, precision";
-  app.add_option("--precision", o.sharding.precision, "float32, bf16 or fp16")->capture_default_str()->group(group);
-  app.add_option("--sharding", o.sharding.sharding, "how parameters are split over the ranks")
-      ->capture_default_str()
+  app.add_option_function<std::string>(
+         "--precision",
+         [&](const std::string& text) { o.sharding.precision = fsdp::parse_float_type(text, "--precision"); },
+         "float32, bf16 or fp16")
+      ->default_str("float32")
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--sharding", [&](const std::string& text) { o.sharding.sharding = fsdp::parse_sharding(text); },
+         "how parameters are split over the ranks")
+      ->default_str("full-shard")
       ->group(group);
   fsdp::add_runtime_options(app, o.runtime);
   app.set_config("--config", "", "read options from a file");

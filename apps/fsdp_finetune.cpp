@@ -38,10 +38,11 @@ int main(int argc, char** argv) {
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                fsdp::require_same_options(world, app);
                                note_given_sizes(app, options.model);
-                               fsdp::apply_saved_options(app, options);
+                               fsdp::RunStart start(world, options, log);
+                               if (start.restart) fsdp::apply_saved_options(app, options, *start.restart);
                                fsdp::apply_fine_tuning_defaults(app, options);
                                const auto saved = fsdp::collect_saved_options(app);
                                fsdp::resolve_names(options);
-                               return fsdp::run_finetune(world, options, saved, log, report);
+                               return fsdp::run_finetune(world, start, options, saved, log, report);
                              });
 }

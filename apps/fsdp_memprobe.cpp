@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   fsdp::add_memprobe_options(app, arguments);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  if (const int code = fsdp::run_alone([&] { fsdp::settle_spellings(app, arguments.job); }); code != 0) return code;
+  if (const int code = fsdp::run_alone([&] { fsdp::settle_spellings(app); }); code != 0) return code;
   if (arguments.job.print_config) return fsdp::print_config(app);
   arguments.options.trial_command = own_command(argc, argv);
   if (arguments.trial) end_with_the_search();

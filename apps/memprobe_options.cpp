@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "apps/app_main.hpp"
 #include "lib/base/output_file.hpp"
@@ -15,33 +14,6 @@ namespace fsdp {
 namespace {
 
 constexpr const char* kOwnGroup = "What is asked";  // the options that fsdp-finetune does not have
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream in(text);
-  for (std::string word; std::getline(in, word, ',');) {
-    if (!word.empty()) words.push_back(word);
-  }
-  return words;
-}
-
-void set_option(CLI::App& app, const std::string& name, const std::string& value) {
-  auto* option = app.get_option(name);
-  option->clear();
-  option->add_result(value);
-  option->run_callback();
-}
-
-/// "all" or "a,b" for an option of one value: the list, and the first of it as the option's own value.
-void take_list(CLI::App& app, const std::string& name, const std::string& all_word, const std::vector<std::string>& all,
-               const std::string& given, std::vector<std::string>& list) {
-  list = given == all_word ? all : split(given);
-  if (list.size() <= 1 && given != all_word) {
-    list.clear();
-    return;
-  }
-  set_option(app, name, list.front());
-}
 
 }  // namespace
 
@@ -82,20 +54,17 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
                      "write the best choice as a file for fsdp-finetune --config"));
   add(app.add_option("--plot", o.plot_file, "draw memory over a step, .svg or .png"));
   app.add_flag("--trial", a.trial)->group("")->configurable(false);
+  a.job.compared.emplace();
   add_finetune_options(app, a.job);
   app.get_option("--sharding")->description(app.get_option("--sharding")->get_description() + "; a list, or all");
 }
 
 void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
-  auto& sharding = a.job.options.sharding;
   auto& o = a.options;
-  take_list(app, "--sharding", "all",
-            {"full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}, sharding.sharding,
-            o.shardings);
-  take_list(app, "--precision", "all", {"float32", "bf16"}, sharding.precision, o.precisions);
-  take_list(app, "--activation-checkpointing", "both", {"none", "all"}, sharding.activation_checkpointing,
-            o.checkpointings);
   settle_finetune_options(app, a.job);
+  o.shardings = a.job.compared->shardings;
+  o.precisions = a.job.compared->precisions;
+  o.checkpointings = a.job.compared->checkpointings;
   if (app.get_option("--nodes")->count() > 0 && app.get_option("--ranks")->count() > 0 && !o.alone) {
     throw UsageError("--nodes and --ranks contradict each other: give one of them");
   }
@@ -120,9 +89,9 @@ void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
 }
 
 void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice& choice) {
-  set_option(app, "--sharding", choice.sharding);
-  set_option(app, "--precision", choice.precision);
-  set_option(app, "--activation-checkpointing", choice.checkpointing);
+  set_option(app, "--sharding", std::string(to_string(choice.sharding)));
+  set_option(app, "--precision", std::string(float_type_name(choice.precision)));
+  set_option(app, "--activation-checkpointing", activation_checkpointing_name(choice.checkpoint_every));
   set_option(app, "--batch-size", std::to_string(choice.batch_size));
   for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // how this program was to speak
   for (auto* option : app.get_options([](const CLI::Option* o) { return o->get_group() == kOwnGroup; }))

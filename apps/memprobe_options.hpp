@@ -18,7 +18,7 @@ struct MemprobeArguments {
 
 void add_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
 
-/// Lists of strategies, precisions and recomputation become options.shardings and so on; the model's name a directory.
+/// What is compared goes into options; the model's name becomes a directory.
 /// After parsing. \throws UsageError, MissingInput
 void settle_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
 

@@ -21,9 +21,6 @@ namespace fsdp {
 namespace {
 
 void check_options(const Bf16CheckOptions& o) {
-  if (o.device != "auto" && o.device != "cpu" && o.device != "cuda") {
-    throw UsageError("--device is '" + o.device + "', choose from auto, cpu, cuda");
-  }
   if (o.size_mb < 0 || o.size_mb > 16384) {
     throw UsageError(fmt::format("--size-mb is {}, choose from 1 to 16384, or 0 for the default", o.size_mb));
   }
@@ -149,7 +146,7 @@ Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, cons
   check_options(options);
   refuse_lonely_launch(world, options.mpi_library);
   std::optional<NcclLog> nccl_log;
-  if (options.device != "cpu") nccl_log.emplace();
+  if (options.device != DeviceWish::cpu) nccl_log.emplace();
   const auto node = world.split_by_node();
   const auto leaders = world.split(node->rank() == 0 ? 0 : 1);
   auto facts = source.identify(world, *node, options.device);

@@ -13,7 +13,7 @@
 namespace fsdp {
 
 struct Bf16CheckOptions {
-  std::string device = "auto";         ///< auto, cpu, cuda
+  DeviceWish device = DeviceWish::automatic;
   std::int64_t size_mb = 0;            ///< of the all-reduce's tensor, in MiB; 0: 64 on GPUs, 16 on CPUs
   bool quick = false;                  ///< a quarter of the time
   std::filesystem::path exclude_file;  ///< receives the bad hosts; empty: none

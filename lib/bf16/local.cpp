@@ -31,13 +31,13 @@ void share_cores(int ranks_on_node) {
 
 class ThisMachine final : public Bf16FactSource {
  public:
-  RankFacts identify(ProcessGroup& world, ProcessGroup& node, const std::string& device) override {
+  RankFacts identify(ProcessGroup& world, ProcessGroup& node, DeviceWish device) override {
     RankFacts facts;
     facts.rank = world.rank();
     facts.host = host_name();
     facts.processor = read_processor();
     share_cores(node.size());
-    if (device != "cpu") choose_gpu(node, device, facts);
+    if (device != DeviceWish::cpu) choose_gpu(node, device, facts);
     return facts;
   }
 
@@ -55,7 +55,7 @@ class ThisMachine final : public Bf16FactSource {
   void finish(RankFacts&) override {}
 
  private:
-  void choose_gpu(ProcessGroup& node, const std::string& device, RankFacts& facts) {
+  void choose_gpu(ProcessGroup& node, DeviceWish device, RankFacts& facts) {
     std::string why_not;
     auto backend = load_cuda_backend(&why_not);
     if (backend != nullptr && backend->device_count() == 0) {
@@ -65,7 +65,7 @@ class ThisMachine final : public Bf16FactSource {
     if (backend == nullptr) {
       facts.gpu_missing = why_not;
       // A driver that sees a device, and yet no way to use it.
-      facts.gpu_broken = detail::cuda_driver_problem().empty() || device == "cuda";
+      facts.gpu_broken = detail::cuda_driver_problem().empty() || device == DeviceWish::cuda;
       return;
     }
     // A launcher may show each rank its own GPU only.

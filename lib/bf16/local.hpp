@@ -8,6 +8,7 @@
 #include "lib/bf16/facts.hpp"
 #include "lib/bf16/gemm.hpp"
 #include "lib/comm/device_backend.hpp"
+#include "lib/comm/device_wish.hpp"
 #include "lib/mpi/process_group.hpp"
 
 namespace fsdp {
@@ -17,7 +18,7 @@ class Bf16FactSource {
   virtual ~Bf16FactSource() = default;
   /// Identity, device, processor, versions; nothing measured. Call it first. \throws UsageError when --device cuda
   /// cannot be had
-  virtual RankFacts identify(ProcessGroup& world, ProcessGroup& node, const std::string& device) = 0;
+  virtual RankFacts identify(ProcessGroup& world, ProcessGroup& node, DeviceWish device) = 0;
   virtual GemmFacts measure_gemm(const GemmBudget& budget) = 0;
   /// Where identify() put this rank; CPU before.
   virtual c10::Device device() const = 0;

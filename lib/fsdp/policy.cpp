@@ -1,6 +1,7 @@
 #include "lib/fsdp/policy.hpp"
 
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -67,6 +68,24 @@ BackwardPrefetch parse_backward_prefetch(std::string_view text) {
   return parse(kPrefetches, text, "--backward-prefetch");
 }
 std::string_view to_string(BackwardPrefetch prefetch) { return name_of(kPrefetches, prefetch); }
+
+int parse_activation_checkpointing(std::string_view text) {
+  if (text.empty() || text == "none" || text == "false") return 0;
+  if (text == "all" || text == "true") return 1;
+  if (text.starts_with("every:")) {
+    const auto number = text.substr(6);
+    int every = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), every);
+    if (error == std::errc() && end == number.data() + number.size() && every >= 1 && every <= 1'000'000) return every;
+  }
+  throw UsageError("--activation-checkpointing is '" + std::string(text) + "', choose from all, none, every:N");
+}
+
+std::string activation_checkpointing_name(int every) {
+  if (every <= 1) return every == 0 ? "none" : "all";
+  return "every:" + std::to_string(every);
+}
+
 c10::ScalarType parse_float_type(std::string_view text, std::string_view option) {
   return parse(kFloats, text, option);
 }

@@ -44,6 +44,9 @@ Sharding parse_sharding(std::string_view text);
 std::string_view to_string(Sharding sharding);
 BackwardPrefetch parse_backward_prefetch(std::string_view text);
 std::string_view to_string(BackwardPrefetch prefetch);
+/// none, all or every:N as the N of every N-th block; 0: none. \throws UsageError naming the choices
+int parse_activation_checkpointing(std::string_view text);
+std::string activation_checkpointing_name(int every);
 /// float32 (fp32), bf16 (bfloat16), fp16 (float16). \throws UsageError naming `option`
 c10::ScalarType parse_float_type(std::string_view text, std::string_view option);
 std::string_view float_type_name(c10::ScalarType type);

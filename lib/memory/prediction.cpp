@@ -115,8 +115,8 @@ double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, con
 MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_gpu = request.gpu.has_value();
-  if (on_gpu && options.sharding.collectives != "auto") {
-    throw UsageError("--collectives " + options.sharding.collectives + " is for tests; leave it out with --gpu");
+  if (on_gpu && options.sharding.host_staged) {
+    throw UsageError("--collectives host-staged is for tests; leave it out with --gpu");
   }
   const auto policy = make_policy(options.sharding);
   const auto batches = plan_batches(options, request.job.ranks);

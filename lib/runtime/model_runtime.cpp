@@ -12,17 +12,6 @@
 namespace fsdp {
 namespace {
 
-int parse_checkpointing(const std::string& text) {
-  if (text.empty() || text == "none" || text == "false") return 0;
-  if (text == "all" || text == "true") return 1;
-  if (text.rfind("every:", 0) == 0) {
-    char* end = nullptr;
-    const long n = std::strtol(text.c_str() + 6, &end, 10);
-    if (*end == '\0' && n >= 1 && n <= 1'000'000) return static_cast<int>(n);
-  }
-  throw UsageError("--activation-checkpointing is '" + text + "', choose from all, none, every:N");
-}
-
 DeviceChoice with_ops(DeviceChoice device) {
   if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
   if (device.ops == nullptr) device.ops = {std::shared_ptr<void>(), &host_ops()};
@@ -31,27 +20,24 @@ DeviceChoice with_ops(DeviceChoice device) {
 
 }  // namespace
 
-DeviceChoice choose_device(const std::string& device, int local_rank, int ranks_on_node) {
-  if (device != "auto" && device != "cpu" && device != "cuda") {
-    throw UsageError("--device is '" + device + "', choose from auto, cpu, cuda");
-  }
+DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node) {
   DeviceChoice choice;
   choice.description = "cpu";
-  if (device == "cpu") return choice;
+  if (device == DeviceWish::cpu) return choice;
   std::string why_not;
   auto backend = load_cuda_backend(&why_not);
   if (backend == nullptr) {
-    if (device == "cuda") throw UsageError("--device cuda: no GPU can be used here: " + why_not);
+    if (device == DeviceWish::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
     return choice;
   }
   const int count = backend->device_count();
   if (count == 0) {
-    if (device == "cuda") throw UsageError("--device cuda: the driver shows no GPU to this process");
+    if (device == DeviceWish::cuda) throw UsageError("--device cuda: the driver shows no GPU to this process");
     return choice;
   }
   // A launcher may show each rank its own GPU only; several ranks on one GPU exist for tests.
   const int index = local_rank % count;
-  if (ranks_on_node > count && count > 1 && device == "auto") {
+  if (ranks_on_node > count && count > 1 && device == DeviceWish::automatic) {
     throw UsageError(
         fmt::format("{} ranks on a node with {} GPUs: start one rank per GPU, or name --device", ranks_on_node, count));
   }
@@ -64,20 +50,16 @@ DeviceChoice choose_device(const std::string& device, int local_rank, int ranks_
 
 EnginePolicy make_policy(const ShardingOptions& options) {
   EnginePolicy policy;
-  policy.sharding = parse_sharding(options.sharding);
-  policy.backward_prefetch = parse_backward_prefetch(options.backward_prefetch);
+  policy.sharding = options.sharding;
+  policy.backward_prefetch = options.backward_prefetch;
   policy.forward_prefetch = options.forward_prefetch;
   policy.limit_all_gathers = options.limit_all_gathers;
-  policy.checkpoint_every = parse_checkpointing(options.activation_checkpointing);
+  policy.checkpoint_every = options.checkpoint_every;
   policy.reduce_every_micro_batch = options.reduce_every_micro_batch;
   policy.cpu_offload = options.cpu_offload;
-  const auto preset = parse_float_type(options.precision, "--precision");
-  const auto pick = [&](const std::string& text, const char* option) {
-    return text.empty() ? preset : parse_float_type(text, option);
-  };
-  policy.precision.param_dtype = pick(options.param_dtype, "--param-dtype");
-  policy.precision.reduce_dtype = pick(options.reduce_dtype, "--reduce-dtype");
-  policy.precision.buffer_dtype = pick(options.buffer_dtype, "--buffer-dtype");
+  policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
+  policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
+  policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);
   return policy;
 }
 
@@ -93,10 +75,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
                            const DeviceChoice& device, int accumulation_steps)
     : world_(world), device_(with_ops(device)), policy_(make_policy(options)), decoder_(make_decoder(config, ops())) {
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
-  const bool staged = options.collectives == "host-staged" || device_.backend == nullptr;
-  if (options.collectives != "auto" && options.collectives != "host-staged") {
-    throw UsageError("--collectives is '" + options.collectives + "', choose from auto, host-staged");
-  }
+  const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
     return staged ? make_host_collectives(group, ops())
                   : device_.backend->make_collectives(group, device_.device.index());
@@ -112,13 +91,13 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
-  input.units = make_units(wrap_inputs, parse_wrap(options.wrap));
+  input.units = make_units(wrap_inputs, options.wrap);
   num_units_ = input.units.size();
   input.ops = device_.ops.get();
   input.mesh = &mesh_;
   input.shard_collectives = shard_collectives_.get();
   input.replicate_collectives = replicate_collectives_.get();
-  input.allow_peer_memory = options.collectives == "auto";
+  input.allow_peer_memory = !options.host_staged;
   input.accumulation_steps = accumulation_steps;
   engine_ = std::make_unique<Engine>(input, policy_);
 }

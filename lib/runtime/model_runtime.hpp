@@ -21,9 +21,9 @@ struct DeviceChoice {
 };
 
 /// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
-DeviceChoice choose_device(const std::string& device, int local_rank, int ranks_on_node);
+DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node);
 
-/// The engine's policy from options. \throws UsageError naming option and choices
+/// The engine's part of the options, with the dtypes that --precision sets.
 EnginePolicy make_policy(const ShardingOptions& options);
 
 /// Threads per rank: OMP_NUM_THREADS wins, else cores of this node over its ranks. Returns the number set.

@@ -1,11 +1,16 @@
 #pragma once
-// Everything a training run can be told, with its defaults; apps/fsdp_finetune.cpp only fills it.
+// Everything a training run can be told, with its defaults; apps/finetune_options.cpp turns words into it.
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/base/job_options.hpp"
+#include "lib/comm/device_wish.hpp"
+#include "lib/fsdp/policy.hpp"
+#include "lib/fsdp/wrap.hpp"
+#include "lib/optim/lr_schedule.hpp"
 
 namespace fsdp {
 
@@ -24,24 +29,24 @@ struct ModelOptions {
 };
 
 struct ShardingOptions {
-  std::string sharding = "full-shard";
+  Sharding sharding = Sharding::full_shard;
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
-  std::string wrap = "block";
-  std::string backward_prefetch = "pre";
+  WrapPolicy wrap;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
-  std::string precision = "float32";                    ///< preset for the three below
-  std::string param_dtype, reduce_dtype, buffer_dtype;  ///< empty: the preset's
-  std::string activation_checkpointing = "none";        ///< none, all or every:N
-  bool allow_emulated_bf16 = false;                     ///< on a GPU without bf16 units
+  c10::ScalarType precision = c10::ScalarType::Float;  ///< of the three below where they are not given
+  std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype;
+  int checkpoint_every = 0;          ///< recompute every n-th block's activations in the backward; 0: none
+  bool allow_emulated_bf16 = false;  ///< on a GPU without bf16 units
   bool cpu_offload = false;
   bool meta_init = false;  ///< accepted for the tutorials' sake: initialisation is always sharded
   bool reduce_every_micro_batch = false;
-  std::string collectives = "auto";  ///< auto, or host-staged (MPI moves CUDA tensors through host memory; tests)
+  bool host_staged = false;  ///< MPI moves CUDA tensors through host memory; for tests
 };
 
 struct RuntimeOptions : JobOptions {
-  std::string device = "auto";  ///< auto, cpu, cuda
+  DeviceWish device = DeviceWish::automatic;
   std::string trace_file;
 };
 
@@ -61,7 +66,7 @@ struct TrainOptions {
   bool total_batch_restored = false;    ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
   int gradient_accumulation_steps = 0;  ///< instead of total_batch_size; 0: derived
   double lr = 1e-3;
-  std::string lr_schedule = "constant";
+  LrSchedule::Shape lr_schedule = LrSchedule::Shape::constant;
   std::int64_t warmup_steps = 0;
   double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
   std::int64_t schedule_steps = 0;  ///< 0: the run's steps

@@ -10,6 +10,8 @@
 
 namespace fsdp {
 
+bool trains(const TrainOptions& options) { return options.max_epochs >= 0 || options.max_steps > 0; }
+
 BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   BatchPlan plan;
   plan.micro_batch_size = options.batch_size;
@@ -84,7 +86,7 @@ LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) 
     throw UsageError(fmt::format("--lr is {}, it must be a number >= 0", options.lr));
   if (options.warmup_steps < 0) throw UsageError("--warmup-steps must not be negative");
   LrSchedule schedule;
-  schedule.shape = parse_lr_schedule(options.lr_schedule);
+  schedule.shape = options.lr_schedule;
   schedule.peak = options.lr;
   schedule.total_steps = options.schedule_steps > 0 ? options.schedule_steps : total_steps;
   schedule.warmup_steps =

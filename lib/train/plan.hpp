@@ -16,6 +16,9 @@ struct BatchPlan {
   int accumulation_steps = 1;
 };
 
+/// False: only evaluated.
+bool trains(const TrainOptions& options);
+
 /// \throws UsageError naming the numbers that do not fit together and the nearest that do
 BatchPlan plan_batches(const TrainOptions& options, int world_size);
 

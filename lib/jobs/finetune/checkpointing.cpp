@@ -21,7 +21,8 @@ void StepJudge::after_step(const StepReport& step, bool) {
       record_.prove(step.step - 1);
     } else if (record_.is_open()) {
       const auto where = record_.doubt();
-      if (!where.empty()) context_.log.warning(fmt::format("the newest checkpoint may be bad: latest is {} again", where));
+      if (!where.empty())
+        context_.log.warning(fmt::format("the newest checkpoint may be bad: latest is {} again", where));
     }
   } catch (const std::exception& error) {
     context_.log.warning(fmt::format("{}: {}", context_.setup.checkpoints().string(), error.what()));
@@ -34,8 +35,8 @@ void StepJudge::prove_the_last_update() {
   const double loss = context_.trainer.loss_ahead();
   const auto step = context_.trainer.state().step;
   if (!std::isfinite(loss)) {
-    record_.give_up(fmt::format(
-        "the model after step {} has a loss that is not finite: it is neither saved nor exported", step));
+    record_.give_up(
+        fmt::format("the model after step {} has a loss that is not finite: it is neither saved nor exported", step));
   }
   record_.prove(step);
 }

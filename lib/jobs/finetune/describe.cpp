@@ -16,7 +16,8 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
   log.info(fmt::format(
       "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
       documents ? format_count_of(rows, "text") + " of up to" : format_count_of(rows, "row") + " x", length,
-      format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"), setup.batches.micro_batch_size,
+      format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
+      setup.batches.micro_batch_size,
       setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
       format_count_of(setup.total_steps, "step"),
       setup.val_data ? "   validation " + format_count_of(setup.val_data->num_rows(), "row") : ""));
@@ -36,8 +37,9 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
       "--tokenizer {} --output packed.h5, then --train-data packed.h5{}",
       setup.options.train_data, what, length + 1, tokens_already ? "ITS_TEXTS" : setup.options.train_data,
       setup.tokenizer.name.empty() ? "DIR" : setup.tokenizer.name,
-      length + 1 < setup.config.block_size ? fmt::format("; or give a longer --seq-len (up to {})", setup.config.block_size)
-                                      : ""));
+      length + 1 < setup.config.block_size
+          ? fmt::format("; or give a longer --seq-len (up to {})", setup.config.block_size)
+          : ""));
 }
 
 }  // namespace
@@ -46,16 +48,17 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
   const auto& device = setup.device;
   const auto& mesh = runtime.mesh();
   log.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
-                        format_count_of(world.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
-                        device.description, format_count_of(setup.threads, "thread"),
-                        device.backend != nullptr                                         ? "NCCL"
-                        : world.size() == 1                                              ? "no collectives"
-                        : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
-                                                                                          : "MPI collectives"));
+                       format_count_of(world.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
+                       device.description, format_count_of(setup.threads, "thread"),
+                       device.backend != nullptr                                       ? "NCCL"
+                       : world.size() == 1                                             ? "no collectives"
+                       : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
+                                                                                       : "MPI collectives"));
   const auto& policy = runtime.policy();
   log.info(fmt::format(
       "model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}   {}", architecture_name(setup.config),
-      setup.config.num_layers, setup.config.embed_size, static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
+      setup.config.num_layers, setup.config.embed_size,
+      static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
       format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
       is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
                                                format_count_of(mesh.replicate->size(), "replica"))

@@ -31,14 +31,13 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
   (void)plan_optimizer(setup.options);  // what it refuses
   std::optional<GpuSpec> gpu;
   if (setup.device.backend != nullptr) gpu = gpu_of(setup.device.backend->info(setup.device.device.index()));
-  const auto strategy = make_policy(sharding).sharding;
-  const auto fake_world =
-      make_fake_world({world.size(), setup.ranks_on_node, world.rank()},
-                      [&](ProcessGroup& group) { make_mesh(group, strategy, sharding.shard_group_size); });
+  const auto fake_world = make_fake_world({world.size(), setup.ranks_on_node, world.rank()}, [&](ProcessGroup& group) {
+    make_mesh(group, sharding.sharding, sharding.shard_group_size);
+  });
   {
     const MemoryRecorder recorder(setup.device.backend != nullptr);
     ModelRuntime runtime(*fake_world, setup.config, sharding, make_meta_device(gpu, recorder.tape(), 1),
-                               setup.batches.accumulation_steps);
+                         setup.batches.accumulation_steps);
     describe_run(world, setup, runtime, log);
   }
   if (setup.train_data) MemoryWatch(world, setup, log).predict();

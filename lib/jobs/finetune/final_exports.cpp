@@ -72,7 +72,8 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   const auto& full = outputs.full = setup.options.save_final_full;
   if (!exports_at_the_end(setup.options)) return;
   // "out/" and "out" are the same directory.
-  if (!setup.options.save_final_hf.empty()) outputs.hf = (std::filesystem::path(setup.options.save_final_hf) / "").parent_path();
+  if (!setup.options.save_final_hf.empty())
+    outputs.hf = (std::filesystem::path(setup.options.save_final_hf) / "").parent_path();
   const auto suffix = full.extension();
   if (!full.empty() && suffix != ".pt" && suffix != ".pth" && suffix != ".bin" && !is_safetensors(full)) {
     throw UsageError(
@@ -108,14 +109,14 @@ bool FinalExports::write(const std::filesystem::path& checkpoint) {
   const TemporaryDirectory temporary(context_.setup.directory / ".final-full", context_.world.rank() == 0);
   context_.world.barrier();
   const auto source = state_for_final(checkpoint, temporary.path());
-  const bool done =
-      (context_.setup.options.save_final_full.empty() || save_full(source)) && (context_.setup.options.save_final_hf.empty() || save_hf(source));
+  const bool done = (context_.setup.options.save_final_full.empty() || save_full(source)) &&
+                    (context_.setup.options.save_final_hf.empty() || save_hf(source));
   context_.world.barrier();  // before the temporary checkpoint goes
   return done;
 }
 
 std::filesystem::path FinalExports::state_for_final(std::filesystem::path checkpoint,
-                                                   const std::filesystem::path& temporary) {
+                                                    const std::filesystem::path& temporary) {
   if (!checkpoint.empty()) return checkpoint;
   CheckpointSaver saver(context_.runtime, context_.trainer.optimizer(), temporary, 0);
   saver.start(context_.manifest(), context_.current_lr());
@@ -133,10 +134,11 @@ bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
   try {
     const auto copied = write_full(checkpoint, context_.setup.options.save_final_full, options, context_.world);
     context_.log.info(fmt::format("full      {}   {} in {:.1f} s", context_.setup.options.save_final_full,
-                          format_bytes(static_cast<double>(copied.bytes_written)), seconds_since(start)));
+                                  format_bytes(static_cast<double>(copied.bytes_written)), seconds_since(start)));
     return true;
   } catch (const Stopped& stopped) {
-    context_.log.warning(fmt::format("--save-final-full {}: {}", context_.setup.options.save_final_full, stopped.what()));
+    context_.log.warning(
+        fmt::format("--save-final-full {}: {}", context_.setup.options.save_final_full, stopped.what()));
     return false;
   }
 }
@@ -169,7 +171,7 @@ bool FinalExports::save_hf(const std::filesystem::path& checkpoint) {
     return false;
   }
   context_.log.info(fmt::format("hf        {}   {} in {:.1f} s", context_.setup.options.save_final_hf,
-                        format_bytes(report.value("bytes", 0.0)), seconds_since(start)));
+                                format_bytes(report.value("bytes", 0.0)), seconds_since(start)));
   return true;
 }
 

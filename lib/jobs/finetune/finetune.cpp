@@ -28,26 +28,11 @@ namespace fsdp {
 namespace detail {
 namespace {
 
-/// Before the newest checkpoint is looked up: a job that is about to end may still save one.
-std::unique_ptr<RunOwner> take_run(ProcessGroup& world, const TrainOptions& options, const RunClock& clock,
-                                   const Logger& log) {
-  if (!trains(options) || options.dry_run) return nullptr;
-  const auto takeover = std::chrono::duration<double>(options.takeover_after_seconds);
-  return RunOwner::take(world,
-                        {run_directory(options), std::chrono::duration_cast<std::chrono::milliseconds>(takeover),
-                         [&clock] { return clock.signalled(); }},
-                        log);
-}
-
 std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runtime) {
   if (!setup.train_data) return nullptr;
   const auto& options = setup.options;
-  const TrainerOptions trainer_options{setup.batches,
-                                       setup.schedule,
-                                       plan_optimizer(options),
-                                       options.decay_all,
-                                       options.clip_grad_norm,
-                                       options.seed,
+  const TrainerOptions trainer_options{setup.batches,      setup.schedule,         plan_optimizer(options),
+                                       options.decay_all,  options.clip_grad_norm, options.seed,
                                        !options.no_shuffle};
   return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
 }
@@ -101,16 +86,15 @@ std::string write_trace(ProcessGroup& world, const std::string& file, const Trac
 /// The training part of a job, from its first step to its last line.
 class Training {
  public:
-  Training(const RunContext& context, RunOwner* owner, RunClock& clock, MemoryWatch& memory,
-           const std::optional<RestartPoint>& taken)
+  Training(const RunContext& context, RunStart& start, MemoryWatch& memory, const std::optional<RestartPoint>& taken)
       : context_(context),
-        clock_(clock),
+        clock_(start.clock),
         memory_(memory),
-        record_(context, owner, clock, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
+        record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
         judge_(context, record_),
         log_(context, record_,
-             context.world.all_reduce(
-                 peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype), Reduce::sum)),
+             context.world.all_reduce(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype),
+                                      Reduce::sum)),
         checkpoints_(context, record_, judge_, memory, taken && taken->external == nullptr),
         validation_(context, record_, memory) {
     if (taken) resumed_from_ = taken->candidates.front();
@@ -204,13 +188,11 @@ class Training {
 }  // namespace
 }  // namespace detail
 
-ExitCode run_finetune(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options,
-                      const Logger& log, nlohmann::json& report) {
+ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& options,
+                      const nlohmann::json& saved_options, const Logger& log, nlohmann::json& report) {
   using namespace detail;
   install_host_allocator();
-  RunClock clock(options.time_limit_seconds);
-  const auto owner = take_run(world, options, clock, log);
-  const auto setup = set_up_run(world, options, saved_options, log, [&] { return clock.signalled(); });
+  const auto setup = set_up_run(world, start, options, saved_options, log);
   if (options.dry_run) {
     dry_run(world, setup, log);
     report["dry_run"] = true;
@@ -228,7 +210,7 @@ ExitCode run_finetune(ProcessGroup& world, const TrainOptions& options, const nl
   auto code = ExitCode::ok;
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress};
-    code = Training(context, owner.get(), clock, memory, taken).run(trace, report);
+    code = Training(context, start, memory, taken).run(trace, report);
   } else if (setup.val_data) {
     const double loss = validate(runtime, setup, progress, taken ? taken->manifest.state.step : 0, nullptr);
     report["val_loss"] = loss;

@@ -4,17 +4,19 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
+#include "lib/jobs/finetune/run_start.hpp"
 #include "lib/mpi/process_group.hpp"
 #include "lib/runtime/train_options.hpp"
 
 namespace fsdp {
 
 /// Trains (or only evaluates) as told. Collective over `world`.
+/// \param start          of the same options, as far as they were known then
 /// \param saved_options  options as text by long name, kept in checkpoints for resuming
 /// \param report         receives the result that --json prints (rank 0)
 /// \return ok, or stopped_early after a signal or time limit with a good checkpoint
 /// \throws Error subclasses; then the caller must end the job on all ranks
-ExitCode run_finetune(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options,
-                      const Logger& log, nlohmann::json& report);
+ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& options,
+                      const nlohmann::json& saved_options, const Logger& log, nlohmann::json& report);
 
 }  // namespace fsdp

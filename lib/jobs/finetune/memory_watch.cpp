@@ -26,7 +26,7 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
 }  // namespace
 
 void MemoryWatch::predict() {
-  if (world_.rank() != 0 || (setup_.device.backend != nullptr && setup_.options.sharding.collectives != "auto")) return;
+  if (world_.rank() != 0 || (setup_.device.backend != nullptr && setup_.options.sharding.host_staged)) return;
   auto& request = request_;
   request.config = setup_.config;
   request.options = setup_.options;
@@ -57,7 +57,8 @@ void MemoryWatch::describe() {
   const auto& p = *prediction_;
   using enum MemoryCategory;
   const bool gpu = setup_.device.backend != nullptr;
-  const auto available = gpu ? setup_.device.backend->info(setup_.device.device.index()).total_bytes : machine_memory_bytes();
+  const auto available =
+      gpu ? setup_.device.backend->info(setup_.device.device.index()).total_bytes : machine_memory_bytes();
   log_.info(fmt::format(
       "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
       "{} of {}{}",
@@ -83,7 +84,8 @@ void MemoryWatch::after_step(const StepReport& step, bool) {
   ++undisturbed_steps_;
   longest_row_ = std::max(longest_row_, step.longest_row);
   step_peak_bytes_ = std::max(
-      step_peak_bytes_, static_cast<std::int64_t>(setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes));
+      step_peak_bytes_,
+      static_cast<std::int64_t>(setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes));
 }
 
 /// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.

@@ -69,9 +69,8 @@ RestartPoint Restore::run() {
     const bool is_half = runtime_.policy().precision.param_dtype == at::kHalf;
     trainer_->state() = continued_state(point_.manifest, trainer_->state(), is_half);
   }
-  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}", point_.candidates.front().string(),
-                        state.step, format_count_of(state.samples, "sample"),
-                        format_count_of(point_.manifest.world_size, "rank")));
+  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}", point_.candidates.front().string(), state.step,
+                        format_count_of(state.samples, "sample"), format_count_of(point_.manifest.world_size, "rank")));
   return point_;
 }
 
@@ -86,8 +85,7 @@ bool Restore::try_checkpoint(const std::filesystem::path& checkpoint) {
     problem = error.what();
   }
   if (last_chance) fail_together(world_, problem);
-  if (agree_on_checkpoint(world_, problem, checkpoint, !last_chance, log_)) return true;
-  return false;
+  return agree_on_checkpoint(world_, problem, checkpoint, !last_chance, log_);
 }
 
 /// A checkpoint that has no run.json is taken as it is: nothing older is tried.
@@ -106,8 +104,8 @@ void Restore::take_external() {
       if (!state.found) trainer_->optimizer().set_steps(0);
     }
     log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", file, stood.step,
-                          format_count_of(stood.samples, "sample"),
-                          format_count_of(point_.manifest.world_size, "rank"), about_optimizer(state)));
+                          format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
+                          about_optimizer(state)));
     return;
   }
   const auto place = external_place(external, state);

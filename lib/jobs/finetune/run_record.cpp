@@ -28,17 +28,16 @@ bool has_bytes(const fs::path& file) {
 
 }  // namespace
 
-RunRecord::RunRecord(const RunContext& context, RunOwner* owner, RunClock& clock, MemoryWatch& memory,
-                     std::int64_t resume_step)
-    : context_(context), owner_(owner), clock_(clock), memory_(memory), resume_step_(resume_step) {
+RunRecord::RunRecord(const RunContext& context, RunStart& start, MemoryWatch& memory, std::int64_t resume_step)
+    : context_(context), start_(start), memory_(memory), resume_step_(resume_step) {
   keeps_old_run_ = resume_step_ < 0 && old_run_is_there();
   if (!keeps_old_run_) open();
 }
 
 bool RunRecord::old_run_is_there() const {
   const auto& setup = context_.setup;
-  const bool there = context_.world.rank() == 0 &&
-                     (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl"));
+  const bool there =
+      context_.world.rank() == 0 && (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl"));
   return any_rank(context_.world, there);
 }
 
@@ -68,7 +67,7 @@ void RunRecord::set_old_run_aside() const {
 }
 
 void RunRecord::check_owner(bool now) {
-  if (owner_ != nullptr) owner_->check(now);
+  if (start_.owner != nullptr) start_.owner->check(now);
 }
 
 void RunRecord::open() {
@@ -102,14 +101,14 @@ bool RunRecord::finish_save(bool wait) {
   if (!wait && !every_rank(context_.world, saver_->written())) return false;
   check_owner(true);
   const auto result = saver_->finish();
-  clock_.after_save(result.seconds);
+  start_.clock.after_save(result.seconds);
   save_error_ = result.error;
   if (result.saved) {
     if (metrics_) metrics_->sync();
     last_checkpoint_ = result.path;
     context_.progress.line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
-                                format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
-                                result.blocked_seconds));
+                                       format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
+                                       result.blocked_seconds));
     if (!result.warning.empty()) context_.log.warning(result.warning);
   } else if (context_.world.rank() == 0) {
     context_.log.warning(fmt::format("saving failed, the last good checkpoint stays: {}", result.error));
@@ -143,8 +142,8 @@ void RunRecord::draw_losses() const {
   try {
     draw_loss_curve(setup.directory,
                     fmt::format("{} {} x {}", architecture_name(config), config.num_layers, config.embed_size),
-                    fmt::format("{}, {}, {}", sharding.sharding, format_count_of(context_.world.size(), "rank"),
-                                sharding.precision));
+                    fmt::format("{}, {}, {}", to_string(sharding.sharding),
+                                format_count_of(context_.world.size(), "rank"), float_type_name(sharding.precision)));
   } catch (const std::exception& error) {
     context_.log.warning(fmt::format("no loss curve: {}", error.what()));  // the training is worth more
   }

@@ -7,9 +7,8 @@
 
 #include "lib/checkpoint/save.hpp"
 #include "lib/jobs/finetune/memory_watch.hpp"
-#include "lib/jobs/finetune/run_clock.hpp"
 #include "lib/jobs/finetune/run_context.hpp"
-#include "lib/jobs/finetune/run_owner.hpp"
+#include "lib/jobs/finetune/run_start.hpp"
 #include "lib/train/metrics.hpp"
 
 namespace fsdp::detail {
@@ -18,7 +17,7 @@ namespace fsdp::detail {
 class RunRecord {
  public:
   /// \param resume_step  metrics of later steps are cut off; negative: the run begins
-  RunRecord(const RunContext& context, RunOwner* owner, RunClock& clock, MemoryWatch& memory, std::int64_t resume_step);
+  RunRecord(const RunContext& context, RunStart& start, MemoryWatch& memory, std::int64_t resume_step);
 
   /// An older run of this name has the folder still.
   bool keeps_old_run() const { return keeps_old_run_; }
@@ -49,8 +48,7 @@ class RunRecord {
   void set_old_run_aside() const;
 
   const RunContext& context_;
-  RunOwner* owner_;
-  RunClock& clock_;
+  RunStart& start_;
   MemoryWatch& memory_;
   std::int64_t resume_step_;
   bool keeps_old_run_ = false;

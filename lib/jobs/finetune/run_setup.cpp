@@ -96,23 +96,20 @@ void plan_length(RunSetup& setup) {
 
 }  // namespace
 
-bool trains(const TrainOptions& options) { return options.max_epochs >= 0 || options.max_steps > 0; }
-
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken) {
   if (!taken) return true;
   if (taken->manifest.state.step > 0) return false;
   return !path_below(taken->candidates.front(), setup.checkpoints());
 }
 
-RunSetup set_up_run(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options,
-                    const Logger& log, const std::function<bool()>& stopped) {
-  RunSetup setup(options, saved_options);
+RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptions& options,
+                    const nlohmann::json& saved_options, const Logger& log) {
+  RunSetup setup(options, saved_options, start.restart);
   const auto node = world.split_by_node();
   setup.ranks_on_node = node->size();
   setup.threads = set_threads(node->size());
   setup.device = choose_device(options.runtime.device, node->rank(), node->size());
   check_bf16(world, options, setup.device, log);
-  setup.restart = find_restart(world, options, setup.checkpoints(), log);
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());
   check_final_exports(world, setup);
@@ -122,7 +119,7 @@ RunSetup set_up_run(ProcessGroup& world, const TrainOptions& options, const nloh
     throw UsageError("--max-epochs -1 evaluates only: give --val-data, --prompt or both");
   }
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
-  open_data(world, setup, log, stopped);
+  open_data(world, setup, log, [&start] { return start.clock.signalled(); });
   plan_length(setup);
   return setup;
 }

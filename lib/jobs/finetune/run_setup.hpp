@@ -1,7 +1,7 @@
 #pragma once
-// What a fine-tuning job was asked for and what it found, before anything is computed. Nothing of it changes afterwards.
+// What a fine-tuning job was asked for and what it found, before anything is computed. Nothing of it changes
+// afterwards.
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -9,6 +9,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/checkpoint/restart.hpp"
+#include "lib/jobs/finetune/run_start.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/runtime/train_options.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
@@ -18,22 +19,22 @@
 namespace fsdp::detail {
 
 struct TokenizerChoice {
-  std::string name;      ///< "gpt2", a directory, or "" where none is known
-  bool is_sure = false;  ///< given, or the model's own
+  std::string name;                            ///< "gpt2", a directory, or "" where none is known
+  bool is_sure = false;                        ///< given, or the model's own
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null where none is known
 };
 
 struct RunSetup {
-  RunSetup(const TrainOptions& asked, const nlohmann::json& saved)
-      : options(asked), saved_options(saved), directory(run_directory(asked)) {}
+  RunSetup(const TrainOptions& asked, const nlohmann::json& saved, const std::optional<RestartPoint>& found)
+      : options(asked), saved_options(saved), restart(found), directory(run_directory(asked)) {}
 
   const TrainOptions& options;
   const nlohmann::json& saved_options;  ///< options as text by long name
-  std::filesystem::path directory;      ///< the run's: OUT/RUN
+  const std::optional<RestartPoint>& restart;
+  std::filesystem::path directory;  ///< the run's: OUT/RUN
   DeviceChoice device;
   int ranks_on_node = 1;
   int threads = 1;  ///< of this rank
-  std::optional<RestartPoint> restart;
   ModelConfig config;
   BatchPlan batches;
   TokenizerChoice tokenizer;
@@ -49,14 +50,13 @@ struct RunSetup {
 /// \param taken  where it goes on from
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken);
 
-bool trains(const TrainOptions& options);
 inline bool exports_at_the_end(const TrainOptions& options) {
   return !options.save_final_full.empty() || !options.save_final_hf.empty();
 }
 
-/// Collective. \param stopped  asked while texts are encoded. \throws Error subclasses
-RunSetup set_up_run(ProcessGroup& world, const TrainOptions& options, const nlohmann::json& saved_options,
-                    const Logger& log, const std::function<bool()>& stopped);
+/// Collective. \param start  must outlive the result. \throws Error subclasses
+RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptions& options,
+                    const nlohmann::json& saved_options, const Logger& log);
 
 /// What a checkpoint says of the run. \param state  where it stands
 RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size);

@@ -104,10 +104,6 @@ class MemprobeJob {
   }
 
   std::vector<Combination> combinations() {
-    const auto or_one = [](const std::vector<std::string>& list, const std::string& one) {
-      return list.empty() ? std::vector<std::string>{one} : list;
-    };
-    const auto& sharding = options_.train.sharding;
     const int ranks = options_.ranks == 0 ? world_.size() : options_.ranks;
     int per_node = options_.ranks_per_node;
     if (per_node == 0) per_node = options_.ranks == 0 ? job_ranks_per_node_ : ranks;
@@ -123,10 +119,10 @@ class MemprobeJob {
     if (sizes.empty()) sizes.push_back(ranks);
     std::vector<Combination> all;
     for (const int size : sizes) {
-      for (const auto& strategy : or_one(options_.shardings, sharding.sharding)) {
-        for (const auto& precision : or_one(options_.precisions, sharding.precision)) {
-          for (const auto& checkpointing : or_one(options_.checkpointings, sharding.activation_checkpointing)) {
-            all.push_back({strategy, checkpointing.empty() ? "none" : checkpointing, precision, size, per_node});
+      for (const auto strategy : options_.shardings) {
+        for (const auto precision : options_.precisions) {
+          for (const int checkpoint_every : options_.checkpointings) {
+            all.push_back({strategy, checkpoint_every, precision, size, per_node});
           }
         }
       }
@@ -139,7 +135,7 @@ class MemprobeJob {
     request.config = config_;
     request.options = options_.train;
     request.options.sharding.sharding = c.sharding;
-    request.options.sharding.activation_checkpointing = c.checkpointing;
+    request.options.sharding.checkpoint_every = c.checkpoint_every;
     request.options.sharding.precision = c.precision;
     request.options.batch_size = batch_size;
     request.tokens_per_row = tokens_;
@@ -168,7 +164,7 @@ class MemprobeJob {
   MemoryCalibration calibration(const Combination& c) const {
     const auto group = options_.train.sharding.shard_group_size;
     const int shards = group > 0 ? group : std::min(c.ranks, c.ranks_per_node);
-    const bool two_axes = c.sharding.starts_with("hybrid") && shards > 1 && shards < c.ranks;
+    const bool two_axes = is_hybrid(c.sharding) && shards > 1 && shards < c.ranks;
     return calibrate_memory(outcomes_, {budget_.gpu ? budget_.gpu->total_bytes : 0,
                                         c.ranks == 1 ? 0 : (two_axes ? 2 : 1), c.ranks > c.ranks_per_node});
   }
@@ -220,10 +216,9 @@ class MemprobeJob {
       answer.measured = measure_memory(world_, ask, device_);
       return;
     }
-    const auto policy = make_policy(ask.options.sharding);
-    const auto lone = make_lone_rank(ask.job, [&](ProcessGroup& group) {
-      make_mesh(group, policy.sharding, ask.options.sharding.shard_group_size);
-    });
+    const auto& sharding = ask.options.sharding;
+    const auto lone = make_lone_rank(
+        ask.job, [&](ProcessGroup& group) { make_mesh(group, sharding.sharding, sharding.shard_group_size); });
     auto device = device_;
     std::shared_ptr<void> absent;  // what the job would hold beside, and is to stay free
     if (device.backend != nullptr) {
@@ -288,7 +283,7 @@ class MemprobeJob {
     const auto& c = best.combination;
     return MemprobeChoice{
         c.sharding,
-        c.checkpointing,
+        c.checkpoint_every,
         c.precision,
         best.batch_size,
         c.ranks,

@@ -15,18 +15,18 @@ namespace fsdp {
 struct MemprobeOptions {
   TrainOptions train;  ///< of the job that is asked about
   // What is compared; each combination of these is one answer.
-  std::vector<std::string> shardings;       ///< --sharding's values
-  std::vector<std::string> checkpointings;  ///< --activation-checkpointing's values
-  std::vector<std::string> precisions;      ///< --precision's values
-  std::vector<int> nodes;                   ///< instead of `ranks`: whole nodes
-  int ranks = 0;                            ///< 0: this job's
-  int ranks_per_node = 0;                   ///< 0: this job's; where `ranks` is given, all of them
-  int rank = 0;                             ///< the one that is simulated
-  std::string gpu;                          ///< a GPU's name or bytes; empty: the GPU at hand, else CPUs
-  std::string memory;                       ///< CPUs: what a rank may take; empty: its share of this machine
-  std::string cuda_context, nccl_buffers;   ///< bytes instead of the usual ones
-  std::string margin;                       ///< bytes or percent that a search leaves free; empty: see below
-  std::vector<std::string> calibrations;    ///< memory.json of earlier runs, or directories of runs
+  std::vector<Sharding> shardings{Sharding::full_shard};
+  std::vector<int> checkpointings{0};  ///< recompute every n-th block; 0: none
+  std::vector<c10::ScalarType> precisions{c10::ScalarType::Float};
+  std::vector<int> nodes;                  ///< instead of `ranks`: whole nodes
+  int ranks = 0;                           ///< 0: this job's
+  int ranks_per_node = 0;                  ///< 0: this job's; where `ranks` is given, all of them
+  int rank = 0;                            ///< the one that is simulated
+  std::string gpu;                         ///< a GPU's name or bytes; empty: the GPU at hand, else CPUs
+  std::string memory;                      ///< CPUs: what a rank may take; empty: its share of this machine
+  std::string cuda_context, nccl_buffers;  ///< bytes instead of the usual ones
+  std::string margin;                      ///< bytes or percent that a search leaves free; empty: see below
+  std::vector<std::string> calibrations;   ///< memory.json of earlier runs, or directories of runs
   bool search = false;
   bool measure = false;
   bool alone = false;          ///< measure the simulated rank in this process only
@@ -38,7 +38,9 @@ struct MemprobeOptions {
 
 /// What --plan writes down.
 struct MemprobeChoice {
-  std::string sharding, checkpointing, precision;
+  Sharding sharding = Sharding::full_shard;
+  int checkpoint_every = 0;
+  c10::ScalarType precision = c10::ScalarType::Float;
   std::int64_t batch_size = 0;
   int ranks = 0, ranks_per_node = 0;
   std::int64_t host_bytes = 0;  ///< a rank's

@@ -13,8 +13,12 @@
 namespace fsdp::detail {
 
 struct Combination {
-  std::string sharding, checkpointing, precision;
+  Sharding sharding = Sharding::full_shard;
+  int checkpoint_every = 0;
+  c10::ScalarType precision = c10::ScalarType::Float;
   int ranks = 1, ranks_per_node = 1;
+
+  std::string checkpointing() const { return activation_checkpointing_name(checkpoint_every); }
 };
 
 struct Answer {

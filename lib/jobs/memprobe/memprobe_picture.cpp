@@ -15,9 +15,9 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
   MemoryTimeline timeline;
   timeline.title = "Memory of a training step: " + title;
   const auto& c = answer.combination;
-  timeline.subtitle =
-      fmt::format("{} x {}, {}, {}, checkpointing {}", format_count_of(c.ranks, "rank"),
-                  format_count_of(answer.batch_size, "sequence"), c.sharding, c.precision, c.checkpointing);
+  timeline.subtitle = fmt::format("{} x {}, {}, {}, checkpointing {}", format_count_of(c.ranks, "rank"),
+                                  format_count_of(answer.batch_size, "sequence"), to_string(c.sharding),
+                                  float_type_name(c.precision), c.checkpointing());
   // What is always there lies lowest.
   const std::int64_t outside = p.on_gpu ? p.overheads.context_bytes + p.overheads.nccl_bytes : 0;
   if (outside > 0) timeline.layers.emplace_back("CUDA context, NCCL");

@@ -132,9 +132,9 @@ nlohmann::json measurement_json(const MemoryMeasurement& m) {
 
 nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
   const auto& p = a.prediction;
-  nlohmann::json json{{"sharding", a.combination.sharding},
-                      {"activation_checkpointing", a.combination.checkpointing},
-                      {"precision", a.combination.precision},
+  nlohmann::json json{{"sharding", to_string(a.combination.sharding)},
+                      {"activation_checkpointing", a.combination.checkpointing()},
+                      {"precision", float_type_name(a.combination.precision)},
                       {"ranks", a.combination.ranks},
                       {"ranks_per_node", a.combination.ranks_per_node},
                       {"rank", options.rank},
@@ -185,11 +185,11 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
 std::string describe_answer(const Answer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
   const auto& c = a.combination;
   const auto& p = a.prediction;
-  std::string text =
-      fmt::format("job       {} x {}{}   {}, {}, checkpointing {}   {} a step\n\n", format_count_of(c.ranks, "rank"),
-                  format_count_of(a.batch_size, "sequence"),
-                  p.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", p.accumulation_steps) : "", c.sharding,
-                  c.precision, c.checkpointing, format_count_of(p.rows_per_step, "sequence"));
+  std::string text = fmt::format(
+      "job       {} x {}{}   {}, {}, checkpointing {}   {} a step\n\n", format_count_of(c.ranks, "rank"),
+      format_count_of(a.batch_size, "sequence"),
+      p.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", p.accumulation_steps) : "", to_string(c.sharding),
+      float_type_name(c.precision), c.checkpointing(), format_count_of(p.rows_per_step, "sequence"));
   text += fmt::format("memory of rank {} at its peak: {} of step {}\n", options.rank, p.profile.phase, p.profile.step);
   const auto line = [&](const std::string& name, std::int64_t n, const std::string& note) {
     text += fmt::format("  {:<28}{:>12}   {}\n", name, bytes(n), note);
@@ -233,13 +233,13 @@ std::string describe_table(const std::vector<Answer>& answers, const MemoryBudge
   for (const auto& a : answers) {
     const auto& p = a.prediction;
     const auto largest = a.measured_largest ? a.measured_largest : a.largest;
-    text += fmt::format("{:>6} {:<18} {:<10} {:<9} {:>8} {:>12} {:>6.1f}% {:>8} {:>13} {:>10.2f}  {}\n",
-                        a.combination.ranks, a.combination.sharding, a.combination.checkpointing,
-                        a.combination.precision, largest ? std::to_string(*largest) : std::to_string(a.batch_size),
-                        bytes(needed_bytes(p)), 100 * share_of_budget(p, budget),
-                        p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
-                        bytes(p.comm.shard.bytes + p.comm.replicate.bytes), p.flops / 1e12,
-                        a.fits ? p.profile.phase : fmt::format("batch {} does not fit", a.batch_size));
+    text += fmt::format(
+        "{:>6} {:<18} {:<10} {:<9} {:>8} {:>12} {:>6.1f}% {:>8} {:>13} {:>10.2f}  {}\n", a.combination.ranks,
+        to_string(a.combination.sharding), a.combination.checkpointing(), float_type_name(a.combination.precision),
+        largest ? std::to_string(*largest) : std::to_string(a.batch_size), bytes(needed_bytes(p)),
+        100 * share_of_budget(p, budget), p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
+        bytes(p.comm.shard.bytes + p.comm.replicate.bytes), p.flops / 1e12,
+        a.fits ? p.profile.phase : fmt::format("batch {} does not fit", a.batch_size));
   }
   return text;
 }

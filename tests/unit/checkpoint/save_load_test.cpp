@@ -12,6 +12,7 @@
 using fsdp::CheckpointSaver;
 using fsdp::ProcessGroup;
 using fsdp::SaveResult;
+using fsdp::Sharding;
 using fsdp::test::FullState;
 using fsdp::test::SmallJob;
 using fsdp::test::SmallJobRank;
@@ -51,10 +52,12 @@ TEST_SUITE("checkpoint/save and load") {
   TEST_CASE("any ranks and strategy read what any other wrote, bit for bit") {
     const TempDir dir;
     SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
-    for (const auto& [ranks, sharding] :
-         {std::pair{1, "full-shard"}, {3, "full-shard"}, {2, "no-shard"}, {4, "hybrid-full-shard"}}) {
+    for (const auto& [ranks, sharding] : {std::pair{1, Sharding::full_shard},
+                                          {3, Sharding::full_shard},
+                                          {2, Sharding::no_shard},
+                                          {4, Sharding::hybrid_full_shard}}) {
       CAPTURE(ranks);
-      const auto folder = dir / std::string(sharding).append(std::to_string(ranks));
+      const auto folder = dir / std::string(to_string(sharding)).append(std::to_string(ranks));
       FullState saved;
       job.sharding.sharding = sharding;
       job.sharding.shard_group_size = ranks == 4 ? 2 : 0;
@@ -71,7 +74,7 @@ TEST_SUITE("checkpoint/save and load") {
       CHECK(latest(folder) == "step-00000002");
       for (const int others : {1, 2, 3}) {
         FullState loaded;
-        job.sharding.sharding = "full-shard";
+        job.sharding.sharding = Sharding::full_shard;
         fsdp::run_thread_ranks(others, others, [&](ProcessGroup& world) {
           SmallJobRank rank(world, job);
           const auto state = fsdp::read_run_manifest(folder / "latest").state;

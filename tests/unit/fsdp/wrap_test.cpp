@@ -60,4 +60,15 @@ TEST_SUITE("fsdp/policy") {
     CHECK_THROWS_WITH_AS(parse_float_type("int8", "--reduce-dtype"), doctest::Contains("--reduce-dtype is 'int8'"),
                          UsageError);
   }
+
+  TEST_CASE("parse_activation_checkpointing: the N of every N-th block, as its name says") {
+    for (const char* text : {"none", "all", "every:3"})
+      CHECK((activation_checkpointing_name(parse_activation_checkpointing(text)) == text));
+    // An option without a value, and flags as config files have them.
+    CHECK(parse_activation_checkpointing("") == 0);
+    CHECK(parse_activation_checkpointing("false") == 0);
+    CHECK(parse_activation_checkpointing("true") == 1);
+    for (const char* text : {"every:", "every:0", "every:-1", "every:2x", "every:1000001", "some"})
+      CHECK_THROWS_AS(parse_activation_checkpointing(text), UsageError);
+  }
 }

@@ -36,14 +36,14 @@ double deviation(const MemoryRequest& request) {
 TEST_SUITE("memory/prediction") {
   TEST_CASE("the predicted peak is the measured one within 1 %") {
     fsdp::install_host_allocator();
-    for (const char* precision : {"float32", "bf16"}) {
-      for (const char* checkpointing : {"none", "all"}) {
+    for (const auto precision : {at::kFloat, at::kBFloat16}) {
+      for (const int checkpoint_every : {0, 1}) {
         auto request = small_job();
         request.options.sharding.precision = precision;
-        request.options.sharding.activation_checkpointing = checkpointing;
-        request.options.gradient_accumulation_steps = checkpointing[0] == 'a' ? 2 : 1;
+        request.options.sharding.checkpoint_every = checkpoint_every;
+        request.options.gradient_accumulation_steps = 1 + checkpoint_every;
         CAPTURE(precision);
-        CAPTURE(checkpointing);
+        CAPTURE(checkpoint_every);
         CHECK(deviation(request) == doctest::Approx(0).scale(1).epsilon(0.01));
       }
     }
@@ -58,7 +58,7 @@ TEST_SUITE("memory/prediction") {
     larger.options.batch_size = 64;
     CHECK(fsdp::predict_memory(larger).total_bytes() > base);
     auto recomputed = larger;
-    recomputed.options.sharding.activation_checkpointing = "all";
+    recomputed.options.sharding.checkpoint_every = 1;
     CHECK(fsdp::predict_memory(recomputed).profile.peak_bytes < fsdp::predict_memory(larger).profile.peak_bytes);
     auto shared = request;
     shared.job = {8, 8, 0};
@@ -96,7 +96,7 @@ TEST_SUITE("memory/prediction") {
     const auto full = fsdp::predict_memory(request).comm;
     CHECK(full.shard.all_gathers == 2 * 4 - 1);
     CHECK(full.shard.reduce_scatters == 4);
-    request.options.sharding.sharding = "hybrid-full-shard";
+    request.options.sharding.sharding = fsdp::Sharding::hybrid_full_shard;
     CHECK(fsdp::predict_memory(request).comm.replicate.all_reduces == 4);
   }
 }

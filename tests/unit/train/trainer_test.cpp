@@ -118,7 +118,7 @@ TEST_SUITE("train/trainer") {
   TEST_CASE("a loss scale that is too large is halved, and the update skipped") {
     const TempDir dir;
     SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
-    job.sharding.precision = "fp16";
+    job.sharding.precision = at::kHalf;
     fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
       SmallJobRank rank(world, job);
       rank.trainer->state().loss_scale = 1e30;

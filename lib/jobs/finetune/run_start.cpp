@@ -1,0 +1,25 @@
+#include "lib/jobs/finetune/run_start.hpp"
+
+#include "lib/train/plan.hpp"
+
+namespace fsdp {
+namespace {
+
+std::unique_ptr<RunOwner> take_run(ProcessGroup& world, const TrainOptions& options, const detail::RunClock& clock,
+                                   const Logger& log) {
+  if (!trains(options) || options.dry_run) return nullptr;
+  const auto takeover = std::chrono::duration<double>(options.takeover_after_seconds);
+  return RunOwner::take(world,
+                        {run_directory(options), std::chrono::duration_cast<std::chrono::milliseconds>(takeover),
+                         [&clock] { return clock.signalled(); }},
+                        log);
+}
+
+}  // namespace
+
+RunStart::RunStart(ProcessGroup& world, const TrainOptions& options, const Logger& log)
+    : clock(options.time_limit_seconds),
+      owner(take_run(world, options, clock, log)),
+      restart(find_restart(world, options, run_directory(options) / "checkpoints", log)) {}
+
+}  // namespace fsdp
