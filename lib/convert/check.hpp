@@ -1,7 +1,7 @@
 #pragma once
 // Reads a checkpoint once, whole, and says what is wrong with it: --check.
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"

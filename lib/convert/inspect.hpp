@@ -1,6 +1,6 @@
 #pragma once
 // What a checkpoint is and holds, from its headers alone: --inspect.
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lib/source/source.hpp"

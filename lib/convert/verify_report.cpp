@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/text_format.hpp"
 #include "lib/convert/check_numbers.hpp"

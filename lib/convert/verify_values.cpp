@@ -1,5 +1,7 @@
 #include "lib/convert/verify_values.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "lib/base/json_text.hpp"
 #include "lib/target/value_json.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 // The python values of a checkpoint in a form in which two formats' nesting does not matter.
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lib/source/source.hpp"

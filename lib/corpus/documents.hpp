@@ -35,18 +35,17 @@ DataFileKind data_file_kind(const std::filesystem::path& file);
 const char* name_of(DataFileKind kind);
 
 /// Opens a data file.
-///   JSON Lines   an object a line with a string or a list of strings, which is joined by spaces; empty lines are
-///   skipped CSV          RFC 4180 with a header row; fields are split at commas, in .tsv files at tabulators; blank
-///   lines are
-///                skipped; a cell may hold line ends
-///   plain text   the whole file is one document, an empty file none
-///   Parquet      a column of strings or of lists of strings, joined by spaces; read page by page
+/// - JSON Lines: an object a line with a string or a list of strings, which is joined by spaces; empty lines are
+///   skipped.
+/// - CSV: RFC 4180 with a header row; fields are split at commas, in .tsv files at tabulators; blank lines are skipped;
+///   a cell may hold line ends.
+/// - Plain text: the whole file is one document, an empty file none.
+/// - Parquet: a column of strings or of lists of strings, joined by spaces; read page by page.
 /// A value that is null is an empty document. A UTF-8 byte-order mark at the start is dropped. A line or cell may have
 /// up to 1 GiB.
 /// \param field  key or column; empty: `text`, in Parquet files without that `Moves`
 /// \throws FormatError when there is no such column, saying which there are; IoError; RuntimeFailure when a Parquet
-/// file
-///         cannot be read because the support for it is missing
+/// file cannot be read because the support for it is missing
 std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field);
 
 namespace detail {

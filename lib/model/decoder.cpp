@@ -29,12 +29,16 @@ std::int64_t row_alignment(const ParameterSpec& spec) {
 
 at::Tensor Decoder::decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                                  std::int64_t cache_length) const {
-  const auto& layer = static_cast<const DecoderBlock&>(*layers[static_cast<std::size_t>(block) + 1]);
-  return layer.decode(params, x_ND, cache, cache_length);
+  return blocks[static_cast<std::size_t>(block)]->decode(params, x_ND, cache, cache_length);
 }
 
 at::Tensor Decoder::last_logits(LayerParams p, const at::Tensor& x_ND) const {
   return loss->logits(p, x_ND.narrow(0, x_ND.size(0) - 1, 1));
+}
+
+void detail::add_block(Decoder& decoder, std::unique_ptr<DecoderBlock> block) {
+  decoder.blocks.push_back(block.get());
+  decoder.layers.push_back(std::move(block));
 }
 
 std::vector<int> detail::block_parameters(const Decoder& decoder, int block) {

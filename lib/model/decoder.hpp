@@ -36,7 +36,8 @@ class DecoderHead : public LossLayer {
 struct Decoder {
   ModelConfig config;
   std::vector<ParameterSpec> parameters;
-  std::vector<std::unique_ptr<Layer>> layers;  ///< embedding, then the blocks (DecoderBlock)
+  std::vector<std::unique_ptr<Layer>> layers;  ///< embedding, then the blocks
+  std::vector<const DecoderBlock*> blocks;     ///< of `layers`
   std::unique_ptr<DecoderHead> loss;
 
   /// Generation: the layer's output for new tokens only, keys and values kept in `cache` (one per block).
@@ -61,6 +62,9 @@ void add_llama_layers(Decoder& decoder, const Ops& ops);
 
 /// \param parameters  the final norm's weight (and bias: LayerNorm, else RMSNorm), then the head
 std::unique_ptr<DecoderHead> make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters);
+
+/// Behind the layers that are there.
+void add_block(Decoder& decoder, std::unique_ptr<DecoderBlock> block);
 
 /// Indices of the block's parameters, in the table's order.
 std::vector<int> block_parameters(const Decoder& decoder, int block);

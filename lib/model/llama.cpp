@@ -253,7 +253,7 @@ void detail::add_llama_layers(Decoder& decoder, const Ops& ops) {
   const int token = parameter_index(decoder, "model.embed_tokens.weight");
   decoder.layers.push_back(std::make_unique<EmbeddingLayer>(ops, token));
   for (int block = 0; block < config.num_layers; ++block) {
-    decoder.layers.push_back(std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block), rope));
+    add_block(decoder, std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block), rope));
   }
   const int head = config.tie_word_embeddings ? token : parameter_index(decoder, "lm_head.weight");
   decoder.loss = make_head(ops, config, {parameter_index(decoder, "model.norm.weight"), head});

@@ -239,7 +239,7 @@ void detail::add_mingpt_layers(Decoder& decoder, const Ops& ops) {
   decoder.layers.push_back(std::make_unique<EmbeddingLayer>(
       ops, config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
   for (int block = 0; block < config.num_layers; ++block) {
-    decoder.layers.push_back(std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block)));
+    add_block(decoder, std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block)));
   }
   decoder.loss = make_head(
       ops, config,

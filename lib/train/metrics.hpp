@@ -2,7 +2,7 @@
 // metrics.jsonl: one JSON object per optimizer step or evaluation, appended and flushed at once.
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lib/base/file.hpp"

@@ -48,7 +48,7 @@ class Predict(fsdp_cli.Case):
         found = memprobe_cli.report([*self.codellama, "--ranks", 4, "--gpu", "a100-80g", "--batch-size", 1, "--gradient-checkpointing"])
         parts = found["breakdown"]
         share = PARAMETERS / 4
-        self.assertAlmostEqual(parts["parameters"] / share, 4 + 2, 2)  # float32 masters, bf16 rows for the wire
+        self.assertAlmostEqual(parts["parameters"] / share, 4 + 2, 2)  # float32 master weights, bf16 rows for the wire
         self.assertAlmostEqual(parts["gradients"] / share, 4, 2)
         self.assertAlmostEqual(parts["optimizer"] / share, 8, 2)
         # Root unit and two blocks, bf16.

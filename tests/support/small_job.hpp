@@ -1,5 +1,6 @@
 #pragma once
 // A small minGPT as fsdp-finetune wires one, for tests on thread ranks.
+#include "tests/support/reproducible_products.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 #include <cstdlib>
@@ -17,9 +18,6 @@
 #include "lib/train/trainer.hpp"
 
 namespace fsdp::test {
-
-/// MKL's results depend on where its operands happen to lie unless it is told otherwise, before its first call.
-inline const bool kReproducible = ::setenv("MKL_CBWR", "AUTO", /*overwrite=*/0) == 0;
 
 inline ModelConfig small_model() {
   ModelConfig config;

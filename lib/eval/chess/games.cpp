@@ -7,37 +7,20 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/chess/game.hpp"
 #include "lib/corpus/data_files.hpp"
 #include "lib/corpus/document_stream.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
 
 using nlohmann::json;
 
-/// What `work` gives on rank 0, on every rank; or its error, on every rank.
+/// What `work` gives on rank 0, on every rank.
 json from_rank_0(ProcessGroup& world, const std::function<json()>& work) {
-  json message;
-  if (world.rank() == 0) {
-    const auto failed = [&](const std::string& problem, ExitCode code) {
-      message = {{"problem", problem}, {"code", static_cast<int>(code)}};
-    };
-    try {
-      message = work();
-    } catch (const Error& error) {
-      failed(error.what(), error.code());
-    } catch (const std::filesystem::filesystem_error& error) {
-      failed(error.what(), ExitCode::failed);
-    }
-  }
-  message = parse_json(world.broadcast_text(printable_json(message), 0), "a message of rank 0");
-  if (message.contains("problem")) {
-    throw Error(static_cast<ExitCode>(message["code"].get<int>()), message["problem"].get<std::string>());
-  }
-  return message;
+  return parse_json(text_of_root(world, [&] { return printable_json(work()); }), "a message of rank 0");
 }
 
 }  // namespace

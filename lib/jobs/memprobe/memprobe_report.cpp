@@ -55,7 +55,7 @@ std::string sum_of_needs(const MemoryPrediction& p) {
 
 const char* meaning(const std::string& part) {
   constexpr std::pair<const char*, const char*> kMeanings[]{
-      {"parameters", "float32 masters, and this rank's rows in the parameter dtype"},
+      {"parameters", "float32 master weights, and this rank's rows in the parameter dtype"},
       {"gradients", "float32 shards"},
       {"optimizer", "AdamW's two moments, float32 shards"},
       {"gathered", "units gathered or under way"},

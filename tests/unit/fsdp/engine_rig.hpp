@@ -5,12 +5,30 @@
 #include <ATen/core/grad_mode.h>
 
 #include "lib/fsdp/trace.hpp"
-#include "lib/fsdp/wrap.hpp"
-#include "lib/model/decoder.hpp"
 #include "lib/mpi/thread_group.hpp"
 #include "lib/optim/adamw.hpp"
+#include "lib/runtime/model_runtime.hpp"
 
 namespace fsdp::test {
+
+inline ShardingOptions sharding_of(const Setup& setup) {
+  ShardingOptions options;
+  const auto& policy = setup.policy;
+  options.sharding = policy.sharding;
+  options.shard_group_size = setup.shard_group_size;
+  options.wrap = parse_wrap(setup.wrap);
+  options.backward_prefetch = policy.backward_prefetch;
+  options.forward_prefetch = policy.forward_prefetch;
+  options.limit_all_gathers = policy.limit_all_gathers;
+  options.param_dtype = policy.precision.param_dtype;
+  options.reduce_dtype = policy.precision.reduce_dtype;
+  options.buffer_dtype = policy.precision.buffer_dtype;
+  options.checkpoint_every = policy.checkpoint_every;
+  options.cpu_offload = policy.cpu_offload;
+  options.reduce_every_micro_batch = policy.reduce_every_micro_batch;
+  options.host_staged = !setup.peer_memory;
+  return options;
+}
 
 /// One rank of a training run.
 class RigRank {
@@ -19,26 +37,8 @@ class RigRank {
       : setup_(setup),
         world_(world),
         outcome_(outcome),
-        decoder_(make_decoder(setup.model, host_ops())),
-        mesh_(make_mesh(world, setup.policy.sharding, setup.shard_group_size)),
-        shard_(make_host_collectives(*mesh_.shard)),
-        replicate_(make_host_collectives(*mesh_.replicate)) {
-    EngineInput input;
-    for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
-    input.loss = decoder_.loss.get();
-    std::vector<WrapInput> wrap;
-    for (const auto& p : decoder_.parameters) {
-      input.parameters.push_back({p.name, p.shape, row_alignment(p), p.decay});
-      wrap.push_back({input.parameters.back().elements(), p.block});
-    }
-    input.units = make_units(wrap, parse_wrap(setup.wrap));
-    input.ops = &host_ops();
-    input.mesh = &mesh_;
-    input.shard_collectives = shard_.get();
-    input.replicate_collectives = replicate_.get();
-    input.allow_peer_memory = setup.peer_memory;
-    input.accumulation_steps = setup.accumulation;
-    engine_ = std::make_unique<Engine>(input, setup.policy);
+        runtime_(world, setup.model, sharding_of(setup), {}, setup.accumulation),
+        engine_(&runtime_.engine()) {
     std::vector<at::Tensor> master_weights;
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
@@ -66,7 +66,7 @@ class RigRank {
   }
 
   Engine& engine() { return *engine_; }
-  const Decoder& decoder() const { return decoder_; }
+  const Decoder& decoder() const { return runtime_.decoder(); }
 
   MicroBatch batch_of(const StepRows& rows, std::int64_t first, std::int64_t count) const {
     MicroBatch batch;
@@ -124,7 +124,7 @@ class RigRank {
     const auto range = engine_->range(param);
     const auto mine = shard.narrow(0, 0, range.num_rows);
     auto place = full.narrow(0, range.first_row, range.num_rows);
-    if (mesh_.replicate->rank() == 0) place.copy_(mine);
+    if (runtime_.mesh().replicate->rank() == 0) place.copy_(mine);
     world_.barrier();
     CHECK(same_bits(place, mine));
     CHECK(shard.narrow(0, range.num_rows, shard.size(0) - range.num_rows).count_nonzero().item<std::int64_t>() == 0);
@@ -133,12 +133,9 @@ class RigRank {
   const Setup& setup_;
   ProcessGroup& world_;
   Outcome& outcome_;
-  Decoder decoder_;
-  Mesh mesh_;
-  std::unique_ptr<TensorCollectives> shard_;
-  std::unique_ptr<TensorCollectives> replicate_;
+  ModelRuntime runtime_;
+  Engine* engine_;
   TraceRecorder trace_;
-  std::unique_ptr<Engine> engine_;
   std::unique_ptr<AdamW> optimizer_;
 };
 

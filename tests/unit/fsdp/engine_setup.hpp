@@ -1,5 +1,6 @@
 #pragma once
 // What a small training run on thread ranks is given and what is kept of it; engine_rig.hpp runs it.
+#include "tests/support/reproducible_products.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
@@ -15,9 +16,6 @@
 #include "tests/support/tensor_compare.hpp"
 
 namespace fsdp::test {
-
-/// MKL's results depend on where its operands happen to lie unless it is told otherwise, before its first call.
-inline const bool kReproducibleProducts = ::setenv("MKL_CBWR", "AUTO", /*overwrite=*/0) == 0;
 
 /// The rows of one optimizer step, all ranks' and micro-batches'.
 struct StepRows {

@@ -72,7 +72,7 @@ TEST_SUITE("memory/prediction") {
     request.options.sharding.cpu_offload = true;
     const auto offloaded = fsdp::predict_memory(request);
 
-    // Masters, gradients and both moments: 16 bytes a parameter.
+    // Master weights, gradients and both moments: 16 bytes a parameter.
     const auto parameters = fsdp::num_parameters(fsdp::parameter_table(request.config));
     CHECK(kept.host.states_bytes == 0);
     CHECK(offloaded.host.states_bytes >= 16 * parameters);
