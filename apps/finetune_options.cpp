@@ -24,7 +24,9 @@ Take one_or_several(Value& value, std::vector<Value>* list, const std::string& a
     }
     *list = text == all_word ? all : std::vector<Value>();
     std::istringstream words(text == all_word ? "" : text);
-    for (std::string word; std::getline(words, word, ',');) list->push_back(parse(word));
+    for (std::string word; std::getline(words, word, ',');) {
+      if (!word.empty()) list->push_back(parse(word));
+    }
     if (list->empty()) list->push_back(parse(text));
     value = list->front();
   };
@@ -36,7 +38,9 @@ bool parse_host_staged(const std::string& text) {
 }
 
 Take take_float_type(std::optional<c10::ScalarType>& value, const char* option) {
-  return [&value, option](const std::string& text) { value = parse_float_type(text, option); };
+  return [&value, option](const std::string& text) {
+    value = text.empty() ? std::nullopt : std::optional(parse_float_type(text, option));
+  };
 }
 
 void add_model_options(CLI::App& app, ModelOptions& o) {

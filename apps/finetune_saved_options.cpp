@@ -12,7 +12,6 @@
 #include "apps/finetune_options.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/checkpoint/load.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
 #include "lib/train/plan.hpp"
@@ -90,7 +89,7 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
 }
 
 void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoint& restart) {
-  if (!restart.knows_run()) return;
+  if (!restart.knows_run) return;
   const auto& checkpoint = restart.candidates.front();
   const auto& manifest = restart.manifest;
   check_model_options(app, options.model, manifest.config, checkpoint);

@@ -38,11 +38,12 @@ int main(int argc, char** argv) {
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                fsdp::require_same_options(world, app);
                                note_given_sizes(app, options.model);
+                               fsdp::resolve_names(options);  // what is not there is told before a folder is claimed
                                fsdp::RunStart start(world, options, log);
                                if (start.restart) fsdp::apply_saved_options(app, options, *start.restart);
                                fsdp::apply_fine_tuning_defaults(app, options);
                                const auto saved = fsdp::collect_saved_options(app);
-                               fsdp::resolve_names(options);
+                               fsdp::resolve_names(options);  // of the checkpoint's run
                                return fsdp::run_finetune(world, start, options, saved, log, report);
                              });
 }

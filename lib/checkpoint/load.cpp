@@ -2,168 +2,160 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/formats/dcp.hpp"
+#include "lib/checkpoint/model_source.hpp"
+#include "lib/mpi/agree.hpp"
+#include "lib/source/gather_sums.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
 
-/// Rows [first_row, first_row + num_rows) of a checkpoint tensor into `target`.
-void read_rows(const DcpReader& reader, const std::string& key, const ParamLayout& layout, const ShardRange& range,
-               const at::Tensor& target, const std::filesystem::path& checkpoint) {
-  const auto& tensor = reader.tensors().at(key);
-  if (tensor.shape != layout.shape) {
-    throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]", checkpoint.string(), key,
-                                  fmt::join(tensor.shape, ", "), fmt::join(layout.shape, ", ")));
+/// Reads rows of one checkpoint and remembers their checksums.
+class RowReader {
+ public:
+  explicit RowReader(const Source& source) : source_(source) {}
+
+  /// This rank's rows as they are stored. \pre range.num_rows > 0
+  at::Tensor rows(const TensorPlace& place, const ParamLayout& layout, const ShardRange& range) {
+    const auto row_elements = layout.row_elements();
+    auto values =
+        at::empty(layout.shape_with_rows(range.num_rows), to_scalar_type(source_.tensors()[place.tensor].dtype));
+    source_.read(place.tensor, place.first + static_cast<std::uint64_t>(range.first_row * row_elements),
+                 static_cast<std::uint64_t>(values.numel()),
+                 {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())}, &sums_);
+    return values;
   }
-  if (range.num_rows == 0) return;
-  Shape offsets(layout.shape.size(), 0);
-  offsets[0] = range.first_row;
-  auto values = at::empty(layout.shape_with_rows(range.num_rows), to_scalar_type(tensor.dtype));
-  reader.read_block(key, offsets, layout.shape_with_rows(range.num_rows),
-                    {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
-  target.narrow(0, 0, range.num_rows).copy_(values);
+
+  const std::vector<ReadSum>& sums() const { return sums_; }
+  const Source& source() const { return source_; }
+
+ private:
+  const Source& source_;
+  std::vector<ReadSum> sums_;
+};
+
+/// NaN equals NaN here: a damaged model is not an untied one.
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto x = a.to(at::kFloat), y = b.to(at::kFloat);
+  return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), static_cast<std::size_t>(x.nbytes())) == 0;
 }
 
-std::vector<std::filesystem::path> newest_first(const std::filesystem::path& checkpoints) {
-  std::vector<std::pair<std::string, std::filesystem::path>> all;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, error)) {
-    auto name = entry.path().filename().string();
-    if (name.starts_with(".step-") && name.ends_with(".old")) {
-      // A step saved again was killed between its two renames: the first save is whole, under this name.
-      name = name.substr(1, name.size() - 5);
-      if (std::filesystem::exists(checkpoints / name, error)) continue;
+/// Of storages that several ranks have read a part of each: those to compare here. It falls to the ranks that read the
+/// beginning, which know the file already.
+std::vector<ReadSum> sums_to_compare(const std::vector<ReadSum>& all, const std::vector<ReadSum>& mine) {
+  std::map<std::uint32_t, std::uint64_t> beginnings;
+  for (const auto& sum : all) {
+    const auto place = beginnings.try_emplace(sum.storage, sum.begin).first;
+    place->second = std::min(place->second, sum.begin);
+  }
+  std::set<std::uint32_t> storages;
+  for (const auto& sum : mine) {
+    if (beginnings.at(sum.storage) == sum.begin) storages.insert(sum.storage);
+  }
+  std::vector<ReadSum> chosen;
+  for (const auto& sum : all) {
+    if (storages.contains(sum.storage)) chosen.push_back(sum);
+  }
+  return chosen;
+}
+
+/// Each rank compares what it has read whole; the rest, only all together have.
+void verify(ProcessGroup& world, const Source& source, const std::vector<ReadSum>& sums) {
+  std::vector<ReadSum> rest;
+  run_agreed(world, [&] { rest = source.verify_sums(sums); });
+  const auto all = all_gather_sums(world, rest);
+  run_agreed(world, [&] { source.verify_sums(sums_to_compare(all, rest)); });
+}
+
+/// Fills what one plan says, on this rank.
+class Loader {
+ public:
+  Loader(const Source& source, const LoadPlan& plan, Engine& engine) : reader_(source), plan_(plan), engine_(engine) {}
+
+  void read_weights() {
+    for (std::size_t i = 0; i < engine_.num_parameters(); ++i) {
+      if (engine_.range(i).num_rows == 0) continue;
+      const auto values = rows(i, {plan_.weights[i], 0});
+      mine(engine_.master_weight(i), i).copy_(values);
+      const auto copy = plan_.copies.find(i);
+      if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0}))) refuse(i, copy->second);
     }
-    if (name.starts_with("step-")) all.emplace_back(name, entry.path());
   }
-  std::sort(all.rbegin(), all.rend());
-  std::vector<std::filesystem::path> paths;
-  for (auto& [name, path] : all) paths.push_back(std::move(path));
-  return paths;
-}
 
-/// RUN/previous-N/checkpoints/latest of the highest N that has one; empty: none
-std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
-  std::filesystem::path newest;
-  std::error_code error;
-  for (int number = 1;; ++number) {
-    const auto folder = run / fmt::format("previous-{}", number);
-    if (!std::filesystem::exists(folder, error)) return newest;
-    if (std::filesystem::exists(folder / "checkpoints" / "latest", error)) newest = folder / "checkpoints" / "latest";
+  void read_state(AdamW& optimizer) {
+    for (std::size_t i = 0; i < engine_.num_parameters(); ++i) {
+      if (engine_.range(i).num_rows == 0) continue;
+      fill(mine(optimizer.exp_avg(i), i), i, plan_.optimizer.exp_avg[i]);
+      fill(mine(optimizer.exp_avg_sq(i), i), i, plan_.optimizer.exp_avg_sq[i]);
+    }
   }
-}
 
-/// The link in a run's folder, or in the folder of its checkpoints; empty where `path` is neither.
-std::filesystem::path latest_of_run(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path / "run.json", error)) return {};  // a checkpoint
-  if (std::filesystem::is_directory(path / "checkpoints", error)) return path / "checkpoints" / "latest";
-  return std::filesystem::is_symlink(path / "latest", error) ? path / "latest" : std::filesystem::path();
+  const std::vector<ReadSum>& sums() const { return reader_.sums(); }
+
+ private:
+  at::Tensor rows(std::size_t i, const TensorPlace& place) {
+    return reader_.rows(place, engine_.layout(i), engine_.range(i));
+  }
+  at::Tensor mine(const at::Tensor& shard, std::size_t i) const {
+    return shard.narrow(0, 0, engine_.range(i).num_rows);
+  }
+  void fill(at::Tensor target, std::size_t i, const std::optional<TensorPlace>& place) {
+    place ? target.copy_(rows(i, *place)) : target.zero_();
+  }
+  [[noreturn]] void refuse(std::size_t i, std::size_t copy) const {
+    const auto& tensors = reader_.source().tensors();
+    throw FormatError(plan_.path.string() + ": '" + tensors[copy].name + "' differs from '" +
+                      tensors[plan_.weights[i]].name +
+                      "': the model's head is tied to its token embedding, so they must be equal");
+  }
+
+  RowReader reader_;
+  const LoadPlan& plan_;
+  Engine& engine_;
+};
+
+/// \param make_plan  what it throws is every rank's, as what reading throws
+LoadPlan load(ModelRuntime& runtime, const Source& source, AdamW* optimizer,
+              const std::function<LoadPlan()>& make_plan) {
+  const at::NoGradGuard no_grad;
+  LoadPlan plan;
+  Loader loader(source, plan, runtime.engine());
+  run_agreed(runtime.world(), [&] {
+    plan = make_plan();
+    loader.read_weights();
+    if (optimizer != nullptr && plan.optimizer.found) loader.read_state(*optimizer);
+  });
+  verify(runtime.world(), source, loader.sums());
+  if (optimizer != nullptr && plan.optimizer.found) optimizer->set_steps(plan.optimizer.steps);
+  runtime.engine().sync_parameters();
+  return plan;
 }
 
 }  // namespace
 
-std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
-                                                         const std::filesystem::path& checkpoints) {
-  std::filesystem::path given = text == "latest" ? checkpoints / "latest" : std::filesystem::path(text);
-  std::error_code error;
-  if (const auto latest = latest_of_run(given); text != "latest" && !latest.empty()) given = latest;
-  const bool is_latest = names_latest(text);
-  const auto resolved = std::filesystem::weakly_canonical(given, error);
-  std::vector<std::filesystem::path> candidates;
-  if (std::filesystem::exists(resolved, error)) candidates.push_back(resolved);
-  if (is_latest) {
-    for (const auto& other : newest_first(given.parent_path())) {
-      const auto path = std::filesystem::weakly_canonical(other, error);
-      if (path != resolved) candidates.push_back(path);
-    }
-  }
-  if (candidates.empty() && text == "latest") {
-    const auto earlier = newest_previous_run(checkpoints.parent_path());
-    if (!earlier.empty()) {
-      throw MissingInput(
-          fmt::format("{}: no such checkpoint; an earlier run of this name was moved aside: "
-                      "--restart-checkpoint-file {} goes on from it",
-                      given.string(), earlier.string()));
-    }
-  }
-  const bool is_run = std::filesystem::exists(std::filesystem::path(text) / "metrics.jsonl", error);
-  if (is_run && (candidates.empty() || candidates.front() == std::filesystem::weakly_canonical(text, error))) {
-    throw MissingInput(text + ": is the folder of a run without checkpoints: it has saved none; start it anew, or " +
-                       "give the checkpoint of another one");
-  }
-  if (candidates.empty()) {
-    throw MissingInput(given.string() +
-                       ": no such checkpoint; give a checkpoint directory, or a .pt or safetensors file");
-  }
-  return candidates;
+OptimizerPlan load_checkpoint(ModelRuntime& runtime, AdamW* optimizer, const Checkpoint& checkpoint) {
+  const auto& config = runtime.decoder().config;
+  const auto plan = load(runtime, checkpoint.source(), optimizer, [&] {
+    auto made = plan_weights(checkpoint, config);
+    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config);
+    return made;
+  });
+  return plan.optimizer;
 }
 
-bool names_latest(const std::string& text) {
-  return std::filesystem::path(text).filename() == "latest" || !latest_of_run(text).empty();
-}
-
-OpenedCheckpoint open_checkpoint(const std::filesystem::path& path, bool ours_only) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) throw MissingInput(path.string() + ": no such checkpoint");
-  OpenedCheckpoint opened;
-  if (std::filesystem::exists(path / "run.json", error)) {
-    opened.manifest = read_run_manifest(path);
-    return opened;
-  }
-  if (ours_only) throw FormatError(path.string() + ": holds no run.json, so it is no checkpoint of this program");
-  try {
-    opened.external = std::make_shared<const ExternalCheckpoint>(path);
-  } catch (const FormatError& problem) {
-    if (!std::filesystem::is_directory(path, error)) throw;
-    const std::string what = problem.what();
-    if (what.find("run.json") != std::string::npos) throw;
-    throw FormatError(path.string() + ": holds no run.json of this program, and " + what);
-  }
-  if (opened.external->run()) opened.manifest = *opened.external->run();
-  return opened;
-}
-
-void load_checkpoint_parameters(ModelRuntime& runtime, const std::filesystem::path& checkpoint) {
-  const at::NoGradGuard no_grad;
-  const DcpReader reader(checkpoint);
-  auto& engine = runtime.engine();
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto& layout = engine.layout(i);
-    auto key = "model." + layout.name;
-    if (!reader.tensors().contains(key)) key = layout.name;
-    if (!reader.tensors().contains(key)) {
-      throw FormatError(checkpoint.string() + ": parameter '" + layout.name + "' is missing");
-    }
-    read_rows(reader, key, layout, engine.range(i), engine.master_weight(i), checkpoint);
-  }
-}
-
-void load_checkpoint_optimizer(ModelRuntime& runtime, AdamW& optimizer, const std::filesystem::path& checkpoint,
-                               const RunState& state) {
-  const at::NoGradGuard no_grad;
-  const DcpReader reader(checkpoint);
-  auto& engine = runtime.engine();
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto& layout = engine.layout(i);
-    const auto read = [&](const char* name, const at::Tensor& target) {
-      const auto key = "optim.state." + layout.name + "." + name;
-      if (!reader.tensors().contains(key))
-        throw FormatError(checkpoint.string() + ": optimizer state '" + key + "' is missing");
-      read_rows(reader, key, layout, engine.range(i), target, checkpoint);
-    };
-    read("exp_avg", optimizer.exp_avg(i));
-    read("exp_avg_sq", optimizer.exp_avg_sq(i));
-  }
-  optimizer.set_steps(state.optimizer_steps);
+void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory) {
+  std::unique_ptr<Source> source;
+  run_agreed(runtime.world(), [&] { source = open_model_source(directory); });
+  load(runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config); });
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include "lib/convert/transform.hpp"
 
 namespace fsdp {
+namespace {
 
 bool is_gpt2_directory(const std::filesystem::path& path) {
   constexpr std::uint64_t limit_bytes = 1u << 20;
@@ -19,6 +20,8 @@ bool is_gpt2_directory(const std::filesystem::path& path) {
   const auto json = parse_json_or_discard(text, config.string());
   return json.is_object() && json.value("model_type", nlohmann::json()) == "gpt2";
 }
+
+}  // namespace
 
 std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
   auto source = open_source(path);

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/import_model.hpp"
-#include "lib/checkpoint/load.hpp"
+#include "lib/checkpoint/find.hpp"
+#include "lib/checkpoint/model_sizes.hpp"
 #include "lib/mpi/agree.hpp"
 
 namespace fsdp {
@@ -28,30 +28,33 @@ ModelWish model_wish(const ModelOptions& options) {
 
 }  // namespace
 
-bool agree_on_checkpoint(ProcessGroup& world, const std::string& problem, const std::filesystem::path& checkpoint,
-                         bool older_exist, const Logger& log) {
-  const auto found = first_problem(world, problem);
-  if (!found) return true;
-  if (world.rank() == 0) {
-    log.warning(fmt::format("{} cannot be used: {}{}", checkpoint.string(), found->text,
-                            older_exist ? "; trying the checkpoint before" : ""));
-  }
-  return false;
+void warn_of_checkpoint(ProcessGroup& world, const RestartPoint& point, const std::string& problem, const Logger& log) {
+  if (world.rank() != 0) return;
+  log.warning(fmt::format("{} cannot be used: {}{}", point.candidates.front().string(), problem,
+                          point.candidates.size() > 1 ? "; trying the checkpoint before" : ""));
 }
 
 void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& log) {
   while (!point.candidates.empty()) {
-    const auto& path = point.candidates.front();
+    const auto open = [&] { point.checkpoint = open_checkpoint(point.candidates.front(), point.ours_only); };
     std::string problem;
-    try {
-      auto opened = open_checkpoint(path, point.ours_only);
-      point.manifest = std::move(opened.manifest);
-      point.external = std::move(opened.external);
-    } catch (const Error& error) {
-      problem = error.what();
-      if (point.candidates.size() == 1) throw;
+    if (point.candidates.size() == 1) {
+      run_agreed(world, open);
+    } else {
+      try {
+        open();
+      } catch (const Error& error) {
+        problem = error.what();
+      }
     }
-    if (agree_on_checkpoint(world, problem, path, point.candidates.size() > 1, log)) return;
+    const auto found = first_problem(world, problem);
+    if (!found) {
+      point.is_ours = point.checkpoint->is_ours();
+      point.knows_run = point.checkpoint->run().has_value();
+      point.manifest = point.checkpoint->run().value_or(RunManifest());
+      return;
+    }
+    warn_of_checkpoint(world, point, found->text, log);
     point.candidates.erase(point.candidates.begin());
   }
   throw FormatError("no usable checkpoint is left");
@@ -81,8 +84,8 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
 ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartPoint>& restart) {
   ModelConfig config;
   const auto& wish = options.model;
-  if (restart && !restart->knows_run()) {
-    config = external_model(*restart->external, model_wish(wish));
+  if (restart && !restart->knows_run) {
+    config = model_of_tensors(*restart->checkpoint, model_wish(wish));
   } else if (restart) {
     config = restart->manifest.config;
   } else if (wish.model == "mingpt") {

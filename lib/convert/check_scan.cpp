@@ -4,15 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <type_traits>
 
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
 #include "lib/mpi/agree.hpp"
+#include "lib/source/gather_sums.hpp"
 
 namespace fsdp {
 namespace {
@@ -122,17 +121,9 @@ void scan(std::span<const ElementRange> ranges, ProcessGroup& group, const ScanO
 }
 
 std::vector<ReadSum> gather_sums(ProcessGroup& group, const std::vector<std::vector<ReadSum>>& by_thread) {
-  static_assert(std::is_trivially_copyable_v<ReadSum>);
   std::vector<ReadSum> own;
   for (const auto& sums : by_thread) own.insert(own.end(), sums.begin(), sums.end());
-  const auto texts = group.gather({reinterpret_cast<const char*>(own.data()), own.size() * sizeof(ReadSum)}, 0);
-  std::vector<ReadSum> all;
-  for (const auto& text : texts) {
-    const auto before = all.size();
-    all.resize(before + text.size() / sizeof(ReadSum));
-    if (!text.empty()) std::memcpy(all.data() + before, text.data(), text.size());
-  }
-  return all;
+  return gather_sums(group, own);
 }
 
 }  // namespace fsdp

@@ -91,14 +91,21 @@ LoadedValue PieceSource::value(std::size_t value) const {
   return origin.loaded.document != nullptr ? origin.loaded : sources_[origin.source]->value(origin.number);
 }
 
-void PieceSource::verify_sums(std::vector<ReadSum> sums) const {
+std::vector<ReadSum> PieceSource::verify_sums(std::vector<ReadSum> sums) const {
   std::vector<std::vector<ReadSum>> by_source(sources_.size());
   for (auto sum : sums) {
     auto& own = by_source[sum.storage % sources_.size()];
     sum.storage = static_cast<std::uint32_t>(sum.storage / sources_.size());
     own.push_back(sum);
   }
-  for (std::size_t i = 0; i < sources_.size(); ++i) sources_[i]->verify_sums(std::move(by_source[i]));
+  std::vector<ReadSum> uncovered;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    for (auto sum : sources_[i]->verify_sums(std::move(by_source[i]))) {
+      sum.storage = static_cast<std::uint32_t>(sum.storage * sources_.size() + i);
+      uncovered.push_back(sum);
+    }
+  }
+  return uncovered;
 }
 
 }  // namespace fsdp

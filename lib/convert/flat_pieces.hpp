@@ -24,8 +24,7 @@ class PieceSource : public Source {
                                     std::span<std::byte> out, std::vector<ReadSum>* sums) const override;
   bool prefers_whole(std::size_t tensor) const override;
   LoadedValue value(std::size_t value) const override;
-  void verify_sums(std::vector<ReadSum> sums) const override;
-  nlohmann::json model_config() const override { return sources_.front()->model_config(); }
+  std::vector<ReadSum> verify_sums(std::vector<ReadSum> sums) const override;
 
   const Source& source(std::size_t number) const { return *sources_.at(number); }
   std::size_t num_sources() const { return sources_.size(); }

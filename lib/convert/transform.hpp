@@ -38,8 +38,10 @@ enum class NameMap { none, mingpt_to_gpt2, gpt2_to_mingpt, llama_to_hf, hf_to_ll
 
 /// Renames the model's tensors, whatever nesting they have stays in front; what is laid out differently changes on the
 /// way: GPT-2's Conv1D matrices are transposed, Meta's queries and keys have the halves of each rotary pair side by
-/// side. \param config  numbers of heads, for Meta's names; null: source->model_config() \throws UsageError naming the
-/// first tensor that the map does not know, or an optimizer's: maps are for the model only
+/// side.
+/// \param config  numbers of heads, for Meta's names; null: source->model_config()
+/// \throws UsageError naming the first tensor that the map does not know, or an optimizer's: maps are for the model
+/// only
 std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap map,
                                   const ModelConfig* config = nullptr);
 

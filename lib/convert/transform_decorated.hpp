@@ -2,7 +2,6 @@
 // What all transforms share: a source whose tensors and values are those of another one, some of them changed.
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -20,8 +19,9 @@ class DecoratedSource : public Source {
   }
   bool prefers_whole(std::size_t tensor) const override { return inner_->prefers_whole(inner_tensor_.at(tensor)); }
   LoadedValue value(std::size_t value) const override { return inner_->value(inner_value_.at(value)); }
-  void verify_sums(std::vector<ReadSum> sums) const override { inner_->verify_sums(std::move(sums)); }
-  nlohmann::json model_config() const override { return inner_->model_config(); }
+  std::vector<ReadSum> verify_sums(std::vector<ReadSum> sums) const override {
+    return inner_->verify_sums(std::move(sums));
+  }
 
  protected:
   explicit DecoratedSource(std::shared_ptr<const Source> inner) : inner_(std::move(inner)) { info_ = inner_->info(); }

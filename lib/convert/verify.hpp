@@ -1,7 +1,7 @@
 #pragma once
 // Compares two checkpoints of any formats tensor by tensor: --verify.
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

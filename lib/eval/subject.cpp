@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/import_model.hpp"
-#include "lib/checkpoint/import_state.hpp"
-#include "lib/checkpoint/import_weights.hpp"
+#include "lib/checkpoint/find.hpp"
 #include "lib/checkpoint/load.hpp"
-#include "lib/mpi/agree.hpp"
+#include "lib/checkpoint/model_sizes.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
 
@@ -22,21 +20,19 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   EvaluationSubject subject;
   subject.path = path;
   if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
-    subject.weights = true;
     subject.config = read_model_config(path);
     return subject;
   }
-  const auto opened = open_checkpoint(path, false);
-  subject.external = opened.external;
-  if (opened.knows_run()) {
-    subject.config = opened.manifest.config;
-    const auto& data = opened.manifest.data;
+  subject.checkpoint = open_checkpoint(path, false);
+  if (const auto& run = subject.checkpoint->run()) {
+    subject.config = run->config;
+    const auto& data = run->data;
     if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
     return subject;
   }
   ModelWish wish;
   if (!model_config.empty()) wish.config = read_model_config(model_config);
-  subject.config = external_model(*opened.external, wish);
+  subject.config = model_of_tensors(*subject.checkpoint, wish);
   return subject;
 }
 
@@ -74,23 +70,13 @@ void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what)
   subject.tokenizer = std::move(tokenizer);
 }
 
-void load_subject(ModelRuntime& runtime, const EvaluationSubject& subject) {
-  if (subject.weights) {
-    load_safetensors_parameters(runtime, subject.path);
-    return;
-  }
-  if (subject.external != nullptr) {
-    load_external(runtime, *subject.external, nullptr, {});
+void load_subject(ModelRuntime& runtime, EvaluationSubject& subject) {
+  if (subject.checkpoint == nullptr) {
+    load_weights(runtime, subject.path);
   } else {
-    std::string problem;
-    try {
-      load_checkpoint_parameters(runtime, subject.path);
-    } catch (const FormatError& damage) {
-      problem = damage.what();
-    }
-    fail_together(runtime.world(), problem);
+    load_checkpoint(runtime, nullptr, *subject.checkpoint);
+    subject.checkpoint.reset();
   }
-  runtime.engine().sync_parameters();
 }
 
 }  // namespace fsdp

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/checkpoint/import_checkpoint.hpp"
+#include "lib/checkpoint/checkpoint.hpp"
 #include "lib/config/model_config.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
@@ -13,12 +13,11 @@ namespace fsdp {
 
 struct EvaluationSubject {
   std::filesystem::path path;
-  ModelConfig config;                                  ///< without dropout
-  std::shared_ptr<const ExternalCheckpoint> external;  ///< null: ours, or a directory of weights
-  bool weights = false;                                ///< a directory with config.json and safetensors
-  std::string tokenizer_name;                          ///< "gpt2" or a directory; empty: none is known
-  std::string tokenizer_remark;                        ///< why none is, where there is something to say
-  std::shared_ptr<const Tokenizer> tokenizer;          ///< null until open_subject_tokenizer()
+  ModelConfig config;                            ///< without dropout
+  std::shared_ptr<const Checkpoint> checkpoint;  ///< null: a directory with config.json and safetensors
+  std::string tokenizer_name;                    ///< "gpt2" or a directory; empty: none is known
+  std::string tokenizer_remark;                  ///< why none is, where there is something to say
+  std::shared_ptr<const Tokenizer> tokenizer;    ///< null until open_subject_tokenizer()
 };
 
 /// Reads what the checkpoint says, no weights.
@@ -32,7 +31,7 @@ EvaluationSubject open_subject(const std::filesystem::path& path, const std::str
 /// \throws UsageError when none is known; FormatError when it has more ids than the model
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what);
 
-/// Fills a runtime of subject.config, each rank reading only its rows. Collective.
-void load_subject(ModelRuntime& runtime, const EvaluationSubject& subject);
+/// Fills a runtime of subject.config, each rank reading only its rows; then lets the checkpoint go. Collective, once.
+void load_subject(ModelRuntime& runtime, EvaluationSubject& subject);
 
 }  // namespace fsdp

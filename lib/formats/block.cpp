@@ -44,14 +44,6 @@ struct Runs {
   }
 };
 
-std::uint64_t place(const Block& part, const Block& within, const Strides& strides) {
-  std::uint64_t at = 0;
-  for (std::size_t dim = 0; dim < strides.size(); ++dim) {
-    at += static_cast<std::uint64_t>(part.offsets[dim] - within.offsets[dim]) * strides[dim];
-  }
-  return at;
-}
-
 bool is_empty(const Shape& sizes) {
   return std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size == 0; });
 }
@@ -77,31 +69,6 @@ std::optional<Block> intersect(const Block& a, const Block& b) {
     common.sizes[dim] = end - begin;
   }
   return common;
-}
-
-std::optional<std::uint64_t> contiguous_place(const Block& part, const Block& within) {
-  std::size_t dim = part.sizes.size();
-  while (dim > 0 && part.sizes[dim - 1] == within.sizes[dim - 1]) --dim;
-  // The first dim that is cut may have any size; those before it must be a single index.
-  for (; dim > 1; --dim) {
-    if (part.sizes[dim - 2] != 1) return std::nullopt;
-  }
-  return place(part, within, row_major_strides(within.sizes, 1));
-}
-
-void copy_block(const Block& part, const Block& from, std::span<const std::byte> source, const Block& to,
-                std::span<std::byte> target, std::size_t element_bytes) {
-  if (is_empty(part.sizes)) return;
-  std::size_t dim = part.sizes.size(), run_bytes = element_bytes;
-  while (dim > 0) {
-    --dim;
-    run_bytes *= static_cast<std::size_t>(part.sizes[dim]);
-    if (part.sizes[dim] != from.sizes[dim] || part.sizes[dim] != to.sizes[dim]) break;
-  }
-  const Strides source_strides = row_major_strides(from.sizes, element_bytes);
-  const Strides target_strides = row_major_strides(to.sizes, element_bytes);
-  Runs{part.sizes, dim, source_strides, target_strides, run_bytes}.copy(
-      source.data() + place(part, from, source_strides), target.data() + place(part, to, target_strides));
 }
 
 void copy_strided(const Shape& sizes, const Shape& strides, std::span<const std::byte> source,

@@ -20,14 +20,6 @@ bool block_is_inside(const Block& block, const Shape& shape);
 /// The common part of two blocks of one tensor; nothing when it has no elements. A 0-dim block has one.
 std::optional<Block> intersect(const Block& a, const Block& b);
 
-/// Where `part` starts in a row-major array that holds block `within`, in elements, when it lies there in one piece.
-std::optional<std::uint64_t> contiguous_place(const Block& part, const Block& within);
-
-/// Copies the elements of `part` from a row-major array that holds block `from` to one that holds block `to`.
-/// `part` must lie inside both.
-void copy_block(const Block& part, const Block& from, std::span<const std::byte> source, const Block& to,
-                std::span<std::byte> target, std::size_t element_bytes);
-
 /// Copies a strided view (strides in elements, from source[0]) into a row-major array of `sizes`.
 /// The caller has checked that every element lies inside `source`.
 void copy_strided(const Shape& sizes, const Shape& strides, std::span<const std::byte> source,

@@ -101,45 +101,9 @@ struct DcpMetadata {
   std::string producer;                                   ///< what wrote it, as far as the classes tell
 };
 
-/// Which checkpoints read_dcp_metadata() takes.
-enum class DcpVariants {
-  plain,  ///< what DcpReader can read
-  /// Also zstd items, one metadata file per rank (use_collectives=False), and data files that are safetensors: those
-  /// items' offsets are all 0.
-  all
-};
-
-/// Reads and validates DIRECTORY/.metadata as torch 1.13 to 2.11 write it.
+/// Reads and validates DIRECTORY/.metadata as torch 1.13 to 2.11 write it, or the one metadata file per rank of
+/// use_collectives=False. Where the data files are safetensors, all items' offsets are 0.
 /// \throws FormatError for anything else, with the reason; IoError
-DcpMetadata read_dcp_metadata(const std::filesystem::path& directory, DcpVariants variants = DcpVariants::plain);
-
-/// Reads a checkpoint in place. Const member functions may be called from several threads.
-class DcpReader {
- public:
-  /// Reads `.metadata` only. \throws FormatError, IoError
-  explicit DcpReader(const std::filesystem::path& directory);
-
-  const std::map<std::string, DcpTensor>& tensors() const { return metadata_.tensors; }
-  std::vector<std::string> value_keys() const;
-  /// Null when the checkpoint has no paths (torch 1.13) or none for this key.
-  const StatePath* path(const std::string& key) const;
-
-  /// The value of a non-tensor key; tuples and sets become arrays, integer dict keys become strings.
-  /// \throws FormatError when the file is damaged or holds something JSON cannot say; UsageError on an unknown key
-  nlohmann::json value(const std::string& key) const;
-  /// The torch.save archive of a non-tensor key as it lies in the file, unchecked. \throws FormatError, UsageError
-  std::string value_archive(const std::string& key) const;
-
-  /// Copies the block [offsets, offsets + sizes) of tensor `key` into `out`: row-major, contiguous, exactly its bytes.
-  /// Reads each overlapping chunk once, in full, and checks its CRC-32; at most one chunk is in memory at a time.
-  /// When it throws, `out` holds anything.
-  /// \throws FormatError on damaged chunks or when the chunks leave part of the block uncovered; UsageError on an
-  /// unknown key, a block outside the tensor or an `out` of the wrong length
-  void read_block(const std::string& key, const Shape& offsets, const Shape& sizes, std::span<std::byte> out) const;
-
- private:
-  std::filesystem::path directory_;
-  DcpMetadata metadata_;
-};
+DcpMetadata read_dcp_metadata(const std::filesystem::path& directory);
 
 }  // namespace fsdp

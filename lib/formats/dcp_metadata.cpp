@@ -28,9 +28,8 @@ using StorageKey = std::tuple<std::string, bool, Shape>;
 
 class MetadataParser {
  public:
-  MetadataParser(const std::filesystem::path& path, DcpVariants variants)
+  explicit MetadataParser(const std::filesystem::path& path)
       : path_(path),
-        variants_(variants),
         document_(read_pickle(
             {std::make_shared<const std::string>(read_text_file(path, max_metadata_bytes)), 0, path.string(), 0})) {
     if (document_.length_bytes != document_.text->size()) {
@@ -146,11 +145,6 @@ class MetadataParser {
     if (transforms == nullptr || transforms->is_none()) return false;
     const auto* list = transforms->list();
     if (list != nullptr && list->items.empty()) return false;
-    if (variants_ == DcpVariants::plain) {
-      fail(*transforms, "item \"" + item +
-                            "\" is compressed (transform_descriptors), which is not supported: convert the checkpoint "
-                            "with fsdp-ckpt-convert, or save without an extension");
-    }
     const auto* name = list != nullptr && list->items.size() == 1 ? list->items[0]->string() : nullptr;
     if (name == nullptr || name->text != "stream.zstd/1") {
       fail(*transforms, "item \"" + item +
@@ -175,13 +169,12 @@ class MetadataParser {
                         before.length_bytes == after.length_bytes && std::get<1>(*places[i - 1].second) &&
                         std::get<1>(*places[i].second) &&
                         std::get<2>(*places[i - 1].second) == std::get<2>(*places[i].second);
-      const bool safetensors = variants_ == DcpVariants::all && before.offset_bytes == 0 && after.offset_bytes == 0;
+      const bool safetensors = before.offset_bytes == 0 && after.offset_bytes == 0;
       if (tied || safetensors) continue;
       if (before.file == after.file && before.length_bytes > after.offset_bytes - before.offset_bytes) {
         throw FormatError(path_.string() + ": items \"" + std::get<0>(*places[i - 1].second) + "\" and \"" +
                           std::get<0>(*places[i].second) + "\" share bytes of " + before.file +
-                          "; checkpoints saved with serialization_format=SAFETENSORS look like this and need "
-                          "converting with fsdp-ckpt-convert first, otherwise .metadata is damaged");
+                          ": .metadata is damaged");
       }
     }
   }
@@ -265,7 +258,6 @@ class MetadataParser {
   }
 
   std::filesystem::path path_;
-  DcpVariants variants_;
   PickleDocument document_;
   std::map<StorageKey, Place> storage_;
   DcpMetadata metadata_;
@@ -273,16 +265,11 @@ class MetadataParser {
 
 }  // namespace
 
-DcpMetadata read_dcp_metadata(const std::filesystem::path& directory, DcpVariants variants) {
+DcpMetadata read_dcp_metadata(const std::filesystem::path& directory) {
   const auto path = directory / ".metadata";
   std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return MetadataParser(path, variants).parse();
+  if (std::filesystem::exists(path, ignored)) return MetadataParser(path).parse();
   const auto rank_files = detail::rank_metadata_files(directory);
-  if (!rank_files.empty() && variants == DcpVariants::plain) {
-    throw FormatError(directory.string() +
-                      ": has one metadata file per rank (saved with use_collectives=False), which is not supported: "
-                      "convert it with fsdp-ckpt-convert, or save with collectives");
-  }
   if (rank_files.empty()) {
     throw FormatError(directory.string() + ": is not a DCP checkpoint: it has no .metadata" +
                       (std::filesystem::is_directory(directory, ignored) ? "; a save may have been cut short"
@@ -290,7 +277,7 @@ DcpMetadata read_dcp_metadata(const std::filesystem::path& directory, DcpVariant
   }
   DcpMetadata all;
   for (const auto& file : rank_files) {
-    detail::merge_rank_metadata(all, MetadataParser(file, variants).parse(), file.string());
+    detail::merge_rank_metadata(all, MetadataParser(file).parse(), file.string());
   }
   return all;
 }

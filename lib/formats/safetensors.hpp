@@ -67,26 +67,4 @@ SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
 void write_safetensors(const std::filesystem::path& path, std::span<const ShardRecord> tensors,
                        const std::map<std::string, std::string>& metadata);
 
-/// A model in one or several safetensors files.
-class SafetensorsModel {
- public:
-  /// \param directory_or_file  a .safetensors file, an index .json, or a directory with model.safetensors.index.json
-  ///   or model.safetensors. \throws FormatError, IoError
-  explicit SafetensorsModel(const std::filesystem::path& directory_or_file);
-
-  /// All tensors of all files.
-  const std::map<std::string, SafetensorsEntry>& tensors() const { return tensors_; }
-  /// As SafetensorsReader::read_rows.
-  void read_rows(const std::string& name, std::int64_t first_row, std::int64_t num_rows,
-                 std::span<std::byte> out) const;
-
- private:
-  void open_index(const std::filesystem::path& index);
-  void add_file(const std::filesystem::path& path);
-
-  std::vector<SafetensorsReader> files_;
-  std::map<std::string, SafetensorsEntry> tensors_;
-  std::map<std::string, std::size_t> file_of_;
-};
-
 }  // namespace fsdp

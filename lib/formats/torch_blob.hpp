@@ -64,13 +64,8 @@ class TorchBlob {
 
   const PickleDocument& document() const { return document_; }
   const ZipReader& zip() const { return zip_; }
-  /// Hands the document over: tensor() and value() must not be asked any more.
+  /// Hands the document over.
   PickleDocument release_document() { return std::move(document_); }
-  /// The one tensor it holds. \throws FormatError when it holds something else, or a lazy conjugation or negation
-  TensorView tensor() const;
-  /// Copies the tensor's elements into `out`, row-major, and checks the CRC-32 of the storage.
-  void read_tensor(const TensorView& view, std::span<std::byte> out) const;
-  nlohmann::json value() const;
   /// The entry that holds the view's storage. \throws FormatError when it is missing or has another size
   const ZipEntry& storage(const TensorView& view) const;
 

@@ -57,6 +57,13 @@ std::optional<std::uint32_t> put_together(std::span<const ReadSum> sums, std::ui
   return found != reached.end() ? std::optional(found->second) : std::nullopt;
 }
 
+/// The same bytes were read twice, as different ones. `sums` are of one storage, in order.
+bool differ_somewhere(std::span<const ReadSum> sums) {
+  return std::adjacent_find(sums.begin(), sums.end(), [](const ReadSum& a, const ReadSum& b) {
+           return a.begin == b.begin && a.end == b.end && a.crc32 != b.crc32;
+         }) != sums.end();
+}
+
 std::uint32_t sum_of_file(const std::string& path, std::uint64_t begin_bytes, std::uint64_t size_bytes) {
   const File file = File::open_read(path);
   std::vector<std::byte> buffer(std::min(size_bytes, buffer_bytes));
@@ -201,7 +208,8 @@ std::optional<std::uint32_t> ChunkedSource::read(std::size_t tensor, std::uint64
   return range.crc32();
 }
 
-void ChunkedSource::verify_sums(std::vector<ReadSum> sums) const {
+std::vector<ReadSum> ChunkedSource::verify_sums(std::vector<ReadSum> sums) const {
+  std::vector<ReadSum> uncovered;
   std::sort(sums.begin(), sums.end(), [](const ReadSum& a, const ReadSum& b) {
     return std::tie(a.storage, a.begin, a.end) < std::tie(b.storage, b.begin, b.end);
   });
@@ -209,17 +217,21 @@ void ChunkedSource::verify_sums(std::vector<ReadSum> sums) const {
     const auto last =
         std::find_if(first, sums.end(), [&](const ReadSum& sum) { return sum.storage != first->storage; });
     const auto recorded = recorded_sum(first->storage);
+    const auto damaged = [&] {
+      return FormatError(recorded->file, recorded->begin_bytes,
+                         "the " + std::to_string(recorded->size_bytes) + " bytes of " + recorded->entry +
+                             " do not have the recorded CRC-32; the file is damaged, use another copy or checkpoint");
+    };
+    if (recorded && differ_somewhere({first, last})) throw damaged();
     auto read = recorded ? put_together({first, last}, recorded->size_bytes) : std::nullopt;
     if (recorded && !read && recorded->size_bytes <= small_storage_bytes) {
       read = sum_of_file(recorded->file, recorded->begin_bytes, recorded->size_bytes);
     }
-    if (read && *read != recorded->crc32) {
-      throw FormatError(recorded->file, recorded->begin_bytes,
-                        "the " + std::to_string(recorded->size_bytes) + " bytes of " + recorded->entry +
-                            " do not have the recorded CRC-32; the file is damaged, use another copy or checkpoint");
-    }
+    if (read && *read != recorded->crc32) throw damaged();
+    if (recorded && !read) uncovered.insert(uncovered.end(), first, last);
     first = last;
   }
+  return uncovered;
 }
 
 }  // namespace fsdp

@@ -17,7 +17,7 @@ class ChunkedSource : public Source {
   std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
                                     std::span<std::byte> out, std::vector<ReadSum>* sums) const override;
   bool prefers_whole(std::size_t tensor) const override;
-  void verify_sums(std::vector<ReadSum> sums) const override;
+  std::vector<ReadSum> verify_sums(std::vector<ReadSum> sums) const override;
 
  protected:
   /// Chunks are numbered through all tensors in the order of add_tensor().

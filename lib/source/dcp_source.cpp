@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
@@ -42,7 +43,7 @@ DcpSource::DcpSource(const std::filesystem::path& directory) : index_(directory 
   info_.directory = directory;
   std::error_code ignored;
   if (!std::filesystem::exists(index_, ignored)) index_ = directory;
-  auto metadata = read_dcp_metadata(directory, DcpVariants::all);
+  auto metadata = read_dcp_metadata(directory);
   info_.producer = metadata.producer;
   add_items(metadata);
   check_names(index_.string());
@@ -133,7 +134,7 @@ void DcpSource::read_run() {
   if (run.contains("world_size") && run["world_size"].is_number_integer()) {
     info_.world_size = run["world_size"].get<int>();
   }
-  if (run.contains("model")) model_config_ = run["model"];
+  if (run.contains("model")) info_.model_config = json_text(run["model"]);
 }
 
 void DcpSource::check_view(const TensorView& view, ChunkNumber chunk, const std::string& where) const {

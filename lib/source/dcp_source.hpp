@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -21,7 +20,6 @@ class DcpSource : public ChunkedSource {
   explicit DcpSource(const std::filesystem::path& directory);
 
   LoadedValue value(std::size_t value) const override;
-  nlohmann::json model_config() const override { return model_config_; }
 
   /// True for a directory that has DCP metadata, of all ranks or of one.
   static bool recognizes(const std::filesystem::path& directory);
@@ -60,7 +58,6 @@ class DcpSource : public ChunkedSource {
   FileSet files_;
   std::map<std::string, std::uint32_t> file_numbers_;
   std::vector<Item> chunks_, value_items_;
-  nlohmann::json model_config_;
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<const Found>> found_;  // by chunk; null: not looked up yet

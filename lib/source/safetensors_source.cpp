@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t max_index_bytes = 100'000'000;
 constexpr const char* index_name = "model.safetensors.index.json";
+constexpr const char* whole_name = "model.safetensors";
 constexpr const char* sharding_key = "DCP_SHARDING_INFO";
 
 /// PREFIX*.safetensors, sorted.
@@ -68,6 +69,8 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
     info_.directory = path;
     if (std::filesystem::exists(path / index_name, ignored)) {
       add_index(path / index_name);
+    } else if (std::filesystem::exists(path / whole_name, ignored)) {
+      add_file(path / whole_name);  // the model; others beside it are variants or left over
     } else {
       auto files = files_called(path, "model");
       if (files.empty()) files = files_called(path, "shard-");
@@ -94,7 +97,14 @@ void SafetensorsSource::add_index(const std::filesystem::path& index) {
     names.insert(file.get<std::string>());
   }
   if (weight_map.empty()) throw FormatError(index.string() + ": names no tensor");
-  for (const auto& name : names) add_file(inside_directory(info_.directory, name, index), &weight_map, name);
+  for (const auto& name : names) {
+    const auto file = inside_directory(info_.directory, name, index);
+    if (std::error_code error; !std::filesystem::exists(file, error)) {
+      throw MissingInput(file.string() + ": is missing, " + index.filename().string() +
+                         " names it; fetch the model again (fsdp-download goes on where it stopped)");
+    }
+    add_file(file, &weight_map, name);
+  }
   for (const auto& [tensor, file] : weight_map) {
     if (!gathered_by_name_.contains(tensor)) {
       throw FormatError(index.string() + ": tensor \"" + tensor + "\" should be in " + file + " but is not");

@@ -1,9 +1,11 @@
 #include "lib/source/source.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 
@@ -13,6 +15,10 @@ std::uint64_t SourceTensor::size_bytes() const {
     throw FormatError("tensor \"" + name + "\" has more bytes than 64 bits can count");
   }
   return bytes;
+}
+
+nlohmann::json Source::model_config() const {
+  return info_.model_config.empty() ? nlohmann::json() : parse_json(info_.model_config, info_.directory.string());
 }
 
 bool is_local_state(const Source& source) {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +50,7 @@ struct SourceInfo {
   std::vector<std::filesystem::path> files;     ///< data files, in the order in which messages and --inspect name them
   std::filesystem::path directory;              ///< that may hold config.json, run.json and tokenizer files beside it
   std::map<std::string, std::string> metadata;  ///< safetensors' __metadata__
+  std::string model_config;                     ///< the model in run.json, as JSON; empty: none
 };
 
 /// CRC-32 of bytes [begin, end) of storage number `storage`, as read; lets verify_sums() check storages that were read
@@ -87,11 +88,12 @@ class Source {
   virtual LoadedValue value(std::size_t value) const = 0;
 
   /// Compares the sums that read() gave with the recorded ones, for every storage that they cover completely.
+  /// \return the sums of storages that they do not cover: with those of other ranks they may
   /// \throws FormatError naming file and entry
-  virtual void verify_sums(std::vector<ReadSum> /*sums*/) const {}
+  virtual std::vector<ReadSum> verify_sums(std::vector<ReadSum> /*sums*/) const { return {}; }
 
   /// Model configuration as JSON where the checkpoint carries one (run.json); null else.
-  virtual nlohmann::json model_config() const { return nullptr; }
+  nlohmann::json model_config() const;
 
  protected:
   SourceInfo info_;

@@ -10,6 +10,11 @@ PROGRAMS = ("fsdp-finetune", "fsdp-memprobe")
 # Where another value of the default's kind would not do.
 VALUES = {"betas": ["0.8", "0.99"], "time-limit": ["1:30"], "nodes": ["2,3"], "ranks": ["4"], "ranks-per-node": ["2"],
           "max-batch": ["128"], "rank": ["1"], "warmup-ratio": ["0.25"], "calibration": ["a b", "c,d", "[e]"]}
+# Options whose values are a few words each.
+CHOICES = {"sharding": "hybrid-shard", "wrap": "size:1000", "backward-prefetch": "post", "precision": "bf16", "param-dtype": "fp16",
+           "reduce-dtype": "bfloat16", "buffer-dtype": "float32", "activation-checkpointing": "every:2", "collectives": "host-staged",
+           "lr-schedule": "cosine", "device": "cpu"}
+VALUES |= {name: [word] for name, word in CHOICES.items()}
 # Texts that a config file's own marks could come in the way of.
 TEXTS = ["two words", "a # b, c", "it's", 'say "x"', "it's \"x\"", "line\nline\tend ", " \\n ", "[x, y]", "", "true", "007", "-", "=", "{}", '"""', "é"]
 
@@ -68,6 +73,16 @@ class ConfigFile(llama_cli.Case):
                 arguments = [w for i, name in enumerate(chosen) for w in words(name, options[name], 4 * i + part)]
                 text = self.round_trip(program, arguments)
                 self.assertEqual(sorted(given(text)), chosen, program)
+
+    def test_a_word_that_is_none_is_told_at_once(self):
+        file = self.folder / "words.ini"
+        for program in PROGRAMS:
+            for name in CHOICES:
+                file.write_text(f"{name}=wrong\n")
+                for arguments in ([f"--{name}", "wrong"], ["--config", file]):
+                    result = fsdp_cli.run(program, [*arguments, "--print-config"])
+                    self.assertEqual((result.code, result.out), (2, ""), str(result))
+                    self.assertIn(f"--{name} is 'wrong', choose from", result.err)
 
     def test_every_text_comes_back_as_it_was(self):
         self.assertEqual(given(self.round_trip("fsdp-memprobe", ["--calibration", *TEXTS])), ["calibration"])

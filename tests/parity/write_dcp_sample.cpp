@@ -11,6 +11,7 @@
 #include "lib/formats/block.hpp"
 #include "lib/formats/dcp.hpp"
 #include "lib/formats/safetensors.hpp"
+#include "tests/support/cut_block.hpp"
 
 namespace {
 
@@ -133,10 +134,9 @@ void write_checkpoint(const std::filesystem::path& directory) {
     }
     for (const auto& sample : samples()) {
       const auto whole = whole_tensor(sample);
-      const Block part = part_of(sample, rank), all{Shape(sample.shape.size(), 0), sample.shape};
+      const Block part = part_of(sample, rank);
       if (sample.shape.empty() && rank != 0) continue;
-      std::vector<std::byte> block(static_cast<std::size_t>(num_elements(part.sizes)) * dtype_size_bytes(sample.dtype));
-      copy_block(part, all, whole, part, block, dtype_size_bytes(sample.dtype));
+      const auto block = test::cut_block(whole, sample.shape, part, dtype_size_bytes(sample.dtype));
       writer.add_tensor({sample.key, sample.dtype, sample.shape, part.offsets, part.sizes, block}, path_of(sample.key));
     }
     items += serialize_dcp_items(writer.finish());

@@ -109,7 +109,7 @@ class EvaluateJob {
 
   /// The model is gone when this returns: the next one may need the memory.
   std::vector<Metric> evaluate(std::size_t index, nlohmann::json& report) {
-    const auto& subject = subjects_[index];
+    auto& subject = subjects_[index];
     ModelRuntime runtime(world_, subject.config, options_.sharding, device_, 1);
     load_subject(runtime, subject);
     report["checkpoint"] = subject.path.string();

@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "lib/base/error.hpp"
-#include "lib/formats/safetensors.hpp"
 #include "lib/fsdp/mesh.hpp"
 #include "lib/jobs/finetune/describe.hpp"
 #include "lib/jobs/finetune/memory_watch.hpp"
 #include "lib/memory/device.hpp"
 #include "lib/memory/ranks.hpp"
+#include "lib/source/source.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
   if (setup.restart || setup.options.model.directory.empty()) return;
   try {
-    const SafetensorsModel weights(setup.options.model.directory);
+    open_source(setup.options.model.directory);
   } catch (const Error& error) {
     log.warning(fmt::format("the weights are not there yet, training will need them: {}", error.what()));
   }

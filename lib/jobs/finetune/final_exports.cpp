@@ -11,7 +11,6 @@
 #include "lib/base/text_format.hpp"
 #include "lib/checkpoint/save.hpp"
 #include "lib/convert/convert_job_output.hpp"
-#include "lib/formats/safetensors.hpp"
 #include "lib/jobs/finetune/final_outputs.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/source/source.hpp"
@@ -56,8 +55,8 @@ CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesy
 /// The floating-point type that most of a model's bytes have.
 std::string stored_dtype(const std::filesystem::path& directory) {
   std::map<DType, std::uint64_t> bytes;
-  const SafetensorsModel model(directory);
-  for (const auto& [name, entry] : model.tensors()) bytes[entry.dtype] += entry.end - entry.begin;
+  const auto source = open_source(directory);
+  for (const auto& tensor : source->tensors()) bytes[tensor.dtype] += tensor.stored_bytes;
   auto most = DType::f32;
   for (const auto& [dtype, count] : bytes) {
     if (count > bytes[most]) most = dtype;
@@ -95,7 +94,7 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
     // A chain may go on from its one file and write it again.
     const auto& checkpoint = setup.restart->candidates.front();
     if (full.empty() || !path_below(checkpoint, full)) add("the checkpoint", checkpoint);
-    if (setup.restart->knows_run()) {
+    if (setup.restart->knows_run) {
       add("the model that the run began with", setup.restart->manifest.data.value("weights", std::string()));
     }
   }
@@ -155,8 +154,8 @@ bool FinalExports::save_hf(const std::filesystem::path& checkpoint) {
   options.job.quiet = true;
   options.job.json = true;  // nothing on stdout
   auto weights = context_.setup.options.model.directory;
-  if (weights.empty() && context_.setup.restart && context_.setup.restart->knows_run()) {
-    weights = context_.setup.restart->manifest.data.value("weights", std::string());
+  if (weights.empty() && taken_ && taken_->knows_run) {
+    weights = taken_->manifest.data.value("weights", std::string());
   }
   std::error_code error;
   if (!weights.empty() && std::filesystem::exists(std::filesystem::path(weights) / "config.json", error)) {

@@ -14,8 +14,9 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup);
 
 class FinalExports {
  public:
-  FinalExports(const RunContext& context, std::function<bool()> stopped)
-      : context_(context), stopped_(std::move(stopped)) {}
+  /// \param taken  where the run went on from
+  FinalExports(const RunContext& context, const std::optional<RestartPoint>& taken, std::function<bool()> stopped)
+      : context_(context), taken_(taken), stopped_(std::move(stopped)) {}
 
   /// Writes what was asked for. False when it was asked to stop; nothing is under the outputs' names then. Collective.
   /// \param checkpoint  holds the state as it is now; empty: there is none (--no-save), so one is made for the time
@@ -28,6 +29,7 @@ class FinalExports {
   bool save_hf(const std::filesystem::path& checkpoint);
 
   const RunContext& context_;
+  const std::optional<RestartPoint>& taken_;
   std::function<bool()> stopped_;
 };
 

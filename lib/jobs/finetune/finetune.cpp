@@ -9,7 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/checkpoint/import_weights.hpp"
+#include "lib/checkpoint/load.hpp"
 #include "lib/eval/generate.hpp"
 #include "lib/fsdp/trace.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
@@ -38,7 +38,7 @@ std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runti
 }
 
 /// From a checkpoint, from weights, or from nothing. \return the checkpoint that was taken
-std::optional<RestartPoint> load_weights(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
+std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                                          Trainer* trainer, const Logger& log) {
   const auto& options = setup.options;
   if (setup.restart) return restore(world, setup, runtime, trainer, log);
@@ -47,7 +47,7 @@ std::optional<RestartPoint> load_weights(ProcessGroup& world, const RunSetup& se
     return std::nullopt;
   }
   const auto start = std::chrono::steady_clock::now();
-  load_safetensors_parameters(runtime, options.model.directory);
+  fsdp::load_weights(runtime, options.model.directory);
   world.barrier();
   log.info(fmt::format("weights   {}   {:.1f} s", options.model.directory, seconds_since(start)));
   return std::nullopt;
@@ -90,14 +90,14 @@ class Training {
       : context_(context),
         clock_(start.clock),
         memory_(memory),
+        taken_(taken),
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
         judge_(context, record_),
         log_(context, record_,
              context.world.all_reduce(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype),
                                       Reduce::sum)),
-        checkpoints_(context, record_, judge_, memory, taken && taken->external == nullptr),
+        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours),
         validation_(context, record_, memory) {
-    if (taken) resumed_from_ = taken->candidates.front();
     reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
   }
 
@@ -114,7 +114,7 @@ class Training {
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
     memory_.report(context_.runtime, report);
     if (!stopped) {
-      FinalExports exports(context_, [this] { return clock_.signalled(); });
+      FinalExports exports(context_, taken_, [this] { return clock_.signalled(); });
       stopped = !exports.write(checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path());
     }
     fill(report, stopped);
@@ -123,7 +123,8 @@ class Training {
 
  private:
   std::filesystem::path last_checkpoint() const {
-    return record_.last_checkpoint().empty() ? resumed_from_ : record_.last_checkpoint();
+    if (!record_.last_checkpoint().empty() || !taken_) return record_.last_checkpoint();
+    return taken_->candidates.front();
   }
 
   void fill(nlohmann::json& report, bool stopped) const {
@@ -176,13 +177,13 @@ class Training {
   const RunContext& context_;
   RunClock& clock_;
   MemoryWatch& memory_;
+  const std::optional<RestartPoint>& taken_;
   RunRecord record_;
   StepJudge judge_;
   LossLog losses_;
   StepLog log_;
   Checkpoints checkpoints_;
   Validation validation_;
-  std::filesystem::path resumed_from_;  ///< empty: from no checkpoint
 };
 
 }  // namespace
@@ -198,14 +199,15 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     report["dry_run"] = true;
     return ExitCode::ok;
   }
-  ModelRuntime runtime(world, setup.config, options.sharding, setup.device, setup.batches.accumulation_steps);
   TraceRecorder trace;
+  ModelRuntime runtime(world, setup.config, options.sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   const auto trainer = make_trainer(setup, runtime);
   MemoryWatch memory(world, setup, log);
   describe_run(world, setup, runtime, log);
   if (trainer) memory.predict();
-  const auto taken = load_weights(world, setup, runtime, trainer.get(), log);
+  const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
+  if (start.restart) start.restart->checkpoint.reset();  // its index is as large as the job
   ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
   auto code = ExitCode::ok;
   if (trainer) {

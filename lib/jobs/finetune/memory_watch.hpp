@@ -18,7 +18,7 @@ class MemoryWatch final : public StepObserver {
 
   /// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options. Says it.
   void predict();
-  /// Something else shares memory with the next step: a copy for a checkpoint, a validation.
+  /// From here on something else shares memory with the steps: a copy for a checkpoint, a validation.
   void disturb() { was_disturbed_ = true; }
   void after_step(const StepReport& step, bool last) override;
   /// What the run took, the highest of all ranks, and what had been predicted. Collective.

@@ -4,7 +4,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/checkpoint/import_state.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/checkpoint/restart.hpp"
 #include "lib/mpi/agree.hpp"
@@ -36,15 +35,17 @@ class Restore {
   RestartPoint run();
 
  private:
-  bool try_checkpoint(const std::filesystem::path& checkpoint);
-  void take_external();
-  /// Where a run from a checkpoint without run.json goes on, and why, for the log.
+  OptimizerPlan load();
+  void take_run(const OptimizerPlan& state);
+  void take_weights(const OptimizerPlan& state);
+  /// Where a run goes on from a checkpoint that does not know its run, and why, for the log.
   struct Place {
     std::int64_t step = 0, samples = 0;
     std::string text;
   };
-  Place external_place(const ExternalCheckpoint& external, const ExternalOptimizer& state) const;
-  std::string about_optimizer(const ExternalOptimizer& state) const;
+  Place place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const;
+  std::string name() const;
+  std::string about_optimizer(const OptimizerPlan& state) const;
 
   ProcessGroup& world_;
   const RunSetup& setup_;
@@ -55,60 +56,45 @@ class Restore {
 };
 
 RestartPoint Restore::run() {
-  if (point_.external != nullptr) {
-    take_external();
-    return point_;
+  const auto state = load();
+  if (point_.knows_run) {
+    take_run(state);
+  } else {
+    take_weights(state);
   }
-  while (!try_checkpoint(point_.candidates.front())) {
-    point_.candidates.erase(point_.candidates.begin());
-    take_first_usable(world_, point_, log_);
-  }
-  runtime_.engine().sync_parameters();
-  const auto& state = point_.manifest.state;
-  if (trainer_) {
-    const bool is_half = runtime_.policy().precision.param_dtype == at::kHalf;
-    trainer_->state() = continued_state(point_.manifest, trainer_->state(), is_half);
-  }
-  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}", point_.candidates.front().string(), state.step,
-                        format_count_of(state.samples, "sample"), format_count_of(point_.manifest.world_size, "rank")));
+  point_.checkpoint.reset();
   return point_;
 }
 
-/// False when the checkpoint turned out damaged on some rank and an older one may be tried.
-bool Restore::try_checkpoint(const std::filesystem::path& checkpoint) {
-  std::string problem;
-  const bool last_chance = point_.candidates.size() == 1;
-  try {
-    load_checkpoint_parameters(runtime_, checkpoint);
-    if (trainer_) load_checkpoint_optimizer(runtime_, trainer_->optimizer(), checkpoint, point_.manifest.state);
-  } catch (const FormatError& error) {
-    problem = error.what();
+/// An older checkpoint is tried where one turns out damaged on some rank.
+OptimizerPlan Restore::load() {
+  for (;;) {
+    try {
+      return load_checkpoint(runtime_, trainer_ ? &trainer_->optimizer() : nullptr, *point_.checkpoint);
+    } catch (const FormatError& error) {  // on every rank
+      if (point_.candidates.size() == 1) throw;
+      warn_of_checkpoint(world_, point_, error.what(), log_);
+      point_.candidates.erase(point_.candidates.begin());
+      take_first_usable(world_, point_, log_);
+    }
   }
-  if (last_chance) fail_together(world_, problem);
-  return agree_on_checkpoint(world_, problem, checkpoint, !last_chance, log_);
 }
 
-/// A checkpoint that has no run.json is taken as it is: nothing older is tried.
-void Restore::take_external() {
-  const auto& external = *point_.external;
-  ExternalOptimizer state;
-  if (trainer_) state = plan_optimizer_state(external, setup_.config);
-  load_external(runtime_, external, trainer_ ? &trainer_->optimizer() : nullptr, state);
-  runtime_.engine().sync_parameters();
-  auto& stood = point_.manifest.state;
-  const auto file = fmt::format("{} ({})", external.path().string(), external.source().info().format);
-  if (external.run()) {
-    if (trainer_) {
-      const bool is_half = runtime_.policy().precision.param_dtype == at::kHalf;
-      trainer_->state() = continued_state(point_.manifest, trainer_->state(), is_half);
-      if (!state.found) trainer_->optimizer().set_steps(0);
-    }
-    log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", file, stood.step,
-                          format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
-                          about_optimizer(state)));
-    return;
+void Restore::take_run(const OptimizerPlan& state) {
+  const auto& stood = point_.manifest.state;
+  if (trainer_) {
+    const bool is_half = runtime_.policy().precision.param_dtype == at::kHalf;
+    trainer_->state() = continued_state(point_.manifest, trainer_->state(), is_half);
+    if (!state.found) trainer_->optimizer().set_steps(0);
   }
-  const auto place = external_place(external, state);
+  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", name(), stood.step,
+                        format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
+                        point_.is_ours ? "" : about_optimizer(state)));
+}
+
+void Restore::take_weights(const OptimizerPlan& state) {
+  auto& stood = point_.manifest.state;
+  const auto place = place_of(*point_.checkpoint, state);
   stood.step = place.step;
   if (trainer_) {
     stood = trainer_->state();  // fp16's loss scale starts anew
@@ -117,31 +103,36 @@ void Restore::take_external() {
     stood.optimizer_steps = state.steps;
     trainer_->state() = stood;
   }
-  log_.info(fmt::format("restart   {}   {}{}; the file has no {}: these are as the command line says", file, place.text,
-                        about_optimizer(state),
+  log_.info(fmt::format("restart   {}   {}{}; the file has no {}: these are as the command line says", name(),
+                        place.text, about_optimizer(state),
                         place.step == 0 ? "options or random state" : "data position, options or random state"));
 }
 
+std::string Restore::name() const {
+  const auto path = point_.candidates.front().string();
+  return point_.is_ours ? path : fmt::format("{} ({})", path, point_.checkpoint->source().info().format);
+}
+
 /// Where a run goes on when only a number of steps or epochs is known.
-Restore::Place Restore::external_place(const ExternalCheckpoint& external, const ExternalOptimizer& state) const {
+Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const {
   Place place;
   const auto product = [&](std::int64_t a, std::int64_t b, const char* what) {
     std::int64_t result = 0;
     if (__builtin_mul_overflow(a, b, &result))
-      throw FormatError(fmt::format("{}: {} {} are more than can be counted", external.path().string(), a, what));
+      throw FormatError(fmt::format("{}: {} {} are more than can be counted", checkpoint.path().string(), a, what));
     return result;
   };
   const auto per_step = setup_.batches.rows_per_step;
-  if (external.step()) {
-    place.step = external.step()->second;
+  if (checkpoint.step()) {
+    place.step = checkpoint.step()->second;
     place.samples = product(place.step, per_step, "steps");
-    place.text = fmt::format("step {} (its '{}')", place.step, external.step()->first);
-  } else if (external.epochs_done() && setup_.train_data) {
-    place.samples = product(*external.epochs_done(), setup_.train_data->num_rows(), "epochs");
+    place.text = fmt::format("step {} (its '{}')", place.step, checkpoint.step()->first);
+  } else if (checkpoint.epochs_done() && setup_.train_data) {
+    place.samples = product(*checkpoint.epochs_done(), setup_.train_data->num_rows(), "epochs");
     place.step = (place.samples + per_step / 2) / per_step;
     place.text = fmt::format(
-        "after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*external.epochs_done(), "epoch"),
-        format_count_of(setup_.train_data->num_rows(), "row"), *external.epochs_done() - 1, place.step);
+        "after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*checkpoint.epochs_done(), "epoch"),
+        format_count_of(setup_.train_data->num_rows(), "row"), *checkpoint.epochs_done() - 1, place.step);
   } else {
     place.step = state.steps;
     place.samples = product(place.step, per_step, "steps");
@@ -150,7 +141,7 @@ Restore::Place Restore::external_place(const ExternalCheckpoint& external, const
   return place;
 }
 
-std::string Restore::about_optimizer(const ExternalOptimizer& state) const {
+std::string Restore::about_optimizer(const OptimizerPlan& state) const {
   if (!trainer_) return "";
   const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
   if (!state.found) return "   without AdamW state, it starts anew" + remark;

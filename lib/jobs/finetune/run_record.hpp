@@ -19,8 +19,6 @@ class RunRecord {
   /// \param resume_step  metrics of later steps are cut off; negative: the run begins
   RunRecord(const RunContext& context, RunStart& start, MemoryWatch& memory, std::int64_t resume_step);
 
-  /// An older run of this name has the folder still.
-  bool keeps_old_run() const { return keeps_old_run_; }
   bool is_open() const { return saver_ != nullptr; }
   /// From here on this job writes. Collective
   void open();
@@ -51,7 +49,7 @@ class RunRecord {
   RunStart& start_;
   MemoryWatch& memory_;
   std::int64_t resume_step_;
-  bool keeps_old_run_ = false;
+  bool keeps_old_run_ = false;  ///< an older run of this name has the folder still
   std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<MetricsFile> metrics_;  ///< on rank 0
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();

@@ -50,7 +50,7 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
   TokenizerChoice choice;
   choice.name = model.tokenizer;
   if (choice.name.empty() && !model.directory.empty() && has_tokenizer(model.directory)) choice.name = model.directory;
-  if (choice.name.empty() && restart && restart->knows_run()) {
+  if (choice.name.empty() && restart && restart->knows_run) {
     const auto saved = restart->manifest.data.value("tokenizer", std::string());
     if (saved == "gpt2" || has_tokenizer(saved)) choice.name = saved;
   }

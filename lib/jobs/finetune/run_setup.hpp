@@ -1,6 +1,6 @@
 #pragma once
 // What a fine-tuning job was asked for and what it found, before anything is computed. Nothing of it changes
-// afterwards.
+// afterwards, but that the open checkpoint is let go once its weights are loaded.
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>

@@ -1,5 +1,7 @@
 #include "lib/jobs/finetune/run_start.hpp"
 
+#include "lib/checkpoint/find.hpp"
+#include "lib/mpi/agree.hpp"
 #include "lib/train/plan.hpp"
 
 namespace fsdp {
@@ -8,6 +10,12 @@ namespace {
 std::unique_ptr<RunOwner> take_run(ProcessGroup& world, const TrainOptions& options, const detail::RunClock& clock,
                                    const Logger& log) {
   if (!trains(options) || options.dry_run) return nullptr;
+  // A path that leads nowhere is told before the folder is claimed; a job that is about to end may still make a latest.
+  run_agreed(world, [&] {
+    const auto& restart = options.restart_checkpoint;
+    if (world.rank() == 0 && !restart.empty() && !names_latest(restart))
+      checkpoint_candidates(restart, run_directory(options) / "checkpoints");
+  });
   const auto takeover = std::chrono::duration<double>(options.takeover_after_seconds);
   return RunOwner::take(world,
                         {run_directory(options), std::chrono::duration_cast<std::chrono::milliseconds>(takeover),

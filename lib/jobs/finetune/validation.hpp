@@ -7,7 +7,7 @@
 
 namespace fsdp::detail {
 
-/// Nothing without --val-data.
+/// \pre there is --val-data. \param record  null: nothing is written down
 double validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step,
                 RunRecord* record);
 
@@ -16,6 +16,7 @@ class Validation final : public StepObserver {
   Validation(const RunContext& context, RunRecord& record, MemoryWatch& memory)
       : context_(context), record_(record), memory_(memory) {}
   void after_step(const StepReport& step, bool last) override;
+  /// Nothing without --val-data.
   void run();
   double loss() const { return loss_; }
 

@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/import_model.hpp"
-#include "lib/checkpoint/import_state.hpp"
-#include "lib/checkpoint/import_weights.hpp"
+#include "lib/checkpoint/load.hpp"
+#include "lib/checkpoint/model_sizes.hpp"
 #include "lib/formats/safetensors.hpp"
 #include "lib/optim/adamw.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/support/tensor_compare.hpp"
 
+using fsdp::Checkpoint;
 using fsdp::Engine;
-using fsdp::ExternalCheckpoint;
 using fsdp::ModelRuntime;
 using fsdp::ProcessGroup;
 using fsdp::test::TempDir;
@@ -22,7 +21,7 @@ namespace {
 const std::filesystem::path kFixtures = FSDP_FIXTURE_DIR;
 
 /// This rank's rows of a float32 tensor.
-at::Tensor rows_of(const fsdp::SafetensorsModel& truth, const std::string& name, const Engine& engine, std::size_t i) {
+at::Tensor rows_of(const fsdp::SafetensorsReader& truth, const std::string& name, const Engine& engine, std::size_t i) {
   const auto range = engine.range(i);
   auto rows = at::empty(engine.layout(i).shape_with_rows(range.num_rows));
   if (range.num_rows > 0)
@@ -46,11 +45,11 @@ fsdp::ModelWish two_heads() {
 TEST_SUITE("checkpoint/import") {
   TEST_CASE("weights of a Hugging Face directory, each rank its rows") {
     const auto folder = kFixtures / "numerics/llama_nano";
-    const fsdp::SafetensorsModel truth(folder);
+    const fsdp::SafetensorsReader truth(folder / "model.safetensors");
     for (const int ranks : {1, 3}) {
       fsdp::run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
         ModelRuntime runtime(world, fsdp::read_model_config(folder), {}, {}, 1);
-        fsdp::load_safetensors_parameters(runtime, folder);
+        fsdp::load_weights(runtime, folder);
         auto& engine = runtime.engine();
         for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
           CAPTURE(engine.layout(i).name);
@@ -64,9 +63,9 @@ TEST_SUITE("checkpoint/import") {
     for (const char* name : {"pt_t201_minimal_fsdp_vars", "pt_t211_minimal_fsdp_namespace", "full_t201_ws2_minimal"}) {
       CAPTURE(name);
       const auto folder = kFixtures / "checkpoints" / name;
-      const fsdp::SafetensorsModel truth(folder / "expected.safetensors");
-      const ExternalCheckpoint checkpoint(folder / "ckpt.pt");
-      const auto config = fsdp::external_model(checkpoint, two_heads());
+      const fsdp::SafetensorsReader truth(folder / "expected.safetensors");
+      const Checkpoint checkpoint(folder / "ckpt.pt");
+      const auto config = fsdp::model_of_tensors(checkpoint, two_heads());
       const auto state = fsdp::plan_optimizer_state(checkpoint, config);
       CHECK(state.found);
       CHECK(state.steps == 3);
@@ -77,7 +76,7 @@ TEST_SUITE("checkpoint/import") {
         std::vector<at::Tensor> master_weights;
         for (std::size_t i = 0; i < engine.num_parameters(); ++i) master_weights.push_back(engine.master_weight(i));
         fsdp::AdamW optimizer(fsdp::host_ops(), master_weights, std::vector<bool>(master_weights.size(), true), {});
-        fsdp::load_external(runtime, checkpoint, &optimizer, state);
+        fsdp::load_checkpoint(runtime, &optimizer, checkpoint);
         CHECK(optimizer.steps() == 3);
         for (std::size_t i = 0; i < master_weights.size(); ++i) {
           const auto& parameter = engine.layout(i).name;
@@ -93,11 +92,11 @@ TEST_SUITE("checkpoint/import") {
   }
 
   TEST_CASE("the number of heads shows in no shape: it is asked for, and must fit") {
-    const ExternalCheckpoint checkpoint(kFixtures / "checkpoints/pt_t211_gpt_full/ckpt.pt");
-    CHECK_THROWS_AS(fsdp::external_model(checkpoint, {}), fsdp::UsageError);
+    const Checkpoint checkpoint(kFixtures / "checkpoints/pt_t211_gpt_full/ckpt.pt");
+    CHECK_THROWS_AS(fsdp::model_of_tensors(checkpoint, {}), fsdp::UsageError);
     auto wish = two_heads();
     wish.sizes["embed-size"] = 4;
-    CHECK_THROWS_AS(fsdp::external_model(checkpoint, wish), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::model_of_tensors(checkpoint, wish), fsdp::UsageError);
   }
 
   TEST_CASE("a file that is no checkpoint is refused by name") {
@@ -105,7 +104,7 @@ TEST_SUITE("checkpoint/import") {
     fsdp::replace_file(dir / "text.pt", "not a checkpoint");
     std::string message;
     try {
-      const ExternalCheckpoint checkpoint(dir / "text.pt");
+      const Checkpoint checkpoint(dir / "text.pt");
     } catch (const fsdp::FormatError& error) {
       message = error.what();
     }

@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <mutex>
 #include <set>
+#include <span>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/checkpoint/load.hpp"
+#include "lib/checkpoint/find.hpp"
+#include "lib/formats/dcp.hpp"
 #include "lib/mpi/thread_group.hpp"
 #include "tests/support/temp_files.hpp"
 
@@ -17,9 +20,15 @@ using fsdp::test::TempDir;
 
 namespace {
 
-/// A checkpoint as far as its manifest: enough to be chosen.
+/// A checkpoint with hardly any tensors: enough to be chosen.
 void make_checkpoint(const fs::path& folder, std::int64_t step) {
   fs::create_directories(folder);
+  const std::array<float, 2> data{1, 2};
+  fsdp::DcpShardWriter writer(folder, 0);
+  writer.add_tensor(
+      {"model.transformer.wpe.weight", fsdp::DType::f32, {1, 2}, {0, 0}, {1, 2}, std::as_bytes(std::span(data))},
+      {"model", "transformer.wpe.weight"});
+  fsdp::write_dcp_metadata(folder, writer.finish());
   fsdp::RunManifest manifest;
   manifest.state.step = step;
   fsdp::write_run_manifest(folder, manifest);
@@ -120,6 +129,7 @@ TEST_SUITE("checkpoint/restart") {
   TEST_CASE("the model is the checkpoint's, with the sequence that was asked for") {
     fsdp::TrainOptions options;
     fsdp::RestartPoint point;
+    point.knows_run = true;
     point.manifest.config.block_size = 64;
     point.manifest.config.num_layers = 3;
     options.model.dropout = 0.25;

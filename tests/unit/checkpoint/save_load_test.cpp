@@ -5,7 +5,6 @@
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/checkpoint/save.hpp"
-#include "lib/formats/dcp.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/support/tensor_compare.hpp"
 
@@ -77,9 +76,8 @@ TEST_SUITE("checkpoint/save and load") {
         job.sharding.sharding = Sharding::full_shard;
         fsdp::run_thread_ranks(others, others, [&](ProcessGroup& world) {
           SmallJobRank rank(world, job);
-          const auto state = fsdp::read_run_manifest(folder / "latest").state;
-          fsdp::load_checkpoint_parameters(rank.runtime, folder / "latest");
-          fsdp::load_checkpoint_optimizer(rank.runtime, rank.trainer->optimizer(), folder / "latest", state);
+          const fsdp::Checkpoint checkpoint(folder / "latest");
+          fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), checkpoint);
           CHECK(rank.trainer->optimizer().steps() == 2);
           collect_state(rank, loaded);
         });
@@ -166,9 +164,9 @@ TEST_SUITE("checkpoint/save and load") {
         saver.start(manifest, 1e-3);
         CHECK(saver.finish().saved);
       });
-      const fsdp::DcpReader reader(out / "latest");
-      CHECK(reader.tensors().contains(llama ? "model.model.embed_tokens.weight" : "model.transformer.wte.weight"));
-      CHECK(reader.tensors().contains("model.lm_head.weight"));
+      const fsdp::Checkpoint checkpoint(out / "latest");
+      CHECK(checkpoint.tensor(llama ? "model.model.embed_tokens.weight" : "model.transformer.wte.weight"));
+      CHECK(checkpoint.tensor("model.lm_head.weight"));
     }
   }
 
@@ -183,7 +181,7 @@ TEST_SUITE("checkpoint/save and load") {
       SmallJobRank other(world, job);
       std::string message;
       try {
-        fsdp::load_checkpoint_parameters(other.runtime, dir / "out/latest");
+        fsdp::load_checkpoint(other.runtime, nullptr, fsdp::Checkpoint(dir / "out/latest"));
       } catch (const fsdp::FormatError& error) {
         message = error.what();
       }

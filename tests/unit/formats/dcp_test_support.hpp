@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/formats/block.hpp"
 #include "lib/formats/dcp.hpp"
+#include "tests/support/cut_block.hpp"
 #include "tests/unit/formats/formats_test_support.hpp"
 
 namespace fsdp::test {
@@ -23,17 +23,7 @@ inline WholeTensor random_tensor(DType dtype, Shape shape, unsigned seed) {
 }
 
 inline Bytes cut(const WholeTensor& tensor, const Block& block) {
-  Bytes out(tensor_bytes(tensor.dtype, block.sizes));
-  const Block all{Shape(tensor.shape.size(), 0), tensor.shape};
-  copy_block(block, all, tensor.bytes, block, out, dtype_size_bytes(tensor.dtype));
-  return out;
-}
-
-inline Bytes read_whole(const DcpReader& reader, const std::string& key) {
-  const auto& tensor = reader.tensors().at(key);
-  Bytes out(tensor_bytes(tensor.dtype, tensor.shape));
-  reader.read_block(key, Shape(tensor.shape.size(), 0), tensor.shape, out);
-  return out;
+  return cut_block(tensor.bytes, tensor.shape, block, dtype_size_bytes(tensor.dtype));
 }
 
 struct SmallCheckpoint {

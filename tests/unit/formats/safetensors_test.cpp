@@ -131,38 +131,4 @@ TEST_SUITE("formats/safetensors") {
       CHECK_THROWS_AS(open(whole_file.substr(0, length)), FormatError);
     }
   }
-
-  TEST_CASE("SafetensorsModel: a Hugging Face directory of several files") {
-    const SafetensorsModel model(test::fixture("hf_llama_sharded_bf16"));
-    const SafetensorsReader expected(test::fixture("hf_llama_sharded_bf16") / "expected.safetensors");
-    REQUIRE(model.tensors().size() == expected.tensors().size());
-    for (const auto& [name, entry] : expected.tensors()) {
-      CAPTURE(name);
-      REQUIRE(model.tensors().contains(name));
-      test::Bytes bytes(entry.end - entry.begin);
-      model.read_rows(name, 0, entry.shape.empty() ? 1 : entry.shape[0], bytes);
-      CHECK(bytes == read_all(expected, name));
-    }
-    const SafetensorsModel single(test::fixture("st_zoo"));
-    CHECK(single.tensors().size() == SafetensorsReader(test::fixture("st_zoo") / "model.safetensors").tensors().size());
-  }
-
-  TEST_CASE("SafetensorsModel: refuses a broken index") {
-    const test::TempDir directory;
-    const test::Bytes bytes(8);
-    write_safetensors(directory / "a.safetensors", std::vector{whole("w", DType::f64, {1}, bytes)}, {});
-    const auto open = [&](const std::string& index) {
-      test::write_file(directory / "model.safetensors.index.json", index);
-      SafetensorsModel model(directory.path());
-    };
-    CHECK_NOTHROW(open(R"({"weight_map":{"w":"a.safetensors"}})"));
-    CHECK_THROWS_WITH_AS(open(R"({"weight_map":{"v":"a.safetensors"}})"), doctest::Contains("\"v\""), FormatError);
-    CHECK_THROWS_WITH_AS(open(R"({"weight_map":{"w":"../a.safetensors"}})"), doctest::Contains("inside"), FormatError);
-    CHECK_THROWS_AS(open(R"({"weight_map":{"w":"b.safetensors"}})"), IoError);
-    CHECK_THROWS_AS(open(R"({"weight_map":{"w":3}})"), FormatError);
-    CHECK_THROWS_AS(open("{}"), FormatError);
-    CHECK_THROWS_AS(open("{"), FormatError);
-    const test::TempDir empty;
-    CHECK_THROWS_AS(SafetensorsModel model(empty.path()), FormatError);
-  }
 }

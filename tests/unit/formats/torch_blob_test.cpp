@@ -9,6 +9,7 @@
 #include "lib/formats/pickle_reader.hpp"
 #include "lib/formats/pickle_writer.hpp"
 #include "lib/formats/safetensors.hpp"
+#include "tests/support/torch_blob_reading.hpp"
 #include "tests/unit/formats/formats_test_support.hpp"
 
 using namespace fsdp;
@@ -62,9 +63,7 @@ int compare_tensors(const TorchFile& found, const SafetensorsReader& expected) {
       CHECK(expected.tensors().at(expected_key).dtype == view->dtype);
       CHECK(expected.tensors().at(expected_key).shape == view->sizes);
     }
-    test::Bytes bytes(view->length_bytes());
-    found.blob.read_tensor(*view, bytes);
-    CHECK(bytes == read_expected(expected, expected_key));
+    CHECK(test::elements_of(found.blob, *view) == read_expected(expected, expected_key));
     ++compared;
   }
   return compared;
@@ -115,13 +114,12 @@ TEST_SUITE("formats/torch_blob") {
         const File file = File::open_read(directory / "blob");
         CHECK(length == file.size_bytes());
         const TorchBlob blob(file, 0, length);
-        const auto view = blob.tensor();
-        CHECK(view.dtype == dtype);
-        CHECK(view.sizes == shape);
-        test::Bytes found(view.length_bytes());
-        blob.read_tensor(view, found);
-        CHECK(found == bytes);
-        CHECK_THROWS_AS(blob.value(), FormatError);
+        const auto view = test::view_of(blob);
+        REQUIRE(view);
+        CHECK(view->dtype == dtype);
+        CHECK(view->sizes == shape);
+        CHECK(test::elements_of(blob, *view) == bytes);
+        CHECK_THROWS_AS(test::value_of(blob), FormatError);
       }
     }
   }
@@ -134,8 +132,8 @@ TEST_SUITE("formats/torch_blob") {
     sink.finish();
     const File file = File::open_read(directory / "blob");
     const TorchBlob blob(file, 0, length);
-    CHECK(blob.value() == value);
-    CHECK_THROWS_WITH_AS(blob.tensor(), doctest::Contains("a dict"), FormatError);
+    CHECK(test::value_of(blob) == value);
+    CHECK_FALSE(test::view_of(blob));
   }
 
   TEST_CASE("tensor_view: PyTorch's element types, views and shared storages") {
@@ -184,8 +182,8 @@ TEST_SUITE("formats/torch_blob") {
 
   TEST_CASE("TorchBlob: a pickled module is read as names only and is neither tensor nor value") {
     const TorchFile module("pt_t211_refuse_module");
-    CHECK_THROWS_AS(module.blob.tensor(), FormatError);
-    CHECK_THROWS_WITH_AS(module.blob.value(), doctest::Contains("torch.nn"), FormatError);
+    CHECK_FALSE(test::view_of(module.blob));
+    CHECK_THROWS_WITH_AS(test::value_of(module.blob), doctest::Contains("torch.nn"), FormatError);
   }
 
   TEST_CASE("pickle_to_json: PyTorch's plain values") {

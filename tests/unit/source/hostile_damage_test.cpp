@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "tests/unit/formats/dcp_test_support.hpp"
 #include "tests/unit/source/hostile_support.hpp"
 
 using namespace fsdp;
@@ -157,6 +158,17 @@ TEST_SUITE("source/hostile_damage") {
       checkpoint.cut_everywhere(file, file.filename() == ".metadata" ? 1 : 17);
       checkpoint.flip_bits(file, flips / 2);
     }
+  }
+
+  TEST_CASE("DCP as this library writes it") {
+    const test::TempDir origin;
+    test::SmallCheckpoint().write(origin.path());
+    Damaged checkpoint(origin.path(), true);
+    for (const auto& file : checkpoint.files()) {
+      checkpoint.cut_everywhere(file);
+      checkpoint.flip_bits(file, flips);
+    }
+    CHECK(checkpoint.right > 0);
   }
 
   TEST_CASE("DCP with an index for each rank") {

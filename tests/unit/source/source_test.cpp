@@ -149,7 +149,7 @@ TEST_SUITE("source/directories") {
     CHECK(source->model_config()["architecture"] == "mingpt");
   }
 
-  TEST_CASE("safetensors: an index wins, else model*.safetensors, and nothing besides") {
+  TEST_CASE("safetensors: an index wins, then model.safetensors, else model*.safetensors") {
     const test::TempDir directory;
     const std::array<float, 2> numbers{1, 2};
     const auto write = [&](const char* file, const char* tensor) {
@@ -163,8 +163,10 @@ TEST_SUITE("source/directories") {
     auto source = open_source(directory.path());
     CHECK(source->tensors().size() == 2);
     CHECK(source->info().metadata.at("format") == "pt");
-    write("model.safetensors", "a");
+    write("model-00003-of-00003.safetensors", "a");
     CHECK_THROWS_WITH_AS(open_source(directory.path()), doctest::Contains("is also in"), FormatError);
+    write("model.safetensors", "a");
+    CHECK(open_source(directory.path())->tensors().size() == 1);
     test::write_file(directory / "model.safetensors.index.json",
                      R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
     source = open_source(directory.path());

@@ -1,4 +1,4 @@
-#include "lib/checkpoint/import_model.hpp"
+#include "lib/checkpoint/model_sizes.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +9,17 @@
 #include "lib/base/error.hpp"
 
 namespace fsdp {
+
+std::int64_t block_of(const std::string& name) {
+  const std::string_view blocks = name.starts_with("model.") ? "model.layers." : "transformer.h.";
+  if (!name.starts_with(blocks)) return -1;
+  std::int64_t block = -1;
+  const auto* begin = name.data() + blocks.size();
+  const auto result = std::from_chars(begin, name.data() + name.size(), block);
+  const bool is_number = result.ec == std::errc() && result.ptr != begin && *result.ptr == '.' && *begin != '-';
+  return is_number ? block : -1;
+}
+
 namespace {
 
 constexpr const char* kEmbedding = "transformer.wte.weight";
@@ -23,7 +34,7 @@ struct ShownSize {
 };
 
 /// The dim-th size of a two-dimensional parameter.
-ShownSize shown_by(const ExternalCheckpoint& checkpoint, const char* option, std::vector<std::string> arguments,
+ShownSize shown_by(const Checkpoint& checkpoint, const char* option, std::vector<std::string> arguments,
                    const std::string& parameter, std::size_t dim) {
   const auto index = checkpoint.parameter(parameter);
   if (!index) throw FormatError(checkpoint.path().string() + ": parameter '" + parameter + "' is missing");
@@ -35,20 +46,8 @@ ShownSize shown_by(const ExternalCheckpoint& checkpoint, const char* option, std
   return {option, std::move(arguments), tensor.shape[dim], tensor.name, tensor.shape};
 }
 
-/// Block number in "transformer.h.<number>.<rest>" or "model.layers.<number>.<rest>"; -1 when the name is none of a
-/// block.
-std::int64_t block_of(const std::string& name) {
-  const std::string_view blocks = name.starts_with("model.") ? "model.layers." : "transformer.h.";
-  if (!name.starts_with(blocks)) return -1;
-  std::int64_t block = -1;
-  const auto* begin = name.data() + blocks.size();
-  const auto result = std::from_chars(begin, name.data() + name.size(), block);
-  const bool is_number = result.ec == std::errc() && result.ptr != begin && *result.ptr == '.' && *begin != '-';
-  return is_number ? block : -1;
-}
-
 /// The last block, named by one of its tensors.
-ShownSize shown_blocks(const ExternalCheckpoint& checkpoint) {
+ShownSize shown_blocks(const Checkpoint& checkpoint) {
   ShownSize size{"num-layers", {"num_layers", "n_layer"}, 0, "", {}};
   for (const auto& name : checkpoint.model_names()) {
     const auto block = block_of(name);
@@ -64,7 +63,7 @@ ShownSize shown_blocks(const ExternalCheckpoint& checkpoint) {
 }
 
 /// Options win over `args`; either must agree with the tensor.
-void check(const ExternalCheckpoint& checkpoint, const ModelWish& wish, const ShownSize& size) {
+void check(const Checkpoint& checkpoint, const ModelWish& wish, const ShownSize& size) {
   const auto shows =
       fmt::format("'{}' has shape [{}], which means {}", size.tensor, fmt::join(size.shape, ", "), size.value);
   if (const auto given = wish.sizes.find(size.option); given != wish.sizes.end()) {
@@ -81,7 +80,7 @@ void check(const ExternalCheckpoint& checkpoint, const ModelWish& wish, const Sh
 
 }  // namespace
 
-ModelConfig external_model(const ExternalCheckpoint& checkpoint, const ModelWish& wish) {
+ModelConfig model_of_tensors(const Checkpoint& checkpoint, const ModelWish& wish) {
   if (wish.config) return *wish.config;
   std::error_code error;
   const auto& beside = checkpoint.source().info().directory;
@@ -118,46 +117,6 @@ ModelConfig external_model(const ExternalCheckpoint& checkpoint, const ModelWish
   config.num_heads = heads;
   config.validate();
   return config;
-}
-
-std::vector<std::size_t> plan_parameters(const ExternalCheckpoint& checkpoint, const ModelConfig& config) {
-  const auto file = checkpoint.path().string();
-  std::vector<std::size_t> plan;
-  const auto check_fit = [&](std::size_t index, const Shape& shape) {
-    const auto& tensor = checkpoint.source().tensors()[index];
-    if (tensor.shape != shape) {
-      throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]{}", file, tensor.name,
-                                    fmt::join(tensor.shape, ", "), fmt::join(shape, ", "),
-                                    tensor.shape.size() == 2 && shape == Shape{tensor.shape[1], tensor.shape[0]}
-                                        ? ": transposed, as GPT-2's are: name its directory with the config.json, or "
-                                          "make a minGPT of it (fsdp-ckpt-convert --map gpt2-to-mingpt)"
-                                        : ""));
-    }
-    if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16 &&
-        tensor.dtype != DType::f64) {
-      throw FormatError(fmt::format("{}: '{}' is {}, a parameter must be float64, float32, bfloat16 or float16", file,
-                                    tensor.name, torch_name(tensor.dtype)));
-    }
-  };
-  for (const auto& spec : parameter_table(config)) {
-    const auto index = checkpoint.parameter(spec.name);
-    if (!index) {
-      throw FormatError(fmt::format(
-          "{}: parameter '{}' is missing{}", file, spec.name,
-          spec.name.ends_with(".bias") ? ": models without biases are not supported" : " (the model's sizes need it)"));
-    }
-    check_fit(*index, spec.shape);
-    plan.push_back(*index);
-  }
-  for (const auto& name : checkpoint.model_names()) {
-    if (block_of(name) >= config.num_layers) {
-      throw FormatError(
-          fmt::format("{}: '{}' belongs to no block of the model, which has {}", file, name, config.num_layers));
-    }
-  }
-  if (const auto head = checkpoint.parameter("lm_head.weight"))
-    check_fit(*head, {config.vocab_size, config.embed_size});
-  return plan;
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #pragma once
-// Checkpoints without run.json: what PyTorch programs write (distributed checkpoints, full .pt files, minimal_fsdp's
-// restart file), safetensors, and our own after a conversion. Finds the model, its optimizer and where the run stood.
+// A checkpoint that training goes on from: one of ours with its run.json, or what PyTorch programs write (distributed
+// checkpoints, full .pt files, minimal_fsdp's restart file), safetensors, and ours after a conversion. Finds the model,
+// its optimizer and where the run stood.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -17,10 +18,10 @@ namespace fsdp {
 
 /// A checkpoint open for reading: headers, names and a few numbers are in memory, no tensors.
 /// Names are compared without the parts that wrappers add (module, _fsdp_wrapped_module, _orig_mod, ...).
-class ExternalCheckpoint {
+class Checkpoint {
  public:
   /// \throws FormatError when it is no checkpoint, or holds neither minGPT nor Llama; IoError
-  explicit ExternalCheckpoint(const std::filesystem::path& path);
+  explicit Checkpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   const Source& source() const { return *source_; }
@@ -39,7 +40,9 @@ class ExternalCheckpoint {
   /// An entry of `args` (dict or argparse.Namespace), the first of these names that is a whole number.
   std::optional<std::int64_t> argument(const std::vector<std::string>& names) const;
 
-  /// Everything about the run, when fsdp-finetune wrote it ("run" in the checkpoint).
+  /// A directory with run.json: whole as it was saved, with AdamW state of every parameter.
+  bool is_ours() const { return is_ours_; }
+  /// Everything about the run, when fsdp-finetune wrote it: run.json, or "run" in a checkpoint that was converted.
   const std::optional<RunManifest>& run() const { return run_; }
   /// Optimizer steps, as the checkpoint itself counts them: the name under which, and how many.
   const std::optional<std::pair<std::string, std::int64_t>>& step() const { return step_; }
@@ -57,6 +60,7 @@ class ExternalCheckpoint {
   std::map<std::string, std::size_t> tensors_;  // by name without wrappers' parts
   std::map<std::string, std::size_t> values_;
   std::string model_prefix_;
+  bool is_ours_ = false;
   std::optional<RunManifest> run_;
   std::optional<std::pair<std::string, std::int64_t>> step_;
   std::optional<std::int64_t> epochs_done_;

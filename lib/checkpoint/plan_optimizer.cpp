@@ -6,7 +6,7 @@
 #include <set>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/import_model.hpp"
+#include "lib/checkpoint/plan_load.hpp"
 
 namespace fsdp {
 namespace {
@@ -23,7 +23,7 @@ struct StatePlaces {
   std::set<std::string> other_fields;  ///< such as momentum_buffer, where there is no exp_avg
 };
 
-StatePlaces find_state(const ExternalCheckpoint& checkpoint, const std::vector<ParameterSpec>& table) {
+StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
   constexpr std::string_view kState = "state.";
   std::set<std::string_view> names{"lm_head.weight"};
   for (const auto& spec : table) names.insert(spec.name);
@@ -51,8 +51,7 @@ StatePlaces find_state(const ExternalCheckpoint& checkpoint, const std::vector<P
 /// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
 class StateReader {
  public:
-  StateReader(const ExternalCheckpoint& checkpoint, ExternalOptimizer& result)
-      : checkpoint_(checkpoint), result_(result) {}
+  StateReader(const Checkpoint& checkpoint, OptimizerPlan& result) : checkpoint_(checkpoint), result_(result) {}
 
   /// False when there is none. \param flat  the state of several parameters, one after the other
   bool take(std::size_t parameter, const std::string& owner, const Shape& shape, bool flat, std::uint64_t first) {
@@ -72,17 +71,23 @@ class StateReader {
     return true;
   }
 
-  void finish(std::size_t num_parameters) {
+  void finish(const std::vector<ParameterSpec>& table) {
     result_.found = true;
     const auto missing = std::count(result_.exp_avg.begin(), result_.exp_avg.end(), std::nullopt);
+    if (missing > 0 && checkpoint_.is_ours()) {
+      const auto first = std::find(result_.exp_avg.begin(), result_.exp_avg.end(), std::nullopt);
+      throw FormatError(fmt::format("{}: the optimizer's state of '{}' is missing", checkpoint_.path().string(),
+                                    table[static_cast<std::size_t>(first - result_.exp_avg.begin())].name));
+    }
     if (missing > 0)
       remark(fmt::format("{} of {} parameters have no state (they were frozen): theirs starts at zero", missing,
-                         num_parameters));
+                         table.size()));
     if (steps_.size() > 1)
       remark(fmt::format("its parameters have {} to {} steps: counted as {}", *steps_.begin(), *steps_.rbegin(),
                          *steps_.rbegin()));
     if (amsgrad_) remark("AMSGrad's max_exp_avg_sq is left out");
     if (!steps_.empty()) result_.steps = *steps_.rbegin();
+    if (checkpoint_.is_ours()) result_.steps = checkpoint_.run()->state.optimizer_steps;
   }
 
  private:
@@ -102,6 +107,7 @@ class StateReader {
   }
 
   void add_step(const std::string& name) {
+    if (checkpoint_.is_ours()) return;  // run.json tells, in one read
     const auto step = checkpoint_.number(name);
     if (!step) throw FormatError(checkpoint_.path().string() + ": '" + name + "' is missing or no number");
     if (!(*step >= 0 && *step < 9e15))
@@ -112,15 +118,15 @@ class StateReader {
 
   void remark(const std::string& text) { result_.remark += (result_.remark.empty() ? "" : "; ") + text; }
 
-  const ExternalCheckpoint& checkpoint_;
-  ExternalOptimizer& result_;
+  const Checkpoint& checkpoint_;
+  OptimizerPlan& result_;
   std::set<std::int64_t> steps_;
   bool amsgrad_ = false;
 };
 
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
 /// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
-void take_by_number(StateReader& reader, const ExternalCheckpoint& checkpoint, const std::string& prefix,
+void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const std::string& prefix,
                     const std::vector<ParameterSpec>& table, const ModelConfig& config) {
   const auto file = checkpoint.path().string();
   const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
@@ -162,9 +168,9 @@ void take_by_number(StateReader& reader, const ExternalCheckpoint& checkpoint, c
 
 }  // namespace
 
-ExternalOptimizer plan_optimizer_state(const ExternalCheckpoint& checkpoint, const ModelConfig& config) {
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config) {
   const auto table = parameter_table(config);
-  ExternalOptimizer result;
+  OptimizerPlan result;
   result.exp_avg.resize(table.size());
   result.exp_avg_sq.resize(table.size());
   const auto places = find_state(checkpoint, table);
@@ -175,6 +181,7 @@ ExternalOptimizer plan_optimizer_state(const ExternalCheckpoint& checkpoint, con
         checkpoint.path().string(), fmt::join(places.by_name.empty() ? places.by_number : places.by_name, "', '")));
   }
   if (places.by_name.empty() && places.by_number.empty()) {
+    if (checkpoint.is_ours()) throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
     if (!places.other_fields.empty())
       result.remark = fmt::format("its optimizer is not AdamW ({})", fmt::join(places.other_fields, ", "));
     return result;
@@ -190,7 +197,7 @@ ExternalOptimizer plan_optimizer_state(const ExternalCheckpoint& checkpoint, con
         reader.take(i, prefix + "lm_head.weight", table[i].shape, false, 0);
     }
   }
-  reader.finish(table.size());
+  reader.finish(table);
   return result;
 }
 

@@ -1,4 +1,4 @@
-#include "lib/checkpoint/import_checkpoint.hpp"
+#include "lib/checkpoint/checkpoint.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/model_source.hpp"
@@ -55,18 +56,22 @@ bool is_ours_without_manifest(const std::filesystem::path& path) {
 
 }  // namespace
 
-ExternalCheckpoint::ExternalCheckpoint(const std::filesystem::path& path)
-    : path_(path), source_(open_model_source(path)) {
+Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path) {
+  std::error_code error;
+  is_ours_ = std::filesystem::exists(path / "run.json", error);
+  if (is_ours_) run_ = read_run_manifest(path);
+  source_ = open_model_source(path);
   for (std::size_t i = 0; i < source_->tensors().size(); ++i)
     tensors_.emplace(without_wrappers(source_->tensors()[i].name), i);
   for (std::size_t i = 0; i < source_->values().size(); ++i)
     values_.emplace(without_wrappers(source_->values()[i].name), i);
   find_model();
+  if (is_ours_) return;
   find_run();
   find_progress();
 }
 
-void ExternalCheckpoint::find_model() {
+void Checkpoint::find_model() {
   if (is_local_state(*source_)) {
     throw FormatError(path_.string() +
                       ": holds FSDP1 local state (flat parameters without names and shapes): make a full .pt of it "
@@ -104,7 +109,7 @@ void ExternalCheckpoint::find_model() {
   model_prefix_ = prefixes.front();
 }
 
-void ExternalCheckpoint::find_run() {
+void Checkpoint::find_run() {
   nlohmann::json json;
   for (std::size_t i = 0; i < source_->values().size(); ++i) {
     const auto& path = source_->values()[i].path;
@@ -127,7 +132,7 @@ void ExternalCheckpoint::find_run() {
   run_ = run_manifest_from_json(json, path_.string());
 }
 
-void ExternalCheckpoint::find_progress() {
+void Checkpoint::find_progress() {
   const auto count = [&](const std::string& name) -> std::optional<std::int64_t> {
     const auto found = number(name);
     if (!found) return std::nullopt;
@@ -145,12 +150,12 @@ void ExternalCheckpoint::find_progress() {
   if (const auto last = count("epoch_number")) epochs_done_ = *last + 1;
 }
 
-std::optional<std::size_t> ExternalCheckpoint::parameter(const std::string& name) const {
+std::optional<std::size_t> Checkpoint::parameter(const std::string& name) const {
   const auto found = tensor(model_prefix_ + name);
   return !found && name == kEmbedding ? tensor(model_prefix_ + std::string(kHead)) : found;
 }
 
-std::vector<std::string> ExternalCheckpoint::model_names() const {
+std::vector<std::string> Checkpoint::model_names() const {
   std::vector<std::string> names;
   for (auto it = tensors_.lower_bound(model_prefix_); it != tensors_.end(); ++it) {
     if (!it->first.starts_with(model_prefix_)) break;
@@ -159,13 +164,13 @@ std::vector<std::string> ExternalCheckpoint::model_names() const {
   return names;
 }
 
-std::optional<std::size_t> ExternalCheckpoint::tensor(const std::string& name) const {
+std::optional<std::size_t> Checkpoint::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return std::nullopt;
   return found->second;
 }
 
-nlohmann::json ExternalCheckpoint::value(std::size_t index) const {
+nlohmann::json Checkpoint::value(std::size_t index) const {
   const auto loaded = source_->value(index);
   // argparse.Namespace is its dict of attributes.
   const auto* arguments = loaded.value->object_of("argparse", "Namespace");
@@ -173,7 +178,7 @@ nlohmann::json ExternalCheckpoint::value(std::size_t index) const {
                         path_.string());
 }
 
-std::optional<double> ExternalCheckpoint::number(const std::string& name) const {
+std::optional<double> Checkpoint::number(const std::string& name) const {
   if (const auto found = values_.find(name); found != values_.end()) {
     const auto loaded = source_->value(found->second);
     if (const auto* integer = loaded.value->integer()) return static_cast<double>(*integer);
@@ -200,7 +205,7 @@ std::optional<double> ExternalCheckpoint::number(const std::string& name) const 
   }
 }
 
-std::optional<std::int64_t> ExternalCheckpoint::argument(const std::vector<std::string>& names) const {
+std::optional<std::int64_t> Checkpoint::argument(const std::vector<std::string>& names) const {
   nlohmann::json whole;  // `args` as one value
   if (const auto found = values_.find("args"); found != values_.end()) whole = value(found->second);
   for (const auto& name : names) {

@@ -1,0 +1,102 @@
+#include "lib/checkpoint/plan_load.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "lib/base/error.hpp"
+#include "lib/checkpoint/model_sizes.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kTransposed =
+    ": transposed, as GPT-2's are: name its directory with the config.json, or make a minGPT of it (fsdp-ckpt-convert "
+    "--map gpt2-to-mingpt)";
+
+void check_fit(const SourceTensor& tensor, const Shape& shape, const std::filesystem::path& path) {
+  if (tensor.shape != shape) {
+    const bool transposed = tensor.shape.size() == 2 && shape == Shape{tensor.shape[1], tensor.shape[0]};
+    throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]{}", path.string(), tensor.name,
+                                  fmt::join(tensor.shape, ", "), fmt::join(shape, ", "),
+                                  transposed ? kTransposed : ""));
+  }
+  if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16 &&
+      tensor.dtype != DType::f64) {
+    throw FormatError(fmt::format("{}: '{}' is {}, a parameter must be float64, float32, bfloat16 or float16",
+                                  path.string(), tensor.name, torch_name(tensor.dtype)));
+  }
+}
+
+/// Buffers that some writers store beside the parameters: they follow from config.json.
+bool is_known_buffer(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+/// A tensor without a place means that config.json describes another model.
+void check_all_used(const Source& source, const std::filesystem::path& directory, const ModelConfig& config) {
+  std::set<std::string> known;
+  for (const auto& spec : parameter_table(config)) known.insert(spec.name);
+  for (const auto& [name, original] : tied_names(config)) known.insert(name);
+  for (const auto& tensor : source.tensors()) {
+    if (known.contains(tensor.name) || is_known_buffer(tensor.name)) continue;
+    throw FormatError(directory.string() + ": tensor '" + tensor.name +
+                      "' has no place in the model that config.json describes");
+  }
+}
+
+}  // namespace
+
+LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
+  LoadPlan plan;
+  plan.path = checkpoint.path();
+  const auto& tensors = checkpoint.source().tensors();
+  const auto table = parameter_table(config);
+  std::map<std::string, std::size_t> numbers;
+  for (const auto& spec : table) {
+    const auto tensor = checkpoint.parameter(spec.name);
+    if (!tensor) {
+      throw FormatError(fmt::format(
+          "{}: parameter '{}' is missing{}", plan.path.string(), spec.name,
+          spec.name.ends_with(".bias") ? ": models without biases are not supported" : " (the model's sizes need it)"));
+    }
+    check_fit(tensors[*tensor], spec.shape, plan.path);
+    numbers.emplace(spec.name, plan.weights.size());
+    plan.weights.push_back(*tensor);
+  }
+  for (const auto& name : checkpoint.model_names()) {
+    if (block_of(name) >= config.num_layers) {
+      throw FormatError(fmt::format("{}: '{}' belongs to no block of the model, which has {}", plan.path.string(), name,
+                                    config.num_layers));
+    }
+  }
+  for (const auto& [alias, name] : tied_names(config)) {
+    const auto copy = checkpoint.parameter(alias);
+    const auto original = numbers.at(name);
+    // Ours names one place twice.
+    if (!copy || *copy == plan.weights[original] || checkpoint.is_ours()) continue;
+    check_fit(tensors[*copy], table[original].shape, plan.path);
+    plan.copies.emplace(original, *copy);
+  }
+  return plan;
+}
+
+LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config) {
+  check_all_used(source, directory, config);
+  LoadPlan plan;
+  plan.path = directory;
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
+  for (const auto& spec : parameter_table(config)) {
+    const auto tensor = numbers.find(spec.name);
+    if (tensor == numbers.end()) {
+      throw FormatError(directory.string() + ": parameter '" + spec.name + "' of the model in config.json is missing");
+    }
+    check_fit(source.tensors()[tensor->second], spec.shape, directory);
+    plan.weights.push_back(tensor->second);
+  }
+  return plan;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,49 @@
+#pragma once
+// Which tensors of a source fill a model's master weights and its optimizer's state: found and checked before any is
+// read.
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/checkpoint.hpp"
+#include "lib/config/model_config.hpp"
+
+namespace fsdp {
+
+/// Elements of tensor number `tensor`, from `first` on.
+struct TensorPlace {
+  std::size_t tensor = 0;
+  std::uint64_t first = 0;
+};
+
+/// AdamW state; by index in parameter_table().
+struct OptimizerPlan {
+  bool found = false;
+  std::vector<std::optional<TensorPlace>> exp_avg, exp_avg_sq;  ///< nothing: the parameter was frozen
+  std::int64_t steps = 0;
+  std::string remark;  ///< what the user should know about it; "" nothing
+};
+
+struct LoadPlan {
+  std::filesystem::path path;                 ///< for messages
+  std::vector<std::size_t> weights;           ///< tensors by index in parameter_table()
+  std::map<std::size_t, std::size_t> copies;  ///< of weights that are stored again under a tied name: which, and where
+  OptimizerPlan optimizer;
+};
+
+/// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
+LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
+
+/// State by parameter name (torch's FSDP and get_state_dict, nested or flattened) or by number
+/// (optimizer.state_dict()). \throws FormatError where state is there and does not fit, or where a checkpoint of ours
+/// lacks some
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config);
+
+/// Of a directory in Hugging Face's layout, as open_model_source() opens it. \throws FormatError also on a tensor that
+/// has no place in the model
+LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config);
+
+}  // namespace fsdp
