@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -11,42 +10,37 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/path_below.hpp"
+#include "tests/support/temp_files.hpp"
 
 namespace {
 namespace fs = std::filesystem;
-
-struct TempDir {
-  fs::path path = fs::temp_directory_path() / ("fsdp-output-test-" + std::to_string(::getpid()));
-  TempDir() { fs::create_directories(path); }
-  ~TempDir() { fs::remove_all(path); }
-};
 
 constexpr auto kGroupReads = fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read;
 }  // namespace
 
 TEST_SUITE("base/output_file") {
   TEST_CASE("write_output: a regular file is replaced and keeps its mode; a link stays and its file is replaced") {
-    TempDir dir;
-    fsdp::write_output(dir.path / "file", "old");
-    fs::permissions(dir.path / "file", kGroupReads);
-    fs::create_symlink("file", dir.path / "link");
-    fs::create_hard_link(dir.path / "file", dir.path / "other");
-    fsdp::write_output(dir.path / "link", "new");
-    CHECK(fs::is_symlink(dir.path / "link"));
-    CHECK(fsdp::read_text_file(dir.path / "file") == "new");
-    CHECK(fs::status(dir.path / "file").permissions() == kGroupReads);
-    CHECK(fsdp::read_text_file(dir.path / "other") == "old");  // whoever holds the old file keeps it whole
-    fs::create_symlink("later", dir.path / "dangling");
-    fsdp::write_output(dir.path / "dangling", "made");
-    CHECK(fsdp::read_text_file(dir.path / "later") == "made");
-    CHECK_THROWS_WITH_AS(fsdp::write_output(dir.path, "x"), doctest::Contains("is a directory"), fsdp::IoError);
+    const fsdp::test::TempDir dir;
+    fsdp::write_output(dir.path() / "file", "old");
+    fs::permissions(dir.path() / "file", kGroupReads);
+    fs::create_symlink("file", dir.path() / "link");
+    fs::create_hard_link(dir.path() / "file", dir.path() / "other");
+    fsdp::write_output(dir.path() / "link", "new");
+    CHECK(fs::is_symlink(dir.path() / "link"));
+    CHECK(fsdp::read_text_file(dir.path() / "file") == "new");
+    CHECK(fs::status(dir.path() / "file").permissions() == kGroupReads);
+    CHECK(fsdp::read_text_file(dir.path() / "other") == "old");  // whoever holds the old file keeps it whole
+    fs::create_symlink("later", dir.path() / "dangling");
+    fsdp::write_output(dir.path() / "dangling", "made");
+    CHECK(fsdp::read_text_file(dir.path() / "later") == "made");
+    CHECK_THROWS_WITH_AS(fsdp::write_output(dir.path(), "x"), doctest::Contains("is a directory"), fsdp::IoError);
     CHECK_THROWS_WITH_AS(fsdp::write_output("/nonexistent/x", ""), doctest::Contains("/nonexistent/x: cannot create"),
                          fsdp::IoError);
   }
 
   TEST_CASE("write_output: pipes and open files are written in place, and stay what they are") {
-    TempDir dir;
-    const auto pipe = dir.path / "pipe";
+    const fsdp::test::TempDir dir;
+    const auto pipe = dir.path() / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
     CHECK_THROWS_WITH_AS(fsdp::write_output(pipe, "lost"), doctest::Contains("is a pipe that nobody reads"),
                          fsdp::IoError);
@@ -58,10 +52,10 @@ TEST_SUITE("base/output_file") {
     CHECK(text == "text");
     CHECK(fs::is_fifo(pipe));
 
-    auto open = fsdp::File::create(dir.path / "log");
+    auto open = fsdp::File::create(dir.path() / "log");
     open.write("first, ");
     fsdp::write_output("/dev/fd/" + std::to_string(open.fd()), "then");
-    CHECK(fsdp::read_text_file(dir.path / "log") == "first, then");
+    CHECK(fsdp::read_text_file(dir.path() / "log") == "first, then");
     fsdp::write_output("/dev/null", "gone");
     CHECK(fs::is_character_file("/dev/null"));
     CHECK_THROWS_WITH_AS(fsdp::write_output("/dev/full", "no room"), doctest::Contains("/dev/full: cannot write"),
@@ -70,44 +64,44 @@ TEST_SUITE("base/output_file") {
   }
 
   TEST_CASE("seekable_output: refuses what has no places, follows links") {
-    TempDir dir;
-    const auto pipe = dir.path / "pipe";
+    const fsdp::test::TempDir dir;
+    const auto pipe = dir.path() / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-    fs::create_symlink(pipe, dir.path / "link");
-    for (const auto& path : {pipe, dir.path / "link", fs::path("/dev/null"), fs::path("/dev/stdout")}) {
+    fs::create_symlink(pipe, dir.path() / "link");
+    for (const auto& path : {pipe, dir.path() / "link", fs::path("/dev/null"), fs::path("/dev/stdout")}) {
       CHECK_THROWS_WITH_AS(fsdp::seekable_output(path), doctest::Contains("needs a regular file"), fsdp::UsageError);
     }
-    fs::create_symlink("real", dir.path / "way");
-    CHECK(fsdp::seekable_output(dir.path / "way") == dir.path / "real");
+    fs::create_symlink("real", dir.path() / "way");
+    CHECK(fsdp::seekable_output(dir.path() / "way") == dir.path() / "real");
     CHECK(fsdp::seekable_output("x.pt") == "x.pt");
   }
 
   TEST_CASE("replace_file: never takes a pipe's place, and keeps a mode") {
-    TempDir dir;
-    const auto pipe = dir.path / "pipe";
+    const fsdp::test::TempDir dir;
+    const auto pipe = dir.path() / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
     CHECK_THROWS_WITH_AS(fsdp::replace_file(pipe, "x"), doctest::Contains("is no regular file"), fsdp::IoError);
     CHECK(fs::is_fifo(pipe));
-    fsdp::replace_file(dir.path / "file", "a");
-    fs::permissions(dir.path / "file", kGroupReads);
-    fsdp::replace_file(dir.path / "file", "b");
-    CHECK(fs::status(dir.path / "file").permissions() == kGroupReads);
+    fsdp::replace_file(dir.path() / "file", "a");
+    fs::permissions(dir.path() / "file", kGroupReads);
+    fsdp::replace_file(dir.path() / "file", "b");
+    CHECK(fs::status(dir.path() / "file").permissions() == kGroupReads);
   }
 
   TEST_CASE("path_below: by what the paths are, not by their spelling") {
-    TempDir dir;
-    fs::create_directories(dir.path / "run" / "checkpoints");
-    fs::create_directory_symlink(dir.path / "run", dir.path / "link");
+    const fsdp::test::TempDir dir;
+    fs::create_directories(dir.path() / "run" / "checkpoints");
+    fs::create_directory_symlink(dir.path() / "run", dir.path() / "link");
     const auto below = [](const fs::path& path, const fs::path& directory) {
       const auto way = fsdp::path_below(path, directory);
       return way ? way->string() : "elsewhere";
     };
-    CHECK(below(dir.path / "run", dir.path / "link/") == ".");
-    CHECK(below(dir.path / "link" / "checkpoints", dir.path / "run") == "checkpoints");
-    CHECK(below(dir.path / "run" / "checkpoints", dir.path / "link" / "checkpoints" / "..") == "checkpoints");
-    CHECK(below(dir.path / "link" / "new" / "hf", dir.path / "run") == "new/hf");
-    CHECK(below(dir.path / "run", dir.path / "run" / "checkpoints") == "elsewhere");
-    CHECK(below(dir.path / "running", dir.path / "run") == "elsewhere");
+    CHECK(below(dir.path() / "run", dir.path() / "link/") == ".");
+    CHECK(below(dir.path() / "link" / "checkpoints", dir.path() / "run") == "checkpoints");
+    CHECK(below(dir.path() / "run" / "checkpoints", dir.path() / "link" / "checkpoints" / "..") == "checkpoints");
+    CHECK(below(dir.path() / "link" / "new" / "hf", dir.path() / "run") == "new/hf");
+    CHECK(below(dir.path() / "run", dir.path() / "run" / "checkpoints") == "elsewhere");
+    CHECK(below(dir.path() / "running", dir.path() / "run") == "elsewhere");
     CHECK(below(".", fs::current_path()) == ".");
     CHECK(below("x", "/") != "elsewhere");
   }

@@ -13,15 +13,9 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "tests/support/temp_files.hpp"
 
 namespace {
-
-struct TempDir {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("fsdp-token-rows-test-" + std::to_string(::getpid()));
-  TempDir() { std::filesystem::create_directories(path); }
-  ~TempDir() { std::filesystem::remove_all(path); }
-};
 
 /// Any dataset under any name, to make the files that are to be refused.
 void write_dataset(const std::filesystem::path& file, const char* name, hid_t type, std::vector<hsize_t> shape,
@@ -58,41 +52,41 @@ TEST_SUITE("dataset/token_rows") {
   }
 
   TEST_CASE("read_rows: any order, repeats and runs of neighbours") {
-    TempDir dir;
+    const fsdp::test::TempDir dir;
     std::vector<std::uint16_t> ids(12);
     std::iota(ids.begin(), ids.end(), std::uint16_t{65524});  // up to 65535: no sign extension
-    fsdp::write_token_rows(dir.path / "a.h5", ids, 3);
+    fsdp::write_token_rows(dir.path() / "a.h5", ids, 3);
 
-    const fsdp::TokenRows rows(dir.path / "a.h5");
+    const fsdp::TokenRows rows(dir.path() / "a.h5");
     CHECK(read_rows(rows, {2, 3, 0, 0}) ==
           Ids{65530, 65531, 65532, 65533, 65534, 65535, 65524, 65525, 65526, 65524, 65525, 65526});
     CHECK(read_rows(rows, {}).empty());
   }
 
   TEST_CASE("read_rows: uint32, int32 and int64 files read alike") {
-    TempDir dir;
+    const fsdp::test::TempDir dir;
     const std::vector<std::uint32_t> ids{0, 70000, 2147483647, 5};
     const std::vector<std::int64_t> wide(ids.begin(), ids.end());
-    fsdp::write_token_rows(dir.path / "u32.h5", ids, 2);
-    write_dataset(dir.path / "i32.h5", "input_ids", H5T_NATIVE_INT32, {2, 2}, ids.data());
-    write_dataset(dir.path / "i64.h5", "input_ids", H5T_NATIVE_INT64, {2, 2}, wide.data());
+    fsdp::write_token_rows(dir.path() / "u32.h5", ids, 2);
+    write_dataset(dir.path() / "i32.h5", "input_ids", H5T_NATIVE_INT32, {2, 2}, ids.data());
+    write_dataset(dir.path() / "i64.h5", "input_ids", H5T_NATIVE_INT64, {2, 2}, wide.data());
 
     for (const auto* name : {"u32.h5", "i32.h5", "i64.h5"}) {
       CAPTURE(name);
-      CHECK(read_rows(fsdp::TokenRows(dir.path / name), {0, 1}) == Ids{0, 70000, 2147483647, 5});
+      CHECK(read_rows(fsdp::TokenRows(dir.path() / name), {0, 1}) == Ids{0, 70000, 2147483647, 5});
     }
   }
 
   TEST_CASE("read_rows: a negative or too large stored id is named, never clipped") {
-    TempDir dir;
+    const fsdp::test::TempDir dir;
     const std::vector<std::int64_t> ids{1, 2, 3, 4, 5, -100};
-    write_dataset(dir.path / "negative.h5", "input_ids", H5T_NATIVE_INT64, {2, 3}, ids.data());
-    fsdp::write_token_rows(dir.path / "large.h5", std::vector<std::uint32_t>{1, 4000000000u}, 2);
+    write_dataset(dir.path() / "negative.h5", "input_ids", H5T_NATIVE_INT64, {2, 3}, ids.data());
+    fsdp::write_token_rows(dir.path() / "large.h5", std::vector<std::uint32_t>{1, 4000000000u}, 2);
 
-    CHECK_THROWS_WITH_AS(read_rows(fsdp::TokenRows(dir.path / "negative.h5"), {0, 1}),
+    CHECK_THROWS_WITH_AS(read_rows(fsdp::TokenRows(dir.path() / "negative.h5"), {0, 1}),
                          doctest::Contains("negative.h5: row 1, position 2: token id -100 is not in"),
                          fsdp::FormatError);
-    CHECK_THROWS_WITH_AS(read_rows(fsdp::TokenRows(dir.path / "large.h5"), {0}),
+    CHECK_THROWS_WITH_AS(read_rows(fsdp::TokenRows(dir.path() / "large.h5"), {0}),
                          doctest::Contains("row 0, position 1: token id 4000000000"), fsdp::FormatError);
   }
 
@@ -106,8 +100,8 @@ TEST_SUITE("dataset/token_rows") {
   }
 
   TEST_CASE("TokenRows: what is wrong with a file is named with what was expected") {
-    TempDir dir;
-    const auto file = dir.path / "bad.h5";
+    const fsdp::test::TempDir dir;
+    const auto file = dir.path() / "bad.h5";
     const auto open = [&] { fsdp::TokenRows{file}; };
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("No such file"), fsdp::IoError);
 
@@ -132,11 +126,11 @@ TEST_SUITE("dataset/token_rows") {
   }
 
   TEST_CASE("TokenRows: a truncated file is refused with the library's reason and nothing else is printed") {
-    TempDir dir;
+    const fsdp::test::TempDir dir;
     const auto text = fsdp::read_text_file(kShakespeare);
-    fsdp::replace_file(dir.path / "cut.h5", std::string_view(text).substr(0, text.size() / 2));
+    fsdp::replace_file(dir.path() / "cut.h5", std::string_view(text).substr(0, text.size() / 2));
 
-    CHECK_THROWS_WITH_AS(fsdp::TokenRows(dir.path / "cut.h5"), doctest::Contains("truncated file"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(fsdp::TokenRows(dir.path() / "cut.h5"), doctest::Contains("truncated file"), fsdp::FormatError);
   }
 
   TEST_CASE("TokenRows: several processes and threads read one file at once") {
@@ -171,26 +165,26 @@ TEST_SUITE("dataset/token_rows") {
   }
 
   TEST_CASE("write_token_rows: replaces a file that is open for reading, leaves no temporary") {
-    TempDir dir;
-    const auto file = dir.path / "a.h5";
+    const fsdp::test::TempDir dir;
+    const auto file = dir.path() / "a.h5";
     fsdp::write_token_rows(file, std::vector<std::uint16_t>{1, 2}, 2);
     const fsdp::TokenRows old(file);
     fsdp::write_token_rows(file, std::vector<std::uint16_t>{3, 4, 5, 6}, 2);
 
     CHECK(read_rows(old, {0}) == Ids{1, 2});
     CHECK(fsdp::TokenRows(file).num_rows() == 2);
-    CHECK(std::distance(std::filesystem::directory_iterator(dir.path), {}) == 1);
+    CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1);
   }
 
   TEST_CASE("write_token_rows: refuses rows that do not come out even, and a directory that is not there") {
-    TempDir dir;
+    const fsdp::test::TempDir dir;
     const std::vector<std::uint16_t> ids{1, 2, 3};
 
-    CHECK_THROWS_AS(fsdp::write_token_rows(dir.path / "a.h5", ids, 2), fsdp::UsageError);
-    CHECK_THROWS_AS(fsdp::write_token_rows(dir.path / "a.h5", ids, 1), fsdp::UsageError);
-    CHECK_THROWS_WITH_AS(fsdp::write_token_rows(dir.path / "no" / "a.h5", ids, 3),
+    CHECK_THROWS_AS(fsdp::write_token_rows(dir.path() / "a.h5", ids, 2), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::write_token_rows(dir.path() / "a.h5", ids, 1), fsdp::UsageError);
+    CHECK_THROWS_WITH_AS(fsdp::write_token_rows(dir.path() / "no" / "a.h5", ids, 3),
                          doctest::Contains("No such file or directory"), fsdp::IoError);
-    CHECK(std::filesystem::is_empty(dir.path));
+    CHECK(std::filesystem::is_empty(dir.path()));
   }
 
   TEST_CASE("check_token_ids: names row, position, id and vocabulary") {
