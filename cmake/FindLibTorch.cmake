@@ -57,8 +57,6 @@ if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   foreach(_dir IN LISTS LibTorch_CARRIER_DIRS)
     target_link_options(fsdp::torch_cpu INTERFACE "-Wl,-rpath-link,${_dir}")
   endforeach()
-  # The wheel ships fmt headers of its own that shadow the system's: header-only, so no library can mismatch.
-  target_compile_definitions(fsdp::torch_cpu INTERFACE FMT_HEADER_ONLY)
   # An entry to oneDNN that is exported but declared nowhere (lib/tensor/gemm.cpp does without where it is missing).
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_LIBRARIES fsdp::torch_cpu)

@@ -10,10 +10,20 @@ if(FSDP_SANITIZE)
     -O1 -g1)
   target_link_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE})
 endif()
-target_compile_definitions(fsdp_options INTERFACE FMT_HEADER_ONLY FSDP_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(fsdp_options INTERFACE FSDP_VERSION="${PROJECT_VERSION}")
+
+# One fmt for all: LibTorch's wheel brings headers of another one, which would come first. Linked, since header-only it
+# costs each file two seconds.
+find_package(fmt REQUIRED)
+get_target_property(fmt_include_dirs fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+find_path(Fmt_INCLUDE_DIR fmt/format.h HINTS ${fmt_include_dirs} NO_CACHE REQUIRED)
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include")
+file(CREATE_LINK "${Fmt_INCLUDE_DIR}/fmt" "${PROJECT_BINARY_DIR}/include/fmt" SYMBOLIC)
+target_include_directories(fsdp_options SYSTEM INTERFACE "${PROJECT_BINARY_DIR}/include")
+target_link_libraries(fsdp_options INTERFACE fmt::fmt)
 
 # fsdp_compile_quickly(TARGET [PUBLIC]): for code that waits for files, ranks and people, never for itself: options,
-# reports, jobs, tests. -O1 takes about half the compiler's time of -O3, and these are half of all files.
+# reports, jobs, tests. -O1 takes about half the compiler's time of -O3, and these are most files.
 function(fsdp_compile_quickly target)
   set(scope PRIVATE)
   if(ARGN)
@@ -22,31 +32,29 @@ function(fsdp_compile_quickly target)
   target_compile_options(${target} ${scope} $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 endfunction()
 
-# fsdp_compile_quickly_but(TARGET file...): all of a folder but the files that do compute. Called by the folder.
-function(fsdp_compile_quickly_but target)
-  get_target_property(sources ${target} SOURCES)
-  foreach(source IN LISTS sources)
-    get_filename_component(name "${source}" NAME)
-    if(NOT name IN_LIST ARGN)
-      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
-    endif()
-  endforeach()
-endfunction()
-
-# fsdp_precompile_torch(TARGET [FROM TARGET]): ATen's tensor header costs each file five seconds.
-function(fsdp_precompile_torch target)
-  if(ARGN)
-    list(GET ARGN 1 from)
-    target_precompile_headers(${target} REUSE_FROM ${from})
-  else()
-    target_precompile_headers(${target} PRIVATE <ATen/core/Tensor.h> <fmt/format.h>)
+# fsdp_header_set(NAME [QUICK] HEADERS header...): what fsdp_precompile() takes: headers that cost each file seconds,
+# compiled once for all that is compiled alike.
+function(fsdp_header_set name)
+  cmake_parse_arguments(ARG "QUICK" "" "HEADERS;LINKS" ${ARGN})
+  set(source "${PROJECT_BINARY_DIR}/headers/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// Nothing but precompiled headers.\n")
+  add_library(fsdp_headers_${name} OBJECT "${source}")
+  target_link_libraries(fsdp_headers_${name} PRIVATE fsdp_options ${ARG_LINKS})
+  target_precompile_headers(fsdp_headers_${name} PRIVATE ${ARG_HEADERS})
+  if(ARG_QUICK)
+    fsdp_compile_quickly(fsdp_headers_${name})
   endif()
 endfunction()
+function(fsdp_precompile target name)
+  target_precompile_headers(${target} REUSE_FROM fsdp_headers_${name})
+endfunction()
 
-# fsdp_library(NAME LINKS target... [SUBFOLDERS folder...] [EXCLUDE file...]): sources are all .cpp files of the calling
-# folder and of the subfolders that are named.
+# fsdp_library(NAME [QUICK [COMPUTES file...]] [TORCH] LINKS target... [SUBFOLDERS folder...] [EXCLUDE file...]
+# [ALONE file...]): sources are all .cpp files of the calling folder and of the subfolders that are named. QUICK: as
+# fsdp_compile_quickly() says, but for the files that compute. TORCH: its files begin with ATen's tensor header. ALONE:
+# files with names of their own that another file has too, in a build that compiles several files as one.
 function(fsdp_library name)
-  cmake_parse_arguments(ARG "" "" "LINKS;SUBFOLDERS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK;TORCH" "" "LINKS;SUBFOLDERS;EXCLUDE;COMPUTES;ALONE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   foreach(folder IN LISTS ARG_SUBFOLDERS)
     file(GLOB more CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
@@ -55,11 +63,19 @@ function(fsdp_library name)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/${excluded}")
   endforeach()
-  if(sources)
-    add_library(fsdp_${name} STATIC ${sources})
-    target_link_libraries(fsdp_${name} PUBLIC fsdp_options ${ARG_LINKS})
-  else()
-    add_library(fsdp_${name} INTERFACE)
-    target_link_libraries(fsdp_${name} INTERFACE fsdp_options ${ARG_LINKS})
+  add_library(fsdp_${name} STATIC ${sources})
+  target_link_libraries(fsdp_${name} PUBLIC fsdp_options ${ARG_LINKS})
+  set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(ARG_QUICK)
+    fsdp_compile_quickly(fsdp_${name})
+    set_source_files_properties(${ARG_COMPUTES} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>
+      SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+  if(ARG_TORCH AND ARG_QUICK)
+    fsdp_precompile(fsdp_${name} torch_quick)
+  elseif(ARG_TORCH)
+    fsdp_precompile(fsdp_${name} torch)
+  elseif(ARG_QUICK)
+    fsdp_precompile(fsdp_${name} quick)
   endif()
 endfunction()
