@@ -13,6 +13,12 @@
 
 namespace fsdp::test {
 
+#ifdef FSDP_HAS_PARQUET
+inline constexpr bool kNoParquet = false;
+#else
+inline constexpr bool kNoParquet = true;
+#endif
+
 using Texts = std::vector<std::string>;
 
 inline const std::filesystem::path kData = FSDP_TEST_DATA_DIR;

@@ -5,12 +5,6 @@
 
 using namespace fsdp::test;
 
-#ifdef FSDP_HAS_PARQUET
-constexpr bool kNoParquet = false;
-#else
-constexpr bool kNoParquet = true;
-#endif
-
 TEST_CASE("Parquet support: why its tests are skipped" * doctest::skip(!kNoParquet)) {
   MESSAGE("built without Parquet: no pyarrow or Arrow C++ libraries were found, so the Parquet tests are skipped");
 }

@@ -11,12 +11,6 @@ using namespace fsdp::test;
 
 namespace {
 
-#ifdef FSDP_HAS_PARQUET
-constexpr bool kNoParquet = false;
-#else
-constexpr bool kNoParquet = true;
-#endif
-
 const fsdp::Tokenizer& gpt2() {
   static const auto tokenizer = fsdp::open_tokenizer("gpt2");
   return *tokenizer;

@@ -10,14 +10,15 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "tests/support/temp_files.hpp"
+#include "tests/unit/dataset/dataset_test_support.hpp"
 
 namespace {
 
+using fsdp::test::kShakespeare;
+using fsdp::test::read_document;
 using fsdp::test::TempDir;
 using Ids = std::vector<std::int32_t>;
 using Values = std::vector<std::int64_t>;
-
-const std::string kShakespeare = FSDP_TEST_DATA_DIR "/shakespeare/train.h5";
 
 struct Part {
   const char* name;
@@ -45,12 +46,6 @@ void write_parts(const std::filesystem::path& file, const std::vector<Part>& par
 }
 
 Part vector_of(const char* name, hid_t type, Values values) { return {name, type, {values.size()}, values}; }
-
-Ids read_document(const fsdp::TokenDocuments& documents, std::int64_t i) {
-  Ids ids(static_cast<std::size_t>(documents.length(i)));
-  documents.read(i, ids);
-  return ids;
-}
 
 }  // namespace
 

@@ -14,9 +14,11 @@
 #include "lib/dataset/token_documents.hpp"
 #include "lib/dataset/token_rows.hpp"
 #include "tests/support/temp_files.hpp"
+#include "tests/unit/dataset/dataset_test_support.hpp"
 
 namespace {
 
+using fsdp::test::read_document;
 using fsdp::test::TempDir;
 using Ids = std::vector<std::int32_t>;
 
@@ -25,12 +27,6 @@ fsdp::TokenFileNotes notes(std::int64_t vocab_size) { return {"name", "what it i
 Ids counting(std::size_t count, std::int32_t bound) {
   Ids ids(count);
   for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(bound));
-  return ids;
-}
-
-Ids read_document(const fsdp::TokenDocuments& documents, std::int64_t i) {
-  Ids ids(static_cast<std::size_t>(documents.length(i)));
-  documents.read(i, ids);
   return ids;
 }
 

@@ -14,6 +14,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "tests/support/temp_files.hpp"
+#include "tests/unit/dataset/dataset_test_support.hpp"
 
 namespace {
 
@@ -35,8 +36,8 @@ std::vector<std::int32_t> read_rows(const fsdp::TokenRows& rows, const std::vect
   return out;
 }
 
+using fsdp::test::kShakespeare;
 using Ids = std::vector<std::int32_t>;
-const std::string kShakespeare = FSDP_TEST_DATA_DIR "/shakespeare/train.h5";
 
 }  // namespace
 

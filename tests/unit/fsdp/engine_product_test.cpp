@@ -26,9 +26,6 @@ struct Options {
   }
 };
 
-constexpr Sharding kShardings[] = {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard,
-                                   Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
-
 /// Two ranks per pretended node where that divides, else one.
 int ranks_per_node(const Options& o) { return !is_hybrid(o.sharding) ? o.ranks : o.ranks % 2 == 0 ? 2 : 1; }
 

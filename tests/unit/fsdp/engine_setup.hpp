@@ -17,6 +17,9 @@
 
 namespace fsdp::test {
 
+inline constexpr Sharding kShardings[] = {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard,
+                                          Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
+
 /// The rows of one optimizer step, all ranks' and micro-batches'.
 struct StepRows {
   at::Tensor ids;      ///< int32 [R, L]

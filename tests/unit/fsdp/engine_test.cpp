@@ -12,9 +12,6 @@ using namespace fsdp::test;
 
 namespace {
 
-constexpr Sharding kShardings[] = {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard,
-                                   Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
-
 Setup four_ranks(Sharding sharding) {
   at::set_num_threads(1);
   auto setup = tiny_setup();
