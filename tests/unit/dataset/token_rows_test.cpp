@@ -131,7 +131,8 @@ TEST_SUITE("dataset/token_rows") {
     const auto text = fsdp::read_text_file(kShakespeare);
     fsdp::replace_file(dir.path() / "cut.h5", std::string_view(text).substr(0, text.size() / 2));
 
-    CHECK_THROWS_WITH_AS(fsdp::TokenRows(dir.path() / "cut.h5"), doctest::Contains("truncated file"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(fsdp::TokenRows(dir.path() / "cut.h5"), doctest::Contains("truncated file"),
+                         fsdp::FormatError);
   }
 
   TEST_CASE("TokenRows: several processes and threads read one file at once") {
