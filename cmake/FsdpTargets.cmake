@@ -7,7 +7,8 @@ target_compile_options(fsdp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow 
   $<$<BOOL:${FSDP_WERROR}>:-Werror>)
 if(FSDP_SANITIZE)
   target_compile_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
-    -O1 -g1)
+    -O1 -g1
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # false alarms in the standard library once it is instrumented
   target_link_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE})
 endif()
 target_compile_definitions(fsdp_options INTERFACE FSDP_VERSION="${PROJECT_VERSION}")
