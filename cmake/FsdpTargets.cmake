@@ -50,6 +50,13 @@ function(fsdp_precompile target name)
   target_precompile_headers(${target} REUSE_FROM fsdp_headers_${name})
 endfunction()
 
+# fsdp_compile_quickly_with(TARGET NAME): a program, or part of one, as a QUICK set of headers is compiled: as a library.
+function(fsdp_compile_quickly_with target name)
+  fsdp_compile_quickly(${target})
+  target_compile_options(${target} PRIVATE -fPIC)
+  fsdp_precompile(${target} ${name})
+endfunction()
+
 # fsdp_library(NAME [QUICK [COMPUTES file...]] [TORCH] LINKS target... [SUBFOLDERS folder...] [EXCLUDE file...]
 # [ALONE file...]): sources are all .cpp files of the calling folder and of the subfolders that are named. QUICK: as
 # fsdp_compile_quickly() says, but for the files that compute. TORCH: its files begin with ATen's tensor header. ALONE:

@@ -22,8 +22,7 @@ void check_fit(const SourceTensor& tensor, const Shape& shape, const std::filesy
                                   fmt::join(tensor.shape, ", "), fmt::join(shape, ", "),
                                   transposed ? kTransposed : ""));
   }
-  if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16 &&
-      tensor.dtype != DType::f64) {
+  if (!is_loadable(tensor.dtype)) {
     throw FormatError(fmt::format("{}: '{}' is {}, a parameter must be float64, float32, bfloat16 or float16",
                                   path.string(), tensor.name, torch_name(tensor.dtype)));
   }
@@ -47,6 +46,10 @@ void check_all_used(const Source& source, const std::filesystem::path& directory
 }
 
 }  // namespace
+
+bool is_loadable(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
 
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
   LoadPlan plan;

@@ -10,6 +10,7 @@
 
 #include "lib/checkpoint/checkpoint.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/formats/dtype.hpp"
 
 namespace fsdp {
 
@@ -33,6 +34,9 @@ struct LoadPlan {
   std::map<std::size_t, std::size_t> copies;  ///< of weights that are stored again under a tied name: which, and where
   OptimizerPlan optimizer;
 };
+
+/// What weights and their optimizer's state may be stored as: float64, float32, bfloat16 or float16.
+bool is_loadable(DType dtype);
 
 /// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);

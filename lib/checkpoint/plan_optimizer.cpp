@@ -99,8 +99,7 @@ class StateReader {
                                     checkpoint_.path().string(), tensor.name, fmt::join(tensor.shape, ", "),
                                     fmt::join(shape, ", ")));
     }
-    if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16 &&
-        tensor.dtype != DType::f64) {
+    if (!is_loadable(tensor.dtype)) {
       throw FormatError(fmt::format("{}: '{}' is {}, a floating-point type was expected", checkpoint_.path().string(),
                                     tensor.name, torch_name(tensor.dtype)));
     }
