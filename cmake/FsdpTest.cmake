@@ -1,7 +1,8 @@
 # fsdp_unit_test(FOLDER [TORCH] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
 #   unit.FOLDER; TORCH: its files begin with ATen's headers, compiled once for all such programs.
-# fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [SERIAL]): any command as a
-#   ctest test; exit code 77 means skipped, the reason is in its output.
+# fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL]): any
+#   command as a ctest test; exit code 77 means skipped, the reason is in its output. Two that name one LOCK never run at
+#   once, SERIAL runs alone.
 find_package(doctest REQUIRED)
 find_program(FSDP_PYTHON NAMES python3 HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
 find_program(FSDP_PYTHON NAMES python3 REQUIRED)
@@ -15,7 +16,7 @@ target_compile_definitions(fsdp_doctest_main PUBLIC
   FSDP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/data" FSDP_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/fixtures")
 
 function(fsdp_add_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;PROCESSORS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;PROCESSORS;LOCK" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_BINARY_DIR}")
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
@@ -28,6 +29,9 @@ function(fsdp_add_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}"
     SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_LOCK)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ${ARG_LOCK})
+  endif()
   if(ARG_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()

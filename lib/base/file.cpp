@@ -124,10 +124,6 @@ File File::create(const std::filesystem::path& path) {
 File File::open_write(const std::filesystem::path& path) {
   return {open_or_fail(path, O_WRONLY, "open for writing"), path};
 }
-File File::open_update(const std::filesystem::path& path) {
-  return {open_or_fail(path, O_RDWR | O_CREAT, "open for writing"), path};
-}
-
 File File::open_append(const std::filesystem::path& path) {
   return {open_or_fail(path, O_WRONLY | O_CREAT | O_APPEND, "open for appending"), path};
 }
@@ -217,11 +213,6 @@ std::string read_text(const File& file, std::uint64_t limit_bytes) {
   std::string text(size, '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text.data(), text.size())));
   return text;
-}
-
-bool is_private_file(const std::filesystem::path& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && not_private(status).empty();
 }
 
 void replace_file(const std::filesystem::path& path, std::string_view text) {

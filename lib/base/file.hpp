@@ -18,15 +18,14 @@ class File {
   static File create(const std::filesystem::path& path);
   /// Opens an existing file for write_at(), leaving what it holds.
   static File open_write(const std::filesystem::path& path);
-  /// Opens for reading and writing, creating when absent; what is there stays.
-  static File open_update(const std::filesystem::path& path);
   /// Opens for appending, creating when absent.
   static File open_append(const std::filesystem::path& path);
 
   // For folders that others may write in, too: what they put there in place of a file is refused, never followed.
   /// Makes a new file. \throws IoError when anything of that name is there, a link to nowhere, too
   static File create_new(const std::filesystem::path& path);
-  /// As open_update(), for a regular file of this user with one name: no link, neither symbolic nor hard, no pipe.
+  /// Opens for reading and writing, creating when absent; what is there stays. For a regular file of this user with one
+  /// name: no link, neither symbolic nor hard, no pipe.
   /// \throws IoError saying what it is instead
   static File open_update_private(const std::filesystem::path& path);
   /// As open_append(), likewise.
@@ -67,9 +66,6 @@ class File {
 /// Reads a whole file of at most `limit_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit_bytes = 1ull << 30);
 std::string read_text(const File& file, std::uint64_t limit_bytes = 1ull << 30);
-
-/// True for what open_update_private() opens: a regular file of this user with one name.
-bool is_private_file(const std::filesystem::path& path);
 
 /// Writes `text` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: readers, and a disk
 /// whose power failed, have the old or the new file. A regular file's mode stays, a link is replaced itself. For files

@@ -38,7 +38,6 @@ class PieceSource : public Source {
   void add_value(SourceValue value, std::size_t source, std::size_t number);
   /// A value that no source has.
   void add_value(SourceValue value, LoadedValue loaded);
-  void set_format(std::string format) { info_.format = std::move(format); }
 
  private:
   struct Assembly {

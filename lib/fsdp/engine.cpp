@@ -200,9 +200,8 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
 
 LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
   for (auto& unit : units_) unit->grads->prepare();
-  last_schedule_ = plan(true, place);
   Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
-  return run(last_schedule_, state);
+  return run(plan(true, place), state);
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch) {

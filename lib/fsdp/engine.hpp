@@ -75,8 +75,6 @@ class Engine {
 
   const CommCounts& counts() const { return counts_; }
   EngineObservers& observers() { return observers_; }
-  /// The actions of the last training micro-batch.
-  const std::vector<Action>& last_schedule() const { return last_schedule_; }
   /// True when this engine's shard axis works in shared memory.
   bool uses_peer_memory() const { return peer_memory_; }
 
@@ -110,7 +108,6 @@ class Engine {
   bool peer_memory_ = false;
   CommCounts counts_;
   EngineObservers observers_;
-  std::vector<Action> last_schedule_;
 };
 
 }  // namespace fsdp

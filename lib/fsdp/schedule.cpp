@@ -183,14 +183,4 @@ std::string to_string(const std::vector<Action>& actions) {
   return text;
 }
 
-int max_gathered(const std::vector<Action>& actions, int already_gathered) {
-  int now = already_gathered;
-  int top = now;
-  for (const auto& action : actions) {
-    if (action.kind == ActionKind::unshard) top = std::max(top, ++now);
-    if (action.kind == ActionKind::reshard) --now;
-  }
-  return top;
-}
-
 }  // namespace fsdp

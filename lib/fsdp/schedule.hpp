@@ -41,7 +41,4 @@ std::vector<Action> make_schedule(const ScheduleInput& input, const EnginePolicy
 /// "start_gather 1" and so on, one action a line.
 std::string to_string(const std::vector<Action>& actions);
 
-/// Most units gathered or under way at once, for tests and the memory estimate.
-int max_gathered(const std::vector<Action>& actions, int already_gathered);
-
 }  // namespace fsdp

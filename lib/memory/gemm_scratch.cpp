@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/ops/gemm.hpp"
+#include "lib/ops/wide_product.hpp"
 #include "lib/tensor/host_allocator.hpp"
 
 namespace fsdp {
@@ -129,14 +130,36 @@ std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, con
   return known_bytes(out, a, b, kind).value_or(typical_bytes(a, b) * kind.threads);
 }
 
-void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
-                              const ProductKind& kind) {
+namespace {
+
+void allocate_aten_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKind& kind) {
   const bool copies = kind.direct || (a.dim() == 3 && onednn_takes(a.scalar_type()));
   const auto plain = [&](const at::Tensor& x) {
     return copies && !is_plain(x) ? at::empty(x.sizes(), x.options()) : x;
   };
   const auto plain_a = plain(a), plain_b = plain(b);
   const auto blocks = at::empty({product_block_bytes(out, plain_a, plain_b, kind)}, a.options().dtype(at::kByte));
+}
+
+/// As the first panel does, the largest.
+void allocate_wide_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads) {
+  if (out.numel() == 0 || a.numel() == 0) return;
+  const WidePanel panel(out, a);
+  const auto part = [&](const at::Tensor& x, std::int64_t rows, std::int64_t columns) {
+    auto cut = x.narrow(-2, 0, rows).narrow(-1, 0, columns);
+    return x.dim() == 3 ? cut.narrow(0, 0, panel.batch) : cut;
+  };
+  const auto sum = panel.sum(part(out, panel.rows, panel.columns));
+  const auto first = panel.first(part(a, panel.rows, panel.inner));
+  const auto second = panel.second(part(b, panel.inner, panel.columns));
+  allocate_aten_scratch(sum, first, second, {goes_to_onednn(first, second), add, threads});
+}
+
+}  // namespace
+
+void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads) {
+  if (is_widened(a.scalar_type())) return allocate_wide_scratch(out, a, b, add, threads);
+  allocate_aten_scratch(out, a, b, {goes_to_onednn(a, b), add, threads});
 }
 
 }  // namespace fsdp

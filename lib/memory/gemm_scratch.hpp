@@ -1,5 +1,5 @@
 #pragma once
-// What a product of matrices of the host allocates inside oneDNN, for runs that do not happen.
+// What a product of matrices of the host allocates beside its result, for runs that do not happen.
 #include <ATen/core/Tensor.h>
 
 namespace fsdp {
@@ -16,7 +16,7 @@ struct ProductKind {
 std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                                  const ProductKind& kind);
 
-/// Allocates what out (+)= a @ b does beside its result, and lets it go.
-void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKind& kind);
+/// Allocates what host_product() does beside its result, and lets it go.
+void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads);
 
 }  // namespace fsdp

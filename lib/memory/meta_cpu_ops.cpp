@@ -31,7 +31,7 @@ class MetaCpuOps final : public CpuOps {
   void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     const MemoryScope scope(MemoryCategory::workspace);
-    allocate_product_scratch(out, a, b, {goes_to_onednn(a, b), add, threads_});
+    allocate_product_scratch(out, a, b, add, threads_);
   }
   void add_converted(at::Tensor& to, const at::Tensor& from) const override {
     if (to.scalar_type() == at::kFloat && from.element_size() == 2) return;

@@ -76,11 +76,6 @@ std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string&
   return RankProblem{first, group.broadcast_text(mine, first)};
 }
 
-void fail_together(ProcessGroup& group, const std::string& mine) {
-  const auto problem = first_problem(group, mine);
-  if (problem) throw FormatError(problem->text);
-}
-
 void run_agreed(ProcessGroup& group, const std::function<void()>& action) {
   if (group.size() == 1) return action();
   std::exception_ptr error;

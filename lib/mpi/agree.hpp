@@ -24,10 +24,6 @@ struct RankProblem {
 /// The problem of the lowest rank that has one, on every rank. \param mine  empty: none here
 std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& mine);
 
-/// Where some ranks found something wrong with a file, all of them throw the first one's FormatError: one message.
-/// \param mine  empty: none here
-void fail_together(ProcessGroup& group, const std::string& mine);
-
 /// Runs `action` here; when it throws on any rank, every rank throws: the error of the lowest rank that has one, but
 /// one that says "stopped" only when no rank has another. A lone rank's own exception passes unchanged.
 void run_agreed(ProcessGroup& group, const std::function<void()>& action);

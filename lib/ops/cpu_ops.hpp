@@ -1,5 +1,7 @@
 #pragma once
 // Operations on tensors of the host by the kernels of lib/kernels, products by MKL or oneDNN.
+#include <array>
+
 #include "lib/ops/ops.hpp"
 
 namespace fsdp {
@@ -53,6 +55,9 @@ class CpuOps : public Ops {
                                     const AttentionShape& shape, const at::Tensor& logsumexp) const;
 
  private:
+  /// launch() for bodies that add to float32 columns: each thread gets its own copy of `columns`, added up in order.
+  template <std::size_t N, typename Body>
+  void launch_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim, const Body& body) const;
   at::Tensor short_rows(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& probs_BHLL) const;
   at::Tensor short_rows_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& shape,
                                  const at::Tensor& probs_BHLL) const;

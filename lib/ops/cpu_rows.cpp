@@ -2,7 +2,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/ops/row_loops.hpp"
@@ -28,6 +30,36 @@ NormResult norm_result(const at::Tensor& x_ND, const at::Tensor& y_ND, double ep
 float* floats_or_null(at::Tensor* x) { return x == nullptr ? nullptr : x->data_ptr<float>(); }
 
 }  // namespace
+
+template <std::size_t N, typename Body>
+void CpuOps::launch_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim,
+                                 const Body& body) const {
+  const std::int64_t chunks = std::clamp<std::int64_t>(rows * dim / 65536, 1, at::get_num_threads());
+  if (chunks == 1) {
+    launch(1, 1, [&](std::int64_t, std::int64_t) { body(std::int64_t{0}, rows, columns); });
+    return;
+  }
+  std::vector<float> partial(static_cast<std::size_t>(chunks * static_cast<std::int64_t>(N) * dim), 0.0f);
+  const auto copy_of = [&](std::int64_t c, std::size_t k) {
+    return partial.data() + (c * static_cast<std::int64_t>(N) + static_cast<std::int64_t>(k)) * dim;
+  };
+  launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t c = first; c < last; ++c) {
+      std::array<float*, N> mine{};
+      for (std::size_t k = 0; k < N; ++k) mine[k] = columns[k] == nullptr ? nullptr : copy_of(c, k);
+      body(rows * c / chunks, rows * (c + 1) / chunks, mine);
+    }
+  });
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      for (std::size_t k = 0; k < N; ++k) {
+        if (columns[k] == nullptr) continue;
+        const float* from = copy_of(c, k);
+        for (std::int64_t j = 0; j < dim; ++j) columns[k][j] += from[j];
+      }
+    }
+  });
+}
 
 NormResult CpuOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                                   const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const {
@@ -89,8 +121,7 @@ at::Tensor CpuOps::layer_norm_backward(const NormBackward& norm, const NormGrads
   }
   const std::array<float*, 3> columns{grads.gamma_D.data_ptr<float>(), floats_or_null(grads.beta_D),
                                       floats_or_null(grads.y_bias_D)};
-  launch_with_columns([this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, x_ND.size(0), columns,
-                      dim,
+  launch_with_columns(x_ND.size(0), columns, dim,
                       [&](std::int64_t b, std::int64_t e, const std::array<float*, 3>& mine) {
                         auto part = args;
                         part.grad_gamma_D = mine[0];
@@ -107,8 +138,7 @@ at::Tensor CpuOps::rms_norm_backward(const NormBackward& norm, const NormGrads& 
   auto out_ND = at::empty_like(x_ND);
   if (again != nullptr) again->out_ND = at::empty_like(x_ND);
   const std::array<float*, 2> columns{grads.gamma_D.data_ptr<float>(), floats_or_null(grads.y_bias_D)};
-  launch_with_columns([this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, x_ND.size(0), columns,
-                      dim,
+  launch_with_columns(x_ND.size(0), columns, dim,
                       [&](std::int64_t b, std::int64_t e, const std::array<float*, 2>& mine) {
                         const kernels::RmsNormBackwardArgs args{out_ND.data_ptr(),
                                                                 norm.grad_ND.const_data_ptr(),
@@ -140,8 +170,7 @@ void CpuOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, a
   if (again_NF != nullptr) *again_NF = at::empty_like(pre_NF);
   const std::array<float*, 1> columns{grad_bias_F.data_ptr<float>()};
   launch_with_columns(
-      [this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, pre_NF.size(0), columns, dim,
-      [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
+      pre_NF.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
         const kernels::GeluBackwardArgs args{grad_NF.data_ptr(), again_NF == nullptr ? nullptr : again_NF->data_ptr(),
                                              pre_NF.const_data_ptr(), mine[0], dim};
         kernels::table().bias_gelu_backward(type_of(pre_NF), args, b, e);
@@ -174,8 +203,7 @@ void CpuOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor
 void CpuOps::add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const {
   const auto dim = x_ND.size(1);
   const std::array<float*, 1> columns{sum_D.data_ptr<float>()};
-  launch_with_columns([this](auto n, auto grain, const Range& body) { launch(n, grain, body); }, x_ND.size(0), columns,
-                      dim,
+  launch_with_columns(x_ND.size(0), columns, dim,
                       [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
                         kernels::table().column_sum(type_of(x_ND), x_ND.const_data_ptr(), mine[0], dim, b, e);
                       });

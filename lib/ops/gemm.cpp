@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "lib/ops/wide_product.hpp"
+
 #ifdef FSDP_HAS_MKLDNN_MATMUL
 // Exported by libtorch_cpu, declared in no installed header; CMake found it in this LibTorch.
 namespace at::native {
@@ -59,7 +61,9 @@ void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, boo
 }
 
 void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
-  if (goes_to_onednn(a, b)) {
+  if (is_widened(a.scalar_type())) {
+    widened_product(out, a, b, add, host_product);
+  } else if (goes_to_onednn(a, b)) {
     onednn_product()(a, b, out, add ? 1.0f : 0.0f, 1.0f);
   } else {
     aten_product(out, a, b, add);

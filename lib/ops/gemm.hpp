@@ -2,9 +2,10 @@
 // Matrix products, on the host through the fastest float32 code that LibTorch carries for this processor.
 //
 // ATen multiplies float32 with MKL, which uses AVX2 at most on processors that Intel did not make; oneDNN, also inside
-// LibTorch, uses AVX-512 wherever there is one: 2.0 to 2.4 times as fast on AMD's Zen 5. Every other dtype goes through
-// ATen, whose own choice is right. The choice is made once from the processor, never by timing, so that a run gives the
-// same bits each time. FSDP_FLOAT32_GEMM=aten|onednn overrides it.
+// LibTorch, uses AVX-512 wherever there is one: 2.0 to 2.4 times as fast on AMD's Zen 5. 16-bit types go through ATen
+// where the processor has instructions for them, and through float32 elsewhere (wide_product.hpp). The choice is made
+// once from the processor, never by timing, so that a run gives the same bits each time. FSDP_FLOAT32_GEMM=aten|onednn
+// overrides it.
 #include <ATen/core/Tensor.h>
 
 #include <string_view>

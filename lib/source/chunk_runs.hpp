@@ -14,11 +14,10 @@ class ChunkRuns {
   ChunkRuns(const Block& block, const Shape& shape);
 
   std::uint64_t run_length() const { return run_length_; }
-  std::uint64_t num_runs() const { return num_runs_; }
   std::uint64_t place(std::uint64_t run) const;
-  /// The first run that reaches past `element` of the tensor; num_runs() when there is none.
+  /// The first run that reaches past `element` of the tensor; one past the last run when there is none.
   std::uint64_t first_reaching(std::uint64_t element) const;
-  /// The first run that starts at `element` or later; num_runs() when there is none.
+  /// The first run that starts at `element` or later, likewise.
   std::uint64_t first_from(std::uint64_t element) const;
 
  private:

@@ -42,7 +42,6 @@ class ChunkedSource : public Source {
   /// \param blocks  of the tensor's chunks. \throws FormatError, in the name of `file`, when they do not tile the
   /// tensor
   void add_tensor(SourceTensor tensor, std::vector<Block> blocks, const std::string& file);
-  std::size_t num_chunks() const { return blocks_.size(); }
   const Block& block(ChunkNumber chunk) const { return blocks_[chunk]; }
   /// Checks that no two tensors or values share a name. \throws FormatError, in the name of `file`
   void check_names(const std::string& file) const;

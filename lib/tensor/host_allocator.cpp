@@ -70,21 +70,6 @@ class HostAllocator final : public c10::Allocator {
     }
   }
 
-  void trim() {
-    const std::lock_guard lock(mutex_);
-    for (auto it = free_.begin(); it != free_.end();) {
-      Block* block = it->second;
-      if (block->previous != nullptr || block->next != nullptr) {
-        ++it;
-        continue;
-      }
-      it = free_.erase(it);
-      ::munmap(block->begin, block->size_bytes);
-      reserved_ -= static_cast<std::int64_t>(block->size_bytes);
-      delete block;
-    }
-  }
-
   static HostAllocator& instance() {
     static auto* const allocator = new HostAllocator;  // never destroyed: tensors may outlive static destruction
     return *allocator;
@@ -211,6 +196,5 @@ std::optional<std::int64_t> first_host_request(const std::function<void()>& body
   ends_at_first_request = false;
   return bytes;
 }
-void trim_host_memory() { HostAllocator::instance().trim(); }
 
 }  // namespace fsdp

@@ -31,7 +31,4 @@ void count_external_host_memory(std::int64_t bytes);
 /// an exception. \return nothing when it comes to its end, or fails, without asking
 std::optional<std::int64_t> first_host_request(const std::function<void()>& body);
 
-/// Gives cached segments that are entirely free back to the kernel.
-void trim_host_memory();
-
 }  // namespace fsdp

@@ -25,8 +25,6 @@ class MetricsFile {
   void add(const nlohmann::json& record);
   /// Has on disk what was written, so that a power failure does not take the steps of a checkpoint that it leaves.
   void sync() noexcept;
-  /// Bytes that wait for room.
-  std::size_t waiting_bytes() const { return waiting_.size(); }
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -147,6 +147,11 @@ chess_pipeline() {
             fi ;;
         *) if bash "$here" --check >/dev/null; then line download - holds; else add_stage download; fi ;;
     esac
+    # What a download's job brings, the fine-tune's job looks at. All else is told before anything is queued.
+    if ((${#chain[@]} == 0 && !dry_run)); then
+        chess_options "$@"
+        check_inputs "$@"
+    fi
 
     if [[ ! -x $FSDP_BIN/fsdp-bf16check ]]; then
         line bf16check - "fsdp-bf16check: not in FSDP_BIN, stage left out"
@@ -173,7 +178,7 @@ chess_pipeline() {
         chess_options "$@"
     fi
 
-    # Only what is there now can be looked at now; the fine-tune's job looks again.
+    # Once more with memprobe's plan.
     if ((${#chain[@]} == 0 && !dry_run)); then check_inputs "$@"; fi
     if ((${#chain[@]} == 0)) && finetune_holds "$@"; then
         line finetune - "holds: $run_dir/checkpoints/$(final_checkpoint)"

@@ -92,8 +92,8 @@ bash "$pipeline" "${arguments[@]}" >third.out 2>&1 || show_and_fail "the third s
 wait_for 60 ended "$(job_of third.out eval)" || show_and_fail "the evaluation does not end"
 [[ -s $run/eval.json ]] || show_and_fail "it was not made again"
 
-echo "-- missing data are told at once; a stage that fails takes those after it along"
-if DATA=$work/gone.h5 DOWNLOAD=no bash "$pipeline" >fourth.out 2>&1; then show_and_fail "missing data were not noticed"; fi
+echo "-- missing data are told at once, whatever stages come first; a stage that fails takes those after it along"
+if RUN_NAME=new DATA=$work/gone.h5 DOWNLOAD=no bash "$pipeline" >fourth.out 2>&1; then show_and_fail "missing data were not noticed"; fi
 grep -q "training data $work/gone.h5" fourth.out || show_and_fail "the missing data are not named"
 [[ -z $(squeue -h) ]] || show_and_fail "something was submitted without data"
 MODEL=nobody/nothing DOWNLOAD=sbatch RUN_NAME=none bash "$pipeline" >fifth.out 2>&1 || show_and_fail "the fifth start ended with $?"

@@ -66,7 +66,6 @@ TEST_SUITE("base/file") {
       for (const auto open : {fsdp::File::open_update_private, fsdp::File::open_append_private}) {
         CHECK_THROWS_WITH_AS(open(path), doctest::Contains(what), fsdp::IoError);
       }
-      CHECK_FALSE(fsdp::is_private_file(path));
       CHECK_THROWS_AS(fsdp::File::create_new(path), fsdp::IoError);
       std::filesystem::remove(path);
     };
@@ -75,7 +74,6 @@ TEST_SUITE("base/file") {
     update.write_at(1, std::as_bytes(std::span("ab", 2)));
     fsdp::File::open_append_private(path).write("45");
     CHECK(fsdp::read_text(fsdp::File::open_read_nofollow(path)) == "0ab345");
-    CHECK(fsdp::is_private_file(path));
     CHECK_THROWS_AS(fsdp::File::create_new(path), fsdp::IoError);
     std::filesystem::remove(path);
 

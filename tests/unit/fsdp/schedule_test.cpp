@@ -207,12 +207,6 @@ TEST_SUITE("fsdp/schedule") {
     CHECK(to_string({{ActionKind::unshard, 0}, {ActionKind::finish_reduce, 12}}) == "unshard 0\nfinish_reduce 12\n");
   }
 
-  TEST_CASE("max_gathered: root and two blocks under the limiter") {
-    const auto actions = make_schedule(two_blocks(), policy_of(Sharding::full_shard, BackwardPrefetch::pre));
-    CHECK(max_gathered(actions, 0) == 3);
-    CHECK(max_gathered(make_schedule(two_blocks(), policy_of(Sharding::full_shard, BackwardPrefetch::none)), 0) == 2);
-  }
-
   TEST_CASE("make_schedule: the rules hold for every combination of options") {
     // clang-format off
     const std::vector<std::vector<int>> wraps{{0, 1, 2, 3, 4}, {0, 1, 1, 2, 2}, {0, 1, 1, 1, 2}, {0, 1, 2, 2, 2}, {0, 0, 0, 0, 0}, {0, 1}};

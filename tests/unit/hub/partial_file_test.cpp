@@ -106,7 +106,7 @@ TEST_SUITE("hub/partial_file") {
     const test::TempDir directory;
     const Content content(50000);
     leave(directory.path(), 1, content, {{0, 20000}}, test::elsewhere().to_json());
-    auto zombie = File::open_update(directory / "part.1" / "data");
+    auto zombie = File::open_update_private(directory / "part.1" / "data");
     auto file = reopen(directory.path(), 2, content);
     CHECK(file.adopted_bytes() == 20000);
     zombie.write_at(0, test::random_bytes(20000, 99));

@@ -3,8 +3,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,6 +15,7 @@
 #include <cstdint>
 
 #include "lib/ops/gemm.hpp"
+#include "lib/ops/wide_product.hpp"
 
 namespace fsdp {
 namespace {
@@ -33,6 +37,10 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 }
 
 const Case kCases[] = {{at::kFloat, 1e-6}, {at::kBFloat16, 6e-3}};
+
+void widen(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
+  widened_product(out, a, b, add, host_product);
+}
 
 TEST_CASE("host_product multiplies whatever the layout of its operands") {
   for (const auto& [dtype, tolerance] : kCases) {
@@ -75,10 +83,49 @@ TEST_CASE("host_product multiplies batches that lie in strided views, into strid
   }
 }
 
+TEST_CASE("a widened product is float32's, rounded once") {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    // The last is cut along rows, columns and sums, with remainders.
+    for (const auto& [m, k, n] :
+         {std::array<std::int64_t, 3>{7, 33, 65}, {1, 16, 48}, {300, 64, 1100}, {1100, 2100, 1030}}) {
+      const auto a = at::randn({m, k}).to(dtype), b = at::randn({k, n}).to(dtype);
+      const auto exact = at::matmul(a.to(at::kFloat), b.to(at::kFloat));
+      const auto a_turned = a.t().contiguous().t(), b_turned = b.t().contiguous().t();
+      const auto place = at::zeros({m, 2 * n}).to(dtype);
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(a_turned, b), std::pair(a, b_turned)}) {
+        auto out = place.narrow(1, n, n);
+        widen(out, x, y, false);
+        // Half a unit in the last place, and what float32's sums in another order can move over a tie.
+        const double half_unit = dtype == at::kHalf ? 5e-4 : 4e-3;
+        CHECK(((out.to(at::kFloat) - exact).abs() <= half_unit * exact.abs() + 1e-4).all().item<bool>());
+        const auto once = out.to(at::kFloat);
+        widen(out, x, y, true);
+        CHECK(
+            ((out.to(at::kFloat) - once - exact).abs() <= half_unit * (once + exact).abs() + 1e-4).all().item<bool>());
+      }
+    }
+  }
+}
+
+TEST_CASE("widened batches") {
+  const std::int64_t batch = 37, length = 200, size = 24;  // several to a panel, with a remainder
+  const auto a = at::randn({batch, length, size}).to(at::kBFloat16), b = at::randn({batch, length, size}).to(a.dtype());
+  auto out = at::empty({batch, length, length}, a.options());
+  widen(out, a, b.transpose(1, 2), false);
+  CHECK(error(out, a, b.transpose(1, 2)) < 6e-3);
+}
+
 TEST_CASE("empty products") {
   const auto a = at::zeros({0, 8});
   const auto b = at::randn({8, 5});
   CHECK(gemm(a, b).sizes() == at::IntArrayRef{0, 5});
+  auto none = at::empty({0, 5}, at::kBFloat16);
+  widen(none, at::empty({0, 8}, at::kBFloat16), at::empty({8, 5}, at::kBFloat16), false);
+  auto sixteen = at::ones({4, 5}).to(at::kBFloat16);
+  widen(sixteen, at::empty({4, 0}, at::kBFloat16), at::empty({0, 5}, at::kBFloat16), true);
+  CHECK(sixteen.equal(at::ones_like(sixteen)));
+  widen(sixteen, at::empty({4, 0}, at::kBFloat16), at::empty({0, 5}, at::kBFloat16), false);
+  CHECK(sixteen.equal(at::zeros_like(sixteen)));
   auto out = at::randn({4, 5});
   const auto before = out.clone();
   host_product(out, at::zeros({4, 0}), at::zeros({0, 5}), true);

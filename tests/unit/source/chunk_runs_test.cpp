@@ -67,7 +67,6 @@ TEST_SUITE("source/chunk_runs") {
     const Shape shape{4, 6, 4};
     const ChunkRuns runs(tile, shape);
     CHECK(runs.run_length() == 12);
-    CHECK(runs.num_runs() == 2);
     CHECK(runs.place(0) == 24 + 8);
     CHECK(runs.place(1) == 48 + 8);
     CHECK(runs.first_reaching(0) == 0);

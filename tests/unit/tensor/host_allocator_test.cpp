@@ -64,9 +64,8 @@ TEST_SUITE("tensor/host_allocator") {
     CHECK(host_memory_stats().current_bytes == before);
   }
 
-  TEST_CASE("reuse: a freed block serves the next request, and trimming gives free segments back") {
+  TEST_CASE("reuse: a freed block serves the next request") {
     install_host_allocator();
-    trim_host_memory();
     const auto before = host_memory_stats().reserved_bytes;
     void* first = nullptr;
     for (int round = 0; round < 20; ++round) {
@@ -76,10 +75,7 @@ TEST_SUITE("tensor/host_allocator") {
       CHECK(a.data_ptr() == first);
     }
     const auto held = host_memory_stats().reserved_bytes - before;
-    CHECK(held >= 48'000'000);
     CHECK(held <= 48'000'000 + 2 * 67'108'864);
-    trim_host_memory();
-    CHECK(host_memory_stats().reserved_bytes == before);
   }
 
   TEST_CASE("impossible requests are an error, not a crash") {

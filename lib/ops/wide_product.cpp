@@ -1,0 +1,113 @@
+#include "lib/ops/wide_product.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fsdp {
+namespace {
+
+// A panel's product takes some thousand times as long as a copy of its operands, and the room stays in a cache.
+constexpr std::int64_t kRows = 1024, kColumns = 1024, kInner = 2048;
+constexpr std::int64_t kBatchElements = std::int64_t{1} << 20;
+
+struct NativeTypes {
+  bool bf16 = true, fp16 = true;
+};
+
+NativeTypes find_native_types() {
+  if (const char* wish = std::getenv("FSDP_BF16_GEMM")) {
+    const bool native = std::string_view(wish) != "widened";
+    return {native, native};
+  }
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool known = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0;
+  const bool amx_bf16 = known && (edx & 1U << 22) != 0;
+  const bool avx512_fp16 = known && __builtin_cpu_supports("avx512f") && (edx & 1U << 23) != 0;
+  // Half of float32's rate on Intel's, twice on AMD's.
+  const bool full_rate = __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
+  return {amx_bf16 || full_rate, avx512_fp16};
+#else
+  return {};  // AArch64's products of both types are ATen's own
+#endif
+}
+
+}  // namespace
+
+bool is_widened(at::ScalarType dtype) {
+  static const NativeTypes native = find_native_types();
+  return (dtype == at::kBFloat16 && !native.bf16) || (dtype == at::kHalf && !native.fp16);
+}
+
+WidePanel::WidePanel(const at::Tensor& out, const at::Tensor& a) {
+  rows = out.size(-2), inner = a.size(-1), columns = out.size(-1);
+  if (a.dim() == 3) {
+    const auto elements = rows * inner + inner * columns + rows * columns;
+    batch = std::clamp<std::int64_t>(kBatchElements / std::max<std::int64_t>(1, elements), 1, a.size(0));
+  } else {
+    rows = std::min(rows, kRows), inner = std::min(inner, kInner), columns = std::min(columns, kColumns);
+  }
+  room = at::empty({batch * (rows * inner + inner * columns + rows * columns)}, out.options().dtype(at::kFloat));
+}
+
+at::Tensor WidePanel::place(std::int64_t offset, const at::Tensor& like) const {
+  const bool turned = like.stride(-1) != 1 && like.stride(-2) == 1;
+  const auto place = room.narrow(0, offset, like.numel());
+  if (!turned) return place.view(like.sizes());
+  return place.view(like.transpose(-2, -1).sizes()).transpose(-2, -1);
+}
+
+namespace {
+
+void multiply_batches(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const WidePanel& panel,
+                      const WideMultiply& multiply) {
+  for (std::int64_t first = 0; first < a.size(0); first += panel.batch) {
+    const auto count = std::min(panel.batch, a.size(0) - first);
+    const auto a_part = a.narrow(0, first, count), b_part = b.narrow(0, first, count);
+    auto out_part = out.narrow(0, first, count);
+    auto sum = panel.sum(out_part);
+    multiply(sum, panel.first(a_part).copy_(a_part), panel.second(b_part).copy_(b_part), false);
+    out_part.copy_(sum);
+  }
+}
+
+}  // namespace
+
+void widened_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add,
+                     const WideMultiply& multiply) {
+  if (out.numel() == 0) return;
+  if (a.size(-1) == 0) {
+    if (!add) out.zero_();
+    return;
+  }
+  const WidePanel panel(out, a);
+  if (a.dim() == 3) return multiply_batches(out, a, b, panel, multiply);
+  for (std::int64_t column = 0; column < out.size(1); column += panel.columns) {
+    const auto columns = std::min(panel.columns, out.size(1) - column);
+    at::Tensor wide_b;
+    for (std::int64_t row = 0; row < out.size(0); row += panel.rows) {
+      const auto rows = std::min(panel.rows, out.size(0) - row);
+      auto out_part = out.narrow(0, row, rows).narrow(1, column, columns);
+      auto sum = panel.sum(out_part);
+      if (add) sum.copy_(out_part);
+      for (std::int64_t from = 0; from < a.size(1); from += panel.inner) {
+        const auto inner = std::min(panel.inner, a.size(1) - from);
+        const auto a_part = a.narrow(0, row, rows).narrow(1, from, inner);
+        const auto b_part = b.narrow(0, from, inner).narrow(1, column, columns);
+        // Where it is not cut along its rows, b's panel serves all of a's.
+        if (!wide_b.defined() || panel.inner < a.size(1)) wide_b = panel.second(b_part).copy_(b_part);
+        multiply(sum, panel.first(a_part).copy_(a_part), wide_b, add || from > 0);
+      }
+      out_part.copy_(sum);
+    }
+  }
+}
+
+}  // namespace fsdp
