@@ -199,7 +199,7 @@ void add_data_options(CLI::App& app, TrainOptions& o) {
   app.add_flag(spellings("no-shuffle"), o.no_shuffle, "read rows in file order")->group(group);
 }
 
-void add_optimizer_options(CLI::App& app, TrainOptions& o) {
+void add_schedule_options(CLI::App& app, TrainOptions& o) {
   const auto* group = "Optimizer";  // "fine-tuning" is a --model with weights: apply_fine_tuning_defaults()
   app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
@@ -221,19 +221,39 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("schedule-steps"), o.schedule_steps, "length of the schedule; 0: the run's")
       ->capture_default_str()
       ->group(group);
+}
+
+void add_optimizer_options(CLI::App& app, TrainOptions& o) {
+  const auto* group = "Optimizer";
+  app.add_option_function<std::string>(
+         spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
+         "adamw, anyprecision, lion or sgd; the Hugging Face trainer's names are known")
+      ->default_str("adamw")
+      ->group(group);
   app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--betas", o.betas, "of AdamW (fine-tuning: 0.9 0.999)")
+  app.add_option("--betas", o.betas, "of adamw, anyprecision and lion (fine-tuning: 0.9 0.999; lion: 0.9 0.99)")
       ->expected(2)
       ->capture_default_str()
       ->group(group);
-  app.add_option("--eps", o.eps, "of AdamW")->capture_default_str()->group(group);
+  app.add_option("--eps", o.eps, "of adamw and anyprecision")->capture_default_str()->group(group);
   app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)")
       ->group(group);
   app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--momentum", o.momentum, "of sgd")->capture_default_str()->group(group);
+  app.add_flag("--nesterov", o.nesterov, "sgd looks ahead")->group(group);
+  app.add_option_function<std::string>(spellings("momentum-dtype"),
+                                       take_float_type(o.momentum_dtype, "--momentum-dtype"),
+                                       "of anyprecision's first moment: float32 (default) or bf16")
+      ->group(group);
+  app.add_option_function<std::string>(spellings("variance-dtype"),
+                                       take_float_type(o.variance_dtype, "--variance-dtype"),
+                                       "of anyprecision's second moment: bf16 (default) or float32")
+      ->group(group);
+  app.add_flag("--kahan", o.kahan, "anyprecision keeps, in bf16, what rounding takes from an update")->group(group);
 }
 
 void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, std::string& time_limit) {
@@ -325,6 +345,7 @@ void apply_flag(CLI::App& app, const std::string& flag, const std::string& optio
 void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   add_model_options(app, a.options.model);
   add_data_options(app, a.options);
+  add_schedule_options(app, a.options);
   add_optimizer_options(app, a.options);
   add_output_options(app, a.options, a.save_minutes, a.time_limit);
   auto* compared = a.compared ? &*a.compared : nullptr;

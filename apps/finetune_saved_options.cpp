@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <filesystem>
@@ -20,11 +21,16 @@ namespace fsdp {
 namespace {
 
 /// What a resumed run takes from its checkpoint unless told otherwise: what decides the trajectory.
-constexpr std::array kSavedOptions{"lr",         "lr-schedule", "warmup-steps", "schedule-steps", "weight-decay",
-                                   "betas",      "eps",         "decay-all",    "clip-grad-norm", "seed",
-                                   "no-shuffle", "dropout",     "seq-len",      "max-epochs",     "max-steps",
-                                   "train-data", "val-data",    "precision",    "warmup-ratio",   "tokenizer",
-                                   "data-field", "max-rows"};
+constexpr std::array kSavedOptions{
+    "lr",           "lr-schedule", "warmup-steps",   "schedule-steps", "weight-decay", "betas",
+    "eps",          "decay-all",   "clip-grad-norm", "seed",           "no-shuffle",   "dropout",
+    "seq-len",      "max-epochs",  "max-steps",      "train-data",     "val-data",     "precision",
+    "warmup-ratio", "tokenizer",   "data-field",     "max-rows",       "optimizer",    "momentum",
+    "nesterov",     "kahan",       "momentum-dtype", "variance-dtype"};
+
+/// Which mean something else, or nothing, to another optimizer.
+constexpr std::array kOfOneOptimizer{"betas",          "eps",           "momentum", "nesterov", "kahan",
+                                     "momentum-dtype", "variance-dtype"};
 
 /// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
 void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,
@@ -95,9 +101,14 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
   const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
+  const bool other_optimizer = app.get_option("--optimizer")->count() > 0 &&
+                               parse_optimizer(saved.value("optimizer", std::string("adamw"))) != options.optimizer;
   for (const char* name : kSavedOptions) {
     auto* option = app.get_option(std::string("--") + name);
     if (!saved.contains(name) || option->count() > 0) continue;
+    if (other_optimizer &&
+        std::find(kOfOneOptimizer.begin(), kOfOneOptimizer.end(), std::string_view(name)) != kOfOneOptimizer.end())
+      continue;
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, text, checkpoint);
@@ -127,6 +138,8 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
 }
 
 void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
+  // Its authors' betas: the sign of an average needs a longer one.
+  if (options.optimizer == OptimizerKind::lion) set_if_open(app, "betas", {"0.9", "0.99"});
   if (options.model.model == "mingpt") return;
   // The warm-up belongs to the schedule: who chooses one chooses the other.
   const bool own_schedule = app.get_option("--warmup-steps")->count() + app.get_option("--lr-schedule")->count() > 0;

@@ -91,11 +91,10 @@ class Loader {
     }
   }
 
-  void read_state(AdamW& optimizer) {
+  void read_state(const Optimizer& optimizer) {
     for (std::size_t i = 0; i < engine_.num_parameters(); ++i) {
       if (engine_.range(i).num_rows == 0) continue;
-      fill(mine(optimizer.exp_avg(i), i), i, plan_.optimizer.exp_avg[i]);
-      fill(mine(optimizer.exp_avg_sq(i), i), i, plan_.optimizer.exp_avg_sq[i]);
+      for (const auto& [key, places] : plan_.optimizer.states) fill(mine(optimizer.state(key, i), i), i, places[i]);
     }
   }
 
@@ -124,7 +123,7 @@ class Loader {
 };
 
 /// \param make_plan  what it throws is every rank's, as what reading throws
-LoadPlan load(ModelRuntime& runtime, const Source& source, AdamW* optimizer,
+LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
               const std::function<LoadPlan()>& make_plan) {
   const at::NoGradGuard no_grad;
   LoadPlan plan;
@@ -142,11 +141,11 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, AdamW* optimizer,
 
 }  // namespace
 
-OptimizerPlan load_checkpoint(ModelRuntime& runtime, AdamW* optimizer, const Checkpoint& checkpoint) {
+OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const Checkpoint& checkpoint) {
   const auto& config = runtime.decoder().config;
   const auto plan = load(runtime, checkpoint.source(), optimizer, [&] {
     auto made = plan_weights(checkpoint, config);
-    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config);
+    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, wish_of(*optimizer));
     return made;
   });
   return plan.optimizer;

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "lib/checkpoint/plan_load.hpp"
-#include "lib/optim/adamw.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "lib/runtime/model_runtime.hpp"
 
 namespace fsdp {
@@ -14,7 +14,7 @@ namespace fsdp {
 /// \param optimizer  null: parameters alone. State that the checkpoint has none of stays as it is
 /// \return where its state was found
 /// \throws FormatError naming file and tensor; a head that is not the token embedding it is tied to is refused too
-OptimizerPlan load_checkpoint(ModelRuntime& runtime, AdamW* optimizer, const Checkpoint& checkpoint);
+OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const Checkpoint& checkpoint);
 
 /// Weights to start from, as Hugging Face stores them: DIR/model.safetensors or its index. (Of a GPT-2, whose matrices
 /// are transposed, a buffer at a time.) Collective, as load_checkpoint().

@@ -11,6 +11,7 @@
 #include "lib/checkpoint/checkpoint.hpp"
 #include "lib/config/model_config.hpp"
 #include "lib/formats/dtype.hpp"
+#include "lib/optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -20,10 +21,19 @@ struct TensorPlace {
   std::uint64_t first = 0;
 };
 
-/// AdamW state; by index in parameter_table().
+/// What an optimizer looks for in a checkpoint.
+struct StateWish {
+  std::vector<std::string> keys{"exp_avg", "exp_avg_sq"};  ///< of the tensors that each parameter has
+  bool has_step = true;                                    ///< each parameter has a "step" too
+  std::string optimizer = "AdamW";                         ///< for messages
+};
+StateWish wish_of(const Optimizer& optimizer);
+
+/// State of an optimizer.
 struct OptimizerPlan {
   bool found = false;
-  std::vector<std::optional<TensorPlace>> exp_avg, exp_avg_sq;  ///< nothing: the parameter was frozen
+  /// By key, then by index in parameter_table(); nothing: the parameter was frozen, or its state starts at zero.
+  std::map<std::string, std::vector<std::optional<TensorPlace>>> states;
   std::int64_t steps = 0;
   std::string remark;  ///< what the user should know about it; "" nothing
 };
@@ -42,9 +52,9 @@ bool is_loadable(DType dtype);
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
 /// State by parameter name (torch's FSDP and get_state_dict, nested or flattened) or by number
-/// (optimizer.state_dict()). \throws FormatError where state is there and does not fit, or where a checkpoint of ours
-/// lacks some
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config);
+/// (optimizer.state_dict()). State of another optimizer is not found; the remark says so.
+/// \throws FormatError where state is there and does not fit, or where a checkpoint of ours lacks some
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish = {});
 
 /// Of a directory in Hugging Face's layout, as open_model_source() opens it. \throws FormatError also on a tensor that
 /// has no place in the model

@@ -1,8 +1,9 @@
-// AdamW state in the key layouts of PyTorch's APIs.
+// An optimizer's state in the key layouts of PyTorch's APIs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "lib/base/error.hpp"
@@ -11,7 +12,12 @@
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kPhase = ".exp_avg";
+/// What an optimizer may leave out of its state, and what is left out of another's.
+constexpr std::array kDispensable{"max_exp_avg_sq", "compensation"};
+
+bool is_dispensable(std::string_view field) {
+  return std::find(kDispensable.begin(), kDispensable.end(), field) != kDispensable.end();
+}
 
 bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -20,7 +26,17 @@ bool is_number(std::string_view text) {
 /// Keys up to and with "state.", below which state is listed.
 struct StatePlaces {
   std::set<std::string> by_name, by_number;
-  std::set<std::string> other_fields;  ///< such as momentum_buffer, where there is no exp_avg
+  std::set<std::string> fields;  ///< such as exp_avg
+
+  /// Whether it is an optimizer's that keeps what `wish` says.
+  bool is_of(const StateWish& wish) const {
+    const auto wanted = [&](const std::string& field) {
+      return std::find(wish.keys.begin(), wish.keys.end(), field) != wish.keys.end();
+    };
+    return std::all_of(wish.keys.begin(), wish.keys.end(),
+                       [&](const auto& key) { return is_dispensable(key) || fields.contains(key); }) &&
+           std::all_of(fields.begin(), fields.end(), [&](const auto& f) { return is_dispensable(f) || wanted(f); });
+  }
 };
 
 StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
@@ -38,10 +54,8 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
       if (begin > last) continue;
       const auto owner = std::string_view(name).substr(begin, last - begin);
       if (!names.contains(owner) && !is_number(owner)) continue;
-      if (field != kPhase.substr(1)) {
-        if (field != "step") places.other_fields.insert(field);
-        continue;
-      }
+      if (field == "step") continue;
+      places.fields.insert(field);
       (is_number(owner) ? places.by_number : places.by_name).insert(name.substr(0, begin));
     }
   }
@@ -51,33 +65,41 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
 /// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
 class StateReader {
  public:
-  StateReader(const Checkpoint& checkpoint, OptimizerPlan& result) : checkpoint_(checkpoint), result_(result) {}
+  StateReader(const Checkpoint& checkpoint, const StateWish& wish, std::size_t num_parameters, OptimizerPlan& result)
+      : checkpoint_(checkpoint), wish_(wish), result_(result) {
+    for (const auto& key : wish.keys) result_.states[key].resize(num_parameters);
+  }
 
   /// False when there is none. \param flat  the state of several parameters, one after the other
   bool take(std::size_t parameter, const std::string& owner, const Shape& shape, bool flat, std::uint64_t first) {
-    const auto average = checkpoint_.tensor(owner + ".exp_avg");
-    const auto square = checkpoint_.tensor(owner + ".exp_avg_sq");
-    if (!average && !square) return false;
-    if (!average || !square) {
-      throw FormatError(fmt::format("{}: '{}' is missing beside '{}'", checkpoint_.path().string(),
-                                    owner + (average ? ".exp_avg_sq" : ".exp_avg"),
-                                    owner + (average ? ".exp_avg" : ".exp_avg_sq")));
+    std::string present, missing;
+    for (const auto& key : wish_.keys) {
+      const auto name = owner + "." + key;
+      if (const auto index = checkpoint_.tensor(name)) {
+        check_fit(*index, shape, flat);
+        result_.states[key][parameter] = TensorPlace{*index, first};
+        present = name;
+      } else if (!is_dispensable(key)) {
+        missing = name;
+      }
     }
-    for (const auto index : {*average, *square}) check_fit(index, shape, flat);
-    result_.exp_avg[parameter] = TensorPlace{*average, first};
-    result_.exp_avg_sq[parameter] = TensorPlace{*square, first};
+    if (present.empty()) return false;
+    if (!missing.empty()) {
+      throw FormatError(fmt::format("{}: '{}' is missing beside '{}'", checkpoint_.path().string(), missing, present));
+    }
     if (checkpoint_.tensor(owner + ".max_exp_avg_sq")) amsgrad_ = true;
-    add_step(owner + ".step");
+    if (wish_.has_step) add_step(owner + ".step");
     return true;
   }
 
   void finish(const std::vector<ParameterSpec>& table) {
     result_.found = true;
-    const auto missing = std::count(result_.exp_avg.begin(), result_.exp_avg.end(), std::nullopt);
+    const auto& places = result_.states[wish_.keys.front()];
+    const auto missing = std::count(places.begin(), places.end(), std::nullopt);
     if (missing > 0 && checkpoint_.is_ours()) {
-      const auto first = std::find(result_.exp_avg.begin(), result_.exp_avg.end(), std::nullopt);
+      const auto first = std::find(places.begin(), places.end(), std::nullopt);
       throw FormatError(fmt::format("{}: the optimizer's state of '{}' is missing", checkpoint_.path().string(),
-                                    table[static_cast<std::size_t>(first - result_.exp_avg.begin())].name));
+                                    table[static_cast<std::size_t>(first - places.begin())].name));
     }
     if (missing > 0)
       remark(fmt::format("{} of {} parameters have no state (they were frozen): theirs starts at zero", missing,
@@ -87,7 +109,8 @@ class StateReader {
                          *steps_.rbegin()));
     if (amsgrad_) remark("AMSGrad's max_exp_avg_sq is left out");
     if (!steps_.empty()) result_.steps = *steps_.rbegin();
-    if (checkpoint_.is_ours()) result_.steps = checkpoint_.run()->state.optimizer_steps;
+    if (checkpoint_.run() && (checkpoint_.is_ours() || !wish_.has_step))
+      result_.steps = checkpoint_.run()->state.optimizer_steps;
   }
 
  private:
@@ -118,14 +141,21 @@ class StateReader {
   void remark(const std::string& text) { result_.remark += (result_.remark.empty() ? "" : "; ") + text; }
 
   const Checkpoint& checkpoint_;
+  const StateWish& wish_;
   OptimizerPlan& result_;
   std::set<std::int64_t> steps_;
   bool amsgrad_ = false;
 };
 
+/// The optimizer that a run of ours had, as its messages call it; one that does not say had AdamW.
+std::string saved_optimizer(const RunManifest& run) {
+  if (!run.options.is_object()) return "AdamW";
+  return display_name(parse_optimizer(run.options.value("optimizer", std::string("adamw"))));
+}
+
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
 /// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
-void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const std::string& prefix,
+void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const StateWish& wish, const std::string& prefix,
                     const std::vector<ParameterSpec>& table, const ModelConfig& config) {
   const auto file = checkpoint.path().string();
   const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
@@ -135,7 +165,7 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const std
                       "parameter is which: restart from its weights alone (fsdp-ckpt-convert --model-only)");
   }
   const auto state = [&](std::size_t number) {
-    return checkpoint.tensor(prefix + std::to_string(number) + ".exp_avg");
+    return checkpoint.tensor(prefix + std::to_string(number) + "." + wish.keys.front());
   };
   const auto num_units = static_cast<std::size_t>(config.num_layers) + 1;
   std::size_t num_flat = 0;
@@ -143,8 +173,8 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const std
     ++num_flat;
   if (num_flat != num_units || state(num_units)) {
     if (state(table.size())) {
-      throw FormatError(fmt::format("{}: '{}{}.exp_avg' belongs to no parameter, the model has {}", file, prefix,
-                                    table.size(), table.size()));
+      throw FormatError(fmt::format("{}: '{}{}.{}' belongs to no parameter, the model has {}", file, prefix,
+                                    table.size(), wish.keys.front(), table.size()));
     }
     for (std::size_t i = 0; i < table.size(); ++i) reader.take(i, prefix + std::to_string(i), table[i].shape, false, 0);
     return;
@@ -156,8 +186,10 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const std
     used[unit] += static_cast<std::uint64_t>(num_elements(table[i].shape));
   }
   for (std::size_t unit = 0; unit < num_units; ++unit) {
-    for (const char* field : {".exp_avg", ".exp_avg_sq"}) {
-      const auto& tensor = checkpoint.source().tensors()[*checkpoint.tensor(prefix + std::to_string(unit) + field)];
+    for (const auto& key : wish.keys) {
+      const auto index = checkpoint.tensor(prefix + std::to_string(unit) + "." + key);
+      if (!index) continue;
+      const auto& tensor = checkpoint.source().tensors()[*index];
       if (static_cast<std::uint64_t>(num_elements(tensor.shape)) == used[unit]) continue;
       throw FormatError(fmt::format("{}: '{}' has {} elements, the parameters of its unit have {}", file, tensor.name,
                                     num_elements(tensor.shape), used[unit]));
@@ -167,11 +199,13 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const std
 
 }  // namespace
 
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config) {
+StateWish wish_of(const Optimizer& optimizer) {
+  return {optimizer.state_keys(), optimizer.has_step(), display_name(optimizer.options().kind)};
+}
+
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish) {
   const auto table = parameter_table(config);
   OptimizerPlan result;
-  result.exp_avg.resize(table.size());
-  result.exp_avg_sq.resize(table.size());
   const auto places = find_state(checkpoint, table);
   if (places.by_name.size() + places.by_number.size() > 1) {
     throw FormatError(fmt::format(
@@ -179,15 +213,21 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
         "fsdp-ckpt-convert --include",
         checkpoint.path().string(), fmt::join(places.by_name.empty() ? places.by_number : places.by_name, "', '")));
   }
-  if (places.by_name.empty() && places.by_number.empty()) {
-    if (checkpoint.is_ours()) throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
-    if (!places.other_fields.empty())
-      result.remark = fmt::format("its optimizer is not AdamW ({})", fmt::join(places.other_fields, ", "));
+  if (places.fields.empty() || !places.is_of(wish)) {
+    // Without state of its own it goes on wherever nobody else's is.
+    if (places.fields.empty() && wish.keys.empty() && checkpoint.run()) {
+      result.found = true;
+      result.steps = checkpoint.run()->state.optimizer_steps;
+    } else if (!places.fields.empty()) {
+      result.remark = fmt::format("its optimizer is not {} ({})", wish.optimizer, fmt::join(places.fields, ", "));
+    } else if (checkpoint.is_ours() && saved_optimizer(*checkpoint.run()) == wish.optimizer) {
+      throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
+    }
     return result;
   }
-  StateReader reader(checkpoint, result);
+  StateReader reader(checkpoint, wish, table.size(), result);
   if (!places.by_number.empty()) {
-    take_by_number(reader, checkpoint, *places.by_number.begin(), table, config);
+    take_by_number(reader, checkpoint, wish, *places.by_number.begin(), table, config);
   } else {
     const auto& prefix = *places.by_name.begin();
     for (std::size_t i = 0; i < table.size(); ++i) {

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <chrono>
 
@@ -15,6 +14,7 @@
 #include "lib/base/file.hpp"
 #include "lib/formats/dcp.hpp"
 #include "lib/mpi/agree.hpp"
+#include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
@@ -36,18 +36,23 @@ struct Snapshot {
 };
 
 /// By their exponents, in a loop that compilers turn into vectors.
-bool all_finite(const float* values, std::int64_t count) {
-  constexpr std::uint32_t kExponent = 0x7f800000u;
-  std::uint32_t bad = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    bad |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(values[i]) & kExponent) == kExponent);
-  }
+template <typename Bits>
+bool all_finite(const Bits* values, std::int64_t count, Bits exponent) {
+  Bits bad = 0;
+  for (std::int64_t i = 0; i < count; ++i) bad |= static_cast<Bits>((values[i] & exponent) == exponent);
   return bad == 0;
+}
+
+bool all_finite(const at::Tensor& values) {
+  const auto n = values.numel();
+  if (values.scalar_type() == at::kBFloat16)
+    return all_finite(static_cast<const std::uint16_t*>(values.const_data_ptr()), n, std::uint16_t{0x7f80});
+  return all_finite(static_cast<const std::uint32_t*>(values.const_data_ptr()), n, std::uint32_t{0x7f800000});
 }
 
 /// \throws FormatError naming the tensor
 void require_finite(const Block& block) {
-  if (all_finite(block.data.const_data_ptr<float>(), block.data.numel())) return;
+  if (all_finite(block.data)) return;
   throw FormatError(fmt::format("'{}' has values that are not finite, so this state is not saved", block.key));
 }
 
@@ -61,7 +66,7 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
       require_finite(block);
       const ShardRecord record{
           block.key,
-          DType::f32,
+          to_dtype(block.data.scalar_type()),
           block.global_shape,
           block.offsets,
           block.sizes,
@@ -81,7 +86,7 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
 }
 
 /// This rank's rows of master weights and moments; on rank 0 the steps too.
-Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
+Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
   Snapshot snapshot;
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
@@ -91,16 +96,17 @@ Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
     offsets[0] = range.first_row;
     const auto add = [&](const std::string& key, StatePath path, const at::Tensor& tensor) {
       if (range.num_rows == 0) return;
-      auto copy = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
+      auto copy = at::empty(layout.shape_with_rows(range.num_rows), tensor.scalar_type());
       copy.copy_(tensor.narrow(0, 0, range.num_rows));
       snapshot.blocks.push_back(
           {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
     };
     add("model." + layout.name, {"model", layout.name}, engine.master_weight(i));
-    const auto state = [&](const char* name) { return "optim.state." + layout.name + "." + name; };
-    add(state("exp_avg"), {"optim", "state", layout.name, "exp_avg"}, optimizer.exp_avg(i));
-    add(state("exp_avg_sq"), {"optim", "state", layout.name, "exp_avg_sq"}, optimizer.exp_avg_sq(i));
-    if (runtime.world().rank() == 0) {
+    const auto state = [&](const std::string& name) { return "optim.state." + layout.name + "." + name; };
+    for (const auto& key : optimizer.state_keys()) {
+      add(state(key), {"optim", "state", layout.name, key}, optimizer.state(key, i));
+    }
+    if (optimizer.has_step() && runtime.world().rank() == 0) {
       snapshot.blocks.push_back({state("step"),
                                  {"optim", "state", layout.name, "step"},
                                  {},
@@ -112,9 +118,8 @@ Snapshot copy_shards(ModelRuntime& runtime, AdamW& optimizer) {
   return snapshot;
 }
 
-void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW& optimizer, double lr,
+void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const Optimizer& optimizer, double lr,
                           bool decay_all) {
-  const auto& options = optimizer.options();
   for (int group = 0; group < 2; ++group) {
     const bool decay = group == 0;
     nlohmann::json names = nlohmann::json::array();
@@ -122,10 +127,10 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const AdamW
       if ((spec.decay || decay_all) == decay) names.push_back(spec.name);
     }
     if (names.empty()) continue;
-    const nlohmann::json fields{{"lr", lr},           {"betas", {options.beta1, options.beta2}},
-                                {"eps", options.eps}, {"weight_decay", decay ? options.weight_decay : 0.0},
-                                {"amsgrad", false},   {"maximize", false},
-                                {"params", names}};
+    auto fields = optimizer.group_fields();
+    fields["lr"] = lr;
+    fields["weight_decay"] = decay ? optimizer.options().weight_decay : 0.0;
+    fields["params"] = names;
     for (const auto& [field, value] : fields.items()) {
       snapshot.values.push_back({{fmt::format("optim.param_groups.{}.{}", group, field),
                                   StatePath{"optim", "param_groups", std::int64_t{group}, field}},
@@ -213,7 +218,7 @@ struct CheckpointSaver::Job {
   double blocked_seconds = 0;
 };
 
-CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory,
+CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory,
                                  int keep_last)
     : runtime_(runtime), optimizer_(optimizer), directory_(std::move(directory)), keep_last_(keep_last) {
   run_agreed(runtime_.world(), [&] {

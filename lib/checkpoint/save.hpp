@@ -16,7 +16,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/config/run_manifest.hpp"
-#include "lib/optim/adamw.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "lib/runtime/model_runtime.hpp"
 
 namespace fsdp {
@@ -35,7 +35,7 @@ class CheckpointSaver {
  public:
   /// \param directory  OUT/RUN/checkpoints; made when absent. Stale temporary directories in it are removed, so it must
   ///                   be this job's alone.
-  CheckpointSaver(ModelRuntime& runtime, AdamW& optimizer, std::filesystem::path directory, int keep_last);
+  CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory, int keep_last);
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
   ~CheckpointSaver();
@@ -62,7 +62,7 @@ class CheckpointSaver {
   void prune();
 
   ModelRuntime& runtime_;
-  AdamW& optimizer_;
+  Optimizer& optimizer_;
   std::filesystem::path directory_;
   int keep_last_;
   std::int64_t proven_step_ = -1;  ///< states up to this one are proven

@@ -15,6 +15,7 @@ namespace {
 #include "lib/kernels/dropout.hpp"
 #include "lib/kernels/flat.hpp"
 #include "lib/kernels/llama.hpp"
+#include "lib/kernels/optim.hpp"
 #include "lib/kernels/rowwise.hpp"
 #include "lib/kernels/softmax.hpp"
 // clang-format on
@@ -71,6 +72,16 @@ const Table kTable = {
                      std::int64_t e) { FSDP_FOR_TYPE(upcast_add, out, in, b, e) },
     .sum_squares = sum_squares,
     .has_non_finite = has_non_finite,
+    .sgd = sgd,
+    .lion = lion,
+    .any_precision =
+        [](Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t b, std::int64_t e) {
+          if (momentum == Type::bf16) {
+            (variance == Type::bf16 ? any_precision<Bf16, Bf16> : any_precision<Bf16, float>)(a, b, e);
+          } else {
+            (variance == Type::bf16 ? any_precision<float, Bf16> : any_precision<float, float>)(a, b, e);
+          }
+        },
 };
 // NOLINTEND(bugprone-macro-parentheses)
 

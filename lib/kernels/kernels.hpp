@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lib/kernels/llama_args.hpp"
+#include "lib/kernels/optim_args.hpp"
 
 namespace fsdp::kernels {
 
@@ -140,6 +141,11 @@ struct Table {
   double (*sum_squares)(const float* x, std::int64_t, std::int64_t);
   /// any element inf or NaN
   bool (*has_non_finite)(const float* x, std::int64_t, std::int64_t);
+  // Updates of parameters, elements [begin, end).
+  void (*sgd)(const SgdArgs&, std::int64_t, std::int64_t);
+  void (*lion)(const LionArgs&, std::int64_t, std::int64_t);
+  /// Types of the moments: f32 or bf16.
+  void (*any_precision)(Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
 };
 
 /// The tables this processor runs, slowest first; the portable one is always there.

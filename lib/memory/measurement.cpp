@@ -18,7 +18,7 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.schedule = plan_schedule(options, kSteps);
-  trainer_options.adamw = plan_optimizer(options);
+  trainer_options.optimizer = plan_optimizer(options);
   trainer_options.clip_grad_norm = options.clip_grad_norm;
   trainer_options.seed = options.seed;
   Trainer trainer(runtime, reader, trainer_options);

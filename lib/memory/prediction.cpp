@@ -17,7 +17,8 @@ namespace {
 /// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
 constexpr int kSteps = 3;
 
-HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const MemoryProfile& profile) {
+HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const Optimizer& optimizer,
+                       const MemoryProfile& profile) {
   HostMemory host;
   host.program_bytes = program_bytes(request.gpu.has_value());
   host.states_bytes = request.gpu ? profile.host_bytes : profile.peak_bytes;
@@ -28,7 +29,10 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
     host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
     shards += bytes;
   }
-  if (runtime.saves_shards()) host.save_bytes = 3 * shards;  // master weights and both moments
+  if (!runtime.saves_shards()) return host;
+  host.save_bytes = shards;
+  for (const auto& key : optimizer.state_keys())
+    host.save_bytes += shards / 4 * static_cast<std::int64_t>(optimizer.state(key, 0).element_size());
   return host;
 }
 
@@ -135,6 +139,7 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
+  trainer_options.optimizer = plan_optimizer(options);
   trainer_options.shuffle = false;
   Trainer trainer(runtime, loader, trainer_options);
   std::vector<std::int32_t> first_phases;
@@ -147,7 +152,7 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto& counts = runtime.engine().counts();
   prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
   prediction.profile = profile_memory(recorder.log(), first_phases);
-  prediction.host = host_memory(request, runtime, prediction.profile);
+  prediction.host = host_memory(request, runtime, trainer.optimizer(), prediction.profile);
   prediction.flops = flops_of_step(request, batches, policy);
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);

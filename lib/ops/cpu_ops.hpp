@@ -17,6 +17,9 @@ class CpuOps : public Ops {
   double sum_squares(std::span<const GradPart> parts) const override;
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
                    bool accumulate) const override;
+  void sgd(const SgdUpdate& update) const override;
+  void lion(const LionUpdate& update) const override;
+  void any_precision(const AnyPrecisionUpdate& update) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
   void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,

@@ -1,13 +1,10 @@
 #include "lib/ops/ops.hpp"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 
 #include <cmath>
-#include <optional>
 
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/tensor/memory_scope.hpp"
@@ -27,15 +24,6 @@ void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) 
 void Ops::launch(std::int64_t n, std::int64_t grain,
                  const std::function<void(std::int64_t, std::int64_t)>& body) const {
   at::parallel_for(0, n, grain, body);
-}
-
-void Ops::adamw(const AdamWUpdate& u) const {
-  const auto options = u.params.front().options();
-  const std::vector<at::Tensor> steps(u.params.size(), at::full({}, static_cast<double>(u.step), options));
-  std::optional<at::Tensor> divisor;
-  if (u.grad_divisor != 1.0) divisor = at::full({}, u.grad_divisor, options);
-  at::_fused_adamw_(u.params, u.grads, u.exp_avg, u.exp_avg_sq, {}, steps, u.lr, u.beta1, u.beta2, u.weight_decay,
-                    u.eps, /*amsgrad=*/false, /*maximize=*/false, divisor, std::nullopt);
 }
 
 at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {

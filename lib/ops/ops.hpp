@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/ops/op_types.hpp"
+#include "lib/ops/optimizer_updates.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
@@ -24,14 +25,6 @@ namespace fsdp {
 struct GradPart {
   at::Tensor grad;
   std::int64_t elements;
-};
-
-/// One update of a group of parameters that share everything but their data. All float32.
-struct AdamWUpdate {
-  std::vector<at::Tensor> params, grads, exp_avg, exp_avg_sq;
-  double lr, beta1, beta2, eps, weight_decay;
-  std::int64_t step;    ///< counted from 1
-  double grad_divisor;  ///< gradients are divided by it first
 };
 
 class Ops {
@@ -77,7 +70,12 @@ class Ops {
   /// out[0, n) (+)= the sum of the sources, in order; out float32, sources of `dtype`, all in the host's memory.
   virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
                            at::ScalarType dtype, bool accumulate) const = 0;
+
+  // --- optimizers
   virtual void adamw(const AdamWUpdate& update) const;
+  virtual void sgd(const SgdUpdate& update) const;
+  virtual void lion(const LionUpdate& update) const;
+  virtual void any_precision(const AnyPrecisionUpdate& update) const;
 
   // --- embedding
   /// token[ids] + position[first_position + t % L].  ids_N int32; position_PD undefined: token[ids].

@@ -11,6 +11,7 @@
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/optim/lr_schedule.hpp"
+#include "lib/optim/optimizer.hpp"
 
 namespace fsdp {
 
@@ -70,6 +71,11 @@ struct TrainOptions {
   std::int64_t warmup_steps = 0;
   double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
   std::int64_t schedule_steps = 0;  ///< 0: the run's steps
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double momentum = 0;                                            ///< of sgd
+  bool nesterov = false;                                          ///< of sgd
+  std::optional<c10::ScalarType> momentum_dtype, variance_dtype;  ///< of anyprecision
+  bool kahan = false;                                             ///< of anyprecision
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
   double eps = 1e-8;

@@ -7,7 +7,7 @@ namespace fsdp {
 enum class MemoryCategory {
   parameters,      ///< master weights, and this rank's rows in the gathered dtype
   gradients,       ///< float32 shards
-  optimizer,       ///< AdamW's two moments
+  optimizer,       ///< its state
   gathered,        ///< parameters of other ranks' rows
   reduce_buffers,  ///< a unit's full gradients on their way to the shards
   activations,     ///< outputs of layers, and what they keep for their backward

@@ -66,7 +66,32 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
   return static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(rows_per_step)));
 }
 
-AdamWOptions plan_optimizer(const TrainOptions& options) {
+namespace {
+
+/// Options that another optimizer would pass over in silence.
+void check_optimizer_options(const TrainOptions& o) {
+  const auto belongs_to = [&](bool given, const char* option, OptimizerKind kind) {
+    if (!given || o.optimizer == kind) return;
+    throw UsageError(
+        fmt::format("{} belongs to --optimizer {}, not to {}", option, to_string(kind), to_string(o.optimizer)));
+  };
+  belongs_to(o.momentum != 0, "--momentum", OptimizerKind::sgd);
+  belongs_to(o.nesterov, "--nesterov", OptimizerKind::sgd);
+  belongs_to(o.momentum_dtype.has_value(), "--momentum-dtype", OptimizerKind::anyprecision);
+  belongs_to(o.variance_dtype.has_value(), "--variance-dtype", OptimizerKind::anyprecision);
+  belongs_to(o.kahan, "--kahan", OptimizerKind::anyprecision);
+  if (!(o.momentum >= 0 && o.momentum < 1))
+    throw UsageError(fmt::format("--momentum is {}, it must be at least 0 and less than 1", o.momentum));
+  if (o.nesterov && o.momentum == 0) throw UsageError("--nesterov needs --momentum, which is 0");
+  for (const auto& [dtype, option] :
+       {std::pair(o.momentum_dtype, "--momentum-dtype"), std::pair(o.variance_dtype, "--variance-dtype")}) {
+    if (dtype == at::kHalf) throw UsageError(fmt::format("{} is fp16, choose float32 or bf16", option));
+  }
+}
+
+}  // namespace
+
+OptimizerOptions plan_optimizer(const TrainOptions& options) {
   const auto in_unit = [](double beta) { return beta >= 0 && beta < 1; };
   if (options.betas.size() != 2 || !in_unit(options.betas[0]) || !in_unit(options.betas[1])) {
     throw UsageError("--betas takes two numbers, each at least 0 and less than 1");
@@ -78,7 +103,19 @@ AdamWOptions plan_optimizer(const TrainOptions& options) {
   not_negative(options.eps, "--eps");
   not_negative(options.weight_decay, "--weight-decay");
   not_negative(options.clip_grad_norm, "--clip-grad-norm");
-  return {options.betas[0], options.betas[1], options.eps, options.weight_decay};
+  check_optimizer_options(options);
+  OptimizerOptions optimizer;
+  optimizer.kind = options.optimizer;
+  optimizer.beta1 = options.betas[0];
+  optimizer.beta2 = options.betas[1];
+  optimizer.eps = options.eps;
+  optimizer.weight_decay = options.weight_decay;
+  optimizer.momentum = options.momentum;
+  optimizer.nesterov = options.nesterov;
+  optimizer.momentum_dtype = options.momentum_dtype.value_or(optimizer.momentum_dtype);
+  optimizer.variance_dtype = options.variance_dtype.value_or(optimizer.variance_dtype);
+  optimizer.kahan = options.kahan;
+  return optimizer;
 }
 
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) {

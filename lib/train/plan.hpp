@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "lib/optim/adamw.hpp"
 #include "lib/optim/lr_schedule.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "lib/runtime/train_options.hpp"
 
 namespace fsdp {
@@ -26,7 +26,7 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size);
 std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std::int64_t rows_per_step);
 
 /// \throws UsageError naming the option
-AdamWOptions plan_optimizer(const TrainOptions& options);
+OptimizerOptions plan_optimizer(const TrainOptions& options);
 
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps);
 

@@ -41,12 +41,11 @@ void take_worst(ProcessGroup& world, StepReport& report) {
 Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options)
     : runtime_(runtime), reader_(reader), options_(options), order_(reader.num_rows(), options.seed, options.shuffle) {
   auto& engine = runtime_.engine();
-  std::vector<bool> decay;
+  std::vector<OptimizerParam> params;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    master_weights_.push_back(engine.master_weight(i));
-    decay.push_back(engine.layout(i).decay || options.decay_all);
+    params.push_back({engine.master_weight(i), engine.layout(i).decay || options.decay_all});
   }
-  optimizer_ = std::make_unique<AdamW>(runtime_.ops(), master_weights_, decay, options.adamw);
+  optimizer_ = make_optimizer(runtime_.ops(), std::move(params), options.optimizer);
   if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
 }
 
@@ -127,7 +126,8 @@ bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& rep
 }
 
 void Trainer::update(double scaled_norm, StepReport& report) {
-  const EngineObservers::Scope scope(runtime_.engine().observers(), "AdamW", "optimizer");
+  const EngineObservers::Scope scope(runtime_.engine().observers(), display_name(optimizer_->options().kind),
+                                     "optimizer");
   report.grad_norm = scaled_norm / state_.loss_scale;
   const bool scaling = runtime_.policy().precision.param_dtype == at::kHalf;
   if (anyone_not_finite(report.loss, scaled_norm, report)) {
@@ -143,7 +143,8 @@ void Trainer::update(double scaled_norm, StepReport& report) {
     if (factor < 1.0) divisor /= factor;
   }
   std::vector<at::Tensor> gradients;
-  for (std::size_t i = 0; i < master_weights_.size(); ++i) gradients.push_back(runtime_.engine().gradient(i));
+  for (std::size_t i = 0; i < runtime_.engine().num_parameters(); ++i)
+    gradients.push_back(runtime_.engine().gradient(i));
   optimizer_->step(gradients, report.lr, divisor);
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lib/config/run_manifest.hpp"
-#include "lib/optim/adamw.hpp"
 #include "lib/optim/lr_schedule.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/train/data_loader.hpp"
 #include "lib/train/plan.hpp"
@@ -38,7 +38,7 @@ struct StepReport {
 struct TrainerOptions {
   BatchPlan batches;
   LrSchedule schedule;
-  AdamWOptions adamw;
+  OptimizerOptions optimizer;
   bool decay_all = false;
   double clip_grad_norm = 0;
   std::uint64_t seed = 0;
@@ -49,7 +49,7 @@ class Trainer {
  public:
   Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options);
 
-  AdamW& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
   RunState& state() { return state_; }
 
   /// Runs the next step over at most `max_samples` samples. Collective.
@@ -71,8 +71,7 @@ class Trainer {
   const DataLoader& reader_;
   TrainerOptions options_;
   Sampler order_;
-  std::vector<at::Tensor> master_weights_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   RunState state_;
 };
 

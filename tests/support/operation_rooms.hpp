@@ -87,6 +87,9 @@ inline Operation norm(bool rms) {
   };
 }
 
+/// One parameter of 100 elements.
+inline UpdateGroup update_group(const Inputs& in) { return {{in.floats(100)}, {in.floats(100)}, 1e-3, 0.1, 2.0, 1}; }
+
 /// One of each, but attention.
 inline std::vector<OperationCase> operation_cases() {
   return {
@@ -125,8 +128,19 @@ inline std::vector<OperationCase> operation_cases() {
        }},
       {"adamw",
        [](const Ops& ops, const Inputs& in) {
-         return [&ops, p = in.floats(100), g = in.floats(100), m = in.floats(100), v = in.floats(100)] {
-           ops.adamw({{p}, {g}, {m}, {v}, 1e-3, 0.9, 0.99, 1e-8, 0.1, 1, 2.0});
+         return [&ops, group = update_group(in), m = in.floats(100), v = in.floats(100)] {
+           ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
+           return Kept{};
+         };
+       }},
+      {"anyprecision, lion, sgd",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, group = update_group(in), m = in.floats(100), v = in.vector(100).to(at::kBFloat16),
+                 c = in.vector(100).to(at::kBFloat16)] {
+           ops.any_precision({group, {m}, {v}, {c}, 0.9, 0.99, 1e-8});
+           ops.lion({group, {m}, 0.9, 0.99});
+           ops.sgd({group, {m}, 0.9, true});
+           ops.sgd({group, {}, 0.0, false});
            return Kept{};
          };
        }},

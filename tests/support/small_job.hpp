@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,6 +52,7 @@ struct SmallJob {
   std::int64_t micro_batch_size = 2;
   int accumulation_steps = 1;
   double lr = 1e-2;
+  OptimizerOptions optimizer;
 };
 
 /// One rank: runtime, data and trainer, with weights made from a seed.
@@ -65,7 +67,8 @@ class SmallJobRank {
     schedule.total_steps = 10;
     trainer = std::make_unique<Trainer>(
         runtime, loader,
-        TrainerOptions{{job.micro_batch_size, rows, job.accumulation_steps}, schedule, {}, false, 1.0, 5, true});
+        TrainerOptions{
+            {job.micro_batch_size, rows, job.accumulation_steps}, schedule, job.optimizer, false, 1.0, 5, true});
     initialize_parameters(runtime, 5);
   }
   StepReport step() {
@@ -77,9 +80,10 @@ class SmallJobRank {
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Copies of the master weights and of both moments, put together from the ranks' rows.
+/// Copies of the master weights and of the optimizer's states, put together from the ranks' rows.
 struct FullState {
-  std::vector<at::Tensor> master_weights, exp_avg, exp_avg_sq;
+  std::vector<at::Tensor> master_weights;
+  std::map<std::string, std::vector<at::Tensor>> states;  ///< by key
 };
 
 /// Called by every rank with the one `state` of the job.
@@ -87,16 +91,17 @@ inline void collect_state(SmallJobRank& rank, FullState& state) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   auto& engine = rank.runtime.engine();
-  for (auto* all : {&state.master_weights, &state.exp_avg, &state.exp_avg_sq}) all->resize(engine.num_parameters());
+  const auto& optimizer = rank.trainer->optimizer();
+  state.master_weights.resize(engine.num_parameters());
+  for (const auto& key : optimizer.state_keys()) state.states[key].resize(engine.num_parameters());
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto range = engine.range(i);
     const auto put = [&](at::Tensor& full, const at::Tensor& part) {
-      if (!full.defined()) full = at::zeros(engine.layout(i).shape);
+      if (!full.defined()) full = at::zeros(engine.layout(i).shape, part.options());
       full.narrow(0, range.first_row, range.num_rows).copy_(part.narrow(0, 0, range.num_rows));
     };
     put(state.master_weights[i], engine.master_weight(i));
-    put(state.exp_avg[i], rank.trainer->optimizer().exp_avg(i));
-    put(state.exp_avg_sq[i], rank.trainer->optimizer().exp_avg_sq(i));
+    for (auto& [key, tensors] : state.states) put(tensors[i], optimizer.state(key, i));
   }
 }
 

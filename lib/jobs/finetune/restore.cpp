@@ -89,7 +89,7 @@ void Restore::take_run(const OptimizerPlan& state) {
   }
   log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", name(), stood.step,
                         format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
-                        point_.is_ours ? "" : about_optimizer(state)));
+                        point_.is_ours && state.found ? "" : about_optimizer(state)));
 }
 
 void Restore::take_weights(const OptimizerPlan& state) {
@@ -144,8 +144,9 @@ Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPl
 std::string Restore::about_optimizer(const OptimizerPlan& state) const {
   if (!trainer_) return "";
   const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
-  if (!state.found) return "   without AdamW state, it starts anew" + remark;
-  return fmt::format("   AdamW state of {}{}", format_count_of(state.steps, "step"), remark);
+  const auto* optimizer = display_name(trainer_->optimizer().options().kind);
+  if (!state.found) return fmt::format("   without {} state, it starts anew{}", optimizer, remark);
+  return fmt::format("   {} state of {}{}", optimizer, format_count_of(state.steps, "step"), remark);
 }
 
 }  // namespace

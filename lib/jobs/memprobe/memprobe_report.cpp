@@ -57,7 +57,7 @@ const char* meaning(const std::string& part) {
   constexpr std::pair<const char*, const char*> kMeanings[]{
       {"parameters", "float32 master weights, and this rank's rows in the parameter dtype"},
       {"gradients", "float32 shards"},
-      {"optimizer", "AdamW's two moments, float32 shards"},
+      {"optimizer", "the optimizer's state, shards"},
       {"gathered", "units gathered or under way"},
       {"reduce_buffers", "full gradients on their way to the shards"},
       {"activations", "kept for the backward"},

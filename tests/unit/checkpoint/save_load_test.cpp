@@ -9,6 +9,7 @@
 #include "tests/support/tensor_compare.hpp"
 
 using fsdp::CheckpointSaver;
+using fsdp::OptimizerKind;
 using fsdp::ProcessGroup;
 using fsdp::SaveResult;
 using fsdp::Sharding;
@@ -39,10 +40,12 @@ std::filesystem::path latest(const std::filesystem::path& folder) {
 bool same_state(const FullState& a, const FullState& b) {
   bool same = a.master_weights.size() == b.master_weights.size();
   for (std::size_t i = 0; same && i < a.master_weights.size(); ++i) {
-    same = fsdp::test::same_bits(a.master_weights[i], b.master_weights[i]) &&
-           fsdp::test::same_bits(a.exp_avg[i], b.exp_avg[i]) && fsdp::test::same_bits(a.exp_avg_sq[i], b.exp_avg_sq[i]);
+    same = fsdp::test::same_bits(a.master_weights[i], b.master_weights[i]);
+    for (const auto& [key, tensors] : a.states) {
+      same = same && fsdp::test::same_bits(tensors[i], b.states.at(key)[i]);
+    }
   }
-  return same;
+  return same && a.states.size() == b.states.size();
 }
 
 }  // namespace
@@ -87,6 +90,49 @@ TEST_SUITE("checkpoint/save and load") {
     }
   }
 
+  TEST_CASE("every optimizer's state, in its own types, on any ranks") {
+    const TempDir dir;
+    SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    for (const auto kind :
+         {OptimizerKind::adamw, OptimizerKind::anyprecision, OptimizerKind::lion, OptimizerKind::sgd}) {
+      const auto folder = dir / std::string(to_string(kind));
+      CAPTURE(folder);
+      job.optimizer.kind = kind;
+      job.optimizer.momentum = kind == OptimizerKind::sgd ? 0.9 : 0;
+      job.optimizer.kahan = kind == OptimizerKind::anyprecision;
+      FullState saved, loaded;
+      fsdp::run_thread_ranks(3, 3, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        rank.step();
+        rank.step();
+        collect_state(rank, saved);
+        CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), folder, 0);
+        CHECK(save(saver, rank).saved);
+      });
+      fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        const fsdp::Checkpoint checkpoint(folder / "latest");
+        const auto plan = fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), checkpoint);
+        CHECK(plan.found);
+        CHECK(plan.remark.empty());
+        CHECK(rank.trainer->optimizer().steps() == 2);
+        collect_state(rank, loaded);
+      });
+      CHECK(same_state(saved, loaded));
+    }
+    // Another optimizer's averages are not taken for one's own.
+    job.optimizer = {};
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      for (const char* other : {"lion", "sgd"}) {
+        const fsdp::Checkpoint checkpoint(dir / other / "latest");
+        const auto plan = fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), checkpoint);
+        CHECK_FALSE(plan.found);
+        CHECK(plan.remark.find("its optimizer is not AdamW") == 0);
+      }
+    });
+  }
+
   TEST_CASE("a state that is not finite is not saved, on whichever rank it is") {
     const TempDir dir;
     const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
@@ -97,7 +143,7 @@ TEST_SUITE("checkpoint/save and load") {
       CHECK(save(saver, rank).saved);
       rank.step();
       if (world.rank() == 1)
-        rank.trainer->optimizer().exp_avg(0).view({-1})[0] = std::numeric_limits<float>::infinity();
+        rank.trainer->optimizer().state("exp_avg", 0).view({-1})[0] = std::numeric_limits<float>::infinity();
       const auto result = save(saver, rank);
       CHECK_FALSE(result.saved);
       CHECK(result.error.find("optim.state.transformer.wte.weight.exp_avg") != std::string::npos);

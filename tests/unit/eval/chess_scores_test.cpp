@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/mpi/thread_group.hpp"
-#include "lib/optim/adamw.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
 #include "lib/train/initialize.hpp"
 #include "tests/support/temp_files.hpp"
@@ -64,16 +64,16 @@ MicroBatch training_batch(const ChessSequence& game) {
 /// Learns part of the games by heart: some words right, some wrong. Every rank sees the same games.
 void learn(ModelRuntime& runtime, const std::vector<ChessSequence>& games, int rounds) {
   auto& engine = runtime.engine();
-  std::vector<at::Tensor> master_weights;
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) master_weights.push_back(engine.master_weight(i));
-  AdamW optimizer(host_ops(), master_weights, std::vector<bool>(master_weights.size(), false), AdamWOptions{});
+  std::vector<OptimizerParam> params;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) params.push_back({engine.master_weight(i), false});
+  const auto optimizer = make_optimizer(host_ops(), std::move(params), {});
   for (int round = 0; round < rounds; ++round) {
     for (const auto& game : games) {
       const auto batch = training_batch(game);
       engine.forward_backward(batch, {}, 1.0 / static_cast<double>(batch.length));
       std::vector<at::Tensor> gradients;
       for (std::size_t i = 0; i < engine.num_parameters(); ++i) gradients.push_back(engine.gradient(i));
-      optimizer.step(gradients, 3e-3, static_cast<double>(runtime.world().size()));
+      optimizer->step(gradients, 3e-3, static_cast<double>(runtime.world().size()));
       engine.sync_parameters();
     }
   }

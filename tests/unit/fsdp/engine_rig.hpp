@@ -6,7 +6,7 @@
 
 #include "lib/fsdp/trace.hpp"
 #include "lib/mpi/thread_group.hpp"
-#include "lib/optim/adamw.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "lib/runtime/model_runtime.hpp"
 
 namespace fsdp::test {
@@ -39,17 +39,16 @@ class RigRank {
         outcome_(outcome),
         runtime_(world, setup.model, sharding_of(setup), {}, setup.accumulation),
         engine_(&runtime_.engine()) {
-    std::vector<at::Tensor> master_weights;
+    std::vector<OptimizerParam> params;
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
-      master_weights.push_back(engine_->master_weight(i));
-      master_weights.back()
-          .narrow(0, 0, range.num_rows)
+      params.push_back({engine_->master_weight(i)});
+      params.back()
+          .master_weight.narrow(0, 0, range.num_rows)
           .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
     }
     engine_->sync_parameters();
-    optimizer_ = std::make_unique<AdamW>(host_ops(), master_weights, std::vector<bool>(master_weights.size(), true),
-                                         AdamWOptions{});
+    optimizer_ = make_optimizer(host_ops(), std::move(params), {});
     if (setup.trace) engine_->observers().add(trace_);
   }
 
@@ -136,7 +135,7 @@ class RigRank {
   ModelRuntime runtime_;
   Engine* engine_;
   TraceRecorder trace_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
 };
 
 inline Outcome train(const Setup& setup, const std::function<void(RigRank&)>& afterwards = {}) {

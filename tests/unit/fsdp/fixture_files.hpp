@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/formats/safetensors.hpp"
+#include "tests/support/read_tensor.hpp"
 
 namespace fsdp::test {
 
@@ -18,14 +18,6 @@ inline std::filesystem::path numerics_folder(const char* name) {
 
 inline nlohmann::json read_json(const std::filesystem::path& file) {
   return nlohmann::json::parse(std::ifstream(file));
-}
-
-inline at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
-  const auto& entry = file.tensors().at(name);
-  auto tensor = at::empty(entry.shape, entry.dtype == DType::i32 ? at::kInt : at::kFloat);
-  file.read_rows(name, 0, entry.shape.at(0),
-                 {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
-  return tensor;
 }
 
 inline at::Tensor int_tensor(const nlohmann::json& rows) {

@@ -1,0 +1,64 @@
+// Included by isa.cpp inside a per-instruction-set namespace. One pass over a parameter, its gradient and its states.
+
+inline void sgd(const SgdArgs& a, std::int64_t begin, std::int64_t end) {
+  if (a.momentum_buffer == nullptr) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      a.param[i] -= a.lr * (a.grad[i] * a.grad_scale + a.weight_decay * a.param[i]);
+    }
+    return;
+  }
+  const float look_ahead = a.nesterov ? a.momentum : 1.0f, direct = a.nesterov ? 1.0f : 0.0f;
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float g = a.grad[i] * a.grad_scale + a.weight_decay * a.param[i];
+    const float b = a.momentum * a.momentum_buffer[i] + g;
+    a.momentum_buffer[i] = b;
+    a.param[i] -= a.lr * (direct * g + look_ahead * b);
+  }
+}
+
+inline void lion(const LionArgs& a, std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float g = a.grad[i] * a.grad_scale, m = a.exp_avg[i];
+    const float c = a.beta1 * m + a.rest1 * g;
+    const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
+    a.param[i] = a.param[i] * a.weight_decay_factor - a.lr * sign;
+    a.exp_avg[i] = a.beta2 * m + a.rest2 * g;
+  }
+}
+
+/// `value` as it is read back from T.
+template <typename T>
+inline float rounded(float value) {
+  T kept{};
+  store(&kept, 0, value);
+  return load(&kept, 0);
+}
+
+template <typename Momentum, typename Variance>
+void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
+  auto* exp_avg = static_cast<Momentum*>(a.exp_avg);
+  auto* exp_avg_sq = static_cast<Variance*>(a.exp_avg_sq);
+  auto* compensation = static_cast<Bf16*>(a.compensation);
+  const float eps = rounded<Variance>(a.eps);  // as PyTorch adds a number to a tensor of 16 bits on a CPU
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float g = a.grad[i] * a.grad_scale;
+    const float m = rounded<Momentum>(rounded<Momentum>(load(exp_avg, i) * a.beta1) + a.rest1 * g);
+    const float v = rounded<Variance>(rounded<Variance>(load(exp_avg_sq, i) * a.beta2) + a.rest2 * (g * g));
+    store(exp_avg, i, m);
+    store(exp_avg_sq, i, v);
+    const float root = rounded<Variance>(rounded<Variance>(std::sqrt(v)) / a.denom_correction);
+    const float update = -a.step_size * (m / rounded<Variance>(root + eps));
+    const float p = a.param[i] * a.weight_decay_factor;
+    if (compensation == nullptr) {
+      a.param[i] = p + update;
+    } else {
+      const float wanted = rounded<Bf16>(load(compensation, i) + update);
+      a.param[i] = p + wanted;
+      store(compensation, i, wanted + (p - a.param[i]));
+    }
+  }
+}

@@ -1,0 +1,145 @@
+// The optimizers: what each keeps, and what it asks an Ops for.
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/optim/optimizer.hpp"
+
+namespace fsdp {
+namespace {
+
+class AdamW final : public Optimizer {
+ public:
+  AdamW(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
+      : Optimizer(ops, std::move(params), options) {
+    add_state("exp_avg");
+    add_state("exp_avg_sq");
+  }
+  nlohmann::json group_fields() const override {
+    return {
+        {"betas", {options().beta1, options().beta2}}, {"eps", options().eps}, {"amsgrad", false}, {"maximize", false}};
+  }
+
+ protected:
+  void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
+    ops().adamw({group, states("exp_avg", params), states("exp_avg_sq", params), options().beta1, options().beta2,
+                 options().eps});
+  }
+};
+
+class AnyPrecision final : public Optimizer {
+ public:
+  AnyPrecision(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
+      : Optimizer(ops, std::move(params), options) {
+    add_state("exp_avg", options.momentum_dtype);
+    add_state("exp_avg_sq", options.variance_dtype);
+    if (options.kahan) add_state("compensation", at::kBFloat16);
+  }
+  nlohmann::json group_fields() const override {
+    return {{"betas", {options().beta1, options().beta2}},
+            {"eps", options().eps},
+            {"use_kahan_summation", options().kahan}};
+  }
+
+ protected:
+  void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
+    ops().any_precision({group, states("exp_avg", params), states("exp_avg_sq", params),
+                         options().kahan ? states("compensation", params) : std::vector<at::Tensor>(), options().beta1,
+                         options().beta2, options().eps});
+  }
+};
+
+class Lion final : public Optimizer {
+ public:
+  Lion(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
+      : Optimizer(ops, std::move(params), options) {
+    add_state("exp_avg");
+  }
+  bool has_step() const override { return false; }
+  nlohmann::json group_fields() const override { return {{"betas", {options().beta1, options().beta2}}}; }
+
+ protected:
+  void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
+    ops().lion({group, states("exp_avg", params), options().beta1, options().beta2});
+  }
+};
+
+class Sgd final : public Optimizer {
+ public:
+  Sgd(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
+      : Optimizer(ops, std::move(params), options) {
+    if (options.momentum > 0) add_state("momentum_buffer");
+  }
+  bool has_step() const override { return false; }
+  nlohmann::json group_fields() const override {
+    return {{"momentum", options().momentum}, {"dampening", 0}, {"nesterov", options().nesterov}, {"maximize", false}};
+  }
+
+ protected:
+  void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
+    ops().sgd({group, options().momentum > 0 ? states("momentum_buffer", params) : std::vector<at::Tensor>(),
+               options().momentum, options().nesterov});
+  }
+};
+
+struct Name {
+  std::string_view text;
+  OptimizerKind kind;
+};
+/// The first of each kind is ours, the others the Hugging Face trainer's.
+constexpr std::array kNames{
+    Name{"adamw", OptimizerKind::adamw},       Name{"anyprecision", OptimizerKind::anyprecision},
+    Name{"lion", OptimizerKind::lion},         Name{"sgd", OptimizerKind::sgd},
+    Name{"adamw_torch", OptimizerKind::adamw}, Name{"adamw_torch_fused", OptimizerKind::adamw},
+    Name{"adamw_hf", OptimizerKind::adamw},    Name{"adamw_anyprecision", OptimizerKind::anyprecision},
+    Name{"lion_32bit", OptimizerKind::lion}};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const Ops& ops, std::vector<OptimizerParam> params,
+                                          const OptimizerOptions& options) {
+  switch (options.kind) {
+    case OptimizerKind::anyprecision:
+      return std::make_unique<AnyPrecision>(ops, std::move(params), options);
+    case OptimizerKind::lion:
+      return std::make_unique<Lion>(ops, std::move(params), options);
+    case OptimizerKind::sgd:
+      return std::make_unique<Sgd>(ops, std::move(params), options);
+    case OptimizerKind::adamw:
+      break;
+  }
+  return std::make_unique<AdamW>(ops, std::move(params), options);
+}
+
+OptimizerKind parse_optimizer(std::string_view text) {
+  std::string choices;
+  for (const auto& [name, kind] : kNames) {
+    if (name == text) return kind;
+    choices += (choices.empty() ? "" : ", ") + std::string(name);
+  }
+  throw UsageError("--optimizer is '" + std::string(text) + "', choose from " + choices);
+}
+
+std::string_view to_string(OptimizerKind kind) {
+  for (const auto& name : kNames) {
+    if (name.kind == kind) return name.text;
+  }
+  return "?";
+}
+
+const char* display_name(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::anyprecision:
+      return "AnyPrecisionAdamW";
+    case OptimizerKind::lion:
+      return "Lion";
+    case OptimizerKind::sgd:
+      return "SGD";
+    case OptimizerKind::adamw:
+      break;
+  }
+  return "AdamW";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,21 @@
+#pragma once
+// Tensors of safetensors files, whole.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <string>
+
+#include "lib/formats/safetensors.hpp"
+
+namespace fsdp::test {
+
+/// float32 or int32.
+inline at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
+  const auto& entry = file.tensors().at(name);
+  auto tensor = at::empty(entry.shape, entry.dtype == DType::i32 ? at::kInt : at::kFloat);
+  file.read_rows(name, 0, entry.shape.at(0),
+                 {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
+  return tensor;
+}
+
+}  // namespace fsdp::test
