@@ -233,7 +233,7 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--betas", o.betas, "of adamw, anyprecision and lion (fine-tuning: 0.9 0.999; lion: 0.9 0.99)")
+  app.add_option("--betas", o.betas, "of adamw, anyprecision and lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)")
       ->expected(2)
       ->capture_default_str()
       ->group(group);

@@ -25,7 +25,7 @@ class MemorySource : public ChunkedSource {
     for (const auto& block : blocks) {
       auto& data = data_.emplace_back(static_cast<std::size_t>(num_elements(block.sizes)));
       const auto bytes = test::cut_block(std::as_bytes(std::span(all)), shape, block, 4);
-      std::memcpy(data.data(), bytes.data(), bytes.size());
+      std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(data.data()));
     }
     add_tensor({"t", {"t"}, DType::i32, std::move(shape)}, std::move(blocks), "memory");
   }

@@ -70,7 +70,8 @@ TEST_SUITE("train/metrics") {
   TEST_CASE("a file that cannot even be opened is made when it can be") {
     const TempDir folder;
     const auto file = folder.path() / "absent" / "metrics.jsonl";
-    MetricsFile metrics(file, -1, Logger(0, LogLevel::error));
+    const Logger quiet(0, LogLevel::error);
+    MetricsFile metrics(file, -1, quiet);
     metrics.add({{"step", 1}});
     std::filesystem::create_directories(file.parent_path());
     metrics.add({{"step", 2}});
