@@ -21,6 +21,7 @@ function(fsdp_add_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  math(EXPR ARG_TIMEOUT "2 * ${ARG_TIMEOUT}")  # two tests share a core
   if(FSDP_SANITIZE)
     math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")
   endif()
