@@ -3,6 +3,7 @@ beside it, the input untouched, and the conversion can be repeated."""
 
 import json
 import os
+import pathlib
 import resource
 import signal
 import struct
@@ -27,6 +28,12 @@ def large_safetensors(path, size):
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + size)
     return path
+
+
+def catches(pid, number):
+    """Whether the process has a handler for the signal: a start may take its time."""
+    caught = next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 class Stop(ConvertCase):
@@ -99,7 +106,10 @@ class Stop(ConvertCase):
     def test_check_and_verify_stop(self):
         for arguments in (["--check", self.large], ["--verify", self.large, self.large]):
             process = fsdp_cli.start(PROGRAM, arguments, 0, self.folder / "log")
-            time.sleep(0.2)
+            deadline = time.monotonic() + 30
+            while not catches(process.pid, signal.SIGINT) and time.monotonic() < deadline:
+                time.sleep(0.005)
+            time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             code = process.wait(30)
             text = (self.folder / "log").read_text()
