@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 
 #include "lib/ops/wide_product.hpp"
 
@@ -20,12 +21,14 @@ namespace {
 
 bool choose_onednn() {
   if (onednn_product() == nullptr) return false;
-  if (const char* wish = std::getenv("FSDP_FLOAT32_GEMM")) return std::string_view(wish) == "onednn";
+  const char* wish = std::getenv("FSDP_FLOAT32_GEMM");
 #if defined(__x86_64__) || defined(__i386__)
-  return !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f");
-#else
-  return false;
+  // Without these LibTorch's entry refuses to work at all.
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+    return false;
+  if (wish == nullptr) return !__builtin_cpu_is("intel");
 #endif
+  return wish != nullptr && std::string_view(wish) == "onednn";
 }
 
 bool chosen_onednn() {
