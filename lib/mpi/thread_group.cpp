@@ -140,7 +140,8 @@ class ThreadGroup final : public ProcessGroup {
       std::byte* out = blocks[b].out.data();
       for (void* other : all) {
         const auto& in = (*static_cast<std::span<const GatherBlock>*>(other))[b].in;
-        if (!in.empty()) std::memcpy(out, in.data(), in.size());
+        // Gathered in place, this rank's part is there, and others may be reading it.
+        if (!in.empty() && in.data() != out) std::memcpy(out, in.data(), in.size());
         out += in.size();
       }
     }
