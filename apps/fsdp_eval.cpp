@@ -121,9 +121,7 @@ void resolve_names(fsdp::EvaluateOptions& o) {
   resolve(o.chess, fsdp::RepoType::dataset);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{
       "Evaluates a checkpoint: loss with its uncertainty on tokens or texts, moves of chess, text from a prompt; or\n"
       "compares two. Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
@@ -145,3 +143,7 @@ int main(int argc, char** argv) {
                                return fsdp::run_evaluate(world, options, log, report);
                              });
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { fsdp::end_process(run(argc, argv)); }

@@ -15,9 +15,7 @@ void note_given_sizes(const CLI::App& app, fsdp::ModelOptions& o) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{
       "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a Llama from its weights.\n"
       "Run it under mpiexec or srun, one rank per GPU (or per group of cores), or alone.\n\n"
@@ -47,3 +45,7 @@ int main(int argc, char** argv) {
                                return fsdp::run_finetune(world, start, options, saved, log, report);
                              });
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { fsdp::end_process(run(argc, argv)); }
