@@ -7,9 +7,7 @@
 #include "lib/bf16/check.hpp"
 #include "lib/mpi/mpi_environment.hpp"
 
-namespace {
-
-int run(int argc, char** argv) {
+int main(int argc, char** argv) {
   CLI::App app{
       "Says for every rank of a job whether bf16 is native, emulated or absent, and why: device, versions, measured\n"
       "matrix products, and a checked all-reduce with its bandwidth. Takes a few seconds; start it as the training.\n"
@@ -40,7 +38,3 @@ int run(int argc, char** argv) {
     return result.exit_code;
   });
 }
-
-}  // namespace
-
-int main(int argc, char** argv) { fsdp::end_process(run(argc, argv)); }

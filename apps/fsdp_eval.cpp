@@ -121,7 +121,9 @@ void resolve_names(fsdp::EvaluateOptions& o) {
   resolve(o.chess, fsdp::RepoType::dataset);
 }
 
-int run(int argc, char** argv) {
+}  // namespace
+
+int main(int argc, char** argv) {
   CLI::App app{
       "Evaluates a checkpoint: loss with its uncertainty on tokens or texts, moves of chess, text from a prompt; or\n"
       "compares two. Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
@@ -143,7 +145,3 @@ int run(int argc, char** argv) {
                                return fsdp::run_evaluate(world, options, log, report);
                              });
 }
-
-}  // namespace
-
-int main(int argc, char** argv) { fsdp::end_process(run(argc, argv)); }

@@ -15,7 +15,9 @@ void note_given_sizes(const CLI::App& app, fsdp::ModelOptions& o) {
   }
 }
 
-int run(int argc, char** argv) {
+}  // namespace
+
+int main(int argc, char** argv) {
   CLI::App app{
       "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a Llama from its weights.\n"
       "Run it under mpiexec or srun, one rank per GPU (or per group of cores), or alone.\n\n"
@@ -45,7 +47,3 @@ int run(int argc, char** argv) {
                                return fsdp::run_finetune(world, start, options, saved, log, report);
                              });
 }
-
-}  // namespace
-
-int main(int argc, char** argv) { fsdp::end_process(run(argc, argv)); }

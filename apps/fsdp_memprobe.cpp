@@ -33,7 +33,9 @@ std::vector<std::string> own_command(int argc, char** argv) {
   return command;
 }
 
-int run(int argc, char** argv) {
+}  // namespace
+
+int main(int argc, char** argv) {
   CLI::App app{
       "Predicts the memory of a training job, without running it and without a GPU: fsdp-finetune's own step on\n"
       "tensors that have sizes and no data, through a model of the GPU's allocator. Takes fsdp-finetune's options.\n\n"
@@ -72,7 +74,3 @@ int run(int argc, char** argv) {
                                return code;
                              });
 }
-
-}  // namespace
-
-int main(int argc, char** argv) { fsdp::end_process(run(argc, argv)); }

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -45,16 +43,6 @@ int run_torch_job(const RuntimeOptions& options, const JobBody& body) {
       throw RuntimeFailure(error.what_without_backtrace());
     }
   });
-}
-
-void end_process(int exit_code) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  std::cout.flush();
-  std::fflush(nullptr);
-  std::quick_exit(exit_code);
-#else
-  std::exit(exit_code);
-#endif
 }
 
 }  // namespace fsdp

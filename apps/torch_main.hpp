@@ -14,8 +14,4 @@ std::string torch_version_text(const std::string& program);
 /// run_job() with LibTorch's errors as sentences and MPI linked in.
 int run_torch_job(const RuntimeOptions& options, const JobBody& body);
 
-/// Ends the program after flushing its output, but without static destructors: LibTorch's take a fifth as long as all
-/// of its start. Under sanitizers, which look for leaks then, an ordinary exit.
-[[noreturn]] void end_process(int exit_code);
-
 }  // namespace fsdp
