@@ -80,29 +80,29 @@ class Measure(fsdp_cli.Case):
 
     def test_prefetch_where_units_are_gathered(self):
         # In shared memory nothing is gathered; over MPI the units in flight count.
-        for model in ([*memprobe_cli.MINGPT_S, "--batch-size", 2], [*self.llama, "--batch-size", 4]):
+        for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], [*self.llama, "--batch-size", 4]):
             for precision, prefetch in itertools.product(["float32", "bf16"], ["pre", "none", "post"]):
                 self.check([*model, "--precision", precision, "--backward-prefetch", prefetch, "--collectives", "host-staged"])
             self.check([*model, "--forward-prefetch", "--no-limit-all-gathers", "--collectives", "host-staged"])
 
     def test_accumulation(self):
-        for model in ([*memprobe_cli.MINGPT_S, "--batch-size", 1], [*self.llama, "--batch-size", 2]):
+        for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1], [*self.llama, "--batch-size", 2]):
             for precision, more in itertools.product(["float32", "bf16"], [[], ["--reduce-every-micro-batch"]]):
                 self.check([*model, "--precision", precision, "--gradient-accumulation-steps", 3, *more])
 
     def test_other_numbers_of_ranks(self):
         for ranks in (0, 3):
-            self.check([*memprobe_cli.MINGPT_S, "--batch-size", 2], ranks=ranks)
-        self.check([*memprobe_cli.MINGPT_S, "--batch-size", 1, "--sharding", "hybrid-full-shard", "--shard-group-size", 2], ranks=4)
+            self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], ranks=ranks)
+        self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1, "--sharding", "hybrid-full-shard", "--shard-group-size", 2], ranks=4)
 
     def test_long_rows_dropout_and_units(self):
         for precision in ("float32", "bf16"):
-            self.check([*memprobe_cli.MINGPT_S, "--seq-len", 1024, "--batch-size", 1, "--precision", precision])
-            self.check([*memprobe_cli.MINGPT_S, "--dropout", 0.1, "--batch-size", 2, "--precision", precision])
+            self.check([*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 1024, "--batch-size", 1, "--precision", precision])
+            self.check([*memprobe_cli.MINGPT_S_SHORT, "--dropout", 0.1, "--batch-size", 2, "--precision", precision])
             self.check([*self.llama[:2], "--seq-len", 1024, "--batch-size", 1, "--precision", precision])
         for more in (["--wrap", "none"], ["--wrap", "size:2000000"], ["--activation-checkpointing", "every:2"],
                      ["--param-dtype", "bf16", "--reduce-dtype", "float32"], ["--reduce-dtype", "bf16"]):
-            self.check([*memprobe_cli.MINGPT_S, "--batch-size", 2, *more])
+            self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2, *more])
 
 
 if __name__ == "__main__":
