@@ -36,6 +36,13 @@ def catches(pid, number):
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
+def wait_while(condition, process):
+    """While the process runs, 30 s at most."""
+    deadline = time.monotonic() + 30
+    while condition() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+
+
 class Stop(ConvertCase):
     @classmethod
     def setUpClass(cls):
@@ -47,9 +54,7 @@ class Stop(ConvertCase):
         log = self.folder / "log"
         process = fsdp_cli.start(PROGRAM, arguments, ranks, log)
         self.addCleanup(fsdp_cli.end_group, process)
-        deadline = time.monotonic() + 30
-        while not self.temporary_files() and time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.005)
+        wait_while(lambda: not self.temporary_files(), process)
         self.assertIsNone(process.poll(), log.read_text())
         return process, log
 
@@ -106,9 +111,7 @@ class Stop(ConvertCase):
     def test_check_and_verify_stop(self):
         for arguments in (["--check", self.large], ["--verify", self.large, self.large]):
             process = fsdp_cli.start(PROGRAM, arguments, 0, self.folder / "log")
-            deadline = time.monotonic() + 30
-            while not catches(process.pid, signal.SIGINT) and time.monotonic() < deadline:
-                time.sleep(0.005)
+            wait_while(lambda: not catches(process.pid, signal.SIGINT), process)
             time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             code = process.wait(30)
