@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <vector>
 
@@ -137,10 +138,7 @@ class HostCollectives final : public TensorCollectives {
       at_element += tensor.numel();
     }
     flat.narrow(0, at_element, flat.numel() - at_element).zero_();
-    auto sum = at::empty({slice}, flat.options().dtype(at::kFloat));
-    const TensorReduce reduce{flat, sum, false};
-    reduce_scatter(std::span(&reduce, 1))->wait();
-    const TensorGather gather{sum.to(flat.scalar_type()), flat};
+    const TensorGather gather{sum_of_slice(flat), flat};
     all_gather(std::span(&gather, 1))->wait();
     at_element = 0;
     for (const auto& tensor : tensors) {
@@ -151,6 +149,22 @@ class HostCollectives final : public TensorCollectives {
   }
 
  private:
+  /// This rank's slice of the sum.
+  at::Tensor sum_of_slice(const at::Tensor& flat) {
+    const auto slice = flat.numel() / size();
+    if (flat.scalar_type() == at::kDouble) {
+      const auto from = on_host(ops_, flat);
+      auto received = at::empty_like(from);
+      const ExchangeBlock block{bytes_of(from), bytes_of(received)};
+      group_.all_to_all(std::span(&block, 1))->wait();
+      return received.view({size(), slice}).sum(0).to(flat.device());
+    }
+    auto sum = at::empty({slice}, flat.options().dtype(at::kFloat));
+    const TensorReduce reduce{flat, sum, false};
+    reduce_scatter(std::span(&reduce, 1))->wait();
+    return sum.to(flat.scalar_type());
+  }
+
   ProcessGroup& group_;
   const Ops& ops_;
 };

@@ -32,8 +32,8 @@ class TensorCollectives {
   virtual int size() const = 0;
   virtual std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) = 0;
   virtual std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) = 0;
-  /// Sums tensors in place, all float32 or all bfloat16; every rank gets the same bits. bfloat16 travels as such; the
-  /// host sums it in float32 and rounds once, NCCL as its version does.
+  /// Sums tensors in place, all of one type: float32, float64 or bfloat16; every rank gets the same bits. bfloat16
+  /// travels as such; the host sums it in float32 and rounds once, NCCL as its version does.
   virtual std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) = 0;
 };
 

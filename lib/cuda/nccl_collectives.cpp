@@ -152,8 +152,9 @@ class NcclCollectives final : public TensorCollectives {
     CollectiveLabel label{"all-reduce", tensors.size(), 0};
     for (const auto& tensor : tensors) {
       require_ours(tensor);
-      require(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
-              "all-reduce takes float32 or bfloat16 tensors");
+      const auto type = tensor.scalar_type();
+      require(type == at::kFloat || type == at::kDouble || type == at::kBFloat16,
+              "all-reduce takes float32, float64 or bfloat16 tensors");
       auto* data = tensor.mutable_data_ptr();
       transfers.push_back({data, data, static_cast<std::size_t>(tensor.numel()), nccl_type(tensor.scalar_type())});
       label.bytes += static_cast<std::int64_t>(tensor.nbytes());

@@ -1,6 +1,8 @@
 // Compiled once per instruction set with FSDP_KERNEL_ISA set to its name; see lib/kernels/CMakeLists.txt.
+#include "lib/kernels/eight_bit_code.hpp"
 #include "lib/kernels/kernels.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -12,7 +14,9 @@ namespace {
 // The others use what element.hpp has.
 // clang-format off
 #include "lib/kernels/element.hpp"
+#include "lib/kernels/adafactor.hpp"
 #include "lib/kernels/dropout.hpp"
+#include "lib/kernels/eight_bit.hpp"
 #include "lib/kernels/flat.hpp"
 #include "lib/kernels/llama.hpp"
 #include "lib/kernels/optim.hpp"
@@ -82,6 +86,13 @@ const Table kTable = {
             (variance == Type::bf16 ? any_precision<float, Bf16> : any_precision<float, float>)(a, b, e);
           }
         },
+    .adamw_8bit = adamw_8bit,
+    .adamw_8bit_largest = adamw_8bit_largest,
+    .adafactor_rows = adafactor_rows,
+    .adafactor_sizes = adafactor_sizes,
+    .adafactor_apply = adafactor_apply,
+    .adafactor_columns = adafactor_columns,
+    .adafactor_column_means = adafactor_column_means,
 };
 // NOLINTEND(bugprone-macro-parentheses)
 

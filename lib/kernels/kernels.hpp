@@ -146,6 +146,18 @@ struct Table {
   void (*lion)(const LionArgs&, std::int64_t, std::int64_t);
   /// Types of the moments: f32 or bf16.
   void (*any_precision)(Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
+  /// Blocks [begin, end).
+  void (*adamw_8bit)(const AdamW8bitArgs&, std::int64_t, std::int64_t);
+  /// The largest of a block's new moments.
+  void (*adamw_8bit_largest)(const AdamW8bitArgs&, std::int64_t block, double* momentum_and_variance);
+  // Adafactor, rows [begin, end): row_var or variance and sums of the parameter's squares; of the update's; the update.
+  void (*adafactor_rows)(const AdafactorArgs&, std::int64_t, std::int64_t);
+  void (*adafactor_sizes)(const AdafactorArgs&, std::int64_t, std::int64_t);
+  void (*adafactor_apply)(const AdafactorArgs&, std::int64_t, std::int64_t);
+  /// Sums of squared gradients, columns [begin, end) of `rows` rows.
+  void (*adafactor_columns)(const AdafactorArgs&, std::int64_t rows, std::int64_t, std::int64_t);
+  /// to = (1 - weight) to + weight (scale * values + eps)
+  void (*adafactor_column_means)(const AdafactorArgs&, double scale, std::int64_t, std::int64_t);
 };
 
 /// The tables this processor runs, slowest first; the portable one is always there.

@@ -1,5 +1,6 @@
 #pragma once
-// Arguments of the optimizers' kernels: flat arrays, elements [begin, end) of each.
+// Arguments of the optimizers' kernels: flat arrays, elements [begin, end) of each where nothing else is said.
+#include <cstdint>
 
 namespace fsdp::kernels {
 
@@ -31,6 +32,43 @@ struct AnyPrecisionArgs {
   float rest1, rest2;      ///< 1 - beta, as float64 has it
   float step_size;         ///< lr / (1 - beta1^t)
   float denom_correction;  ///< sqrt(1 - beta2^t)
+};
+
+/// Blocks [begin, end) of kEightBitBlock elements each, counted from the one that this rank's first element is in.
+struct AdamW8bitArgs {
+  float* param = nullptr;
+  const float* grad = nullptr;
+  std::uint8_t *state1 = nullptr, *state2 = nullptr;        ///< codes of the moments
+  float *absmax1 = nullptr, *absmax2 = nullptr;             ///< by block
+  const float *code1 = nullptr, *code2 = nullptr;           ///< EightBitCode::values
+  const std::uint8_t *codes1 = nullptr, *codes2 = nullptr;  ///< EightBitCode::codes
+  const double* edges = nullptr;  ///< largest moments of the first block and of the last one; null: they are whole here
+  std::int64_t elements = 0, blocks = 0;
+  std::int64_t offset = 0;  ///< of the first element in its block
+  float weight_decay_factor = 1, grad_scale = 1, beta1 = 0, beta2 = 0, eps = 0;
+  float rest1 = 0, rest2 = 0;  ///< 1 - beta, as float64 has it
+  float step_size = 0;         ///< lr / (1 - beta1^t)
+  float denom_correction = 1;  ///< sqrt(1 - beta2^t)
+};
+
+/// Rows [begin, end). Either row_var and col_var or variance.
+struct AdafactorArgs {
+  float* param = nullptr;
+  const float* grad = nullptr;
+  float* row_var = nullptr;
+  float* col_var = nullptr;
+  float* variance = nullptr;
+  float* exp_avg = nullptr;       ///< may be null
+  double* row_sums = nullptr;     ///< written: of squares, by row
+  double* column_sums = nullptr;  ///< of squared gradients
+  std::int64_t columns = 0;
+  float grad_scale = 1;
+  double new_weight = 0, square_eps = 0;
+  float row_scale = 1;  ///< 1 over the mean of row_var
+  float least_variance = 0;
+  bool separate_roots = false;  ///< 1 / sqrt(row) * 1 / sqrt(column), not of their product: that may be zero
+  float rate = 0, weight_decay_factor = 1;
+  float beta1 = 0, rest1 = 1;
 };
 
 }  // namespace fsdp::kernels

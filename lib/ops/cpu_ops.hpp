@@ -20,6 +20,11 @@ class CpuOps : public Ops {
   void sgd(const SgdUpdate& update) const override;
   void lion(const LionUpdate& update) const override;
   void any_precision(const AnyPrecisionUpdate& update) const override;
+  void adamw_8bit(const AdamW8bitUpdate& update) const override;
+  void adamw_8bit_edges(const AdamW8bitUpdate& update, const at::Tensor& largest) const override;
+  void adafactor_statistics(const AdafactorUpdate& update) const override;
+  void adafactor_update_size(const AdafactorUpdate& update) const override;
+  void adafactor_apply(const AdafactorUpdate& update) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
   void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,

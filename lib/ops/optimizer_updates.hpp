@@ -53,4 +53,51 @@ struct AnyPrecisionUpdate : UpdateGroup {
   float power(double beta) const { return std::pow(static_cast<float>(beta), static_cast<float>(step)); }
 };
 
+/// Elements that share a scale in AdamW8bitUpdate, counted from a parameter's first.
+inline constexpr std::int64_t kEightBitBlock = 256;
+
+/// The numbers that codes of 8 bits stand for, ascending: float32 [256] on the host, in memory that is nobody's to
+/// change. bitsandbytes' "dynamic" maps, which its states have as qmap1 (signed) and qmap2.
+at::Tensor eight_bit_numbers(bool is_signed);
+
+/// One parameter of an update by bitsandbytes' AdamW8bit, whose tensors are this rank's elements, flat. The moments are
+/// codes (kernels::EightBitCode) of 256 elements each to a largest value; blocks are counted from the whole parameter's
+/// first element, so that a rank may share its first and its last one with others.
+struct AdamW8bitUpdate {
+  at::Tensor param, grad;       ///< float32
+  at::Tensor state1, state2;    ///< uint8
+  at::Tensor absmax1, absmax2;  ///< float32, by block
+  at::Tensor edges;  ///< float64 [2, 2]: largest moments of the first and of the last block; undefined: these are whole
+  std::int64_t first_element = 0;
+  double lr = 0, weight_decay = 0, grad_divisor = 1, beta1 = 0, beta2 = 0, eps = 0;
+  std::int64_t step = 0;
+};
+
+/// One parameter of an update by Adafactor (Shazeer and Stern, 2018; torch/optim/_adafactor.py, transformers' class).
+/// Its tensors are this rank's rows without padding; a matrix keeps the means of its rows' and columns' squared
+/// gradients, anything else the squares themselves. Sums over the ranks are the caller's to make between the three
+/// operations.
+struct AdafactorUpdate {
+  at::Tensor param, grad;
+  at::Tensor row_var;                   ///< [rows], of a matrix
+  at::Tensor col_var;                   ///< [columns], of a matrix; the same on all ranks
+  at::Tensor variance;                  ///< of anything else
+  at::Tensor exp_avg;                   ///< of updates; undefined: they are not averaged
+  at::Tensor sums;                      ///< float64 [2 + columns]: of param^2, of row_var, and of grad^2 by column
+  at::Tensor update_sum;                ///< float64 [1]: of the squares of the update
+  std::int64_t rows = 0, elements = 0;  ///< of the whole parameter
+  double rate = 0;                      ///< learning rate, relative to the parameter's size with scale_parameter
+  bool scale_parameter = false;
+  double weight_decay_factor = 1;  ///< 1 - lr * weight decay
+  double relative_decay = 0;       ///< weight decay by the rate that results
+  double grad_divisor = 1;
+  double new_weight = 0;      ///< of this step's squares in the means
+  double eps1 = 0;            ///< added to squares, or the least root of a mean; see square_eps()
+  double eps2 = 0;            ///< least root mean square of a parameter that a rate is relative to
+  double beta1 = 0;           ///< of exp_avg
+  bool transformers = false;  ///< its order of operations
+  /// What is added to squares.
+  double square_eps() const { return transformers ? eps1 : 0; }
+};
+
 }  // namespace fsdp
