@@ -5,18 +5,17 @@
 #include <sstream>
 
 #include "apps/number_checks.hpp"
+#include "apps/optimizer_options.hpp"
 #include "apps/torch_main.hpp"
 
 namespace fsdp {
 namespace {
 
-using Take = std::function<void(const std::string&)>;
-
 /// Of an option that fsdp-memprobe takes several values of.
 /// \param list  null: one value is taken
 template <typename Value, typename Parse>
-Take one_or_several(Value& value, std::vector<Value>* list, const std::string& all_word, const std::vector<Value>& all,
-                    Parse parse) {
+TakeText one_or_several(Value& value, std::vector<Value>* list, const std::string& all_word,
+                        const std::vector<Value>& all, Parse parse) {
   return [=, &value](const std::string& text) {
     if (list == nullptr) {
       value = parse(text);
@@ -35,12 +34,6 @@ Take one_or_several(Value& value, std::vector<Value>* list, const std::string& a
 bool parse_host_staged(const std::string& text) {
   if (text == "auto" || text == "host-staged") return text != "auto";
   throw UsageError("--collectives is '" + text + "', choose from auto, host-staged");
-}
-
-Take take_float_type(std::optional<c10::ScalarType>& value, const char* option) {
-  return [&value, option](const std::string& text) {
-    value = text.empty() ? std::nullopt : std::optional(parse_float_type(text, option));
-  };
 }
 
 void add_model_options(CLI::App& app, ModelOptions& o) {
@@ -199,63 +192,6 @@ void add_data_options(CLI::App& app, TrainOptions& o) {
   app.add_flag(spellings("no-shuffle"), o.no_shuffle, "read rows in file order")->group(group);
 }
 
-void add_schedule_options(CLI::App& app, TrainOptions& o) {
-  const auto* group = "Optimizer";  // "fine-tuning" is a --model with weights: apply_fine_tuning_defaults()
-  app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option_function<std::string>(
-         spellings("lr-schedule"), [&](const std::string& text) { o.lr_schedule = parse_lr_schedule(text); },
-         "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
-      ->default_str("constant")
-      ->group(group);
-  app.add_option(spellings("warmup-steps"), o.warmup_steps, "steps of linear warm-up")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(
-         spellings("warmup-ratio"), o.warmup_ratio,
-         "warm-up as a share of the schedule, where no steps are given (fine-tuning with its own schedule: 0.1)")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
-      ->group(group);
-  app.add_option(spellings("schedule-steps"), o.schedule_steps, "length of the schedule; 0: the run's")
-      ->capture_default_str()
-      ->group(group);
-}
-
-void add_optimizer_options(CLI::App& app, TrainOptions& o) {
-  const auto* group = "Optimizer";
-  app.add_option_function<std::string>(
-         spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
-         "adamw, anyprecision, lion or sgd; the Hugging Face trainer's names are known")
-      ->default_str("adamw")
-      ->group(group);
-  app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--betas", o.betas, "of adamw, anyprecision and lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)")
-      ->expected(2)
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--eps", o.eps, "of adamw and anyprecision")->capture_default_str()->group(group);
-  app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)")
-      ->group(group);
-  app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--momentum", o.momentum, "of sgd")->capture_default_str()->group(group);
-  app.add_flag("--nesterov", o.nesterov, "sgd looks ahead")->group(group);
-  app.add_option_function<std::string>(spellings("momentum-dtype"),
-                                       take_float_type(o.momentum_dtype, "--momentum-dtype"),
-                                       "of anyprecision's first moment: float32 (default) or bf16")
-      ->group(group);
-  app.add_option_function<std::string>(spellings("variance-dtype"),
-                                       take_float_type(o.variance_dtype, "--variance-dtype"),
-                                       "of anyprecision's second moment: bf16 (default) or float32")
-      ->group(group);
-  app.add_flag("--kahan", o.kahan, "anyprecision keeps, in bf16, what rounding takes from an update")->group(group);
-}
-
 void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, std::string& time_limit) {
   const auto* group = "Output, checkpoints, stopping";
   app.add_option(spellings("out-dir"), o.out_dir, "where runs go")->capture_default_str()->group(group);
@@ -345,7 +281,6 @@ void apply_flag(CLI::App& app, const std::string& flag, const std::string& optio
 void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   add_model_options(app, a.options.model);
   add_data_options(app, a.options);
-  add_schedule_options(app, a.options);
   add_optimizer_options(app, a.options);
   add_output_options(app, a.options, a.save_minutes, a.time_limit);
   auto* compared = a.compared ? &*a.compared : nullptr;

@@ -21,16 +21,50 @@ namespace fsdp {
 namespace {
 
 /// What a resumed run takes from its checkpoint unless told otherwise: what decides the trajectory.
-constexpr std::array kSavedOptions{
-    "lr",           "lr-schedule", "warmup-steps",   "schedule-steps", "weight-decay", "betas",
-    "eps",          "decay-all",   "clip-grad-norm", "seed",           "no-shuffle",   "dropout",
-    "seq-len",      "max-epochs",  "max-steps",      "train-data",     "val-data",     "precision",
-    "warmup-ratio", "tokenizer",   "data-field",     "max-rows",       "optimizer",    "momentum",
-    "nesterov",     "kahan",       "momentum-dtype", "variance-dtype"};
+constexpr std::array kSavedOptions{"lr",
+                                   "lr-schedule",
+                                   "warmup-steps",
+                                   "schedule-steps",
+                                   "weight-decay",
+                                   "betas",
+                                   "eps",
+                                   "decay-all",
+                                   "clip-grad-norm",
+                                   "seed",
+                                   "no-shuffle",
+                                   "dropout",
+                                   "seq-len",
+                                   "max-epochs",
+                                   "max-steps",
+                                   "train-data",
+                                   "val-data",
+                                   "precision",
+                                   "warmup-ratio",
+                                   "tokenizer",
+                                   "data-field",
+                                   "max-rows",
+                                   "optimizer",
+                                   "momentum",
+                                   "nesterov",
+                                   "kahan",
+                                   "momentum-dtype",
+                                   "variance-dtype",
+                                   "quantize-all",
+                                   "min-8bit-size",
+                                   "adafactor-variant",
+                                   "relative-step",
+                                   "warmup-init",
+                                   "scale-parameter",
+                                   "adafactor-beta1"};
 
 /// Which mean something else, or nothing, to another optimizer.
-constexpr std::array kOfOneOptimizer{"betas",          "eps",           "momentum", "nesterov", "kahan",
-                                     "momentum-dtype", "variance-dtype"};
+constexpr std::array kOfOneOptimizer{"betas",           "eps",
+                                     "momentum",        "nesterov",
+                                     "kahan",           "momentum-dtype",
+                                     "variance-dtype",  "quantize-all",
+                                     "min-8bit-size",   "adafactor-variant",
+                                     "relative-step",   "warmup-init",
+                                     "scale-parameter", "adafactor-beta1"};
 
 /// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
 void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,

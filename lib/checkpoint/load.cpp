@@ -24,12 +24,12 @@ class RowReader {
  public:
   explicit RowReader(const Source& source) : source_(source) {}
 
-  /// This rank's rows as they are stored. \pre range.num_rows > 0
-  at::Tensor rows(const TensorPlace& place, const ParamLayout& layout, const ShardRange& range) {
-    const auto row_elements = layout.row_elements();
-    auto values =
-        at::empty(layout.shape_with_rows(range.num_rows), to_scalar_type(source_.tensors()[place.tensor].dtype));
-    source_.read(place.tensor, place.first + static_cast<std::uint64_t>(range.first_row * row_elements),
+  /// Rows [first_row, first_row + num_rows) of a tensor of `shape`, as they are stored. \pre num_rows > 0
+  at::Tensor rows(const TensorPlace& place, Shape shape, std::int64_t first_row, std::int64_t num_rows) {
+    const auto row_elements = num_elements(shape) / shape.front();
+    shape.front() = num_rows;
+    auto values = at::empty(shape, to_scalar_type(source_.tensors()[place.tensor].dtype));
+    source_.read(place.tensor, place.first + static_cast<std::uint64_t>(first_row * row_elements),
                  static_cast<std::uint64_t>(values.numel()),
                  {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())}, &sums_);
     return values;
@@ -92,9 +92,19 @@ class Loader {
   }
 
   void read_state(const Optimizer& optimizer) {
-    for (std::size_t i = 0; i < engine_.num_parameters(); ++i) {
-      if (engine_.range(i).num_rows == 0) continue;
-      for (const auto& [key, places] : plan_.optimizer.states) fill(mine(optimizer.state(key, i), i), i, places[i]);
+    for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
+      const auto& states = optimizer.states(i);
+      for (std::size_t s = 0; s < states.size(); ++s) {
+        const auto& [key, shape, values, first_row, num_rows, elsewhere, constant] = states[s];
+        if (num_rows == 0) continue;
+        const auto mine = values.narrow(0, 0, num_rows);
+        const auto& place = plan_.optimizer.states[i][s];
+        if (constant) {
+          if (place) require_equal(*place, reader_.rows(*place, shape, first_row, num_rows), mine);
+          continue;
+        }
+        place ? mine.copy_(reader_.rows(*place, shape, first_row, num_rows)) : mine.zero_();
+      }
     }
   }
 
@@ -102,13 +112,17 @@ class Loader {
 
  private:
   at::Tensor rows(std::size_t i, const TensorPlace& place) {
-    return reader_.rows(place, engine_.layout(i), engine_.range(i));
+    const auto range = engine_.range(i);
+    return reader_.rows(place, engine_.layout(i).shape, range.first_row, range.num_rows);
   }
   at::Tensor mine(const at::Tensor& shard, std::size_t i) const {
     return shard.narrow(0, 0, engine_.range(i).num_rows);
   }
-  void fill(at::Tensor target, std::size_t i, const std::optional<TensorPlace>& place) {
-    place ? target.copy_(rows(i, *place)) : target.zero_();
+  void require_equal(const TensorPlace& place, const at::Tensor& stored, const at::Tensor& expected) const {
+    if (same_bits(stored, expected)) return;
+    throw FormatError(plan_.path.string() + ": '" + reader_.source().tensors()[place.tensor].name +
+                      "' is not the table that this program computes with, so the state cannot be read by it: restart "
+                      "from the weights alone (fsdp-ckpt-convert --model-only)");
   }
   [[noreturn]] void refuse(std::size_t i, std::size_t copy) const {
     const auto& tensors = reader_.source().tensors();

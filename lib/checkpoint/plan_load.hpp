@@ -23,17 +23,24 @@ struct TensorPlace {
 
 /// What an optimizer looks for in a checkpoint.
 struct StateWish {
-  std::vector<std::string> keys{"exp_avg", "exp_avg_sq"};  ///< of the tensors that each parameter has
-  bool has_step = true;                                    ///< each parameter has a "step" too
-  std::string optimizer = "AdamW";                         ///< for messages
+  /// A state tensor of a parameter.
+  struct Tensor {
+    std::string key;
+    Shape shape;
+    bool is_codes = false;  ///< of 8 bits, not numbers of a floating-point type
+  };
+  std::vector<std::vector<Tensor>> params;  ///< by index in parameter_table()
+  bool has_step = true;                     ///< each parameter has a "step" too
+  OptimizerKind kind = OptimizerKind::adamw;
+  std::string optimizer;  ///< for messages
 };
 StateWish wish_of(const Optimizer& optimizer);
 
 /// State of an optimizer.
 struct OptimizerPlan {
   bool found = false;
-  /// By key, then by index in parameter_table(); nothing: the parameter was frozen, or its state starts at zero.
-  std::map<std::string, std::vector<std::optional<TensorPlace>>> states;
+  /// As StateWish::params; nothing: the parameter was frozen, or its state starts at zero.
+  std::vector<std::vector<std::optional<TensorPlace>>> states;
   std::int64_t steps = 0;
   std::string remark;  ///< what the user should know about it; "" nothing
 };
@@ -54,7 +61,7 @@ LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 /// State by parameter name (torch's FSDP and get_state_dict, nested or flattened) or by number
 /// (optimizer.state_dict()). State of another optimizer is not found; the remark says so.
 /// \throws FormatError where state is there and does not fit, or where a checkpoint of ours lacks some
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish = {});
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish);
 
 /// Of a directory in Hugging Face's layout, as open_model_source() opens it. \throws FormatError also on a tensor that
 /// has no place in the model

@@ -13,7 +13,7 @@ namespace fsdp {
 namespace {
 
 /// What an optimizer may leave out of its state, and what is left out of another's.
-constexpr std::array kDispensable{"max_exp_avg_sq", "compensation"};
+constexpr std::array kDispensable{"max_exp_avg_sq", "compensation", "RMS"};
 
 bool is_dispensable(std::string_view field) {
   return std::find(kDispensable.begin(), kDispensable.end(), field) != kDispensable.end();
@@ -23,21 +23,31 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+/// In which bitsandbytes keeps its states, so that PyTorch's FSDP lets them be.
+constexpr std::string_view kNested = ".__bnb_optimizer_quant_state__";
+
 /// Keys up to and with "state.", below which state is listed.
 struct StatePlaces {
   std::set<std::string> by_name, by_number;
   std::set<std::string> fields;  ///< such as exp_avg
 
-  /// Whether it is an optimizer's that keeps what `wish` says.
-  bool is_of(const StateWish& wish) const {
-    const auto wanted = [&](const std::string& field) {
-      return std::find(wish.keys.begin(), wish.keys.end(), field) != wish.keys.end();
+  /// Whether it is an optimizer's that keeps `keys`.
+  bool are_of(const std::set<std::string>& keys) const {
+    const auto all_in = [](const auto& some, const auto& all) {
+      return std::all_of(some.begin(), some.end(), [&](const auto& f) { return is_dispensable(f) || all.contains(f); });
     };
-    return std::all_of(wish.keys.begin(), wish.keys.end(),
-                       [&](const auto& key) { return is_dispensable(key) || fields.contains(key); }) &&
-           std::all_of(fields.begin(), fields.end(), [&](const auto& f) { return is_dispensable(f) || wanted(f); });
+    return all_in(keys, fields) && all_in(fields, keys);
   }
 };
+
+/// Of all parameters.
+std::set<std::string> wanted_keys(const StateWish& wish) {
+  std::set<std::string> keys;
+  for (const auto& tensors : wish.params) {
+    for (const auto& tensor : tensors) keys.insert(tensor.key);
+  }
+  return keys;
+}
 
 StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
   constexpr std::string_view kState = "state.";
@@ -52,10 +62,15 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
       if (at != 0 && name[at - 1] != '.') continue;
       const auto begin = at + kState.size();
       if (begin > last) continue;
-      const auto owner = std::string_view(name).substr(begin, last - begin);
+      auto owner = std::string_view(name).substr(begin, last - begin);
+      std::string inner;
+      if (owner.ends_with(kNested)) {
+        owner.remove_suffix(kNested.size());
+        inner = std::string(kNested.substr(1)) + ".";
+      }
       if (!names.contains(owner) && !is_number(owner)) continue;
       if (field == "step") continue;
-      places.fields.insert(field);
+      places.fields.insert(inner + field);
       (is_number(owner) ? places.by_number : places.by_name).insert(name.substr(0, begin));
     }
   }
@@ -65,21 +80,22 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
 /// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
 class StateReader {
  public:
-  StateReader(const Checkpoint& checkpoint, const StateWish& wish, std::size_t num_parameters, OptimizerPlan& result)
+  StateReader(const Checkpoint& checkpoint, const StateWish& wish, OptimizerPlan& result)
       : checkpoint_(checkpoint), wish_(wish), result_(result) {
-    for (const auto& key : wish.keys) result_.states[key].resize(num_parameters);
+    for (const auto& tensors : wish.params) result_.states.emplace_back(tensors.size());
   }
 
   /// False when there is none. \param flat  the state of several parameters, one after the other
   bool take(std::size_t parameter, const std::string& owner, const Shape& shape, bool flat, std::uint64_t first) {
     std::string present, missing;
-    for (const auto& key : wish_.keys) {
-      const auto name = owner + "." + key;
+    const auto& wanted = wish_.params[parameter];
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const auto name = owner + "." + wanted[i].key;
       if (const auto index = checkpoint_.tensor(name)) {
-        check_fit(*index, shape, flat);
-        result_.states[key][parameter] = TensorPlace{*index, first};
+        check_fit(*index, wanted[i], flat && wanted[i].shape == shape);
+        result_.states[parameter][i] = TensorPlace{*index, first};
         present = name;
-      } else if (!is_dispensable(key)) {
+      } else if (!is_dispensable(wanted[i].key)) {
         missing = name;
       }
     }
@@ -94,12 +110,12 @@ class StateReader {
 
   void finish(const std::vector<ParameterSpec>& table) {
     result_.found = true;
-    const auto& places = result_.states[wish_.keys.front()];
-    const auto missing = std::count(places.begin(), places.end(), std::nullopt);
+    const auto is_missing = [](const auto& places) { return !places.empty() && !places.front(); };
+    const auto missing = std::count_if(result_.states.begin(), result_.states.end(), is_missing);
     if (missing > 0 && checkpoint_.is_ours()) {
-      const auto first = std::find(places.begin(), places.end(), std::nullopt);
+      const auto first = std::find_if(result_.states.begin(), result_.states.end(), is_missing);
       throw FormatError(fmt::format("{}: the optimizer's state of '{}' is missing", checkpoint_.path().string(),
-                                    table[static_cast<std::size_t>(first - places.begin())].name));
+                                    table[static_cast<std::size_t>(first - result_.states.begin())].name));
     }
     if (missing > 0)
       remark(fmt::format("{} of {} parameters have no state (they were frozen): theirs starts at zero", missing,
@@ -114,17 +130,16 @@ class StateReader {
   }
 
  private:
-  void check_fit(std::size_t index, const Shape& shape, bool flat) const {
+  void check_fit(std::size_t index, const StateWish::Tensor& wanted, bool flat) const {
     const auto& tensor = checkpoint_.source().tensors()[index];
-    const bool fits = flat ? tensor.shape.size() == 1 : tensor.shape == shape;
+    const bool fits = flat ? tensor.shape.size() == 1 : tensor.shape == wanted.shape;
     if (!fits) {
-      throw FormatError(fmt::format("{}: '{}' has shape [{}], the parameter it belongs to has [{}]",
-                                    checkpoint_.path().string(), tensor.name, fmt::join(tensor.shape, ", "),
-                                    fmt::join(shape, ", ")));
+      throw FormatError(fmt::format("{}: '{}' has shape [{}], [{}] was expected", checkpoint_.path().string(),
+                                    tensor.name, fmt::join(tensor.shape, ", "), fmt::join(wanted.shape, ", ")));
     }
-    if (!is_loadable(tensor.dtype)) {
-      throw FormatError(fmt::format("{}: '{}' is {}, a floating-point type was expected", checkpoint_.path().string(),
-                                    tensor.name, torch_name(tensor.dtype)));
+    if (wanted.is_codes ? tensor.dtype != DType::u8 : !is_loadable(tensor.dtype)) {
+      throw FormatError(fmt::format("{}: '{}' is {}, {} was expected", checkpoint_.path().string(), tensor.name,
+                                    torch_name(tensor.dtype), wanted.is_codes ? "uint8" : "a floating-point type"));
     }
   }
 
@@ -147,10 +162,10 @@ class StateReader {
   bool amsgrad_ = false;
 };
 
-/// The optimizer that a run of ours had, as its messages call it; one that does not say had AdamW.
-std::string saved_optimizer(const RunManifest& run) {
-  if (!run.options.is_object()) return "AdamW";
-  return display_name(parse_optimizer(run.options.value("optimizer", std::string("adamw"))));
+/// The optimizer that a run of ours had; one that does not say had AdamW.
+OptimizerKind saved_optimizer(const RunManifest& run) {
+  if (!run.options.is_object()) return OptimizerKind::adamw;
+  return parse_optimizer(run.options.value("optimizer", std::string("adamw")));
 }
 
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
@@ -164,8 +179,12 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const Sta
                       ": its optimizer state is by number over several parameter groups, so nothing says which "
                       "parameter is which: restart from its weights alone (fsdp-ckpt-convert --model-only)");
   }
+  const auto keys = wanted_keys(wish);
   const auto state = [&](std::size_t number) {
-    return checkpoint.tensor(prefix + std::to_string(number) + "." + wish.keys.front());
+    std::optional<std::size_t> found;
+    for (auto key = keys.begin(); key != keys.end() && !found; ++key)
+      found = checkpoint.tensor(prefix + std::to_string(number) + "." + *key);
+    return found;
   };
   const auto num_units = static_cast<std::size_t>(config.num_layers) + 1;
   std::size_t num_flat = 0;
@@ -173,8 +192,8 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const Sta
     ++num_flat;
   if (num_flat != num_units || state(num_units)) {
     if (state(table.size())) {
-      throw FormatError(fmt::format("{}: '{}{}.{}' belongs to no parameter, the model has {}", file, prefix,
-                                    table.size(), wish.keys.front(), table.size()));
+      throw FormatError(fmt::format("{}: '{}' belongs to no parameter, the model has {}", file,
+                                    checkpoint.source().tensors()[*state(table.size())].name, table.size()));
     }
     for (std::size_t i = 0; i < table.size(); ++i) reader.take(i, prefix + std::to_string(i), table[i].shape, false, 0);
     return;
@@ -186,7 +205,7 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const Sta
     used[unit] += static_cast<std::uint64_t>(num_elements(table[i].shape));
   }
   for (std::size_t unit = 0; unit < num_units; ++unit) {
-    for (const auto& key : wish.keys) {
+    for (const auto& key : keys) {
       const auto index = checkpoint.tensor(prefix + std::to_string(unit) + "." + key);
       if (!index) continue;
       const auto& tensor = checkpoint.source().tensors()[*index];
@@ -200,7 +219,16 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const Sta
 }  // namespace
 
 StateWish wish_of(const Optimizer& optimizer) {
-  return {optimizer.state_keys(), optimizer.has_step(), display_name(optimizer.options().kind)};
+  StateWish wish;
+  for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
+    auto& wanted = wish.params.emplace_back();
+    for (const auto& state : optimizer.states(i))
+      wanted.push_back({state.key, state.shape, state.values.scalar_type() == at::kByte});
+  }
+  wish.has_step = optimizer.has_step();
+  wish.kind = optimizer.options().kind;
+  wish.optimizer = optimizer.name();
+  return wish;
 }
 
 OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish) {
@@ -213,19 +241,20 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
         "fsdp-ckpt-convert --include",
         checkpoint.path().string(), fmt::join(places.by_name.empty() ? places.by_number : places.by_name, "', '")));
   }
-  if (places.fields.empty() || !places.is_of(wish)) {
+  const auto keys = wanted_keys(wish);
+  if (places.fields.empty() || !places.are_of(keys)) {
     // Without state of its own it goes on wherever nobody else's is.
-    if (places.fields.empty() && wish.keys.empty() && checkpoint.run()) {
+    if (places.fields.empty() && keys.empty() && checkpoint.run()) {
       result.found = true;
       result.steps = checkpoint.run()->state.optimizer_steps;
     } else if (!places.fields.empty()) {
       result.remark = fmt::format("its optimizer is not {} ({})", wish.optimizer, fmt::join(places.fields, ", "));
-    } else if (checkpoint.is_ours() && saved_optimizer(*checkpoint.run()) == wish.optimizer) {
+    } else if (checkpoint.is_ours() && saved_optimizer(*checkpoint.run()) == wish.kind) {
       throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
     }
     return result;
   }
-  StateReader reader(checkpoint, wish, table.size(), result);
+  StateReader reader(checkpoint, wish, result);
   if (!places.by_number.empty()) {
     take_by_number(reader, checkpoint, wish, *places.by_number.begin(), table, config);
   } else {

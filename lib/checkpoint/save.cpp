@@ -1,8 +1,6 @@
 #include "lib/checkpoint/save.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,146 +10,14 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/checkpoint/snapshot.hpp"
 #include "lib/formats/dcp.hpp"
 #include "lib/mpi/agree.hpp"
-#include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// One tensor block to write; owns its copy.
-struct Block {
-  std::string key;
-  StatePath path;
-  Shape global_shape, offsets, sizes;
-  at::Tensor data;
-};
-
-/// Everything one rank writes.
-struct Snapshot {
-  std::vector<Block> blocks;
-  std::vector<std::pair<std::pair<std::string, StatePath>, nlohmann::json>> values;
-};
-
-/// By their exponents, in a loop that compilers turn into vectors.
-template <typename Bits>
-bool all_finite(const Bits* values, std::int64_t count, Bits exponent) {
-  Bits bad = 0;
-  for (std::int64_t i = 0; i < count; ++i) bad |= static_cast<Bits>((values[i] & exponent) == exponent);
-  return bad == 0;
-}
-
-bool all_finite(const at::Tensor& values) {
-  const auto n = values.numel();
-  if (values.scalar_type() == at::kBFloat16)
-    return all_finite(static_cast<const std::uint16_t*>(values.const_data_ptr()), n, std::uint16_t{0x7f80});
-  return all_finite(static_cast<const std::uint32_t*>(values.const_data_ptr()), n, std::uint32_t{0x7f800000});
-}
-
-/// \throws FormatError naming the tensor
-void require_finite(const Block& block) {
-  if (all_finite(block.data)) return;
-  throw FormatError(fmt::format("'{}' has values that are not finite, so this state is not saved", block.key));
-}
-
-/// What a writer thread returns, as text so that it can be gathered.
-std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot) {
-  nlohmann::json report;
-  try {
-    DcpShardWriter writer(directory, rank);
-    for (const auto& [name, value] : snapshot.values) writer.add_value(name.first, name.second, value);
-    for (const auto& block : snapshot.blocks) {
-      require_finite(block);
-      const ShardRecord record{
-          block.key,
-          to_dtype(block.data.scalar_type()),
-          block.global_shape,
-          block.offsets,
-          block.sizes,
-          {static_cast<const std::byte*>(block.data.const_data_ptr()), static_cast<std::size_t>(block.data.nbytes())}};
-      writer.add_tensor(record, block.path);
-    }
-    const auto items = writer.finish();
-    const auto bytes = serialize_dcp_items(items);
-    report = {{"items", nlohmann::json::binary({bytes.begin(), bytes.end()})},
-              {"size_bytes", writer.bytes_written()},
-              {"crc32", writer.file_crc32()}};
-  } catch (const std::exception& error) {
-    report = {{"error", error.what()}};
-  }
-  const auto text = nlohmann::json::to_cbor(report);
-  return {text.begin(), text.end()};
-}
-
-/// This rank's rows of master weights and moments; on rank 0 the steps too.
-Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
-  Snapshot snapshot;
-  auto& engine = runtime.engine();
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto& layout = engine.layout(i);
-    const auto range = engine.range(i);
-    Shape offsets(layout.shape.size(), 0);
-    offsets[0] = range.first_row;
-    const auto add = [&](const std::string& key, StatePath path, const at::Tensor& tensor) {
-      if (range.num_rows == 0) return;
-      auto copy = at::empty(layout.shape_with_rows(range.num_rows), tensor.scalar_type());
-      copy.copy_(tensor.narrow(0, 0, range.num_rows));
-      snapshot.blocks.push_back(
-          {key, std::move(path), layout.shape, offsets, layout.shape_with_rows(range.num_rows), copy});
-    };
-    add("model." + layout.name, {"model", layout.name}, engine.master_weight(i));
-    const auto state = [&](const std::string& name) { return "optim.state." + layout.name + "." + name; };
-    for (const auto& key : optimizer.state_keys()) {
-      add(state(key), {"optim", "state", layout.name, key}, optimizer.state(key, i));
-    }
-    if (optimizer.has_step() && runtime.world().rank() == 0) {
-      snapshot.blocks.push_back({state("step"),
-                                 {"optim", "state", layout.name, "step"},
-                                 {},
-                                 {},
-                                 {},
-                                 at::full({}, static_cast<double>(optimizer.steps()), at::kFloat)});
-    }
-  }
-  return snapshot;
-}
-
-void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const Optimizer& optimizer, double lr,
-                          bool decay_all) {
-  for (int group = 0; group < 2; ++group) {
-    const bool decay = group == 0;
-    nlohmann::json names = nlohmann::json::array();
-    for (const auto& spec : runtime.decoder().parameters) {
-      if ((spec.decay || decay_all) == decay) names.push_back(spec.name);
-    }
-    if (names.empty()) continue;
-    auto fields = optimizer.group_fields();
-    fields["lr"] = lr;
-    fields["weight_decay"] = decay ? optimizer.options().weight_decay : 0.0;
-    fields["params"] = names;
-    for (const auto& [field, value] : fields.items()) {
-      snapshot.values.push_back({{fmt::format("optim.param_groups.{}.{}", group, field),
-                                  StatePath{"optim", "param_groups", std::int64_t{group}, field}},
-                                 value});
-    }
-  }
-}
-
-/// Python values below "run", leaf by leaf as PyTorch stores nested state: they outlive a conversion, run.json does
-/// not.
-void add_run_values(Snapshot& snapshot, const std::string& key, const StatePath& path, const nlohmann::json& value) {
-  if (!value.is_object()) {
-    snapshot.values.push_back({{key, path}, value});
-    return;
-  }
-  for (const auto& [name, part] : value.items()) {
-    auto place = path;
-    place.emplace_back(name);
-    add_run_values(snapshot, key + "." + name, place, part);
-  }
-}
 
 /// Of the directories step-NNNNNNNN, ascending. Others are somebody else's.
 std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory) {

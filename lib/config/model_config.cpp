@@ -123,8 +123,8 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
   // minGPT scales the projections into the residual stream so that its variance does not grow with depth.
   const double residual_std = 0.02 / std::sqrt(2.0 * static_cast<double>(config.num_layers));
   std::vector<ParameterSpec> table;
-  table.push_back({"transformer.wte.weight", {config.vocab_size, d}, Init::normal, 0.02, true, -1});
-  table.push_back({"transformer.wpe.weight", {config.block_size, d}, Init::normal, 0.02, true, -1});
+  table.push_back({"transformer.wte.weight", {config.vocab_size, d}, Init::normal, 0.02, true, -1, true});
+  table.push_back({"transformer.wpe.weight", {config.block_size, d}, Init::normal, 0.02, true, -1, true});
   for (int i = 0; i < config.num_layers; ++i) {
     const std::string prefix = "transformer.h." + std::to_string(i) + ".";
     const auto vector = [&](const char* name, std::int64_t n, Init init) {

@@ -60,9 +60,10 @@ struct ParameterSpec {
   std::string name;  ///< the state dict's key, e.g. transformer.h.0.ln_1.weight
   std::vector<std::int64_t> shape;
   Init init = Init::normal;
-  double std = 0.02;  ///< of Init::normal
-  bool decay = true;  ///< weight decay applies: matrices yes, vectors no (nanoGPT's rule)
-  int block = -1;     ///< transformer block it belongs to; -1: outside the blocks (the root unit)
+  double std = 0.02;       ///< of Init::normal
+  bool decay = true;       ///< weight decay applies: matrices yes, vectors no (nanoGPT's rule)
+  int block = -1;          ///< transformer block it belongs to; -1: outside the blocks (the root unit)
+  bool embedding = false;  ///< a table of which a step uses some rows
 };
 
 /// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or

@@ -73,7 +73,7 @@ std::vector<ParameterSpec> llama_parameter_table(const ModelConfig& config) {
   const auto d = config.embed_size, f = config.ffn_hidden_size;
   const auto queries = config.num_heads * config.head_width(), keys = config.kv_heads() * config.head_width();
   std::vector<ParameterSpec> table;
-  table.push_back({"model.embed_tokens.weight", {config.vocab_size, d}, Init::normal, 0.02, true, -1});
+  table.push_back({"model.embed_tokens.weight", {config.vocab_size, d}, Init::normal, 0.02, true, -1, true});
   for (int i = 0; i < config.num_layers; ++i) {
     const auto prefix = "model.layers." + std::to_string(i) + ".";
     const auto linear = [&](const char* name, std::int64_t rows, std::int64_t columns, bool bias) {

@@ -31,8 +31,12 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
   }
   if (!runtime.saves_shards()) return host;
   host.save_bytes = shards;
-  for (const auto& key : optimizer.state_keys())
-    host.save_bytes += shards / 4 * static_cast<std::int64_t>(optimizer.state(key, 0).element_size());
+  for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
+    for (const auto& state : optimizer.states(i)) {
+      const auto saved = state.values.narrow(0, state.saved_elsewhere, state.num_rows - state.saved_elsewhere);
+      host.save_bytes += static_cast<std::int64_t>(saved.nbytes());
+    }
+  }
   return host;
 }
 

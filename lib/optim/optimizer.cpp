@@ -1,36 +1,73 @@
 #include "lib/optim/optimizer.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
+namespace {
 
-Optimizer::Optimizer(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
-    : ops_(ops), params_(std::move(params)), options_(options) {}
-
-void Optimizer::add_state(const std::string& key, at::ScalarType dtype) {
-  State state{key, {}};
-  for (const auto& [master_weight, decay] : params_) {
-    const MemoryScope scope(MemoryCategory::optimizer, ops_.is_on_host(master_weight));
-    state.tensors.push_back(at::zeros_like(master_weight, master_weight.options().dtype(dtype)));
-  }
-  states_.push_back(std::move(state));
+at::Tensor find_state(const std::vector<OptimizerState>& states, std::string_view key) {
+  const auto at = std::find_if(states.begin(), states.end(), [&](const auto& state) { return state.key == key; });
+  return at == states.end() ? at::Tensor() : at->values;
 }
 
-std::vector<std::string> Optimizer::state_keys() const {
-  std::vector<std::string> keys;
-  for (const auto& state : states_) keys.push_back(state.key);
-  return keys;
+}  // namespace
+
+OptimizerParam whole_param(const at::Tensor& master_weight, bool decay) {
+  const ParamLayout layout{"", master_weight.sizes().vec(), 1, decay};
+  return {master_weight, decay, layout, {0, layout.rows(), layout.rows()}};
+}
+
+Optimizer::Optimizer(OptimizerInput input) : input_(std::move(input)), states_(input_.params.size()) {}
+
+void Optimizer::add_state(std::size_t param, const std::string& key, at::ScalarType dtype) {
+  add_row_state(param, key, this->param(param).master_weight.sizes().slice(1), dtype);
+}
+
+void Optimizer::add_state(const std::string& key, at::ScalarType dtype) {
+  for (std::size_t i = 0; i < num_params(); ++i) add_state(i, key, dtype);
+}
+
+void Optimizer::add_rows(std::size_t param, OptimizerState state, at::ScalarType dtype) {
+  const auto& master_weight = this->param(param).master_weight;
+  const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(master_weight));
+  auto sizes = state.shape;
+  sizes.front() = state.num_rows;
+  state.values = at::zeros(sizes, master_weight.options().dtype(dtype));
+  states_[param].push_back(std::move(state));
+}
+
+void Optimizer::add_row_state(std::size_t param, const std::string& key, at::IntArrayRef row_shape,
+                              at::ScalarType dtype) {
+  const auto& layout = this->param(param).layout;
+  const auto& range = this->param(param).range;
+  auto shape = row_shape.vec();
+  shape.insert(shape.begin(), range.padded_rows);  // as the gradient has
+  add_rows(param, {key, shape, {}, range.first_row, range.padded_rows}, dtype);
+  auto& state = states_[param].back();
+  state.shape.front() = layout.rows();
+  state.num_rows = range.num_rows;
+}
+
+void Optimizer::add_replicated_state(std::size_t param, const std::string& key, at::IntArrayRef shape,
+                                     at::ScalarType dtype) {
+  add_rows(param, {key, shape.vec(), {}, 0, shape.front(), rank() == 0 ? 0 : shape.front()}, dtype);
+}
+
+void Optimizer::add_constant(std::size_t param, const std::string& key, const at::Tensor& values) {
+  const auto rows = values.size(0);
+  states_[param].push_back({key, values.sizes().vec(), values, 0, rows, rank() == 0 ? 0 : rows, true});
 }
 
 at::Tensor Optimizer::state(std::string_view key, std::size_t param) const {
-  const auto at = std::find_if(states_.begin(), states_.end(), [&](const State& state) { return state.key == key; });
-  TORCH_CHECK(at != states_.end(), "this optimizer has no state ", key);
-  return at->tensors.at(param);
+  auto values = find_state(states_.at(param), key);
+  TORCH_CHECK(values.defined(), "this parameter has no state ", key);
+  return values;
 }
 
 std::vector<at::Tensor> Optimizer::states(std::string_view key, const std::vector<std::size_t>& params) const {
@@ -39,19 +76,27 @@ std::vector<at::Tensor> Optimizer::states(std::string_view key, const std::vecto
   return chosen;
 }
 
+void Optimizer::sum_over_ranks(const at::Tensor& values) const {
+  if (input_.ranks == nullptr || input_.ranks->size() == 1) return;
+  const auto on_device = ops().to_device(values);
+  const std::array<at::Tensor, 1> tensors{on_device};
+  input_.ranks->all_reduce(tensors)->wait();
+  if (!on_device.is_same(values)) values.copy_(on_device);
+}
+
 void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor) {
   const at::NoGradGuard no_grad;
   ++steps_;
-  step_group(gradients, {{}, {}, lr, options_.weight_decay, grad_divisor, steps_}, true);
+  step_group(gradients, {{}, {}, lr, options().weight_decay, grad_divisor, steps_}, true);
   step_group(gradients, {{}, {}, lr, 0.0, grad_divisor, steps_}, false);
 }
 
 void Optimizer::step_group(const std::vector<at::Tensor>& gradients, UpdateGroup group, bool decay) {
   std::vector<std::size_t> members;
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (params_[i].decay != decay) continue;
+  for (std::size_t i = 0; i < num_params(); ++i) {
+    if (param(i).decay != decay) continue;
     members.push_back(i);
-    group.params.push_back(params_[i].master_weight);
+    group.params.push_back(param(i).master_weight);
     group.grads.push_back(gradients[i]);
   }
   if (!members.empty()) update(group, members);

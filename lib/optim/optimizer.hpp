@@ -1,8 +1,9 @@
 #pragma once
 // What turns gradients into updates of master weights, shard by shard: what all optimizers have in common.
 //
-// An update of an element needs nothing but that element, its gradient and its states, so it is the same on any number
-// of ranks and in any wrapping.
+// The same numbers on any number of ranks and in any wrapping: an update of an element needs that element, its gradient
+// and its states, and whatever an optimizer knows of whole parameters (sums, blocks) it finds together with the ranks
+// that have the other rows.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -12,83 +13,142 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/comm/tensor_collectives.hpp"
+#include "lib/fsdp/shard_layout.hpp"
 #include "lib/ops/ops.hpp"
 
 namespace fsdp {
 
-enum class OptimizerKind { adamw, anyprecision, lion, sgd };
+enum class OptimizerKind { adamw, anyprecision, lion, sgd, adafactor, adamw_8bit };
+
+struct AdafactorOptions {
+  bool transformers = false;     ///< its class in place of torch's
+  bool relative_step = false;    ///< transformers: the step's own learning rate
+  bool warmup_init = false;      ///< transformers, with relative_step: from 1e-6 t on
+  bool scale_parameter = false;  ///< transformers: times the parameter's root mean square
+  double beta1 = 0;              ///< transformers: averages updates; 0: off
+};
+
+/// What adamw_8bit keeps in 8 bits; the rest is float32.
+struct EightBitOptions {
+  std::int64_t least_elements = 4096;  ///< of a parameter
+  bool everything = false;             ///< embeddings and vectors too
+};
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
-  double beta1 = 0.9, beta2 = 0.999;  ///< all but sgd
-  double eps = 1e-8;                  ///< adamw, anyprecision
+  double beta1 = 0.9, beta2 = 0.999;  ///< adamw, adamw_8bit, anyprecision, lion
+  double eps = 1e-8;                  ///< adamw, adamw_8bit, anyprecision
   double weight_decay = 0.01;
   double momentum = 0;                                                         ///< sgd
   bool nesterov = false;                                                       ///< sgd with momentum
   at::ScalarType momentum_dtype = at::kFloat, variance_dtype = at::kBFloat16;  ///< anyprecision: float32 or bf16
   bool kahan = false;                                                          ///< anyprecision
+  AdafactorOptions adafactor;
+  EightBitOptions eight_bit;
 };
 
 /// A parameter's rows on this rank.
 struct OptimizerParam {
-  at::Tensor master_weight;  ///< float32, updated in place
+  at::Tensor master_weight;  ///< float32 [padded_rows, ...], updated in place
   bool decay = true;         ///< weight decay applies
+  ParamLayout layout;
+  ShardRange range{};
+  bool embedding = false;  ///< a table of which a step uses some rows: the gradient of the others is zero
+};
+
+/// A parameter that is whole on this rank.
+OptimizerParam whole_param(const at::Tensor& master_weight, bool decay = true);
+
+/// One state tensor of a parameter, and the rows of it that this rank has: those of its rows of the parameter, or all.
+struct OptimizerState {
+  std::string key;                  ///< as PyTorch's class calls it; "a.b" is b in its dictionary a
+  std::vector<std::int64_t> shape;  ///< of the whole
+  at::Tensor values;                ///< this rank's rows (of dim 0) first, then padding
+  std::int64_t first_row = 0, num_rows = 0;
+  std::int64_t saved_elsewhere = 0;  ///< of these rows, the first: another rank has them too
+  bool constant = false;             ///< the same for every state: what is read must be equal to it
+};
+
+/// What PyTorch's class keeps beside a parameter's states: a count of steps.
+enum class StepState {
+  none,
+  tensor,  ///< float32, no dimensions
+  number
+};
+
+/// `ops` and `ranks` must outlive the optimizer.
+struct OptimizerInput {
+  const Ops& ops;
+  std::vector<OptimizerParam> params;
+  OptimizerOptions options;
+  TensorCollectives* ranks = nullptr;  ///< that have the other rows; null: nobody has
 };
 
 class Optimizer {
  public:
-  Optimizer(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options);
+  explicit Optimizer(OptimizerInput input);
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
   virtual ~Optimizer() = default;
 
-  /// One update with learning rate `lr`. \param gradients  of each parameter, divided by `grad_divisor` first: clipping
-  /// and the loss scale are free, they are read anyway
+  /// One update with learning rate `lr`. Collective. \param gradients  of each parameter, divided by `grad_divisor`
+  /// first: clipping and the loss scale are free, they are read anyway
   void step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor);
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
-  /// Names of the state tensors that each parameter has: PyTorch's class calls them so.
-  std::vector<std::string> state_keys() const;
-  /// One of them: [padded_rows, ...] like its master weight, and on its device.
+  std::size_t num_params() const { return input_.params.size(); }
+  /// Of one parameter. The tensors are the optimizer's own.
+  const std::vector<OptimizerState>& states(std::size_t param) const { return states_.at(param); }
+  /// The values of one of them.
   at::Tensor state(std::string_view key, std::size_t param) const;
-  /// PyTorch's class keeps a "step" for each parameter, too.
-  virtual bool has_step() const { return true; }
+  virtual StepState step_state() const { return StepState::tensor; }
+  bool has_step() const { return step_state() != StepState::none; }
+  /// As PyTorch or its authors write it: "AdamW".
+  virtual std::string name() const = 0;
   /// What PyTorch's param_groups have beside lr, weight_decay and params.
   virtual nlohmann::json group_fields() const = 0;
-  const OptimizerOptions& options() const { return options_; }
+  const OptimizerOptions& options() const { return input_.options; }
 
  protected:
-  /// Adds a state of zeros to every parameter.
+  const OptimizerParam& param(std::size_t i) const { return input_.params[i]; }
+  const Ops& ops() const { return input_.ops; }
+  /// Adds a state of zeros in the parameter's shape to it, or to all.
+  void add_state(std::size_t param, const std::string& key, at::ScalarType dtype = at::kFloat);
   void add_state(const std::string& key, at::ScalarType dtype = at::kFloat);
+  /// Adds a state of zeros that has the parameter's rows, each of `row_shape`.
+  void add_row_state(std::size_t param, const std::string& key, at::IntArrayRef row_shape,
+                     at::ScalarType dtype = at::kFloat);
+  /// Adds a state of zeros that all ranks have whole.
+  void add_replicated_state(std::size_t param, const std::string& key, at::IntArrayRef shape,
+                            at::ScalarType dtype = at::kFloat);
+  /// Adds a state of zeros with the rows that `state` has here; its values are made.
+  void add_rows(std::size_t param, OptimizerState state, at::ScalarType dtype);
+  /// Adds values that are no state but belong to it for whoever reads it; on the host.
+  void add_constant(std::size_t param, const std::string& key, const at::Tensor& values);
   /// The states of `key` of some parameters.
   std::vector<at::Tensor> states(std::string_view key, const std::vector<std::size_t>& params) const;
-  const Ops& ops() const { return ops_; }
+  int rank() const { return input_.ranks == nullptr ? 0 : input_.ranks->rank(); }
+  int num_ranks() const { return input_.ranks == nullptr ? 1 : input_.ranks->size(); }
+  /// Sums a tensor over the ranks that have the rows, in place.
+  void sum_over_ranks(const at::Tensor& values) const;
   /// \param group  everything but the states is filled
   virtual void update(const UpdateGroup& group, const std::vector<std::size_t>& params) = 0;
 
  private:
-  struct State {
-    std::string key;
-    std::vector<at::Tensor> tensors;
-  };
   void step_group(const std::vector<at::Tensor>& gradients, UpdateGroup group, bool decay);
 
-  const Ops& ops_;
-  std::vector<OptimizerParam> params_;
-  OptimizerOptions options_;
-  std::vector<State> states_;
+  OptimizerInput input_;
+  std::vector<std::vector<OptimizerState>> states_;  ///< by parameter
   std::int64_t steps_ = 0;
 };
 
-std::unique_ptr<Optimizer> make_optimizer(const Ops& ops, std::vector<OptimizerParam> params,
-                                          const OptimizerOptions& options);
+std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 
-/// adamw, anyprecision, lion, sgd, or a name that the Hugging Face trainer has for one of them. \throws UsageError
-/// naming the choices
+/// adamw, adamw8bit, anyprecision, lion, sgd, adafactor, or a name that the Hugging Face trainer has for one of them.
+/// \throws UsageError naming the choices
 OptimizerKind parse_optimizer(std::string_view text);
 std::string_view to_string(OptimizerKind kind);
-/// As PyTorch or its authors write it: "AdamW".
-const char* display_name(OptimizerKind kind);
 
 }  // namespace fsdp

@@ -4,18 +4,18 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/optim/optimizer.hpp"
+#include "lib/optim/kinds.hpp"
 
 namespace fsdp {
 namespace {
 
 class AdamW final : public Optimizer {
  public:
-  AdamW(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
-      : Optimizer(ops, std::move(params), options) {
+  explicit AdamW(OptimizerInput input) : Optimizer(std::move(input)) {
     add_state("exp_avg");
     add_state("exp_avg_sq");
   }
+  std::string name() const override { return "AdamW"; }
   nlohmann::json group_fields() const override {
     return {
         {"betas", {options().beta1, options().beta2}}, {"eps", options().eps}, {"amsgrad", false}, {"maximize", false}};
@@ -30,12 +30,12 @@ class AdamW final : public Optimizer {
 
 class AnyPrecision final : public Optimizer {
  public:
-  AnyPrecision(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
-      : Optimizer(ops, std::move(params), options) {
-    add_state("exp_avg", options.momentum_dtype);
-    add_state("exp_avg_sq", options.variance_dtype);
-    if (options.kahan) add_state("compensation", at::kBFloat16);
+  explicit AnyPrecision(OptimizerInput input) : Optimizer(std::move(input)) {
+    add_state("exp_avg", options().momentum_dtype);
+    add_state("exp_avg_sq", options().variance_dtype);
+    if (options().kahan) add_state("compensation", at::kBFloat16);
   }
+  std::string name() const override { return "AnyPrecisionAdamW"; }
   nlohmann::json group_fields() const override {
     return {{"betas", {options().beta1, options().beta2}},
             {"eps", options().eps},
@@ -52,11 +52,9 @@ class AnyPrecision final : public Optimizer {
 
 class Lion final : public Optimizer {
  public:
-  Lion(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
-      : Optimizer(ops, std::move(params), options) {
-    add_state("exp_avg");
-  }
-  bool has_step() const override { return false; }
+  explicit Lion(OptimizerInput input) : Optimizer(std::move(input)) { add_state("exp_avg"); }
+  std::string name() const override { return "Lion"; }
+  StepState step_state() const override { return StepState::none; }
   nlohmann::json group_fields() const override { return {{"betas", {options().beta1, options().beta2}}}; }
 
  protected:
@@ -67,11 +65,11 @@ class Lion final : public Optimizer {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(const Ops& ops, std::vector<OptimizerParam> params, const OptimizerOptions& options)
-      : Optimizer(ops, std::move(params), options) {
-    if (options.momentum > 0) add_state("momentum_buffer");
+  explicit Sgd(OptimizerInput input) : Optimizer(std::move(input)) {
+    if (options().momentum > 0) add_state("momentum_buffer");
   }
-  bool has_step() const override { return false; }
+  std::string name() const override { return "SGD"; }
+  StepState step_state() const override { return StepState::none; }
   nlohmann::json group_fields() const override {
     return {{"momentum", options().momentum}, {"dampening", 0}, {"nesterov", options().nesterov}, {"maximize", false}};
   }
@@ -88,28 +86,38 @@ struct Name {
   OptimizerKind kind;
 };
 /// The first of each kind is ours, the others the Hugging Face trainer's.
-constexpr std::array kNames{
-    Name{"adamw", OptimizerKind::adamw},       Name{"anyprecision", OptimizerKind::anyprecision},
-    Name{"lion", OptimizerKind::lion},         Name{"sgd", OptimizerKind::sgd},
-    Name{"adamw_torch", OptimizerKind::adamw}, Name{"adamw_torch_fused", OptimizerKind::adamw},
-    Name{"adamw_hf", OptimizerKind::adamw},    Name{"adamw_anyprecision", OptimizerKind::anyprecision},
-    Name{"lion_32bit", OptimizerKind::lion}};
+constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
+                            Name{"anyprecision", OptimizerKind::anyprecision},
+                            Name{"lion", OptimizerKind::lion},
+                            Name{"sgd", OptimizerKind::sgd},
+                            Name{"adafactor", OptimizerKind::adafactor},
+                            Name{"adamw8bit", OptimizerKind::adamw_8bit},
+                            Name{"adamw_8bit", OptimizerKind::adamw_8bit},
+                            Name{"adamw_bnb_8bit", OptimizerKind::adamw_8bit},
+                            Name{"adamw_torch", OptimizerKind::adamw},
+                            Name{"adamw_torch_fused", OptimizerKind::adamw},
+                            Name{"adamw_hf", OptimizerKind::adamw},
+                            Name{"adamw_anyprecision", OptimizerKind::anyprecision},
+                            Name{"lion_32bit", OptimizerKind::lion}};
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const Ops& ops, std::vector<OptimizerParam> params,
-                                          const OptimizerOptions& options) {
-  switch (options.kind) {
+std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
+  switch (input.options.kind) {
     case OptimizerKind::anyprecision:
-      return std::make_unique<AnyPrecision>(ops, std::move(params), options);
+      return std::make_unique<AnyPrecision>(std::move(input));
     case OptimizerKind::lion:
-      return std::make_unique<Lion>(ops, std::move(params), options);
+      return std::make_unique<Lion>(std::move(input));
     case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(ops, std::move(params), options);
+      return std::make_unique<Sgd>(std::move(input));
+    case OptimizerKind::adafactor:
+      return make_adafactor(std::move(input));
+    case OptimizerKind::adamw_8bit:
+      return make_adamw_8bit(std::move(input));
     case OptimizerKind::adamw:
       break;
   }
-  return std::make_unique<AdamW>(ops, std::move(params), options);
+  return std::make_unique<AdamW>(std::move(input));
 }
 
 OptimizerKind parse_optimizer(std::string_view text) {
@@ -126,20 +134,6 @@ std::string_view to_string(OptimizerKind kind) {
     if (name.kind == kind) return name.text;
   }
   return "?";
-}
-
-const char* display_name(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::anyprecision:
-      return "AnyPrecisionAdamW";
-    case OptimizerKind::lion:
-      return "Lion";
-    case OptimizerKind::sgd:
-      return "SGD";
-    case OptimizerKind::adamw:
-      break;
-  }
-  return "AdamW";
 }
 
 }  // namespace fsdp

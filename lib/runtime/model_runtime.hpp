@@ -52,6 +52,8 @@ class ModelRuntime {
     if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
   }
   ProcessGroup& world() { return world_; }
+  /// Of the ranks that have the other rows of this one's parameters.
+  TensorCollectives& shard_collectives() { return *shard_collectives_; }
   /// True on the ranks whose shards are saved: one copy of each.
   bool saves_shards() const { return mesh_.replicate->rank() == 0; }
 

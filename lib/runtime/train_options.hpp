@@ -76,6 +76,8 @@ struct TrainOptions {
   bool nesterov = false;                                          ///< of sgd
   std::optional<c10::ScalarType> momentum_dtype, variance_dtype;  ///< of anyprecision
   bool kahan = false;                                             ///< of anyprecision
+  AdafactorOptions adafactor;
+  EightBitOptions eight_bit;
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
   double eps = 1e-8;

@@ -68,6 +68,22 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 
 namespace {
 
+/// \param belongs_to  (given, option, kind): refuses an option of another optimizer
+template <typename BelongsTo>
+void check_adafactor_options(const TrainOptions& o, const BelongsTo& belongs_to) {
+  const auto& ours = o.adafactor;
+  belongs_to(ours.transformers, "--adafactor-variant", OptimizerKind::adafactor);
+  for (const auto& [given, option] :
+       {std::pair(ours.relative_step, "--relative-step"), std::pair(ours.warmup_init, "--warmup-init"),
+        std::pair(ours.scale_parameter, "--scale-parameter"), std::pair(ours.beta1 != 0, "--adafactor-beta1")}) {
+    belongs_to(given, option, OptimizerKind::adafactor);
+    if (given && !ours.transformers) throw UsageError(fmt::format("{} needs --adafactor-variant transformers", option));
+  }
+  if (ours.warmup_init && !ours.relative_step) throw UsageError("--warmup-init needs --relative-step");
+  if (!(ours.beta1 >= 0 && ours.beta1 < 1))
+    throw UsageError(fmt::format("--adafactor-beta1 is {}, it must be at least 0 and less than 1", ours.beta1));
+}
+
 /// Options that another optimizer would pass over in silence.
 void check_optimizer_options(const TrainOptions& o) {
   const auto belongs_to = [&](bool given, const char* option, OptimizerKind kind) {
@@ -80,6 +96,12 @@ void check_optimizer_options(const TrainOptions& o) {
   belongs_to(o.momentum_dtype.has_value(), "--momentum-dtype", OptimizerKind::anyprecision);
   belongs_to(o.variance_dtype.has_value(), "--variance-dtype", OptimizerKind::anyprecision);
   belongs_to(o.kahan, "--kahan", OptimizerKind::anyprecision);
+  check_adafactor_options(o, belongs_to);
+  belongs_to(o.eight_bit.everything, "--quantize-all", OptimizerKind::adamw_8bit);
+  belongs_to(o.eight_bit.least_elements != EightBitOptions().least_elements, "--min-8bit-size",
+             OptimizerKind::adamw_8bit);
+  if (o.eight_bit.least_elements < 1)
+    throw UsageError(fmt::format("--min-8bit-size is {}, it must be at least 1", o.eight_bit.least_elements));
   if (!(o.momentum >= 0 && o.momentum < 1))
     throw UsageError(fmt::format("--momentum is {}, it must be at least 0 and less than 1", o.momentum));
   if (o.nesterov && o.momentum == 0) throw UsageError("--nesterov needs --momentum, which is 0");
@@ -115,6 +137,8 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   optimizer.momentum_dtype = options.momentum_dtype.value_or(optimizer.momentum_dtype);
   optimizer.variance_dtype = options.variance_dtype.value_or(optimizer.variance_dtype);
   optimizer.kahan = options.kahan;
+  optimizer.adafactor = options.adafactor;
+  optimizer.eight_bit = options.eight_bit;
   return optimizer;
 }
 

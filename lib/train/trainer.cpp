@@ -43,9 +43,11 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   auto& engine = runtime_.engine();
   std::vector<OptimizerParam> params;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    params.push_back({engine.master_weight(i), engine.layout(i).decay || options.decay_all});
+    const auto& layout = engine.layout(i);
+    const bool embedding = runtime_.decoder().parameters[i].embedding;
+    params.push_back({engine.master_weight(i), layout.decay || options.decay_all, layout, engine.range(i), embedding});
   }
-  optimizer_ = make_optimizer(runtime_.ops(), std::move(params), options.optimizer);
+  optimizer_ = make_optimizer({runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives()});
   if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
 }
 
@@ -126,8 +128,7 @@ bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& rep
 }
 
 void Trainer::update(double scaled_norm, StepReport& report) {
-  const EngineObservers::Scope scope(runtime_.engine().observers(), display_name(optimizer_->options().kind),
-                                     "optimizer");
+  const EngineObservers::Scope scope(runtime_.engine().observers(), optimizer_->name().c_str(), "optimizer");
   report.grad_norm = scaled_norm / state_.loss_scale;
   const bool scaling = runtime_.policy().precision.param_dtype == at::kHalf;
   if (anyone_not_finite(report.loss, scaled_norm, report)) {

@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CASES = [
     ("layers.py", "lib/base/a.hpp", '#include "lib/formats/b.hpp"\n', "lib/base is below lib/formats"),
     ("layers.py", "lib/comm/a.cpp", '#include "lib/fsdp/b.hpp"\n', "lib/comm is below lib/fsdp"),
-    ("layers.py", "lib/model/a.cpp", '#include "lib/optim/b.hpp"\n', "are on one level"),
+    ("layers.py", "lib/model/a.cpp", '#include "lib/comm/b.hpp"\n', "are on one level"),
     ("layers.py", "lib/formats/a.cpp", '#include "lib/tensor/b.hpp"\n', "are on one level"),
     ("layers.py", "lib/dataset/a.cpp", "#include <ATen/core/Tensor.h>\n", "free of LibTorch"),
     ("layers.py", "lib/jobs/a.cpp", "#include <CLI/CLI.hpp>\n", "only apps/"),

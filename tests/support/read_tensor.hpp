@@ -6,13 +6,14 @@
 #include <string>
 
 #include "lib/formats/safetensors.hpp"
+#include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp::test {
 
-/// float32 or int32.
+/// float32, int32 or uint8.
 inline at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
   const auto& entry = file.tensors().at(name);
-  auto tensor = at::empty(entry.shape, entry.dtype == DType::i32 ? at::kInt : at::kFloat);
+  auto tensor = at::empty(entry.shape, to_scalar_type(entry.dtype));
   file.read_rows(name, 0, entry.shape.at(0),
                  {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
   return tensor;

@@ -93,15 +93,16 @@ inline void collect_state(SmallJobRank& rank, FullState& state) {
   auto& engine = rank.runtime.engine();
   const auto& optimizer = rank.trainer->optimizer();
   state.master_weights.resize(engine.num_parameters());
-  for (const auto& key : optimizer.state_keys()) state.states[key].resize(engine.num_parameters());
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto range = engine.range(i);
-    const auto put = [&](at::Tensor& full, const at::Tensor& part) {
-      if (!full.defined()) full = at::zeros(engine.layout(i).shape, part.options());
-      full.narrow(0, range.first_row, range.num_rows).copy_(part.narrow(0, 0, range.num_rows));
+    const auto put = [&](std::vector<at::Tensor>& tensors, const OptimizerState& part) {
+      tensors.resize(engine.num_parameters());
+      auto& full = tensors[i];
+      if (!full.defined()) full = at::zeros(part.shape, part.values.options());
+      full.narrow(0, part.first_row, part.num_rows).copy_(part.values.narrow(0, 0, part.num_rows));
     };
-    put(state.master_weights[i], engine.master_weight(i));
-    for (auto& [key, tensors] : state.states) put(tensors[i], optimizer.state(key, i));
+    const auto range = engine.range(i);
+    put(state.master_weights, {"", engine.layout(i).shape, engine.master_weight(i), range.first_row, range.num_rows});
+    for (const auto& part : optimizer.states(i)) put(state.states[part.key], part);
   }
 }
 

@@ -144,7 +144,7 @@ Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPl
 std::string Restore::about_optimizer(const OptimizerPlan& state) const {
   if (!trainer_) return "";
   const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
-  const auto* optimizer = display_name(trainer_->optimizer().options().kind);
+  const auto optimizer = trainer_->optimizer().name();
   if (!state.found) return fmt::format("   without {} state, it starts anew{}", optimizer, remark);
   return fmt::format("   {} state of {}{}", optimizer, format_count_of(state.steps, "step"), remark);
 }

@@ -1,3 +1,4 @@
+#include "tests/support/engine_params.hpp"
 #include "tests/support/small_job.hpp"
 
 #include <fmt/format.h>
@@ -66,17 +67,12 @@ TEST_SUITE("checkpoint/import") {
       const fsdp::SafetensorsReader truth(folder / "expected.safetensors");
       const Checkpoint checkpoint(folder / "ckpt.pt");
       const auto config = fsdp::model_of_tensors(checkpoint, two_heads());
-      const auto state = fsdp::plan_optimizer_state(checkpoint, config);
-      CHECK(state.found);
-      CHECK(state.steps == 3);
       CHECK(checkpoint.epochs_done() == 5);
       fsdp::run_thread_ranks(3, 3, [&](ProcessGroup& world) {
         ModelRuntime runtime(world, config, {}, {}, 1);
         auto& engine = runtime.engine();
-        std::vector<fsdp::OptimizerParam> params;
-        for (std::size_t i = 0; i < engine.num_parameters(); ++i) params.push_back({engine.master_weight(i)});
-        const auto optimizer = fsdp::make_optimizer(fsdp::host_ops(), std::move(params), {});
-        fsdp::load_checkpoint(runtime, optimizer.get(), checkpoint);
+        const auto optimizer = fsdp::make_optimizer({fsdp::host_ops(), fsdp::test::engine_params(engine), {}});
+        CHECK(fsdp::load_checkpoint(runtime, optimizer.get(), checkpoint).found);
         CHECK(optimizer->steps() == 3);
         for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
           const auto& parameter = engine.layout(i).name;

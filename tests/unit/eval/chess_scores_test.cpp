@@ -1,5 +1,6 @@
 #include "lib/eval/chess/scores.hpp"
 
+#include "tests/support/engine_params.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -64,9 +65,7 @@ MicroBatch training_batch(const ChessSequence& game) {
 /// Learns part of the games by heart: some words right, some wrong. Every rank sees the same games.
 void learn(ModelRuntime& runtime, const std::vector<ChessSequence>& games, int rounds) {
   auto& engine = runtime.engine();
-  std::vector<OptimizerParam> params;
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) params.push_back({engine.master_weight(i), false});
-  const auto optimizer = make_optimizer(host_ops(), std::move(params), {});
+  const auto optimizer = make_optimizer({host_ops(), fsdp::test::engine_params(engine, false), {}});
   for (int round = 0; round < rounds; ++round) {
     for (const auto& game : games) {
       const auto batch = training_batch(game);

@@ -1,5 +1,6 @@
 #pragma once
 // Trains a small minGPT on thread ranks for a few steps and keeps everything that can be compared.
+#include "tests/support/engine_params.hpp"
 #include "tests/unit/fsdp/engine_setup.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -39,16 +40,14 @@ class RigRank {
         outcome_(outcome),
         runtime_(world, setup.model, sharding_of(setup), {}, setup.accumulation),
         engine_(&runtime_.engine()) {
-    std::vector<OptimizerParam> params;
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
-      params.push_back({engine_->master_weight(i)});
-      params.back()
-          .master_weight.narrow(0, 0, range.num_rows)
+      engine_->master_weight(i)
+          .narrow(0, 0, range.num_rows)
           .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
     }
     engine_->sync_parameters();
-    optimizer_ = make_optimizer(host_ops(), std::move(params), {});
+    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), {}});
     if (setup.trace) engine_->observers().add(trace_);
   }
 

@@ -14,8 +14,8 @@ namespace {
 std::unique_ptr<Optimizer> make_adamw(const std::vector<at::Tensor>& masters, const std::vector<bool>& decay,
                                       const OptimizerOptions& options = {}) {
   std::vector<OptimizerParam> params;
-  for (std::size_t i = 0; i < masters.size(); ++i) params.push_back({masters[i], decay[i]});
-  return make_optimizer(host_ops(), std::move(params), options);
+  for (std::size_t i = 0; i < masters.size(); ++i) params.push_back(whole_param(masters[i], decay[i]));
+  return make_optimizer({host_ops(), std::move(params), options});
 }
 
 }  // namespace
@@ -23,7 +23,9 @@ std::unique_ptr<Optimizer> make_adamw(const std::vector<at::Tensor>& masters, co
 TEST_SUITE("optim/adamw") {
   TEST_CASE("step: the formula in float64, with decay for some tensors, clipping and changing rates") {
     at::manual_seed(1);
-    const OptimizerOptions options{OptimizerKind::adamw, 0.9, 0.99, 1e-8, 0.1};
+    OptimizerOptions options;
+    options.beta2 = 0.99;
+    options.weight_decay = 0.1;
     const std::vector<bool> decay{true, false, true};
     std::vector<at::Tensor> master_weights, want, first, second;
     for (const std::int64_t rows : {3, 1, 40}) {

@@ -1,0 +1,45 @@
+#pragma once
+// What one rank writes of a checkpoint: copies of its shards, so that training goes on while they are written.
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/formats/dcp.hpp"
+#include "lib/optim/optimizer.hpp"
+#include "lib/runtime/model_runtime.hpp"
+
+namespace fsdp {
+
+/// One tensor block to write; owns its copy.
+struct SnapshotBlock {
+  std::string key;
+  StatePath path;
+  Shape global_shape, offsets, sizes;
+  at::Tensor data;
+};
+
+struct Snapshot {
+  std::vector<SnapshotBlock> blocks;
+  std::vector<std::pair<std::pair<std::string, StatePath>, nlohmann::json>> values;
+};
+
+/// This rank's rows of master weights and of the optimizer's states; on rank 0 the steps too.
+Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer);
+
+/// optim.param_groups, as torch's optimizers have them.
+void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const Optimizer& optimizer, double lr,
+                          bool decay_all);
+
+/// Python values below "run", leaf by leaf as PyTorch stores nested state: they outlive a conversion, run.json does
+/// not.
+void add_run_values(Snapshot& snapshot, const std::string& key, const StatePath& path, const nlohmann::json& value);
+
+/// Into `directory`. What went wrong is in the report: one rank's error must not keep the others waiting.
+/// \return CBOR: {"items", "size_bytes", "crc32"} or {"error"}
+std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot);
+
+}  // namespace fsdp

@@ -1,0 +1,12 @@
+#pragma once
+// Optimizers with a file of their own; internal to lib/optim.
+#include <memory>
+
+#include "lib/optim/optimizer.hpp"
+
+namespace fsdp {
+
+std::unique_ptr<Optimizer> make_adafactor(OptimizerInput input);
+std::unique_ptr<Optimizer> make_adamw_8bit(OptimizerInput input);
+
+}  // namespace fsdp

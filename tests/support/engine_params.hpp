@@ -1,0 +1,17 @@
+#pragma once
+// An engine's master weights as an optimizer takes them.
+#include <vector>
+
+#include "lib/fsdp/engine.hpp"
+#include "lib/optim/optimizer.hpp"
+
+namespace fsdp::test {
+
+inline std::vector<OptimizerParam> engine_params(Engine& engine, bool decay = true) {
+  std::vector<OptimizerParam> params;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i)
+    params.push_back({engine.master_weight(i), decay, engine.layout(i), engine.range(i)});
+  return params;
+}
+
+}  // namespace fsdp::test
