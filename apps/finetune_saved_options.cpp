@@ -55,7 +55,8 @@ constexpr std::array kSavedOptions{"lr",
                                    "relative-step",
                                    "warmup-init",
                                    "scale-parameter",
-                                   "adafactor-beta1"};
+                                   "adafactor-beta1",
+                                   "muon-adjust-lr"};
 
 /// Which mean something else, or nothing, to another optimizer.
 constexpr std::array kOfOneOptimizer{"betas",           "eps",
@@ -64,7 +65,8 @@ constexpr std::array kOfOneOptimizer{"betas",           "eps",
                                      "variance-dtype",  "quantize-all",
                                      "min-8bit-size",   "adafactor-variant",
                                      "relative-step",   "warmup-init",
-                                     "scale-parameter", "adafactor-beta1"};
+                                     "scale-parameter", "adafactor-beta1",
+                                     "muon-adjust-lr"};
 
 /// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
 void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,

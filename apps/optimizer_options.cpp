@@ -66,24 +66,34 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   const auto* group = "Optimizer";
   app.add_option_function<std::string>(
          spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
-         "adamw, adamw8bit, anyprecision, adafactor, lion or sgd; the Hugging Face trainer's names are known")
+         "adamw, adamw8bit, anyprecision, adafactor, lion, muon or sgd; the Hugging Face trainer's names are known")
       ->default_str("adamw")
       ->group(group);
   app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
       ->capture_default_str()
       ->group(group);
   app.add_option("--betas", o.betas,
-                 "of adamw, adamw8bit, anyprecision and lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)")
+                 "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)")
       ->expected(2)
       ->capture_default_str()
       ->group(group);
-  app.add_option("--eps", o.eps, "of adamw, adamw8bit and anyprecision")->capture_default_str()->group(group);
+  app.add_option("--eps", o.eps, "of adamw and its kin")->capture_default_str()->group(group);
   app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)")
       ->group(group);
   app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--momentum", o.momentum, "of sgd")->capture_default_str()->group(group);
+  app.add_option("--momentum", o.momentum, "of sgd (default: 0) and muon (0.95)")->group(group);
+  app.add_option_function<std::string>(
+         spellings("muon-adjust-lr"),
+         [&](const std::string& text) {
+           if (text != "match-rms-adamw" && text != "match_rms_adamw" && text != "original")
+             throw UsageError("--muon-adjust-lr is '" + text + "', choose from match-rms-adamw, original");
+           o.muon_adjust_lr = text == "original" ? MuonAdjustLr::original : MuonAdjustLr::match_rms_adamw;
+         },
+         "muon's updates of matrices: as large as AdamW's, by which the rest is trained, or as Jordan's")
+      ->default_str("match-rms-adamw")
+      ->group(group);
   app.add_flag("--nesterov", o.nesterov, "sgd looks ahead")->group(group);
   app.add_option_function<std::string>(spellings("momentum-dtype"),
                                        take_float_type(o.momentum_dtype, "--momentum-dtype"),

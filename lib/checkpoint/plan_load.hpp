@@ -30,7 +30,7 @@ struct StateWish {
     bool is_codes = false;  ///< of 8 bits, not numbers of a floating-point type
   };
   std::vector<std::vector<Tensor>> params;  ///< by index in parameter_table()
-  bool has_step = true;                     ///< each parameter has a "step" too
+  std::vector<bool> has_step;               ///< by parameter: a "step" too
   OptimizerKind kind = OptimizerKind::adamw;
   std::string optimizer;  ///< for messages
 };

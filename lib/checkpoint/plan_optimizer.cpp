@@ -104,7 +104,7 @@ class StateReader {
       throw FormatError(fmt::format("{}: '{}' is missing beside '{}'", checkpoint_.path().string(), missing, present));
     }
     if (checkpoint_.tensor(owner + ".max_exp_avg_sq")) amsgrad_ = true;
-    if (wish_.has_step) add_step(owner + ".step");
+    if (wish_.has_step[parameter]) add_step(owner + ".step");
     return true;
   }
 
@@ -125,11 +125,15 @@ class StateReader {
                          *steps_.rbegin()));
     if (amsgrad_) remark("AMSGrad's max_exp_avg_sq is left out");
     if (!steps_.empty()) result_.steps = *steps_.rbegin();
-    if (checkpoint_.run() && (checkpoint_.is_ours() || !wish_.has_step))
+    if (checkpoint_.run() && (checkpoint_.is_ours() || !has_steps()))
       result_.steps = checkpoint_.run()->state.optimizer_steps;
   }
 
  private:
+  bool has_steps() const {
+    return std::find(wish_.has_step.begin(), wish_.has_step.end(), true) != wish_.has_step.end();
+  }
+
   void check_fit(std::size_t index, const StateWish::Tensor& wanted, bool flat) const {
     const auto& tensor = checkpoint_.source().tensors()[index];
     const bool fits = flat ? tensor.shape.size() == 1 : tensor.shape == wanted.shape;
@@ -224,8 +228,8 @@ StateWish wish_of(const Optimizer& optimizer) {
     auto& wanted = wish.params.emplace_back();
     for (const auto& state : optimizer.states(i))
       wanted.push_back({state.key, state.shape, state.values.scalar_type() == at::kByte});
+    wish.has_step.push_back(optimizer.step_state(i) != StepState::none);
   }
-  wish.has_step = optimizer.has_step();
   wish.kind = optimizer.options().kind;
   wish.optimizer = optimizer.name();
   return wish;

@@ -64,10 +64,10 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
     if (runtime.world().rank() != 0) continue;
     const StatePath path{"optim", "state", layout.name, "step"};
     const auto steps = optimizer.steps();
-    if (optimizer.step_state() == StepState::tensor)
+    if (optimizer.step_state(i) == StepState::tensor)
       snapshot.blocks.push_back(
           {state("step"), path, {}, {}, {}, at::full({}, static_cast<double>(steps), at::kFloat)});
-    if (optimizer.step_state() == StepState::number) snapshot.values.push_back({{state("step"), path}, steps});
+    if (optimizer.step_state(i) == StepState::number) snapshot.values.push_back({{state("step"), path}, steps});
   }
   return snapshot;
 }

@@ -34,10 +34,10 @@ void sum_slices(const Ops& ops, const at::Tensor& out, const at::Tensor& slices,
   ops.sum_sources(out, out.numel(), sources, slices.scalar_type(), accumulate);
 }
 
-class GatherWork final : public Work {
+class ArrivingWork final : public Work {
  public:
-  GatherWork(std::unique_ptr<Work> work, std::vector<TensorGather> targets, std::vector<at::Tensor> staged_in,
-             std::vector<at::Tensor> staged_out)
+  ArrivingWork(std::unique_ptr<Work> work, std::vector<TensorGather> targets, std::vector<at::Tensor> staged_in,
+               std::vector<at::Tensor> staged_out)
       : work_(std::move(work)),
         targets_(std::move(targets)),
         staged_in_(std::move(staged_in)),
@@ -107,8 +107,8 @@ class HostCollectives final : public TensorCollectives {
       blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
     }
     auto work = group_.all_gather(blocks);
-    return std::make_unique<GatherWork>(std::move(work), std::vector(tensors.begin(), tensors.end()), std::move(in),
-                                        std::move(out));
+    return std::make_unique<ArrivingWork>(std::move(work), std::vector(tensors.begin(), tensors.end()), std::move(in),
+                                          std::move(out));
   }
 
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
@@ -123,6 +123,21 @@ class HostCollectives final : public TensorCollectives {
     auto work = group_.all_to_all(blocks);
     return std::make_unique<ReduceWork>(ops_, std::move(work), std::vector(tensors.begin(), tensors.end()),
                                         std::move(in), std::move(out), size());
+  }
+
+  std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
+    std::vector<ExchangeBlock> blocks;
+    std::vector<TensorGather> targets;
+    std::vector<at::Tensor> in;
+    std::vector<at::Tensor> out;
+    for (const auto& tensor : tensors) {
+      in.push_back(on_host(ops_, tensor.in));
+      out.push_back(host_twin(ops_, tensor.out));
+      blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
+      targets.push_back({tensor.in, tensor.out});
+    }
+    auto work = group_.all_to_all(blocks);
+    return std::make_unique<ArrivingWork>(std::move(work), std::move(targets), std::move(in), std::move(out));
   }
 
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {

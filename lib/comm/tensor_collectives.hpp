@@ -24,6 +24,12 @@ struct TensorReduce {
   bool accumulate = false;  ///< add to shard instead of replacing it
 };
 
+/// One tensor of a grouped all-to-all: part r of `in` goes to rank r, `out` collects the parts meant for this rank.
+struct TensorExchange {
+  at::Tensor in;   ///< contiguous; its elements divide by size()
+  at::Tensor out;  ///< contiguous, as many elements, of the same type
+};
+
 /// Tensors named in a call must stay alive and untouched until wait() of its Work.
 class TensorCollectives {
  public:
@@ -32,6 +38,7 @@ class TensorCollectives {
   virtual int size() const = 0;
   virtual std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) = 0;
   virtual std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) = 0;
+  virtual std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) = 0;
   /// Sums tensors in place, all of one type: float32, float64 or bfloat16; every rank gets the same bits. bfloat16
   /// travels as such; the host sums it in float32 and rounds once, NCCL as its version does.
   virtual std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) = 0;

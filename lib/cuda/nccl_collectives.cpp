@@ -146,6 +146,27 @@ class NcclCollectives final : public TensorCollectives {
     return work;
   }
 
+  std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
+    auto work = new_work();
+    std::vector<Transfer> transfers;
+    CollectiveLabel label{"all-to-all", tensors.size(), 0};
+    for (const auto& [in, out] : tensors) {
+      require_ours(in);
+      require_ours(out);
+      require(in.scalar_type() == out.scalar_type(), "what is sent and what arrives differ in dtype");
+      require(in.numel() == out.numel() && in.numel() % size() == 0, "what is sent must be size() equal parts");
+      transfers.push_back(
+          {in.const_data_ptr(), out.mutable_data_ptr(), static_cast<std::size_t>(in.nbytes()) / ranks(), ncclInt8});
+      label.bytes += static_cast<std::int64_t>(in.nbytes());
+      work->keep(in);
+      work->keep(out);
+    }
+    start(*work, label, [this, &transfers](ncclComm_t comm, cudaStream_t stream) {
+      return each(transfers, [&](const Transfer& t) { return exchange(t, comm, stream); });
+    });
+    return work;
+  }
+
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
     auto work = new_work();
     std::vector<Transfer> transfers;
@@ -169,6 +190,20 @@ class NcclCollectives final : public TensorCollectives {
   }
 
  private:
+  std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+
+  /// Bytes to and from each rank; inside a group of calls, so none waits for another.
+  ncclResult_t exchange(const Transfer& t, ncclComm_t comm, cudaStream_t stream) const {
+    auto result = ncclSuccess;
+    for (std::size_t r = 0; r < ranks() && (result == ncclSuccess || result == ncclInProgress); ++r) {
+      const auto peer = static_cast<int>(r);
+      result = ncclSend(static_cast<const char*>(t.from) + r * t.count, t.count, t.type, peer, comm, stream);
+      if (result != ncclSuccess && result != ncclInProgress) break;
+      result = ncclRecv(static_cast<char*>(t.to) + r * t.count, t.count, t.type, peer, comm, stream);
+    }
+    return result;
+  }
+
   std::unique_ptr<NcclWork> new_work() const {
     return std::make_unique<NcclWork>(comm_, c10::cuda::getCurrentCUDAStream(device_.index()));
   }

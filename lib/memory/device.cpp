@@ -40,6 +40,11 @@ class FakeCollectives final : public TensorCollectives {
     }
     return std::make_unique<FakeWork>(std::move(kept));
   }
+  std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
+    std::vector<at::Tensor> kept;
+    for (const auto& [in, out] : tensors) kept.insert(kept.end(), {in, out});
+    return std::make_unique<FakeWork>(std::move(kept));
+  }
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
     return std::make_unique<FakeWork>(std::vector<at::Tensor>(tensors.begin(), tensors.end()));
   }

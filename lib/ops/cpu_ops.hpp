@@ -56,6 +56,8 @@ class CpuOps : public Ops {
 
  protected:
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
+  at::Tensor blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
+                             double alpha) const override;
   void add_converted(at::Tensor& to, const at::Tensor& from) const override;
   /// ATen's flash kernel. \param logsumexp  receives what the backward needs
   virtual at::Tensor flash(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& logsumexp) const;

@@ -86,6 +86,12 @@ class Ops {
   virtual void adafactor_update_size(const AdafactorUpdate& update) const;
   /// At last, with that of all ranks: param and exp_avg.
   virtual void adafactor_apply(const AdafactorUpdate& update) const;
+  /// Muon, first: momentum_buffer takes the gradient. \param direction  bf16, of the param's shape, written
+  void muon_direction(const MuonUpdate& update, const at::Tensor& direction) const;
+  /// Then, of a whole matrix of directions, bf16: one with the same singular vectors and values near 1.
+  at::Tensor orthogonalize(const at::Tensor& matrix) const;
+  /// At last: param. \param orthogonal  this rank's rows
+  void muon_apply(const MuonUpdate& update, const at::Tensor& orthogonal) const;
 
   // --- embedding
   /// token[ids] + position[first_position + t % L].  ids_N int32; position_PD undefined: token[ids].
@@ -155,6 +161,9 @@ class Ops {
  protected:
   /// out (+)= a @ b, 2-D or (not added) 3-D; any strides.
   virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
+  /// beta x + alpha a @ b as a new tensor, 2-D, rounded once.
+  virtual at::Tensor blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
+                                     double alpha) const;
   /// to += from, elements of another dtype.
   virtual void add_converted(at::Tensor& to, const at::Tensor& from) const = 0;
   /// float64 values, brought to the host.

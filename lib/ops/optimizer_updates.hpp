@@ -100,4 +100,14 @@ struct AdafactorUpdate {
   double square_eps() const { return transformers ? eps1 : 0; }
 };
 
+/// One matrix of an update by Muon (Jordan et al., 2024; torch/optim/_muon.py): this rank's rows of it. The direction
+/// is grad + (1 - momentum) (old average - grad), twice: Nesterov's.
+struct MuonUpdate {
+  at::Tensor param, grad, momentum_buffer;  ///< float32
+  double momentum = 0;
+  double lr = 0, weight_decay = 0;
+  double rate = 0;  ///< lr, adjusted to the matrix' shape
+  double grad_divisor = 1;
+};
+
 }  // namespace fsdp

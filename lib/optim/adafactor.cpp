@@ -30,7 +30,9 @@ class Adafactor final : public Optimizer {
   }
 
   std::string name() const override { return ours().transformers ? "transformers' Adafactor" : "Adafactor"; }
-  StepState step_state() const override { return ours().transformers ? StepState::number : StepState::tensor; }
+  StepState step_state(std::size_t /*param*/) const override {
+    return ours().transformers ? StepState::number : StepState::tensor;
+  }
   nlohmann::json group_fields() const override {
     if (!ours().transformers)
       return {{"beta2_decay", kDecayRate}, {"eps", {nullptr, kLeastSize}}, {"d", 1.0}, {"maximize", false}};

@@ -44,7 +44,7 @@ class AdamW8bit final : public Optimizer {
   }
 
   std::string name() const override { return "AdamW8bit"; }
-  StepState step_state() const override { return StepState::number; }
+  StepState step_state(std::size_t /*param*/) const override { return StepState::number; }
   nlohmann::json group_fields() const override {
     return {{"betas", {options().beta1, options().beta2}}, {"eps", options().eps}};
   }
@@ -52,39 +52,31 @@ class AdamW8bit final : public Optimizer {
  protected:
   void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
     const MemoryScope scope(MemoryCategory::workspace);
-    auto wide = group;
-    wide.params.clear();
-    wide.grads.clear();
-    std::vector<std::size_t> wide_params, narrow_params;
+    std::vector<std::size_t> wide, narrow_params;
     std::vector<AdamW8bitUpdate> updates;
     for (std::size_t n = 0; n < params.size(); ++n) {
       if (is_quantized(params[n])) {
         updates.push_back(update_of(group, n, params[n]));
         narrow_params.push_back(params[n]);
       } else {
-        wide.params.push_back(group.params[n]);
-        wide.grads.push_back(group.grads[n]);
-        wide_params.push_back(params[n]);
+        wide.push_back(n);
       }
     }
-    if (!wide_params.empty()) {
-      ops().adamw({wide, states(kPrefix + "state1", wide_params), states(kPrefix + "state2", wide_params),
-                   options().beta1, options().beta2, options().eps});
-    }
+    adamw_update(group, params, wide, {kPrefix + "state1", kPrefix + "state2"});
     share_edges(updates, narrow_params);
     for (const auto& one : updates) ops().adamw_8bit(one);
   }
 
  private:
   bool is_quantized(std::size_t i) const {
-    const auto& [master_weight, decay, layout, range, embedding] = param(i);
+    const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
     const auto& ours = options().eight_bit;
     const bool fit = ours.everything || (layout.shape.size() == 2 && !embedding);
     return fit && layout.elements() >= ours.least_elements;
   }
 
   void add_block_state(std::size_t i, const std::string& number) {
-    const auto& [master_weight, decay, layout, range, embedding] = param(i);
+    const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
     const Elements mine(layout, range);
     const auto all = (layout.elements() + kBlock - 1) / kBlock;
     // Of a block that began on another rank this one has a copy.
@@ -115,7 +107,7 @@ class AdamW8bit final : public Optimizer {
 
   /// Whether a block lies on several ranks.
   bool has_split_blocks(std::size_t i) const {
-    const auto& [master_weight, decay, layout, range, embedding] = param(i);
+    const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
     return num_ranks() > 1 && range.padded_rows * layout.row_elements() % kBlock != 0;
   }
 
@@ -141,7 +133,7 @@ class AdamW8bit final : public Optimizer {
 
   /// \param of_ranks  [2 * ranks, moments]  \param edges  [2, moments], of this rank's first and last block
   void largest_of_ranks(std::size_t i, const at::Tensor& of_ranks, const at::Tensor& edges) const {
-    const auto& [master_weight, decay, layout, range, embedding] = param(i);
+    const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
     const Elements mine(layout, range);
     if (mine.count == 0) return;
     for (const auto edge : {0, 1}) {

@@ -1,6 +1,7 @@
 #include "lib/optim/optimizer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -82,6 +83,30 @@ void Optimizer::sum_over_ranks(const at::Tensor& values) const {
   const std::array<at::Tensor, 1> tensors{on_device};
   input_.ranks->all_reduce(tensors)->wait();
   if (!on_device.is_same(values)) values.copy_(on_device);
+}
+
+at::Tensor Optimizer::exchange(const at::Tensor& parts) const {
+  if (num_ranks() == 1) return parts;
+  auto received = at::empty_like(parts);
+  const TensorExchange one{parts, received};
+  input_.ranks->all_to_all(std::span(&one, 1))->wait();
+  return received;
+}
+
+void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::size_t>& params,
+                             const std::vector<std::size_t>& members, const std::array<std::string, 2>& keys) const {
+  if (members.empty()) return;
+  auto chosen = group;
+  chosen.params.clear();
+  chosen.grads.clear();
+  std::vector<std::size_t> chosen_params;
+  for (const auto n : members) {
+    chosen.params.push_back(group.params[n]);
+    chosen.grads.push_back(group.grads[n]);
+    chosen_params.push_back(params[n]);
+  }
+  ops().adamw({chosen, states(keys[0], chosen_params), states(keys[1], chosen_params), options().beta1, options().beta2,
+               options().eps});
 }
 
 void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor) {

@@ -6,6 +6,7 @@
 // that have the other rows.
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -19,7 +20,7 @@
 
 namespace fsdp {
 
-enum class OptimizerKind { adamw, anyprecision, lion, sgd, adafactor, adamw_8bit };
+enum class OptimizerKind { adamw, anyprecision, lion, sgd, adafactor, adamw_8bit, muon };
 
 struct AdafactorOptions {
   bool transformers = false;     ///< its class in place of torch's
@@ -35,17 +36,24 @@ struct EightBitOptions {
   bool everything = false;             ///< embeddings and vectors too
 };
 
+/// How large muon's updates are for a learning rate; torch's names.
+enum class MuonAdjustLr {
+  match_rms_adamw,  ///< as AdamW's, by which the other parameters are trained: times 0.2 sqrt(max(rows, columns))
+  original          ///< times sqrt(max(1, rows / columns))
+};
+
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.999;  ///< adamw, adamw_8bit, anyprecision, lion
   double eps = 1e-8;                  ///< adamw, adamw_8bit, anyprecision
   double weight_decay = 0.01;
-  double momentum = 0;                                                         ///< sgd
+  double momentum = 0;                                                         ///< sgd, muon
   bool nesterov = false;                                                       ///< sgd with momentum
   at::ScalarType momentum_dtype = at::kFloat, variance_dtype = at::kBFloat16;  ///< anyprecision: float32 or bf16
   bool kahan = false;                                                          ///< anyprecision
   AdafactorOptions adafactor;
   EightBitOptions eight_bit;
+  MuonAdjustLr muon_adjust_lr = MuonAdjustLr::match_rms_adamw;
 };
 
 /// A parameter's rows on this rank.
@@ -55,6 +63,7 @@ struct OptimizerParam {
   ParamLayout layout;
   ShardRange range{};
   bool embedding = false;  ///< a table of which a step uses some rows: the gradient of the others is zero
+  bool in_block = false;   ///< of a transformer block, not of what is before and behind them
 };
 
 /// A parameter that is whole on this rank.
@@ -103,8 +112,7 @@ class Optimizer {
   const std::vector<OptimizerState>& states(std::size_t param) const { return states_.at(param); }
   /// The values of one of them.
   at::Tensor state(std::string_view key, std::size_t param) const;
-  virtual StepState step_state() const { return StepState::tensor; }
-  bool has_step() const { return step_state() != StepState::none; }
+  virtual StepState step_state(std::size_t /*param*/) const { return StepState::tensor; }
   /// As PyTorch or its authors write it: "AdamW".
   virtual std::string name() const = 0;
   /// What PyTorch's param_groups have beside lr, weight_decay and params.
@@ -133,6 +141,12 @@ class Optimizer {
   int num_ranks() const { return input_.ranks == nullptr ? 1 : input_.ranks->size(); }
   /// Sums a tensor over the ranks that have the rows, in place.
   void sum_over_ranks(const at::Tensor& values) const;
+  /// Exchanges the ranks' parts of matrices for whole matrices, and back: part k of each rank, [ranks, ...], goes to
+  /// rank k. \return what came, by rank
+  at::Tensor exchange(const at::Tensor& parts) const;
+  /// AdamW of some members of a group. \param members  indices into params  \param keys  of the two moments
+  void adamw_update(const UpdateGroup& group, const std::vector<std::size_t>& params,
+                    const std::vector<std::size_t>& members, const std::array<std::string, 2>& keys) const;
   /// \param group  everything but the states is filled
   virtual void update(const UpdateGroup& group, const std::vector<std::size_t>& params) = 0;
 
@@ -146,8 +160,8 @@ class Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 
-/// adamw, adamw8bit, anyprecision, lion, sgd, adafactor, or a name that the Hugging Face trainer has for one of them.
-/// \throws UsageError naming the choices
+/// adamw, adamw8bit, anyprecision, lion, sgd, adafactor, muon, or a name that the Hugging Face trainer has for one of
+/// them. \throws UsageError naming the choices
 OptimizerKind parse_optimizer(std::string_view text);
 std::string_view to_string(OptimizerKind kind);
 

@@ -54,7 +54,7 @@ class Lion final : public Optimizer {
  public:
   explicit Lion(OptimizerInput input) : Optimizer(std::move(input)) { add_state("exp_avg"); }
   std::string name() const override { return "Lion"; }
-  StepState step_state() const override { return StepState::none; }
+  StepState step_state(std::size_t /*param*/) const override { return StepState::none; }
   nlohmann::json group_fields() const override { return {{"betas", {options().beta1, options().beta2}}}; }
 
  protected:
@@ -69,7 +69,7 @@ class Sgd final : public Optimizer {
     if (options().momentum > 0) add_state("momentum_buffer");
   }
   std::string name() const override { return "SGD"; }
-  StepState step_state() const override { return StepState::none; }
+  StepState step_state(std::size_t /*param*/) const override { return StepState::none; }
   nlohmann::json group_fields() const override {
     return {{"momentum", options().momentum}, {"dampening", 0}, {"nesterov", options().nesterov}, {"maximize", false}};
   }
@@ -92,6 +92,7 @@ constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
                             Name{"sgd", OptimizerKind::sgd},
                             Name{"adafactor", OptimizerKind::adafactor},
                             Name{"adamw8bit", OptimizerKind::adamw_8bit},
+                            Name{"muon", OptimizerKind::muon},
                             Name{"adamw_8bit", OptimizerKind::adamw_8bit},
                             Name{"adamw_bnb_8bit", OptimizerKind::adamw_8bit},
                             Name{"adamw_torch", OptimizerKind::adamw},
@@ -114,6 +115,8 @@ std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
       return make_adafactor(std::move(input));
     case OptimizerKind::adamw_8bit:
       return make_adamw_8bit(std::move(input));
+    case OptimizerKind::muon:
+      return make_muon(std::move(input));
     case OptimizerKind::adamw:
       break;
   }

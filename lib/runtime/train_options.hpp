@@ -72,12 +72,13 @@ struct TrainOptions {
   double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
   std::int64_t schedule_steps = 0;  ///< 0: the run's steps
   OptimizerKind optimizer = OptimizerKind::adamw;
-  double momentum = 0;                                            ///< of sgd
+  std::optional<double> momentum;                                 ///< of sgd (none: 0) and muon (none: 0.95)
   bool nesterov = false;                                          ///< of sgd
   std::optional<c10::ScalarType> momentum_dtype, variance_dtype;  ///< of anyprecision
   bool kahan = false;                                             ///< of anyprecision
   AdafactorOptions adafactor;
   EightBitOptions eight_bit;
+  std::optional<MuonAdjustLr> muon_adjust_lr;
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
   double eps = 1e-8;

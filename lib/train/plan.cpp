@@ -91,7 +91,8 @@ void check_optimizer_options(const TrainOptions& o) {
     throw UsageError(
         fmt::format("{} belongs to --optimizer {}, not to {}", option, to_string(kind), to_string(o.optimizer)));
   };
-  belongs_to(o.momentum != 0, "--momentum", OptimizerKind::sgd);
+  if (o.optimizer != OptimizerKind::muon) belongs_to(o.momentum.has_value(), "--momentum", OptimizerKind::sgd);
+  belongs_to(o.muon_adjust_lr.has_value(), "--muon-adjust-lr", OptimizerKind::muon);
   belongs_to(o.nesterov, "--nesterov", OptimizerKind::sgd);
   belongs_to(o.momentum_dtype.has_value(), "--momentum-dtype", OptimizerKind::anyprecision);
   belongs_to(o.variance_dtype.has_value(), "--variance-dtype", OptimizerKind::anyprecision);
@@ -102,9 +103,10 @@ void check_optimizer_options(const TrainOptions& o) {
              OptimizerKind::adamw_8bit);
   if (o.eight_bit.least_elements < 1)
     throw UsageError(fmt::format("--min-8bit-size is {}, it must be at least 1", o.eight_bit.least_elements));
-  if (!(o.momentum >= 0 && o.momentum < 1))
-    throw UsageError(fmt::format("--momentum is {}, it must be at least 0 and less than 1", o.momentum));
-  if (o.nesterov && o.momentum == 0) throw UsageError("--nesterov needs --momentum, which is 0");
+  const auto momentum = o.momentum.value_or(0);
+  if (!(momentum >= 0 && momentum < 1))
+    throw UsageError(fmt::format("--momentum is {}, it must be at least 0 and less than 1", momentum));
+  if (o.nesterov && momentum == 0) throw UsageError("--nesterov needs --momentum, which is 0");
   for (const auto& [dtype, option] :
        {std::pair(o.momentum_dtype, "--momentum-dtype"), std::pair(o.variance_dtype, "--variance-dtype")}) {
     if (dtype == at::kHalf) throw UsageError(fmt::format("{} is fp16, choose float32 or bf16", option));
@@ -132,13 +134,14 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   optimizer.beta2 = options.betas[1];
   optimizer.eps = options.eps;
   optimizer.weight_decay = options.weight_decay;
-  optimizer.momentum = options.momentum;
+  optimizer.momentum = options.momentum.value_or(options.optimizer == OptimizerKind::muon ? 0.95 : 0.0);
   optimizer.nesterov = options.nesterov;
   optimizer.momentum_dtype = options.momentum_dtype.value_or(optimizer.momentum_dtype);
   optimizer.variance_dtype = options.variance_dtype.value_or(optimizer.variance_dtype);
   optimizer.kahan = options.kahan;
   optimizer.adafactor = options.adafactor;
   optimizer.eight_bit = options.eight_bit;
+  optimizer.muon_adjust_lr = options.muon_adjust_lr.value_or(optimizer.muon_adjust_lr);
   return optimizer;
 }
 

@@ -44,8 +44,9 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   std::vector<OptimizerParam> params;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto& layout = engine.layout(i);
-    const bool embedding = runtime_.decoder().parameters[i].embedding;
-    params.push_back({engine.master_weight(i), layout.decay || options.decay_all, layout, engine.range(i), embedding});
+    const auto& spec = runtime_.decoder().parameters[i];
+    params.push_back({engine.master_weight(i), layout.decay || options.decay_all, layout, engine.range(i),
+                      spec.embedding, spec.block >= 0});
   }
   optimizer_ = make_optimizer({runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives()});
   if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;

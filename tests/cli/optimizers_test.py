@@ -10,6 +10,7 @@ OPTIMIZERS = {
     "sgd": ["--momentum", 0.9, "--nesterov", "--lr", "0.05"],
     "adamw8bit": ["--quantize-all", "--min-8bit-size", 1],
     "adafactor": ["--lr", "0.03"],
+    "muon": ["--momentum", 0.9],
 }
 # Of torch.optim: those that it has too.
 CLASSES = {"adamw": "AdamW", "sgd": "SGD", "adafactor": "Adafactor"}
@@ -22,9 +23,10 @@ KEYS = {
     "sgd": lambda dims: {"momentum_buffer"},
     "adamw8bit": lambda dims: {BNB, "state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2"},
     "adafactor": lambda dims: {"row_var", "col_var"} if dims == 2 else {"variance"},
+    "muon": None,  # by what a parameter is for
 }
 # Bytes of an optimizer's state to each element of a parameter; two: from, to.
-STATE_BYTES = {"adamw": [8], "anyprecision": [6], "lion": [4], "sgd": [4], "adamw8bit": [2 + 8 / 256, 2.06], "adafactor": [0, 0.1]}
+STATE_BYTES = {"adamw": [8], "anyprecision": [6], "lion": [4], "sgd": [4], "adamw8bit": [2 + 8 / 256, 2.06], "adafactor": [0, 0.1], "muon": [4, 8]}
 
 
 class Optimizers(fsdp_cli.Case):
@@ -59,7 +61,7 @@ class Optimizers(fsdp_cli.Case):
         self.assertEqual(len(self.losses("change")), 4)
 
     def test_bad_combinations_are_refused_by_name(self):
-        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, anyprecision, lion, sgd, adafactor, adamw8bit"]),
+        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, anyprecision, lion, sgd, adafactor, adamw8bit, muon"]),
                                (["--momentum", 0.9], ["--momentum belongs to --optimizer sgd, not to adamw"]),
                                (["--optimizer", "sgd", "--nesterov"], ["--nesterov needs --momentum"]),
                                (["--optimizer", "sgd", "--momentum", 1], ["--momentum is 1", "less than 1"]),
@@ -104,12 +106,18 @@ class Optimizers(fsdp_cli.Case):
     def check_names(self, name, state):
         for parameter, values in state["optim"]["state"].items():
             tensors = values.get(BNB, values)
-            self.assertEqual({BNB} & set(values) | set(tensors) - {"step"}, KEYS[name](state["model"][parameter].dim()), name)
+            expected = KEYS[name](state["model"][parameter].dim()) if name != "muon" else self.keys_of_muon(parameter)
+            self.assertEqual({BNB} & set(values) | set(tensors) - {"step"}, expected, name)
             if name == "adamw8bit":
                 self.assertEqual((values["step"], tensors["state1"].element_size(), tensors["state1"].shape), (3, 1, state["model"][parameter].shape))
                 self.assertEqual(tensors["absmax1"].numel(), -(-state["model"][parameter].numel() // 256))
             elif name != "adafactor":
                 self.assertEqual({t.shape for k, t in values.items() if k != "step"}, {state["model"][parameter].shape})
+
+    @staticmethod
+    def keys_of_muon(parameter):
+        is_matrix = ".h." in parameter and parameter.endswith("weight") and ".ln_" not in parameter
+        return {"momentum_buffer"} if is_matrix else {"exp_avg", "exp_avg_sq"}
 
     def check_steps(self, name, state, options, by_torch):
         torch = by_torch.torch

@@ -71,6 +71,16 @@ TEST_SUITE("gpu/nccl") {
     CHECK(same(tensors[1], small_integers(300, at::kFloat, 5)));
   }
 
+  TEST_CASE("all_to_all: alone, what is sent arrives") {
+    const auto backend = cuda_backend();
+    const auto group = fsdp::make_single_group();
+    const auto collectives = backend->make_collectives(*group, 0);
+    const auto sent = small_integers(1001, at::kBFloat16), received = at::zeros_like(sent);
+    const fsdp::TensorExchange one{sent, received};
+    collectives->all_to_all(std::span(&one, 1))->wait();
+    CHECK(same(received, sent));
+  }
+
   TEST_CASE("wait: orders the compute stream after the transfer while buffers are freed and recycled at once") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
