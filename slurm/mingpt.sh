@@ -13,7 +13,7 @@
 #   RUN_NAME   the run; the same name again continues it mingpt-JOBID
 #   MODEL, NUM_LAYERS, NUM_HEADS, EMBED_SIZE, SEQ_LEN    mingpt, 12, 12, 768, 256
 #   BATCH_SIZE sequences per rank and micro-batch; TOTAL_BATCH_SIZE per optimizer step (empty: BATCH_SIZE x ranks)
-#   MAX_EPOCHS, LR   10, 3e-4
+#   MAX_EPOCHS, LR, OPTIMIZER   10, 3e-4, adamw (docs/methods.md has the others)
 #   SHARDING   full-shard grad-shard no-shard hybrid-full-shard hybrid-grad-shard
 #   PRECISION  bf16 float32 fp16
 #   DEVICE     auto cuda cpu
@@ -65,6 +65,7 @@ option --batch-size "${BATCH_SIZE-4}"
 option --total-batch-size "${TOTAL_BATCH_SIZE-}"
 option --max-epochs "${MAX_EPOCHS-10}"
 option --lr "${LR-3e-4}"
+option --optimizer "${OPTIMIZER-}"
 option --sharding "${SHARDING-full-shard}"
 option --precision "${PRECISION-bf16}"
 option --device "${DEVICE-auto}"

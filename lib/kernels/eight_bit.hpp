@@ -15,16 +15,25 @@ inline std::int64_t block_end(const AdamW8bitArgs& a, std::int64_t block) {
 }
 
 inline void new_moments(const AdamW8bitArgs& a, std::int64_t block, EightBitBlock& out) {
-  const std::int64_t first = block_begin(a, block), n = block_end(a, block) - first;
+  const std::int64_t first = block_begin(a, block), n = std::min(block_end(a, block) - first, kEightBitBlock);
   const float scale1 = a.absmax1[block], scale2 = a.absmax2[block];
+  const float grad_scale = a.grad_scale, beta1 = a.beta1, beta2 = a.beta2, rest1 = a.rest1, rest2 = a.rest2;
+  const float *code1 = a.code1, *code2 = a.code2, *grad = a.grad + first;
+  const std::uint8_t *state1 = a.state1 + first, *state2 = a.state2 + first;
+  float* momentum = out.momentum;
+  float* variance = out.variance;
   float largest_momentum = 0, largest_variance = 0;
+  for (std::int64_t i = 0; i < n; ++i) {  // lookups by themselves: a loop with them does not become vectors
+    momentum[i] = code1[state1[i]];
+    variance[i] = code2[state2[i]];
+  }
 #pragma omp simd reduction(max : largest_momentum, largest_variance)
   for (std::int64_t i = 0; i < n; ++i) {
-    const float g = a.grad[first + i] * a.grad_scale;
-    const float m = a.code1[a.state1[first + i]] * scale1 * a.beta1 + a.rest1 * g;
-    const float v = a.code2[a.state2[first + i]] * scale2 * a.beta2 + a.rest2 * (g * g);
-    out.momentum[i] = m;
-    out.variance[i] = v;
+    const float g = grad[i] * grad_scale;
+    const float m = momentum[i] * scale1 * beta1 + rest1 * g;
+    const float v = variance[i] * scale2 * beta2 + rest2 * (g * g);
+    momentum[i] = m;
+    variance[i] = v;
     largest_momentum = std::max(largest_momentum, std::fabs(m));
     largest_variance = std::max(largest_variance, v);
   }
@@ -34,14 +43,16 @@ inline void new_moments(const AdamW8bitArgs& a, std::int64_t block, EightBitBloc
 
 inline void encode(std::uint8_t* to, const float* from, std::int64_t n, float largest, const std::uint8_t* codes) {
   if (largest == 0.0f) {
-    std::memset(to, 0, static_cast<std::size_t>(n));
+    std::fill(to, to + n, std::uint8_t{0});
     return;
   }
   const float inverse = 1.0f / largest;
   std::int32_t bins[kEightBitBlock];
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float x = std::min(1.0f, std::max(-1.0f, from[i] * inverse));
+    float x = from[i] * inverse;  // not by std::min, whose references do not become vectors
+    x = x < 1.0f ? x : 1.0f;      // a NaN, of an infinite largest value, becomes 1
+    x = x > -1.0f ? x : -1.0f;
 #ifdef __FMA__
     bins[i] = static_cast<std::int32_t>(std::fma((x + 1.0f) * 0.5f, 65535.0f, 0.5f));
 #else  // the same: a product of two floats is exact in double
@@ -60,6 +71,15 @@ inline void adamw_8bit_largest(const AdamW8bitArgs& a, std::int64_t block, doubl
   momentum_and_variance[1] = static_cast<double>(moments.largest_variance);
 }
 
+inline void adamw_block(const AdamW8bitArgs& a, const EightBitBlock& moments, float* param, std::int64_t n) {
+  const float correction = a.denom_correction, eps = a.eps, keep = a.weight_decay_factor, step = a.step_size;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float denominator = std::sqrt(moments.variance[i]) / correction + eps;
+    param[i] = param[i] * keep - step * moments.momentum[i] / denominator;
+  }
+}
+
 inline void adamw_8bit(const AdamW8bitArgs& a, std::int64_t begin, std::int64_t end) {
   EightBitBlock moments;
   for (std::int64_t block = begin; block < end; ++block) {
@@ -70,12 +90,7 @@ inline void adamw_8bit(const AdamW8bitArgs& a, std::int64_t begin, std::int64_t 
       moments.largest_momentum = static_cast<float>(edge[0]);
       moments.largest_variance = static_cast<float>(edge[1]);
     }
-    float* param = a.param + first;
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float denominator = std::sqrt(moments.variance[i]) / a.denom_correction + a.eps;
-      param[i] = param[i] * a.weight_decay_factor - a.step_size * moments.momentum[i] / denominator;
-    }
+    adamw_block(a, moments, a.param + first, n);
     encode(a.state1 + first, moments.momentum, n, moments.largest_momentum, a.codes1);
     encode(a.state2 + first, moments.variance, n, moments.largest_variance, a.codes2);
     a.absmax1[block] = moments.largest_momentum;

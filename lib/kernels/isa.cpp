@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace fsdp::kernels::FSDP_KERNEL_ISA {
 namespace {

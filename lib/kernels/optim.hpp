@@ -29,16 +29,24 @@ inline void lion(const LionArgs& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// `value` as it is read back from T.
+/// `value` as it is read back from T: in registers, so that loops with it become vectors. A NaN that arithmetic makes
+/// stays one.
 template <typename T>
 inline float rounded(float value) {
-  T kept{};
-  store(&kept, 0, value);
-  return load(&kept, 0);
+  if constexpr (std::is_same_v<T, float>) return value;
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
 }
 
-template <typename Momentum, typename Variance>
-void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
+/// Of a value that is rounded already.
+inline void store_rounded(float* p, std::int64_t i, float v) { p[i] = v; }
+inline void store_rounded(Bf16* p, std::int64_t i, float v) {
+  p[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16);
+}
+
+/// \param a  a copy: its members are no memory that the loop writes to
+template <typename Momentum, typename Variance, bool kCompensated>
+void any_precision_loop(const AnyPrecisionArgs a, std::int64_t begin, std::int64_t end) {
   auto* exp_avg = static_cast<Momentum*>(a.exp_avg);
   auto* exp_avg_sq = static_cast<Variance*>(a.exp_avg_sq);
   auto* compensation = static_cast<Bf16*>(a.compensation);
@@ -48,17 +56,26 @@ void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t e
     const float g = a.grad[i] * a.grad_scale;
     const float m = rounded<Momentum>(rounded<Momentum>(load(exp_avg, i) * a.beta1) + a.rest1 * g);
     const float v = rounded<Variance>(rounded<Variance>(load(exp_avg_sq, i) * a.beta2) + a.rest2 * (g * g));
-    store(exp_avg, i, m);
-    store(exp_avg_sq, i, v);
+    store_rounded(exp_avg, i, m);
+    store_rounded(exp_avg_sq, i, v);
     const float root = rounded<Variance>(rounded<Variance>(std::sqrt(v)) / a.denom_correction);
     const float update = -a.step_size * (m / rounded<Variance>(root + eps));
     const float p = a.param[i] * a.weight_decay_factor;
-    if (compensation == nullptr) {
-      a.param[i] = p + update;
+    if constexpr (kCompensated) {
+      const float wanted = rounded<Bf16>(load(compensation, i) + update), q = p + wanted;
+      a.param[i] = q;
+      store_rounded(compensation, i, rounded<Bf16>(wanted + (p - q)));
     } else {
-      const float wanted = rounded<Bf16>(load(compensation, i) + update);
-      a.param[i] = p + wanted;
-      store(compensation, i, wanted + (p - a.param[i]));
+      a.param[i] = p + update;
     }
+  }
+}
+
+template <typename Momentum, typename Variance>
+void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
+  if (a.compensation == nullptr) {
+    any_precision_loop<Momentum, Variance, false>(a, begin, end);
+  } else {
+    any_precision_loop<Momentum, Variance, true>(a, begin, end);
   }
 }

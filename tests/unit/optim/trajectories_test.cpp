@@ -191,6 +191,16 @@ TEST_SUITE("optim/trajectories") {
     CHECK(same_bits(eight_bit_numbers(false), read_tensor(maps, "bnb_unsigned")));
   }
 
+  TEST_CASE("8-bit moments that overflow stay codes") {
+    const CpuOps kernels;
+    const std::vector<at::Tensor> gradients{at::full({2, 300}, 1e30f)};  // its square is infinite
+    const auto optimizer = make_optimizer({kernels, {whole_param(at::zeros({2, 300}))}, eight_bit(1)});
+    optimizer->step(gradients, 1e-2, 1.0);
+    optimizer->step(gradients, 1e-2, 1.0);
+    CHECK(optimizer->states(0)[2].values.numel() == 256);  // qmap1: behind what was written
+    CHECK(same_bits(optimizer->states(0)[2].values, eight_bit_numbers(true)));
+  }
+
   TEST_CASE("the bits of an update do not depend on the number of ranks") {
     const SafetensorsReader inputs(kFolder / "inputs.safetensors");
     const CpuOps kernels;
