@@ -125,6 +125,8 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
     app.add_option_function<std::string>(spellings(name), take_float_type(value, option), description)->group(group);
   };
   add_dtype("param-dtype", o.param_dtype, "--param-dtype", "of gathered parameters and activations");
+  add_dtype("master-dtype", o.master_dtype, "--master-dtype",
+            "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan");
   add_dtype("reduce-dtype", o.reduce_dtype, "--reduce-dtype", "of gradients on their way");
   add_dtype("buffer-dtype", o.buffer_dtype, "--buffer-dtype", "of buffers");
   app.add_option_function<std::string>(

@@ -56,7 +56,8 @@ constexpr std::array kSavedOptions{"lr",
                                    "warmup-init",
                                    "scale-parameter",
                                    "adafactor-beta1",
-                                   "muon-adjust-lr"};
+                                   "muon-adjust-lr",
+                                   "master-dtype"};
 
 /// Which mean something else, or nothing, to another optimizer.
 constexpr std::array kOfOneOptimizer{"betas",           "eps",
@@ -66,7 +67,7 @@ constexpr std::array kOfOneOptimizer{"betas",           "eps",
                                      "min-8bit-size",   "adafactor-variant",
                                      "relative-step",   "warmup-init",
                                      "scale-parameter", "adafactor-beta1",
-                                     "muon-adjust-lr"};
+                                     "muon-adjust-lr",  "master-dtype"};
 
 /// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
 void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,

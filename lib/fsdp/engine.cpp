@@ -86,12 +86,14 @@ void Engine::build_units() {
     unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
     for (std::size_t i = 0; i < unit->params.size(); ++i) {
       const auto own = unit->gathered->own_rows(i);
-      const bool same = dtype == at::kFloat && (!policy_.cpu_offload || input_.ops->on_host());
-      // In float32 the gathered rows are the master weights; otherwise master weights stand apart and are narrowed on
+      const auto master_dtype = policy_.precision.master_dtype;
+      const bool same = dtype == master_dtype && (!policy_.cpu_offload || input_.ops->on_host());
+      // In one type the gathered rows are the master weights; otherwise master weights stand apart and are narrowed on
       // publish.
       const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
       const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
-      unit->master_weights.push_back(same ? own : at::zeros(own.sizes(), at::TensorOptions(at::kFloat).device(device)));
+      unit->master_weights.push_back(same ? own
+                                          : at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
       const auto others = own.numel() * (shard.size() - 1);
       unit->gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
       unit->reduce_bytes += others * static_cast<std::int64_t>(c10::elementSize(policy_.precision.reduce_dtype));

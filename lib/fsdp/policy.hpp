@@ -23,6 +23,7 @@ struct MixedPrecision {
   c10::ScalarType param_dtype = c10::ScalarType::Float;   ///< gathered parameters and activations
   c10::ScalarType reduce_dtype = c10::ScalarType::Float;  ///< gradients on the wire; always summed in float32 on CPUs
   c10::ScalarType buffer_dtype = c10::ScalarType::Float;
+  c10::ScalarType master_dtype = c10::ScalarType::Float;  ///< of the weights that the optimizer updates
 };
 
 struct EnginePolicy {

@@ -80,12 +80,8 @@ const Table kTable = {
     .sgd = sgd,
     .lion = lion,
     .any_precision =
-        [](Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t b, std::int64_t e) {
-          if (momentum == Type::bf16) {
-            (variance == Type::bf16 ? any_precision<Bf16, Bf16> : any_precision<Bf16, float>)(a, b, e);
-          } else {
-            (variance == Type::bf16 ? any_precision<float, Bf16> : any_precision<float, float>)(a, b, e);
-          }
+        [](Type param, Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t b, std::int64_t e) {
+          (param == Type::bf16 ? any_precision_of<Bf16> : any_precision_of<float>)(momentum, variance, a, b, e);
         },
     .adamw_8bit = adamw_8bit,
     .adamw_8bit_largest = adamw_8bit_largest,

@@ -145,7 +145,7 @@ struct Table {
   void (*sgd)(const SgdArgs&, std::int64_t, std::int64_t);
   void (*lion)(const LionArgs&, std::int64_t, std::int64_t);
   /// Types of the moments: f32 or bf16.
-  void (*any_precision)(Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
+  void (*any_precision)(Type param, Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
   /// Blocks [begin, end).
   void (*adamw_8bit)(const AdamW8bitArgs&, std::int64_t, std::int64_t);
   /// The largest of a block's new moments.

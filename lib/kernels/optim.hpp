@@ -45,37 +45,49 @@ inline void store_rounded(Bf16* p, std::int64_t i, float v) {
 }
 
 /// \param a  a copy: its members are no memory that the loop writes to
-template <typename Momentum, typename Variance, bool kCompensated>
+template <typename Param, typename Momentum, typename Variance, bool kCompensated>
 void any_precision_loop(const AnyPrecisionArgs a, std::int64_t begin, std::int64_t end) {
   auto* exp_avg = static_cast<Momentum*>(a.exp_avg);
   auto* exp_avg_sq = static_cast<Variance*>(a.exp_avg_sq);
   auto* compensation = static_cast<Bf16*>(a.compensation);
-  const float eps = rounded<Variance>(a.eps);  // as PyTorch adds a number to a tensor of 16 bits on a CPU
+  auto* param = static_cast<Param*>(a.param);
+  // As PyTorch adds a number, or a multiple of a tensor of 16 bits, to another one on a CPU.
+  const float eps = rounded<Variance>(a.eps);
+  const float rest1 = std::is_same_v<Param, Bf16> ? rounded<Momentum>(a.rest1) : a.rest1;
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const float g = a.grad[i] * a.grad_scale;
-    const float m = rounded<Momentum>(rounded<Momentum>(load(exp_avg, i) * a.beta1) + a.rest1 * g);
+    const float m = rounded<Momentum>(rounded<Momentum>(load(exp_avg, i) * a.beta1) + rest1 * g);
     const float v = rounded<Variance>(rounded<Variance>(load(exp_avg_sq, i) * a.beta2) + a.rest2 * (g * g));
     store_rounded(exp_avg, i, m);
     store_rounded(exp_avg_sq, i, v);
     const float root = rounded<Variance>(rounded<Variance>(std::sqrt(v)) / a.denom_correction);
     const float update = -a.step_size * (m / rounded<Variance>(root + eps));
-    const float p = a.param[i] * a.weight_decay_factor;
+    const float p = rounded<Param>(load(param, i) * a.weight_decay_factor);
     if constexpr (kCompensated) {
-      const float wanted = rounded<Bf16>(load(compensation, i) + update), q = p + wanted;
-      a.param[i] = q;
-      store_rounded(compensation, i, rounded<Bf16>(wanted + (p - q)));
+      const float wanted = rounded<Bf16>(load(compensation, i) + update), q = rounded<Param>(p + wanted);
+      store_rounded(param, i, q);
+      store_rounded(compensation, i, rounded<Bf16>(wanted + rounded<Param>(p - q)));
     } else {
-      a.param[i] = p + update;
+      store_rounded(param, i, rounded<Param>(p + update));
     }
   }
 }
 
-template <typename Momentum, typename Variance>
+template <typename Param, typename Momentum, typename Variance>
 void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
   if (a.compensation == nullptr) {
-    any_precision_loop<Momentum, Variance, false>(a, begin, end);
+    any_precision_loop<Param, Momentum, Variance, false>(a, begin, end);
   } else {
-    any_precision_loop<Momentum, Variance, true>(a, begin, end);
+    any_precision_loop<Param, Momentum, Variance, true>(a, begin, end);
+  }
+}
+
+template <typename Param>
+void any_precision_of(Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
+  if (momentum == Type::bf16) {
+    (variance == Type::bf16 ? any_precision<Param, Bf16, Bf16> : any_precision<Param, Bf16, float>)(a, begin, end);
+  } else {
+    (variance == Type::bf16 ? any_precision<Param, float, Bf16> : any_precision<Param, float, float>)(a, begin, end);
   }
 }

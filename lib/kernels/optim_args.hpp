@@ -22,7 +22,7 @@ struct LionArgs {
 };
 
 struct AnyPrecisionArgs {
-  float* param;
+  void* param;  ///< float32 or bf16
   const float* grad;
   void* exp_avg;              ///< float32 or bf16
   void* exp_avg_sq;           ///< float32 or bf16

@@ -25,7 +25,8 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
   const auto& engine = runtime.engine();
   std::int64_t shards = 0;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto bytes = 4 * engine.range(i).num_rows * engine.layout(i).row_elements();
+    const auto element = static_cast<std::int64_t>(runtime.engine().master_weight(i).element_size());
+    const auto bytes = element * engine.range(i).num_rows * engine.layout(i).row_elements();
     host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
     shards += bytes;
   }

@@ -53,7 +53,7 @@ void CpuOps::lion(const LionUpdate& u) const {
 void CpuOps::any_precision(const AnyPrecisionUpdate& u) const {
   for (std::size_t i = 0; i < u.params.size(); ++i) {
     const auto &momentum = u.exp_avg[i], &variance = u.exp_avg_sq[i];
-    const kernels::AnyPrecisionArgs args{floats(u.params, i),
+    const kernels::AnyPrecisionArgs args{u.params[i].data_ptr(),
                                          floats(u.grads, i),
                                          momentum.data_ptr(),
                                          variance.data_ptr(),
@@ -67,8 +67,9 @@ void CpuOps::any_precision(const AnyPrecisionUpdate& u) const {
                                          static_cast<float>(1 - u.beta2),
                                          u.step_size(),
                                          u.denom_correction()};
-    launch(u.params[i].numel(), kGrain,
-           [&](auto b, auto e) { kernels::table().any_precision(type_of(momentum), type_of(variance), args, b, e); });
+    launch(u.params[i].numel(), kGrain, [&](auto b, auto e) {
+      kernels::table().any_precision(type_of(u.params[i]), type_of(momentum), type_of(variance), args, b, e);
+    });
   }
 }
 

@@ -40,7 +40,8 @@ struct LionUpdate : UpdateGroup {
 };
 
 /// torchdistx's AnyPrecisionAdamW: AdamW whose moments are float32 or bf16, each of its operations rounded to the type
-/// it is kept in; with `compensation`, bf16, the rounding of a parameter's update is kept for the next one (Kahan).
+/// it is kept in, also that of params, which may be bf16; with `compensation`, bf16, the rounding of a parameter's
+/// update is kept for the next one (Kahan).
 struct AnyPrecisionUpdate : UpdateGroup {
   std::vector<at::Tensor> exp_avg, exp_avg_sq;
   std::vector<at::Tensor> compensation;  ///< empty: none

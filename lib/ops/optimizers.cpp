@@ -53,7 +53,10 @@ void Ops::any_precision(const AnyPrecisionUpdate& u) const {
     const auto rounded = [](const at::Tensor& x, const at::Tensor& like) {
       return x.to(like.scalar_type()).to(at::kFloat);
     };
-    const auto m = rounded(rounded(momentum.to(at::kFloat).mul(u.beta1), momentum).add(grad, 1 - u.beta1), momentum);
+    const auto& param = u.params[i];
+    auto rest1 = at::full({}, 1 - u.beta1, grad.options());
+    if (param.scalar_type() == at::kBFloat16) rest1 = rounded(rest1, momentum);
+    const auto m = rounded(rounded(momentum.to(at::kFloat).mul(u.beta1), momentum).addcmul(grad, rest1), momentum);
     momentum.copy_(m);
     const auto v =
         rounded(rounded(variance.to(at::kFloat).mul(u.beta2), variance).addcmul(grad, grad, 1 - u.beta2), variance);
@@ -61,16 +64,15 @@ void Ops::any_precision(const AnyPrecisionUpdate& u) const {
     const auto eps = at::full({}, u.eps, v.options()).to(variance.scalar_type()).to(at::kFloat);
     const auto root = rounded(rounded(v.sqrt(), variance).div(correction), variance);
     const auto update = m.div(rounded(root.add(eps), variance)).mul_(-step_size);
-    u.params[i].mul_(1 - u.lr * u.weight_decay);
+    const auto before = rounded(param.to(at::kFloat).mul(1 - u.lr * u.weight_decay), param);
     if (u.compensation.empty()) {
-      u.params[i].add_(update);
+      param.copy_(before.add(update));
       continue;
     }
     const auto& compensation = u.compensation[i];
     const auto wanted = rounded(compensation.to(at::kFloat).add(update), compensation);
-    const auto before = u.params[i].clone();
-    u.params[i].add_(wanted);
-    compensation.copy_(wanted + (before - u.params[i]));
+    param.copy_(before.add(wanted));
+    compensation.copy_(wanted + rounded(before - param.to(at::kFloat), param));
   }
 }
 

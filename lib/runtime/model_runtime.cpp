@@ -60,6 +60,7 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
   policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
   policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);
+  policy.precision.master_dtype = options.master_dtype.value_or(at::kFloat);
   return policy;
 }
 

@@ -37,7 +37,7 @@ struct ShardingOptions {
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   c10::ScalarType precision = c10::ScalarType::Float;  ///< of the three below where they are not given
-  std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype;
+  std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype, master_dtype;
   int checkpoint_every = 0;          ///< recompute every n-th block's activations in the backward; 0: none
   bool allow_emulated_bf16 = false;  ///< on a GPU without bf16 units
   bool cpu_offload = false;

@@ -84,6 +84,18 @@ void check_adafactor_options(const TrainOptions& o, const BelongsTo& belongs_to)
     throw UsageError(fmt::format("--adafactor-beta1 is {}, it must be at least 0 and less than 1", ours.beta1));
 }
 
+/// \param belongs_to  as above
+template <typename BelongsTo>
+void check_master_dtype(const TrainOptions& o, const BelongsTo& belongs_to) {
+  const auto wanted = o.sharding.master_dtype.value_or(at::kFloat);
+  if (wanted == at::kFloat) return;
+  belongs_to(true, "--master-dtype bf16", OptimizerKind::anyprecision);
+  if (wanted != at::kBFloat16)
+    throw UsageError(fmt::format("--master-dtype is {}, it must be float32 or bf16", float_type_name(wanted)));
+  if (o.sharding.param_dtype.value_or(o.sharding.precision) != at::kBFloat16)
+    throw UsageError("--master-dtype bf16 needs --precision bf16: weights are not kept in less than they are used in");
+}
+
 /// Options that another optimizer would pass over in silence.
 void check_optimizer_options(const TrainOptions& o) {
   const auto belongs_to = [&](bool given, const char* option, OptimizerKind kind) {
@@ -97,6 +109,7 @@ void check_optimizer_options(const TrainOptions& o) {
   belongs_to(o.momentum_dtype.has_value(), "--momentum-dtype", OptimizerKind::anyprecision);
   belongs_to(o.variance_dtype.has_value(), "--variance-dtype", OptimizerKind::anyprecision);
   belongs_to(o.kahan, "--kahan", OptimizerKind::anyprecision);
+  check_master_dtype(o, belongs_to);
   check_adafactor_options(o, belongs_to);
   belongs_to(o.eight_bit.everything, "--quantize-all", OptimizerKind::adamw_8bit);
   belongs_to(o.eight_bit.least_elements != EightBitOptions().least_elements, "--min-8bit-size",

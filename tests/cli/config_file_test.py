@@ -11,7 +11,7 @@ PROGRAMS = ("fsdp-finetune", "fsdp-memprobe")
 VALUES = {"betas": ["0.8", "0.99"], "time-limit": ["1:30"], "nodes": ["2,3"], "ranks": ["4"], "ranks-per-node": ["2"],
           "max-batch": ["128"], "rank": ["1"], "warmup-ratio": ["0.25"], "calibration": ["a b", "c,d", "[e]"]}
 # Options whose values are a few words each.
-CHOICES = {"sharding": "hybrid-shard", "wrap": "size:1000", "backward-prefetch": "post", "precision": "bf16", "param-dtype": "fp16",
+CHOICES = {"sharding": "hybrid-shard", "wrap": "size:1000", "backward-prefetch": "post", "precision": "bf16", "param-dtype": "fp16", "master-dtype": "bf16",
            "reduce-dtype": "bfloat16", "buffer-dtype": "float32", "activation-checkpointing": "every:2", "collectives": "host-staged",
            "lr-schedule": "cosine", "device": "cpu", "optimizer": "lion", "muon-adjust-lr": "original", "adafactor-variant": "transformers", "momentum-dtype": "bf16", "variance-dtype": "float32"}
 VALUES |= {name: [word] for name, word in CHOICES.items()}

@@ -66,9 +66,33 @@ class Optimizers(fsdp_cli.Case):
                                (["--optimizer", "sgd", "--nesterov"], ["--nesterov needs --momentum"]),
                                (["--optimizer", "sgd", "--momentum", 1], ["--momentum is 1", "less than 1"]),
                                (["--optimizer", "lion", "--kahan"], ["--kahan belongs to --optimizer anyprecision"]),
+                               (["--master-dtype", "bf16"], ["--master-dtype bf16 belongs to --optimizer anyprecision"]),
+                               (["--optimizer", "anyprecision", "--master-dtype", "bf16"], ["--master-dtype bf16 needs --precision bf16"]),
                                (["--optimizer", "anyprecision", "--variance-dtype", "fp16"], ["--variance-dtype is fp16", "bf16"])):
             result = fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", *options))
             self.assert_refused(result, 2, *words)
+
+    def test_masters_in_bf16(self):
+        options = ["--optimizer", "anyprecision", "--master-dtype", "bf16", "--kahan", "--momentum-dtype", "bf16", "--precision", "bf16",
+                   "--lr", "3e-3", "--total-batch-size", 12, "--batch-size", 6]
+        self.train("small-whole", "--max-steps", 6, *options, ranks=2)
+        whole = self.losses("small-whole")
+        self.train("wide", "--max-steps", 6, "--precision", "bf16", *options[9:], ranks=2)
+        self.assertLess(fsdp_cli.difference(whole, self.losses("wide")), 0.02)  # of float32 masters: as near as bf16 is
+        self.assertLess(whole[-1], whole[0] - 0.1)
+        self.train("small-parts", "--max-steps", 3, *options, ranks=2)
+        self.train("small-parts", "--max-steps", 6, "--batch-size", 6, "--restart", "latest", "--precision", "bf16", ranks=2)
+        self.assertEqual(self.losses("small-parts"), whole)
+        index = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints("small-whole") / "latest", "--inspect", "--json"]).json()
+        tensors = {t["name"]: t["dtype"] for t in index["tensors"]}
+        kinds = {dtype for name, dtype in tensors.items() if not name.endswith(".step")}
+        self.assertEqual(kinds, {"bfloat16"})
+        arguments = [*memprobe_cli.MINGPT_XS, "--batch-size", 2, "--device", "cpu", "--precision", "bf16"]
+        small = memprobe_cli.report([*arguments, "--measure", *options[:7]])
+        self.assertLess(abs(small["relative_error"]), 0.005, small)
+        adamw = memprobe_cli.report(arguments)["breakdown"]
+        # 2 bytes of weights and 6 of state for 2 + 4 and 8.
+        self.assertEqual((small["breakdown"]["parameters"] * 3, small["breakdown"]["optimizer"] * 8), (adamw["parameters"], adamw["optimizer"] * 6))
 
     def test_names_of_the_hugging_face_trainer(self):
         for theirs, ours in (("adamw_torch_fused", "adamw"), ("lion_32bit", "lion")):
