@@ -83,7 +83,7 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--momentum", o.momentum, "of sgd (default: 0) and muon (0.95)")->group(group);
+  app.add_option("--momentum", o.momentum, "of sgd, and of muon, whose own is 0.95")->default_str("0")->group(group);
   app.add_option_function<std::string>(
          spellings("muon-adjust-lr"),
          [&](const std::string& text) {
