@@ -98,17 +98,8 @@ class HostCollectives final : public TensorCollectives {
   int size() const override { return group_.size(); }
 
   std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
-    std::vector<GatherBlock> blocks;
-    std::vector<at::Tensor> in;
-    std::vector<at::Tensor> out;
-    for (const auto& tensor : tensors) {
-      in.push_back(on_host(ops_, tensor.shard));
-      out.push_back(host_twin(ops_, tensor.full));
-      blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
-    }
-    auto work = group_.all_gather(blocks);
-    return std::make_unique<ArrivingWork>(std::move(work), std::vector(tensors.begin(), tensors.end()), std::move(in),
-                                          std::move(out));
+    return transfer<GatherBlock>({tensors.begin(), tensors.end()},
+                                 [&](const auto& blocks) { return group_.all_gather(blocks); });
   }
 
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
@@ -126,18 +117,9 @@ class HostCollectives final : public TensorCollectives {
   }
 
   std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
-    std::vector<ExchangeBlock> blocks;
     std::vector<TensorGather> targets;
-    std::vector<at::Tensor> in;
-    std::vector<at::Tensor> out;
-    for (const auto& tensor : tensors) {
-      in.push_back(on_host(ops_, tensor.in));
-      out.push_back(host_twin(ops_, tensor.out));
-      blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
-      targets.push_back({tensor.in, tensor.out});
-    }
-    auto work = group_.all_to_all(blocks);
-    return std::make_unique<ArrivingWork>(std::move(work), std::move(targets), std::move(in), std::move(out));
+    for (const auto& [in, out] : tensors) targets.push_back({in, out});
+    return transfer<ExchangeBlock>(std::move(targets), [&](const auto& blocks) { return group_.all_to_all(blocks); });
   }
 
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
@@ -164,6 +146,21 @@ class HostCollectives final : public TensorCollectives {
   }
 
  private:
+  /// Through the host's memory where the tensors are elsewhere. \param start  the group's transfer of the blocks
+  template <typename Block, typename Start>
+  std::unique_ptr<Work> transfer(std::vector<TensorGather> targets, const Start& start) {
+    std::vector<Block> blocks;
+    std::vector<at::Tensor> in;
+    std::vector<at::Tensor> out;
+    for (const auto& [from, to] : targets) {
+      in.push_back(on_host(ops_, from));
+      out.push_back(host_twin(ops_, to));
+      blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
+    }
+    auto work = start(blocks);
+    return std::make_unique<ArrivingWork>(std::move(work), std::move(targets), std::move(in), std::move(out));
+  }
+
   /// This rank's slice of the sum.
   at::Tensor sum_of_slice(const at::Tensor& flat) {
     const auto slice = flat.numel() / size();

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "lib/optim/kinds.hpp"
 #include "lib/tensor/memory_scope.hpp"

@@ -10,14 +10,6 @@
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
-namespace {
-
-at::Tensor find_state(const std::vector<OptimizerState>& states, std::string_view key) {
-  const auto at = std::find_if(states.begin(), states.end(), [&](const auto& state) { return state.key == key; });
-  return at == states.end() ? at::Tensor() : at->values;
-}
-
-}  // namespace
 
 OptimizerParam whole_param(const at::Tensor& master_weight, bool decay) {
   const ParamLayout layout{"", master_weight.sizes().vec(), 1, decay};
@@ -66,9 +58,10 @@ void Optimizer::add_constant(std::size_t param, const std::string& key, const at
 }
 
 at::Tensor Optimizer::state(std::string_view key, std::size_t param) const {
-  auto values = find_state(states_.at(param), key);
-  TORCH_CHECK(values.defined(), "this parameter has no state ", key);
-  return values;
+  const auto& states = states_.at(param);
+  const auto at = std::find_if(states.begin(), states.end(), [&](const auto& state) { return state.key == key; });
+  TORCH_CHECK(at != states.end(), "this parameter has no state ", key);
+  return at->values;
 }
 
 std::vector<at::Tensor> Optimizer::states(std::string_view key, const std::vector<std::size_t>& params) const {
