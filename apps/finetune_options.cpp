@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "apps/method_options.hpp"
 #include "apps/number_checks.hpp"
 #include "apps/optimizer_options.hpp"
 #include "apps/torch_main.hpp"
@@ -284,6 +285,7 @@ void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   add_model_options(app, a.options.model);
   add_data_options(app, a.options);
   add_optimizer_options(app, a.options);
+  add_method_options(app, a.options);
   add_output_options(app, a.options, a.save_minutes, a.time_limit);
   auto* compared = a.compared ? &*a.compared : nullptr;
   add_sharding_options(app, a.options.sharding, compared);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -57,7 +58,12 @@ constexpr std::array kSavedOptions{"lr",
                                    "scale-parameter",
                                    "adafactor-beta1",
                                    "muon-adjust-lr",
-                                   "master-dtype"};
+                                   "master-dtype",
+                                   "freeze",
+                                   "train-only",
+                                   "child-tuning",
+                                   "child-tuning-p",
+                                   "fisher-samples"};
 
 /// Which mean something else, or nothing, to another optimizer.
 constexpr std::array kOfOneOptimizer{"betas",           "eps",
@@ -68,6 +74,9 @@ constexpr std::array kOfOneOptimizer{"betas",           "eps",
                                      "relative-step",   "warmup-init",
                                      "scale-parameter", "adafactor-beta1",
                                      "muon-adjust-lr",  "master-dtype"};
+
+/// Which mean nothing to another --child-tuning.
+const std::set<std::string_view> kOfOneChild{"child-tuning-p", "fisher-samples"};
 
 /// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
 void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,
@@ -138,6 +147,9 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
   const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
+  const bool other_child = app.get_option("--child-tuning")->count() > 0 &&
+                           parse_child_tuning(saved.value("child-tuning", std::string("off"))) != options.child_tuning;
+  const bool freezing_given = app.get_option("--freeze")->count() + app.get_option("--train-only")->count() > 0;
   const bool other_optimizer = app.get_option("--optimizer")->count() > 0 &&
                                parse_optimizer(saved.value("optimizer", std::string("adamw"))) != options.optimizer;
   for (const char* name : kSavedOptions) {
@@ -147,6 +159,8 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
         std::find(kOfOneOptimizer.begin(), kOfOneOptimizer.end(), std::string_view(name)) != kOfOneOptimizer.end())
       continue;
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
+    if (other_child && kOfOneChild.contains(name)) continue;
+    if (freezing_given && (std::string(name) == "freeze" || std::string(name) == "train-only")) continue;
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, text, checkpoint);
     try {

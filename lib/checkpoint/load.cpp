@@ -159,7 +159,7 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
   const auto& config = runtime.decoder().config;
   const auto plan = load(runtime, checkpoint.source(), optimizer, [&] {
     auto made = plan_weights(checkpoint, config);
-    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, wish_of(*optimizer));
+    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, *optimizer);
     return made;
   });
   return plan.optimizer;

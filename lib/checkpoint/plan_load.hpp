@@ -43,6 +43,7 @@ struct OptimizerPlan {
   std::vector<std::vector<std::optional<TensorPlace>>> states;
   std::int64_t steps = 0;
   std::string remark;  ///< what the user should know about it; "" nothing
+  bool child = false;  ///< Child-Tuning's D: its masks are there, or what has been measured for them
 };
 
 struct LoadPlan {
@@ -62,6 +63,13 @@ LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 /// (optimizer.state_dict()). State of another optimizer is not found; the remark says so.
 /// \throws FormatError where state is there and does not fit, or where a checkpoint of ours lacks some
 OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish);
+
+/// The same, and the optimizer made ready for it: with Child-Tuning's D, for masks where the checkpoint has all of
+/// them, else for what was measured for them.
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, Optimizer& optimizer);
+
+/// Masks of Child-Tuning's D are in it.
+bool has_child(const Checkpoint& checkpoint);
 
 /// Of a directory in Hugging Face's layout, as open_model_source() opens it. \throws FormatError also on a tensor that
 /// has no place in the model

@@ -8,12 +8,13 @@
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/plan_load.hpp"
+#include "lib/config/trainable.hpp"
 
 namespace fsdp {
 namespace {
 
 /// What an optimizer may leave out of its state, and what is left out of another's.
-constexpr std::array kDispensable{"max_exp_avg_sq", "compensation", "RMS"};
+constexpr std::array kDispensable{"max_exp_avg_sq", "compensation", "RMS", kChildFisher, kChildMask};
 
 bool is_dispensable(std::string_view field) {
   return std::find(kDispensable.begin(), kDispensable.end(), field) != kDispensable.end();
@@ -108,14 +109,17 @@ class StateReader {
     return true;
   }
 
-  void finish(const std::vector<ParameterSpec>& table) {
+  void finish(const ModelConfig& config, const std::vector<ParameterSpec>& table) {
     result_.found = true;
-    const auto is_missing = [](const auto& places) { return !places.empty() && !places.front(); };
-    const auto missing = std::count_if(result_.states.begin(), result_.states.end(), is_missing);
-    if (missing > 0 && checkpoint_.is_ours()) {
-      const auto first = std::find_if(result_.states.begin(), result_.states.end(), is_missing);
-      throw FormatError(fmt::format("{}: the optimizer's state of '{}' is missing", checkpoint_.path().string(),
-                                    table[static_cast<std::size_t>(first - result_.states.begin())].name));
+    std::int64_t missing = 0;
+    const auto was_trained = checkpoint_.is_ours() ? trainable_parameters(config, saved_freeze()) : std::vector<bool>();
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      if (!is_missing(i)) continue;
+      ++missing;
+      if (!was_trained.empty() && was_trained[i]) {
+        throw FormatError(
+            fmt::format("{}: the optimizer's state of '{}' is missing", checkpoint_.path().string(), table[i].name));
+      }
     }
     if (missing > 0)
       remark(fmt::format("{} of {} parameters have no state (they were frozen): theirs starts at zero", missing,
@@ -130,6 +134,17 @@ class StateReader {
   }
 
  private:
+  /// What is needed of its state is not there: all of it then, take() has seen to that.
+  bool is_missing(std::size_t parameter) const {
+    const auto& wanted = wish_.params[parameter];
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!is_dispensable(wanted[i].key) && !result_.states[parameter][i]) return true;
+    }
+    return false;
+  }
+
+  FreezeOptions saved_freeze() const { return saved_freeze_options(checkpoint_.run()->options); }
+
   bool has_steps() const {
     return std::find(wish_.has_step.begin(), wish_.has_step.end(), true) != wish_.has_step.end();
   }
@@ -269,8 +284,42 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
         reader.take(i, prefix + "lm_head.weight", table[i].shape, false, 0);
     }
   }
-  reader.finish(table);
+  reader.finish(config, table);
   return result;
+}
+
+namespace {
+
+/// Whether all parameters that want this state have it. \param key  Child-Tuning's, of few parameters or none
+bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view key) {
+  bool some = false;
+  for (std::size_t i = 0; i < plan.states.size(); ++i) {
+    for (std::size_t s = 0; s < plan.states[i].size(); ++s) {
+      if (wish.params[i][s].key != key) continue;
+      if (!plan.states[i][s]) return false;
+      some = true;
+    }
+  }
+  return some;
+}
+
+}  // namespace
+
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, Optimizer& optimizer) {
+  for (const auto& [chosen, key] : {std::pair(true, kChildMask), std::pair(false, kChildFisher)}) {
+    optimizer.expect_child(chosen);
+    const auto wish = wish_of(optimizer);
+    auto plan = plan_optimizer_state(checkpoint, config, wish);
+    plan.child = has_all(plan, wish, key);
+    if (plan.child || !chosen) return plan;
+  }
+  throw std::logic_error("unreachable");
+}
+
+bool has_child(const Checkpoint& checkpoint) {
+  const auto ending = "." + std::string(kChildMask);
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [&](const auto& tensor) { return tensor.first.ends_with(ending); });
 }
 
 }  // namespace fsdp

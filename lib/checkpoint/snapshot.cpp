@@ -77,8 +77,9 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const Optim
   for (int group = 0; group < 2; ++group) {
     const bool decay = group == 0;
     nlohmann::json names = nlohmann::json::array();
-    for (const auto& spec : runtime.decoder().parameters) {
-      if ((spec.decay || decay_all) == decay) names.push_back(spec.name);
+    const auto& table = runtime.decoder().parameters;
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      if (!optimizer.is_frozen(i) && (table[i].decay || decay_all) == decay) names.push_back(table[i].name);
     }
     if (names.empty()) continue;
     auto fields = optimizer.group_fields();

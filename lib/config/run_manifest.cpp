@@ -41,7 +41,8 @@ void require_sense(const RunManifest& manifest, const std::string& source) {
   constexpr std::int64_t kMost = std::int64_t{1} << 53;
   const auto is_count = [](std::int64_t value) { return value >= 0 && value <= kMost; };
   if (!is_count(state.step) || !is_count(state.samples) || !is_count(state.optimizer_steps) ||
-      !is_count(state.good_steps) || !(state.loss_scale > 0) || !std::isfinite(state.loss_scale)) {
+      !is_count(state.good_steps) || !is_count(state.fisher_batches) || !(state.loss_scale > 0) ||
+      !std::isfinite(state.loss_scale)) {
     throw FormatError(source + ": a step, a number of samples or a loss scale is not possible");
   }
   for (const auto& [name, value] : manifest.options.items()) {
@@ -52,13 +53,14 @@ void require_sense(const RunManifest& manifest, const std::string& source) {
 }  // namespace
 
 nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
+  nlohmann::json state{{"step", manifest.state.step},
+                       {"samples", manifest.state.samples},
+                       {"optimizer_steps", manifest.state.optimizer_steps},
+                       {"loss_scale", manifest.state.loss_scale},
+                       {"good_steps", manifest.state.good_steps}};
+  if (manifest.state.fisher_batches > 0) state["fisher_batches"] = manifest.state.fisher_batches;
   return {{"model", model_config_to_json(manifest.config)},
-          {"state",
-           {{"step", manifest.state.step},
-            {"samples", manifest.state.samples},
-            {"optimizer_steps", manifest.state.optimizer_steps},
-            {"loss_scale", manifest.state.loss_scale},
-            {"good_steps", manifest.state.good_steps}}},
+          {"state", state},
           {"options", manifest.options},
           {"data", manifest.data},
           {"world_size", manifest.world_size}};
@@ -70,9 +72,12 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
     manifest.config = model_config_from_json(json.at("model"), source);
     const auto& state = json.at("state");
     using config_detail::field;
-    manifest.state = {field<std::int64_t>(state, "step", source), field<std::int64_t>(state, "samples", source),
-                      field<std::int64_t>(state, "optimizer_steps", source), field<double>(state, "loss_scale", source),
-                      field<std::int64_t>(state, "good_steps", source)};
+    manifest.state = {field<std::int64_t>(state, "step", source),
+                      field<std::int64_t>(state, "samples", source),
+                      field<std::int64_t>(state, "optimizer_steps", source),
+                      field<double>(state, "loss_scale", source),
+                      field<std::int64_t>(state, "good_steps", source),
+                      state.contains("fisher_batches") ? field<std::int64_t>(state, "fisher_batches", source) : 0};
     manifest.options = json.value("options", nlohmann::json::object());
     manifest.data = json.value("data", nlohmann::json::object());
     const auto world_size = field<std::int64_t>(json, "world_size", source);

@@ -17,6 +17,7 @@ struct RunState {
   std::int64_t optimizer_steps = 0;  ///< fewer than step when fp16 skipped some
   double loss_scale = 1.0;           ///< fp16
   std::int64_t good_steps = 0;       ///< since the scale last changed
+  std::int64_t fisher_batches = 0;   ///< that Child-Tuning's D has measured before its first step
 };
 
 struct FileInfo {

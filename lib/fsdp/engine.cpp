@@ -1,31 +1,14 @@
 #include "lib/fsdp/engine.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
-#include "lib/base/error.hpp"
-#include "lib/tensor/memory_scope.hpp"
+#include "lib/fsdp/engine_unit.hpp"
 
 namespace fsdp {
-
-struct Engine::Unit {
-  int index = 0;
-  std::string name;
-  std::vector<int> params;
-  std::vector<ParamLayout> layouts;
-  std::unique_ptr<UnitParams> gathered;
-  std::unique_ptr<UnitGrads> grads;
-  std::vector<at::Tensor> master_weights;
-  bool is_gathered = false;
-  std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
-  std::int64_t reduce_bytes = 0;
-  std::int64_t shard_bytes = 0;  ///< float32 gradient shard: an all-reduce of the replicate axis
-};
 
 /// One micro-batch under way.
 struct Engine::Run {
@@ -58,82 +41,10 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
     if (layer->is_block()) ++block;
   }
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
+  first_backward_ = first_backward();
 }
 
 Engine::~Engine() = default;
-
-void Engine::build_units() {
-  const MemoryScope scope(MemoryCategory::parameters);
-  auto& shard = *input_.mesh->shard;
-  const double mine = input_.ops->on_host() && input_.allow_peer_memory ? 1.0 : 0.0;
-  peer_memory_ = false;
-  if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
-  unit_index_.resize(input_.parameters.size());
-  slot_index_.resize(input_.parameters.size());
-  const auto dtype = policy_.precision.param_dtype;
-  const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_};
-  for (std::size_t u = 0; u < input_.units.size(); ++u) {
-    auto unit = std::make_unique<Unit>();
-    unit->index = static_cast<int>(u);
-    unit->name = "unit " + std::to_string(u);
-    unit->params = input_.units[u];
-    for (std::size_t i = 0; i < unit->params.size(); ++i) {
-      const auto param = static_cast<std::size_t>(unit->params[i]);
-      unit_index_[param] = static_cast<int>(u);
-      slot_index_[param] = static_cast<int>(i);
-      unit->layouts.push_back(input_.parameters[param]);
-    }
-    unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
-    for (std::size_t i = 0; i < unit->params.size(); ++i) {
-      const auto own = unit->gathered->own_rows(i);
-      const auto master_dtype = policy_.precision.master_dtype;
-      const bool same = dtype == master_dtype && (!policy_.cpu_offload || input_.ops->on_host());
-      // In one type the gathered rows are the master weights; otherwise master weights stand apart and are narrowed on
-      // publish.
-      const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
-      const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
-      unit->master_weights.push_back(same ? own
-                                          : at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
-      const auto others = own.numel() * (shard.size() - 1);
-      unit->gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
-      unit->reduce_bytes += others * static_cast<std::int64_t>(c10::elementSize(policy_.precision.reduce_dtype));
-      unit->shard_bytes += own.numel() * 4;
-    }
-    units_.push_back(std::move(unit));
-  }
-}
-
-void Engine::build_gradients() {
-  auto& shard = *input_.mesh->shard;
-  const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_};
-  // Sums over many micro-batches would lose digits in 16 bits.
-  const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
-  const auto dtype = accumulate_locally ? at::kFloat : policy_.precision.reduce_dtype;
-  if (!peer_memory_) {
-    for (auto& unit : units_) {
-      unit->grads = make_collective_unit_grads(context, unit->layouts, dtype, policy_.cpu_offload);
-    }
-    return;
-  }
-  // Slot 0 is the root's, 1 and 2 are shared by the blocks; with local accumulation each unit has a slot of its own.
-  // Alone on the shard axis too: the full gradient then is the shard.
-  const bool own_slots = accumulate_locally || shard.size() == 1;
-  std::vector<std::size_t> slot_bytes;
-  std::size_t largest = 0;
-  for (const auto& unit : units_) {
-    const auto bytes = grad_slot_bytes(unit->layouts, dtype, shard.size());
-    if (own_slots || unit->index == 0) slot_bytes.push_back(bytes);
-    if (unit->index != 0) largest = std::max(largest, bytes);
-  }
-  if (!own_slots) slot_bytes.insert(slot_bytes.end(), 2, largest);
-  const auto memory = std::make_shared<GradMemory>(shard, *input_.ops, slot_bytes);
-  const auto next = std::make_shared<std::size_t>(0);
-  for (auto& unit : units_) {
-    const std::vector<int> slots =
-        own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
-    unit->grads = make_shared_unit_grads(context, unit->layouts, dtype, memory, slots, next);
-  }
-}
 
 Engine::Unit& Engine::unit_of(int param) {
   return *units_[static_cast<std::size_t>(unit_index_[static_cast<std::size_t>(param)])];
@@ -148,9 +59,11 @@ at::Tensor Engine::master_weight(std::size_t param) {
 }
 
 at::Tensor Engine::gradient(std::size_t param) {
-  auto& grads = *unit_of(static_cast<int>(param)).grads;
-  grads.prepare();
-  return grads.shard(static_cast<std::size_t>(slot_index_[param]));
+  auto& unit = unit_of(static_cast<int>(param));
+  const int place = unit.trained[static_cast<std::size_t>(slot_index_[param])];
+  if (place < 0) return {};
+  unit.grads->prepare();
+  return unit.grads->shard(static_cast<std::size_t>(place));
 }
 
 void Engine::sync_parameters() {
@@ -182,8 +95,9 @@ std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
   std::vector<GradSlot*> slots;
   for (const int param : params) {
     auto& unit = unit_of(param);
-    unit.grads->begin();
-    slots.push_back(&unit.grads->slots()[static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])]);
+    const int place = unit.trained[static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])];
+    if (place >= 0) unit.grads->begin();
+    slots.push_back(place < 0 ? nullptr : &unit.grads->slots()[static_cast<std::size_t>(place)]);
   }
   return slots;
 }
@@ -193,6 +107,8 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
   input.layer_unit = layer_unit_;
   input.checkpointed = checkpointed_;
   input.loss_unit = loss_unit_;
+  input.first_backward = first_backward_;
+  for (const auto& unit : units_) input.frozen.push_back(unit->grads == nullptr);
   input.training = training;
   input.reduce = place.last || policy_.reduce_every_micro_batch;
   input.keep_gathered = training && !place.last && !gathers_again_in_backward(policy_.sharding);
@@ -201,7 +117,9 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
 }
 
 LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
-  for (auto& unit : units_) unit->grads->prepare();
+  for (auto& unit : units_) {
+    if (unit->grads != nullptr) unit->grads->prepare();
+  }
   Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
   return run(plan(true, place), state);
 }
@@ -240,7 +158,7 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
   }
   if (input_.mesh->replicate->size() == 1 || !state.place.last) return;
   std::vector<at::Tensor> shards;
-  for (std::size_t i = 0; i < unit.layouts.size(); ++i) shards.push_back(unit.grads->shard(i));
+  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) shards.push_back(unit.grads->shard(i));
   input_.replicate_collectives->all_reduce(shards)->wait();
   ++counts_.replicate.all_reduces;
   counts_.replicate.bytes += unit.shard_bytes;
@@ -341,8 +259,9 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
     state.inputs[index].reset();
     return;
   }
-  const bool keep = state.training && !checkpointed_[index];
-  if (state.training && checkpointed_[index]) state.inputs[index] = state.x_ND;
+  const bool goes_back = state.training && static_cast<int>(index) >= first_backward_;
+  const bool keep = goes_back && !checkpointed_[index];
+  if (goes_back && checkpointed_[index]) state.inputs[index] = state.x_ND;
   state.x_ND = layer.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
 }
 
@@ -354,7 +273,9 @@ void Engine::run_loss(Run& state) {
     return;
   }
   const auto slots = grad_slots(input_.loss->parameters());
-  state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale, state.grad_ND);
+  const bool goes_on = first_backward_ < static_cast<int>(input_.layers.size());
+  state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale,
+                                             goes_on ? &state.grad_ND : nullptr);
   state.x_ND.reset();
 }
 
@@ -385,9 +306,21 @@ double Engine::gradient_norm() {
   std::vector<GradPart> parts;
   for (std::size_t param = 0; param < num_parameters(); ++param) {
     const auto n = range(param).num_rows * layout(param).row_elements();
-    if (n > 0) parts.push_back({gradient(param), n});
+    if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
   }
   return std::sqrt(input_.mesh->shard->all_reduce(input_.ops->sum_squares(parts), Reduce::sum));
+}
+
+std::vector<double> Engine::gradient_norms() {
+  const at::NoGradGuard no_grad;
+  std::vector<double> norms(num_parameters(), 0.0);
+  for (std::size_t param = 0; param < num_parameters(); ++param) {
+    const GradPart part{gradient(param), range(param).num_rows * layout(param).row_elements()};
+    if (part.grad.defined() && part.elements > 0) norms[param] = input_.ops->sum_squares({&part, 1});
+  }
+  input_.mesh->shard->all_reduce(norms, Reduce::sum);
+  for (auto& norm : norms) norm = std::sqrt(norm);
+  return norms;
 }
 
 }  // namespace fsdp

@@ -54,9 +54,10 @@ class Engine {
   std::size_t num_parameters() const { return input_.parameters.size(); }
   const ParamLayout& layout(std::size_t param) const { return input_.parameters[param]; }
   ShardRange range(std::size_t param) const;
-  /// float32 [padded_rows, ...]: this rank's rows, zero in the padding. On the host with cpu_offload.
+  /// [padded_rows, ...], of the policy's master dtype: this rank's rows, zero in the padding. On the host with
+  /// cpu_offload. Of a frozen parameter, the rows that are gathered, in the parameters' dtype and place.
   at::Tensor master_weight(std::size_t param);
-  /// float32 gradient of the same rows, complete after the last micro-batch of a step.
+  /// float32 gradient of the same rows, complete after the last micro-batch of a step. Undefined for a frozen one.
   at::Tensor gradient(std::size_t param);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
@@ -72,6 +73,8 @@ class Engine {
 
   /// Global L2 norm of the gradients, summed in float64; inf or NaN when any element is. Collective.
   double gradient_norm();
+  /// L2 norms of each parameter's gradient, likewise; 0 of a frozen one. Collective.
+  std::vector<double> gradient_norms();
 
   const CommCounts& counts() const { return counts_; }
   EngineObservers& observers() { return observers_; }
@@ -85,7 +88,9 @@ class Engine {
   Unit& unit_of(int param);
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
   void build_units();
+  void add_parameter(Unit& unit, std::size_t place);
   void build_gradients();
+  int first_backward() const;
   LossSum run(const std::vector<Action>& actions, Run& run);
   void execute(const Action& action, Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
@@ -105,6 +110,7 @@ class Engine {
   std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
+  int first_backward_ = 0;  ///< layers below it only run forward: nothing there is trained
   bool peer_memory_ = false;
   CommCounts counts_;
   EngineObservers observers_;

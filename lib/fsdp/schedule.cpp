@@ -5,15 +5,16 @@
 namespace fsdp {
 namespace {
 
-/// Units in the order in which one direction needs them, each run of equal units once.
-std::vector<int> unit_order(const std::vector<int>& layer_unit, int loss_unit, bool backward) {
+/// Units in the order in which one direction needs them, each run of equal units once. \param first  layer from which
+/// on
+std::vector<int> unit_order(const std::vector<int>& layer_unit, int loss_unit, bool backward, std::ptrdiff_t first) {
   std::vector<int> order;
   const auto add = [&](int unit) {
     if (order.empty() || order.back() != unit) order.push_back(unit);
   };
   if (backward) {
     add(loss_unit);
-    for (auto it = layer_unit.rbegin(); it != layer_unit.rend(); ++it) add(*it);
+    for (auto it = layer_unit.rbegin(); it != layer_unit.rend() - first; ++it) add(*it);
   } else {
     for (const int unit : layer_unit) add(unit);
     add(loss_unit);
@@ -87,14 +88,18 @@ class Builder {
                      unit) == input_.layer_unit.end() &&
            unit != input_.loss_unit;
   }
-  bool last_use_backward(std::size_t layer) const {
-    const int unit = input_.layer_unit[layer];
-    return std::find(input_.layer_unit.begin(), input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer), unit) ==
-           input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer);
+  /// The backward of the layers below `layer` (its number of layers: the loss) has no use for its unit.
+  bool last_use_backward(int unit, std::size_t layer) const {
+    const auto first = input_.layer_unit.begin() + input_.first_backward;
+    const auto last = input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer);
+    return first >= last || std::find(first, last, unit) == last;
+  }
+  bool backward_uses(int unit) const {
+    return unit == input_.loss_unit || !last_use_backward(unit, input_.layer_unit.size());
   }
 
   void forward() {
-    const auto order = unit_order(input_.layer_unit, input_.loss_unit, false);
+    const auto order = unit_order(input_.layer_unit, input_.loss_unit, false, 0);
     std::size_t place = 0;  // in `order`: the root comes up twice
     for (std::size_t s = 0; s < input_.layer_unit.size(); ++s) {
       const int unit = input_.layer_unit[s];
@@ -102,19 +107,23 @@ class Builder {
       need(unit);
       if (policy_.forward_prefetch) prefetch(order, place);
       add(ActionKind::forward, static_cast<int>(s));
-      // Evaluation has no use for a unit that has been passed, whatever the strategy keeps for the backward.
-      const bool free_it = !input_.training ? !input_.keep_gathered : gathers_again_in_backward(policy_.sharding);
+      // Nobody has a use for a unit that has been passed in evaluation, or below all that is trained, whatever the
+      // strategy keeps for the backward.
+      const bool passed = !input_.training || !backward_uses(unit);
+      const bool free_it = passed ? !input_.keep_gathered : gathers_again_in_backward(policy_.sharding);
       if (last_use_forward(s) && free_it) reshard(unit);
     }
     need(input_.loss_unit);
   }
 
   void backward() {
-    const auto order = unit_order(input_.layer_unit, input_.loss_unit, true);
+    const auto order = unit_order(input_.layer_unit, input_.loss_unit, true, input_.first_backward);
     std::size_t place = 0;
     if (policy_.backward_prefetch == BackwardPrefetch::pre) prefetch(order, place);
     add(ActionKind::loss, 0);
-    for (std::size_t i = input_.layer_unit.size(); i-- > 0;) {
+    const auto first = static_cast<std::size_t>(input_.first_backward);
+    if (last_use_backward(input_.loss_unit, input_.layer_unit.size())) finish_backward(input_.loss_unit);
+    for (std::size_t i = input_.layer_unit.size(); i-- > first;) {
       const int unit = input_.layer_unit[i];
       if (order[place] != unit) ++place;
       need(unit);
@@ -122,10 +131,14 @@ class Builder {
       if (input_.checkpointed[i]) add(ActionKind::recompute, static_cast<int>(i));
       add(ActionKind::backward, static_cast<int>(i));
       if (policy_.backward_prefetch == BackwardPrefetch::post) prefetch(order, place);
-      if (!last_use_backward(i)) continue;
-      if (!input_.keep_gathered) reshard(unit);
-      reduce(unit);
+      if (last_use_backward(unit, i)) finish_backward(unit);
     }
+  }
+
+  void finish_backward(int unit) {
+    if (!input_.keep_gathered) reshard(unit);
+    const auto u = static_cast<std::size_t>(unit);
+    if (u >= input_.frozen.size() || !input_.frozen[u]) reduce(unit);
   }
 
   /// Sums are taken one unit late: by then the other ranks have usually finished theirs and nobody waits.

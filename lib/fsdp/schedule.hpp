@@ -30,6 +30,8 @@ struct ScheduleInput {
   std::vector<int> layer_unit;     ///< unit of each layer before the last
   std::vector<bool> checkpointed;  ///< per layer
   int loss_unit = 0;
+  int first_backward = 0;    ///< the lowest layer that the backward has to reach: below, nothing is trained
+  std::vector<bool> frozen;  ///< per unit: nothing in it is trained, so it has no gradients; empty: none is
   bool training = true;
   bool reduce = true;                  ///< gradients travel after this micro-batch
   bool keep_gathered = false;          ///< stay gathered for the next micro-batch (grad-shard under accumulation)

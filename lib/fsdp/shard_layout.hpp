@@ -25,6 +25,7 @@ struct ParamLayout {
   std::vector<std::int64_t> shape;  ///< global; dim 0 is split
   std::int64_t alignment = 1;       ///< rows that layers compute with are a multiple of this
   bool decay = true;
+  bool trainable = true;  ///< false: frozen, without gradient and master weights
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;

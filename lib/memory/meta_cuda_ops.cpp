@@ -82,6 +82,10 @@ class MetaCudaOps final : public AtenOps {
   }
   void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {
   }
+  void count_bits(const GradPart&, BitRange, std::span<double>) const override {}
+  void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override {
+    if (!is_on_host(x_ND)) AtenOps::dropout(x_ND, keys_N, probability);
+  }
 
   at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                        std::unique_ptr<AttentionState>* state) const override {

@@ -104,8 +104,9 @@ AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
 }
 
 /// Of this rank's matrix products.
-double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, const EnginePolicy& policy) {
+double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, const ModelRuntime& runtime) {
   const auto& config = request.config;
+  const auto& policy = runtime.policy();
   const double tokens =
       static_cast<double>(batches.micro_batch_size * request.tokens_per_row) * batches.accumulation_steps;
   // A third of a step's products are its forward; recomputed blocks do theirs twice.
@@ -114,7 +115,7 @@ double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, con
           ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
                 static_cast<double>(config.num_layers)
           : 0.0;
-  const double per_token = flops_per_token(config, request.tokens_per_row);
+  const double per_token = flops_per_token(config, request.tokens_per_row, runtime.trainable());
   const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
   return tokens * (per_token + recomputed * (per_token - head) / 3.0);
 }
@@ -145,8 +146,14 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.optimizer = plan_optimizer(options);
+  trainer_options.fisher_samples = 1;
   trainer_options.shuffle = false;
   Trainer trainer(runtime, loader, trainer_options);
+  if (request.has_child) trainer.optimizer().expect_child(true);
+  if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass takes as much memory as all
+    trainer.measure_fisher([] { return false; });
+    trainer.choose_child();
+  }
   std::vector<std::int32_t> first_phases;
   CommCounts before;
   for (int step = 0; step < kSteps; ++step) {
@@ -158,7 +165,7 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
   prediction.profile = profile_memory(recorder.log(), first_phases);
   prediction.host = host_memory(request, runtime, trainer.optimizer(), prediction.profile);
-  prediction.flops = flops_of_step(request, batches, policy);
+  prediction.flops = flops_of_step(request, batches, runtime);
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
   if (on_gpu) {

@@ -21,6 +21,7 @@ struct MemoryRequest {
   std::optional<std::int64_t> context_bytes, nccl_bytes;  ///< of the GPU, instead of the usual ones
   std::int64_t margin_bytes = 0;                          ///< of the GPU that is to stay free
   int threads = 1;                                        ///< of a rank, CPUs
+  bool has_child = false;                                 ///< that of Child-Tuning's D: a restart's is chosen
 };
 
 /// What a rank needs of its host.

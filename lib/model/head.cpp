@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "lib/model/decoder.hpp"
@@ -44,18 +45,26 @@ class HeadLayer final : public DecoderHead {
   }
 
   LossSum forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                           double grad_scale, at::Tensor& grad_x_ND) override {
+                           double grad_scale, at::Tensor* grad_x_ND) override {
     const auto norm = final_norm(p, x_ND);
-    auto grad_norm_ND = at::empty_like(norm.out_ND);
+    const bool trains_norm =
+        std::any_of(g.begin(), std::prev(g.end()), [](const auto* slot) { return slot != nullptr; });
+    const bool into_norm = grad_x_ND != nullptr || trains_norm;
+    at::Tensor grad_norm_ND;
+    if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
     LossSum loss;
     for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
       if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
-      auto part = grad_norm_ND.narrow(0, first, rows);
-      ops_.linear_backward_into(part, logits, p.back());
-      ops_.weight_grad(*g.back(), logits, norm.out_ND.narrow(0, first, rows));
+      if (into_norm) {
+        auto part = grad_norm_ND.narrow(0, first, rows);
+        ops_.linear_backward_into(part, logits, p.back());
+      }
+      ops_.weight_grad(g.back(), logits, norm.out_ND.narrow(0, first, rows));
     });
-    grad_x_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
+    if (!into_norm) return loss;
+    auto grad_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
+    if (grad_x_ND != nullptr) *grad_x_ND = std::move(grad_ND);
     return loss;
   }
 
@@ -80,11 +89,11 @@ class HeadLayer final : public DecoderHead {
     if (is_layer_norm(p)) {
       auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
       result = ops_.layer_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, &beta_grad, nullptr});
-      ops_.accumulate(*g[1], beta_grad);
+      ops_.accumulate(g[1], beta_grad);
     } else {
       result = ops_.rms_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, nullptr, nullptr});
     }
-    ops_.accumulate(*g[0], gamma_grad);
+    ops_.accumulate(g[0], gamma_grad);
     return result;
   }
 

@@ -4,7 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,8 +34,9 @@ class EmbeddingLayer final : public Layer {
 
   at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
+    if (grads[0] == nullptr) return {};
     Ops::finish(*grads[0]);
-    ops_.embed_backward(grads[0]->grad, nullptr, grad_ND, batch.ids_N, batch.length);
+    ops_.embed_backward(&grads[0]->grad, nullptr, grad_ND, batch.ids_N, batch.length);
     return {};
   }
 
@@ -123,14 +127,15 @@ class BlockLayer final : public DecoderBlock {
     add_bias_grad(g, places_.down, grad_ND);
     auto act_NF = ops_.linear_backward(grad_ND, p[places_.down.weight]);
     ops_.swiglu_backward(act_NF, s.gate_NF, s.up_NF);  // act: the output again; gate, up: their gradients
-    ops_.weight_grad(*g[places_.down.weight], grad_ND, act_NF);
+    ops_.weight_grad(g[places_.down.weight], grad_ND, act_NF);
     act_NF.reset();
     auto grad_norm2_ND = ops_.linear_backward(s.gate_NF, p[places_.gate.weight]);
     ops_.linear_backward_add(grad_norm2_ND, s.up_NF, p[places_.up.weight]);
     // Norm 2 and the residual around the feed-forward
     at::Tensor normed_ND;
-    auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[places_.post_norm]},
-                                     *g[places_.post_norm], normed_ND);
+    auto grad_sum_ND =
+        norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[places_.post_norm]}, g[places_.post_norm],
+                      any_wanted(g, {places_.gate, places_.up}) ? &normed_ND : nullptr);
     grad_norm2_ND.reset();
     s.norm2 = {};
     add_linear_grad(g, places_.gate, s.gate_NF, normed_ND);
@@ -148,8 +153,9 @@ class BlockLayer final : public DecoderBlock {
     auto grad_norm1_ND = ops_.linear_backward(parts[0], p[places_.q.weight]);
     ops_.linear_backward_add(grad_norm1_ND, parts[1], p[places_.k.weight]);
     ops_.linear_backward_add(grad_norm1_ND, parts[2], p[places_.v.weight]);
-    auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]},
-                                   *g[places_.input_norm], normed_ND);
+    auto grad_x_ND =
+        norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]}, g[places_.input_norm],
+                      any_wanted(g, {places_.q, places_.k, places_.v}) ? &normed_ND : nullptr);
     add_linear_grad(g, places_.q, parts[0], normed_ND);
     add_linear_grad(g, places_.k, parts[1], normed_ND);
     add_linear_grad(g, places_.v, parts[2], normed_ND);
@@ -183,15 +189,15 @@ class BlockLayer final : public DecoderBlock {
   }
 
   void add_bias_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO) const {
-    if (linear.bias < 0) return;
+    if (linear.bias < 0 || g[static_cast<std::size_t>(linear.bias)] == nullptr) return;
     auto sum = at::zeros({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat));
     ops_.add_column_sums(grad_NO.contiguous(), sum);
-    ops_.accumulate(*g[static_cast<std::size_t>(linear.bias)], sum);
+    ops_.accumulate(g[static_cast<std::size_t>(linear.bias)], sum);
   }
 
   /// Gradients of weight and bias of out = in W^T + b.
   void add_linear_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO, const at::Tensor& in_NI) const {
-    ops_.weight_grad(*g[linear.weight], grad_NO, in_NI);
+    ops_.weight_grad(g[linear.weight], grad_NO, in_NI);
     add_bias_grad(g, linear, grad_NO);
   }
 
@@ -227,13 +233,18 @@ class BlockLayer final : public DecoderBlock {
     return qkv_NC;
   }
 
-  /// Gradient of a norm's input; normed_ND receives its output again.
-  at::Tensor norm_backward(const NormBackward& norm, GradSlot& grad_gamma, at::Tensor& normed_ND) const {
+  /// Gradient of a norm's input. \param normed_ND  receives its output again; null: nobody needs that
+  at::Tensor norm_backward(const NormBackward& norm, GradSlot* grad_gamma, at::Tensor* normed_ND) const {
     auto gamma_grad = at::zeros({config_.embed_size}, norm.grad_ND.options().dtype(at::kFloat));
-    const NormAgain again{{}, normed_ND};
-    auto result = ops_.rms_norm_backward(norm, {gamma_grad, nullptr, nullptr}, &again);
+    std::optional<NormAgain> again;
+    if (normed_ND != nullptr) again.emplace(NormAgain{{}, *normed_ND});
+    auto result = ops_.rms_norm_backward(norm, {gamma_grad, nullptr, nullptr}, again ? &*again : nullptr);
     ops_.accumulate(grad_gamma, gamma_grad);
     return result;
+  }
+
+  static bool any_wanted(LayerGrads g, std::initializer_list<Linear> matrices) {
+    return std::any_of(matrices.begin(), matrices.end(), [&](const Linear& m) { return g[m.weight] != nullptr; });
   }
 
   const Ops& ops_;

@@ -45,8 +45,11 @@ class EmbeddingLayer final : public Layer {
                       std::unique_ptr<LayerState>) override {
     auto grad = grad_ND;
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, grad, batch, 1, config_.dropout);
-    for (auto* slot : grads) Ops::finish(*slot);
-    ops_.embed_backward(grads[0]->grad, &grads[1]->grad, grad, batch.ids_N, batch.length);
+    for (auto* slot : grads) {
+      if (slot != nullptr) Ops::finish(*slot);
+    }
+    const auto sum = [&](std::size_t i) { return grads[i] == nullptr ? nullptr : &grads[i]->grad; };
+    ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, batch.length);
     return {};
   }
 
@@ -121,51 +124,46 @@ class BlockLayer final : public DecoderBlock {
   at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override {
     auto& s = static_cast<BlockState&>(*state);
-    const auto d = config_.embed_size;
     // Feed-forward: out = act(norm2 W_fc + b) W_out + b. Gradients of inputs come before those of weights, because
     // their passes compute the weights' other factor again.
     auto grad_mlp_ND = undo_dropout(grad_ND, batch, 2);
-    auto bias_grad = float_zeros(d, grad_ND);
-    ops_.add_column_sums(grad_mlp_ND, bias_grad);
-    ops_.accumulate(*g[out_b], bias_grad);
+    add_bias_grad(g[out_b], grad_mlp_ND);
     auto grad_pre_NF = ops_.linear_backward(grad_mlp_ND, p[out_w]);
     auto fc_bias_grad = float_zeros(config_.ffn_hidden_size, grad_ND);
     at::Tensor act_NF;
     ops_.bias_gelu_backward(grad_pre_NF, s.pre_NF, fc_bias_grad, &act_NF);
     s.pre_NF.reset();
-    ops_.weight_grad(*g[out_w], grad_mlp_ND, act_NF);
+    ops_.weight_grad(g[out_w], grad_mlp_ND, act_NF);
     act_NF.reset();
     grad_mlp_ND.reset();
-    ops_.accumulate(*g[fc_b], fc_bias_grad);
+    ops_.accumulate(g[fc_b], fc_bias_grad);
     auto grad_norm2_ND = ops_.linear_backward(grad_pre_NF, p[fc_w]);
     // Norm 2 and the residual around the feed-forward
     const bool fused_bias = !dropping(batch);
-    auto proj_bias_grad = float_zeros(d, grad_ND);
+    auto proj_bias_grad = float_zeros(config_.embed_size, grad_ND);
     at::Tensor normed_ND;
     auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[ln2_w]}, p[ln2_b],
                                      {g[ln2_w], g[ln2_b], fused_bias ? &proj_bias_grad : nullptr}, normed_ND);
     grad_norm2_ND.reset();
     s.norm2 = {};
-    ops_.weight_grad(*g[fc_w], grad_pre_NF, normed_ND);
+    ops_.weight_grad(g[fc_w], grad_pre_NF, normed_ND);
     grad_pre_NF.reset();
     // Attention
     auto grad_proj_ND = undo_dropout(grad_sum_ND, batch, 1);
     if (!fused_bias) ops_.add_column_sums(grad_proj_ND, proj_bias_grad);
-    ops_.accumulate(*g[proj_b], proj_bias_grad);
-    ops_.weight_grad(*g[proj_w], grad_proj_ND, s.heads_ND);
+    ops_.accumulate(g[proj_b], proj_bias_grad);
+    ops_.weight_grad(g[proj_w], grad_proj_ND, s.heads_ND);
     const auto grad_heads_ND = ops_.linear_backward(grad_proj_ND, p[proj_w]);
     grad_proj_ND.reset();
     auto grad_qkv_N3D =
         ops_.attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), std::move(s.attention));
     s.qkv_N3D.reset();
     s.heads_ND.reset();
-    auto qkv_bias_grad = float_zeros(3 * d, grad_ND);
-    ops_.add_column_sums(grad_qkv_N3D, qkv_bias_grad);
-    ops_.accumulate(*g[attn_b], qkv_bias_grad);
+    add_bias_grad(g[attn_b], grad_qkv_N3D);
     const auto grad_norm1_ND = ops_.linear_backward(grad_qkv_N3D, p[attn_w]);
     auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
                                    {g[ln1_w], g[ln1_b], nullptr}, normed_ND);
-    ops_.weight_grad(*g[attn_w], grad_qkv_N3D, normed_ND);
+    ops_.weight_grad(g[attn_w], grad_qkv_N3D, normed_ND);
     return grad_x_ND;
   }
 
@@ -197,6 +195,13 @@ class BlockLayer final : public DecoderBlock {
     return grad;
   }
 
+  void add_bias_grad(GradSlot* slot, const at::Tensor& grad_NO) const {
+    if (slot == nullptr) return;
+    auto sum = float_zeros(grad_NO.size(1), grad_NO);
+    ops_.add_column_sums(grad_NO, sum);
+    ops_.accumulate(slot, sum);
+  }
+
   struct NormSlots {
     GradSlot* gamma;
     GradSlot* beta;
@@ -210,8 +215,8 @@ class BlockLayer final : public DecoderBlock {
     auto beta_grad = float_zeros(config_.embed_size, norm.grad_ND);
     const NormAgain again{beta_D, normed_ND};
     auto result = ops_.layer_norm_backward(norm, {gamma_grad, &beta_grad, slots.bias_before}, &again);
-    ops_.accumulate(*slots.gamma, gamma_grad);
-    ops_.accumulate(*slots.beta, beta_grad);
+    ops_.accumulate(slots.gamma, gamma_grad);
+    ops_.accumulate(slots.beta, beta_grad);
     return result;
   }
 

@@ -58,9 +58,9 @@ at::Tensor AtenOps::embed(const at::Tensor& token_VD, const at::Tensor& position
   return select_rows(token_VD, ids_N).add_(select_rows(position_PD, positions_N));
 }
 
-void AtenOps::embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+void AtenOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                              const at::Tensor& ids_N, std::int64_t row_length) const {
-  grad_token_VD.index_add_(0, ids_N, grad_ND.to(grad_token_VD.scalar_type()));
+  if (grad_token_VD != nullptr) grad_token_VD->index_add_(0, ids_N, grad_ND.to(grad_token_VD->scalar_type()));
   if (grad_position_PD == nullptr) return;
   const auto positions_N = row_positions(ids_N.size(0), {row_length, 0});
   grad_position_PD->index_add_(0, positions_N, grad_ND.to(grad_position_PD->scalar_type()));
@@ -74,6 +74,7 @@ at::Tensor AtenOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns,
 }
 
 void AtenOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const {
+  if (!on_host() && is_on_host(x_ND)) return host_ops().dropout(x_ND, keys_N, probability);
   x_ND.mul_(dropout_mask(keys_N, x_ND.size(1), probability, x_ND.scalar_type()));
 }
 

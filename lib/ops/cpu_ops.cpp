@@ -77,12 +77,12 @@ at::Tensor CpuOps::embed(const at::Tensor& token_VD, const at::Tensor& position_
 }
 
 /// Rows are added one after the other: several tokens share an id, and the sum is the same in every run.
-void CpuOps::embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                             const at::Tensor& ids_N, std::int64_t row_length) const {
   const auto dim = grad_ND.size(1);
   const auto* ids = ids_N.const_data_ptr<std::int32_t>();
   // Kernels add into float32 or into the type they read.
-  const auto wire = grad_token_VD.scalar_type();
+  const auto wire = (grad_token_VD != nullptr ? grad_token_VD : grad_position_PD)->scalar_type();
   const auto values_ND = wire == at::kFloat ? grad_ND : grad_ND.to(wire);
   const auto type = type_of(values_ND);
   const auto add_row = [&](at::Tensor& to, std::int64_t row, std::int64_t from) {
@@ -97,7 +97,7 @@ void CpuOps::embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position
   };
   launch(1, 1, [&](std::int64_t, std::int64_t) {
     for (std::int64_t t = 0; t < ids_N.size(0); ++t) {
-      add_row(grad_token_VD, ids[t], t);
+      if (grad_token_VD != nullptr) add_row(*grad_token_VD, ids[t], t);
       if (grad_position_PD != nullptr) add_row(*grad_position_PD, t % row_length, t);
     }
   });

@@ -20,6 +20,7 @@ class CpuOps : public Ops {
   void sgd(const SgdUpdate& update) const override;
   void lion(const LionUpdate& update) const override;
   void any_precision(const AnyPrecisionUpdate& update) const override;
+  void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const override;
   void adamw_8bit(const AdamW8bitUpdate& update) const override;
   void adamw_8bit_edges(const AdamW8bitUpdate& update, const at::Tensor& largest) const override;
   void adafactor_statistics(const AdafactorUpdate& update) const override;
@@ -27,7 +28,7 @@ class CpuOps : public Ops {
   void adafactor_apply(const AdafactorUpdate& update) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
-  void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+  void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                       const at::Tensor& ids_N, std::int64_t row_length) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;

@@ -29,11 +29,12 @@ void Ops::linear_backward_add(at::Tensor& out_NI, const at::Tensor& grad_NO, con
   product(out_NI, grad_NO, weight_OI, true);
 }
 
-void Ops::weight_grad(GradSlot& slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const {
+void Ops::weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const {
+  if (slot == nullptr) return;
   const auto grad_ON = grad_NO.t();
-  if (slot.grad.scalar_type() == grad_NO.scalar_type()) {
-    product(slot.grad, grad_ON, x_NI, slot.written);
-    slot.written = true;
+  if (slot->grad.scalar_type() == grad_NO.scalar_type()) {
+    product(slot->grad, grad_ON, x_NI, slot->written);
+    slot->written = true;
     return;
   }
   auto sum_OI = at::empty({grad_ON.size(0), x_NI.size(1)}, x_NI.options());
@@ -41,16 +42,18 @@ void Ops::weight_grad(GradSlot& slot, const at::Tensor& grad_NO, const at::Tenso
   accumulate(slot, sum_OI);
 }
 
-void Ops::accumulate(GradSlot& slot, const at::Tensor& values) const {
-  const auto shaped = values.view(slot.grad.sizes());
-  if (!slot.written) {
-    slot.grad.copy_(shaped);
-  } else if (slot.grad.scalar_type() == shaped.scalar_type()) {
-    slot.grad.add_(shaped);
+void Ops::accumulate(GradSlot* slot, const at::Tensor& values) const {
+  if (slot == nullptr) return;
+  auto& grad = slot->grad;
+  const auto shaped = values.view(grad.sizes());
+  if (!slot->written) {
+    grad.copy_(shaped);
+  } else if (grad.scalar_type() == shaped.scalar_type()) {
+    grad.add_(shaped);
   } else {
-    add_converted(slot.grad, shaped);
+    add_converted(grad, shaped);
   }
-  slot.written = true;
+  slot->written = true;
 }
 
 void Ops::finish(GradSlot& slot) {

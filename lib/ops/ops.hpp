@@ -27,6 +27,12 @@ struct GradPart {
   std::int64_t elements;
 };
 
+/// `bits` bits of a float32 from bit `shift` on, of elements that begin with the bits of `prefix`.
+struct BitRange {
+  std::uint32_t prefix;
+  int shift, bits;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -57,16 +63,19 @@ class Ops {
   void linear_backward_into(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
   /// out += grad W
   void linear_backward_add(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
-  /// Gradient of the weight: slot (+)= grad^T x.
-  void weight_grad(GradSlot& slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
+  /// Gradient of the weight: slot (+)= grad^T x. \param slot  null: nobody wants it, nothing is computed
+  void weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
 
   // --- gradients of parameters
-  /// slot (+)= values, float32, as many elements.
-  void accumulate(GradSlot& slot, const at::Tensor& values) const;
+  /// slot (+)= values, float32, as many elements. \param slot  may be null
+  void accumulate(GradSlot* slot, const at::Tensor& values) const;
   /// Makes the slot readable: zeros where nobody wrote.
   static void finish(GradSlot& slot);
   /// Global sum in float64, in an order that depends on sizes alone. Waits for the device.
   virtual double sum_squares(std::span<const GradPart> parts) const = 0;
+  /// Adds to counts[d], for each of a part's elements whose bits above range are `prefix`, where d is its bits in
+  /// range. Waits for the device. \pre 2^bits counts
+  virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
   /// out[0, n) (+)= the sum of the sources, in order; out float32, sources of `dtype`, all in the host's memory.
   virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
                            at::ScalarType dtype, bool accumulate) const = 0;
@@ -97,8 +106,8 @@ class Ops {
   /// token[ids] + position[first_position + t % L].  ids_N int32; position_PD undefined: token[ids].
   virtual at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                            RopePlace place) const = 0;
-  /// Adds grad_ND into the rows of token and position gradients (any dtype). \param grad_position_PD  may be null
-  virtual void embed_backward(at::Tensor& grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+  /// Adds grad_ND into the rows of token and position gradients (one dtype, any), either of which may be null.
+  virtual void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                               const at::Tensor& ids_N, std::int64_t row_length) const = 0;
 
   // --- norms of x (+ y + y_bias where they are defined)

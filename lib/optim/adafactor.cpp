@@ -30,7 +30,7 @@ class Adafactor final : public Optimizer {
   }
 
   std::string name() const override { return ours().transformers ? "transformers' Adafactor" : "Adafactor"; }
-  StepState step_state(std::size_t /*param*/) const override {
+  StepState kind_of_step(std::size_t /*param*/) const override {
     return ours().transformers ? StepState::number : StepState::tensor;
   }
   nlohmann::json group_fields() const override {

@@ -44,7 +44,7 @@ class AdamW8bit final : public Optimizer {
   }
 
   std::string name() const override { return "AdamW8bit"; }
-  StepState step_state(std::size_t /*param*/) const override { return StepState::number; }
+  StepState kind_of_step(std::size_t /*param*/) const override { return StepState::number; }
   nlohmann::json group_fields() const override {
     return {{"betas", {options().beta1, options().beta2}}, {"eps", options().eps}};
   }

@@ -26,7 +26,7 @@ class Muon final : public Optimizer {
   }
 
   std::string name() const override { return "Muon"; }
-  StepState step_state(std::size_t param) const override {
+  StepState kind_of_step(std::size_t param) const override {
     return is_hidden_matrix(param) ? StepState::none : StepState::tensor;
   }
   nlohmann::json group_fields() const override {

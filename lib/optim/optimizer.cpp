@@ -18,6 +18,58 @@ OptimizerParam whole_param(const at::Tensor& master_weight, bool decay) {
 
 Optimizer::Optimizer(OptimizerInput input) : input_(std::move(input)), states_(input_.params.size()) {}
 
+void Optimizer::expect_child(bool chosen) {
+  if (input_.options.child_tuning.mode != ChildTuning::task_driven) return;
+  for (auto& states : states_) {
+    std::erase_if(states, [](const auto& state) { return state.key == kChildFisher || state.key == kChildMask; });
+  }
+  choosing_child_ = !chosen;
+  for (std::size_t i = 0; i < num_params(); ++i) {
+    if (chooses_child(param(i))) add_state(i, chosen ? kChildMask : kChildFisher, chosen ? at::kByte : at::kFloat);
+  }
+}
+
+void Optimizer::add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors) {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope(MemoryCategory::workspace);
+  for (std::size_t i = 0; i < num_params(); ++i) {
+    if (!chooses_child(param(i))) continue;
+    const auto scaled = gradients[i].mul(1.0 / divisors[i]);
+    scaled.mul_(scaled);
+    state(kChildFisher, i).add_(scaled);
+  }
+}
+
+ChildSummary Optimizer::choose_child(ProcessGroup& ranks) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::size_t> chosen;
+  std::vector<GradPart> parts;
+  for (std::size_t i = 0; i < num_params(); ++i) {
+    if (!chooses_child(param(i))) continue;
+    chosen.push_back(i);
+    parts.push_back({state(kChildFisher, i), param(i).range.num_rows * param(i).layout.row_elements()});
+  }
+  const auto child = fsdp::choose_child(ops(), parts, options().child_tuning.p, ranks);
+  choosing_child_ = false;
+  parts.clear();
+  for (const auto i : chosen) {
+    auto& fisher = states_[i].back();  // added last
+    const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(fisher.values));
+    fisher.values = fisher.values.ge(static_cast<double>(child.least_kept)).to(at::kByte);
+    fisher.key = kChildMask;
+  }
+  return child;
+}
+
+void Optimizer::mask_gradients(const std::vector<at::Tensor>& gradients) const {
+  const auto& child = options().child_tuning;
+  if (child.mode == ChildTuning::task_free) mask_at_random(ops(), input_.params, gradients, child, steps_);
+  if (child.mode != ChildTuning::task_driven) return;
+  for (std::size_t i = 0; i < num_params(); ++i) {
+    if (chooses_child(param(i))) gradients[i].mul_(state(kChildMask, i));
+  }
+}
+
 void Optimizer::add_state(std::size_t param, const std::string& key, at::ScalarType dtype) {
   add_row_state(param, key, this->param(param).master_weight.sizes().slice(1), dtype);
 }
@@ -27,6 +79,7 @@ void Optimizer::add_state(const std::string& key, at::ScalarType dtype) {
 }
 
 void Optimizer::add_rows(std::size_t param, OptimizerState state, at::ScalarType dtype) {
+  if (is_frozen(param)) return;
   const auto& master_weight = this->param(param).master_weight;
   const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(master_weight));
   auto sizes = state.shape;
@@ -37,6 +90,7 @@ void Optimizer::add_rows(std::size_t param, OptimizerState state, at::ScalarType
 
 void Optimizer::add_row_state(std::size_t param, const std::string& key, at::IntArrayRef row_shape,
                               at::ScalarType dtype) {
+  if (is_frozen(param)) return;
   const auto& layout = this->param(param).layout;
   const auto& range = this->param(param).range;
   auto shape = row_shape.vec();
@@ -53,6 +107,7 @@ void Optimizer::add_replicated_state(std::size_t param, const std::string& key, 
 }
 
 void Optimizer::add_constant(std::size_t param, const std::string& key, const at::Tensor& values) {
+  if (is_frozen(param)) return;
   const auto rows = values.size(0);
   states_[param].push_back({key, values.sizes().vec(), values, 0, rows, rank() == 0 ? 0 : rows, true});
 }
@@ -105,6 +160,7 @@ void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::si
 void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor) {
   const at::NoGradGuard no_grad;
   ++steps_;
+  mask_gradients(gradients);
   step_group(gradients, {{}, {}, lr, options().weight_decay, grad_divisor, steps_}, true);
   step_group(gradients, {{}, {}, lr, 0.0, grad_divisor, steps_}, false);
 }
@@ -112,7 +168,7 @@ void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double
 void Optimizer::step_group(const std::vector<at::Tensor>& gradients, UpdateGroup group, bool decay) {
   std::vector<std::size_t> members;
   for (std::size_t i = 0; i < num_params(); ++i) {
-    if (param(i).decay != decay) continue;
+    if (is_frozen(i) || param(i).decay != decay) continue;
     members.push_back(i);
     group.params.push_back(param(i).master_weight);
     group.grads.push_back(gradients[i]);

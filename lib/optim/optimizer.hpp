@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "lib/comm/tensor_collectives.hpp"
-#include "lib/fsdp/shard_layout.hpp"
+#include "lib/mpi/process_group.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/optim/child_tuning.hpp"
+#include "lib/optim/optimizer_param.hpp"
 
 namespace fsdp {
 
@@ -54,29 +56,7 @@ struct OptimizerOptions {
   AdafactorOptions adafactor;
   EightBitOptions eight_bit;
   MuonAdjustLr muon_adjust_lr = MuonAdjustLr::match_rms_adamw;
-};
-
-/// A parameter's rows on this rank.
-struct OptimizerParam {
-  at::Tensor master_weight;  ///< float32 [padded_rows, ...], updated in place
-  bool decay = true;         ///< weight decay applies
-  ParamLayout layout;
-  ShardRange range{};
-  bool embedding = false;  ///< a table of which a step uses some rows: the gradient of the others is zero
-  bool in_block = false;   ///< of a transformer block, not of what is before and behind them
-};
-
-/// A parameter that is whole on this rank.
-OptimizerParam whole_param(const at::Tensor& master_weight, bool decay = true);
-
-/// One state tensor of a parameter, and the rows of it that this rank has: those of its rows of the parameter, or all.
-struct OptimizerState {
-  std::string key;                  ///< as PyTorch's class calls it; "a.b" is b in its dictionary a
-  std::vector<std::int64_t> shape;  ///< of the whole
-  at::Tensor values;                ///< this rank's rows (of dim 0) first, then padding
-  std::int64_t first_row = 0, num_rows = 0;
-  std::int64_t saved_elsewhere = 0;  ///< of these rows, the first: another rank has them too
-  bool constant = false;             ///< the same for every state: what is read must be equal to it
+  ChildTuningOptions child_tuning;
 };
 
 /// What PyTorch's class keeps beside a parameter's states: a count of steps.
@@ -102,17 +82,28 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// One update with learning rate `lr`. Collective. \param gradients  of each parameter, divided by `grad_divisor`
-  /// first: clipping and the loss scale are free, they are read anyway
+  /// first: clipping and the loss scale are free, they are read anyway. Child-Tuning changes them
   void step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor);
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
+
+  /// The child of Child-Tuning's D is not chosen yet: add_fisher() and choose_child() come before the first step.
+  bool is_choosing_child() const { return choosing_child_; }
+  /// Adds the squares of one batch's gradients. \param divisors  each parameter's gradient is divided by its own first
+  void add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors);
+  /// Masks take the place of the sums. Collective. \param ranks  that have the other rows
+  ChildSummary choose_child(ProcessGroup& ranks);
+  /// Makes its states anew, zero, for what a checkpoint has: masks, or sums. Does nothing without D.
+  void expect_child(bool chosen);
 
   std::size_t num_params() const { return input_.params.size(); }
   /// Of one parameter. The tensors are the optimizer's own.
   const std::vector<OptimizerState>& states(std::size_t param) const { return states_.at(param); }
   /// The values of one of them.
   at::Tensor state(std::string_view key, std::size_t param) const;
-  virtual StepState step_state(std::size_t /*param*/) const { return StepState::tensor; }
+  /// The parameter is never updated and has no states: layout.trainable is false.
+  bool is_frozen(std::size_t param) const { return !input_.params[param].layout.trainable; }
+  StepState step_state(std::size_t param) const { return is_frozen(param) ? StepState::none : kind_of_step(param); }
   /// As PyTorch or its authors write it: "AdamW".
   virtual std::string name() const = 0;
   /// What PyTorch's param_groups have beside lr, weight_decay and params.
@@ -120,9 +111,10 @@ class Optimizer {
   const OptimizerOptions& options() const { return input_.options; }
 
  protected:
+  virtual StepState kind_of_step(std::size_t /*param*/) const { return StepState::tensor; }
   const OptimizerParam& param(std::size_t i) const { return input_.params[i]; }
   const Ops& ops() const { return input_.ops; }
-  /// Adds a state of zeros in the parameter's shape to it, or to all.
+  /// Adds a state of zeros in the parameter's shape to it, or to all. A frozen one gets none, here and below.
   void add_state(std::size_t param, const std::string& key, at::ScalarType dtype = at::kFloat);
   void add_state(const std::string& key, at::ScalarType dtype = at::kFloat);
   /// Adds a state of zeros that has the parameter's rows, each of `row_shape`.
@@ -152,10 +144,12 @@ class Optimizer {
 
  private:
   void step_group(const std::vector<at::Tensor>& gradients, UpdateGroup group, bool decay);
+  void mask_gradients(const std::vector<at::Tensor>& gradients) const;
 
   OptimizerInput input_;
   std::vector<std::vector<OptimizerState>> states_;  ///< by parameter
   std::int64_t steps_ = 0;
+  bool choosing_child_ = false;
 };
 
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);

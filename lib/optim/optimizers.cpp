@@ -54,7 +54,7 @@ class Lion final : public Optimizer {
  public:
   explicit Lion(OptimizerInput input) : Optimizer(std::move(input)) { add_state("exp_avg"); }
   std::string name() const override { return "Lion"; }
-  StepState step_state(std::size_t /*param*/) const override { return StepState::none; }
+  StepState kind_of_step(std::size_t /*param*/) const override { return StepState::none; }
   nlohmann::json group_fields() const override { return {{"betas", {options().beta1, options().beta2}}}; }
 
  protected:
@@ -69,7 +69,7 @@ class Sgd final : public Optimizer {
     if (options().momentum > 0) add_state("momentum_buffer");
   }
   std::string name() const override { return "SGD"; }
-  StepState step_state(std::size_t /*param*/) const override { return StepState::none; }
+  StepState kind_of_step(std::size_t /*param*/) const override { return StepState::none; }
   nlohmann::json group_fields() const override {
     return {{"momentum", options().momentum}, {"dampening", 0}, {"nesterov", options().nesterov}, {"maximize", false}};
   }
@@ -101,9 +101,7 @@ constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
                             Name{"adamw_anyprecision", OptimizerKind::anyprecision},
                             Name{"lion_32bit", OptimizerKind::lion}};
 
-}  // namespace
-
-std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
+std::unique_ptr<Optimizer> make_plain(OptimizerInput input) {
   switch (input.options.kind) {
     case OptimizerKind::anyprecision:
       return std::make_unique<AnyPrecision>(std::move(input));
@@ -121,6 +119,14 @@ std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
       break;
   }
   return std::make_unique<AdamW>(std::move(input));
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
+  auto optimizer = make_plain(std::move(input));
+  optimizer->expect_child(false);
+  return optimizer;
 }
 
 OptimizerKind parse_optimizer(std::string_view text) {

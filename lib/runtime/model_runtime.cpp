@@ -74,7 +74,11 @@ int set_threads(int ranks_on_node) {
 
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
                            const DeviceChoice& device, int accumulation_steps)
-    : world_(world), device_(with_ops(device)), policy_(make_policy(options)), decoder_(make_decoder(config, ops())) {
+    : world_(world),
+      device_(with_ops(device)),
+      policy_(make_policy(options)),
+      trainable_(trainable_parameters(config, options.freeze)),
+      decoder_(make_decoder(config, ops())) {
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
@@ -89,7 +93,8 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
   for (const auto& spec : decoder_.parameters) {
-    input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay});
+    input.parameters.push_back(
+        {spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()]});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
   input.units = make_units(wrap_inputs, options.wrap);

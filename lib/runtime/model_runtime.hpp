@@ -2,6 +2,7 @@
 // A decoder on its mesh: layers, collectives and engine wired together for one job.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/base/log.hpp"
 #include "lib/comm/device_backend.hpp"
@@ -42,6 +43,8 @@ class ModelRuntime {
   const Mesh& mesh() const { return mesh_; }
   Engine& engine() { return *engine_; }
   const EnginePolicy& policy() const { return policy_; }
+  /// By index in the decoder's parameters.
+  const std::vector<bool>& trainable() const { return trainable_; }
   std::size_t num_units() const { return num_units_; }
   at::Device device() const { return device_.device; }
   /// Null on the CPU.
@@ -61,6 +64,7 @@ class ModelRuntime {
   ProcessGroup& world_;
   DeviceChoice device_;
   EnginePolicy policy_;
+  std::vector<bool> trainable_;
   Decoder decoder_;
   Mesh mesh_;
   std::unique_ptr<TensorCollectives> shard_collectives_;

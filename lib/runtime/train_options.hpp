@@ -8,12 +8,15 @@
 
 #include "lib/base/job_options.hpp"
 #include "lib/comm/device_wish.hpp"
+#include "lib/config/trainable.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/optim/lr_schedule.hpp"
 #include "lib/optim/optimizer.hpp"
 
 namespace fsdp {
+
+inline constexpr std::int64_t kFisherSamples = 1024;
 
 struct ModelOptions {
   std::string model = "mingpt";  ///< mingpt, or the name of weights: a directory or ORG/NAME
@@ -29,7 +32,9 @@ struct ModelOptions {
   std::vector<std::string> given_sizes;  ///< which of the sizes above were given: "num-layers", "num-heads", ...
 };
 
+/// What of a model is gathered, kept and reduced, and how.
 struct ShardingOptions {
+  FreezeOptions freeze;
   Sharding sharding = Sharding::full_shard;
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap;
@@ -79,6 +84,9 @@ struct TrainOptions {
   AdafactorOptions adafactor;
   EightBitOptions eight_bit;
   std::optional<MuonAdjustLr> muon_adjust_lr;
+  ChildTuning child_tuning = ChildTuning::off;
+  double child_tuning_p = ChildTuningOptions().p;
+  std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
   double eps = 1e-8;

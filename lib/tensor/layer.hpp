@@ -38,6 +38,7 @@ struct LayerState {
 
 /// Parameters of one layer, gathered, in the order of Layer::parameters(). Valid during the call.
 using LayerParams = std::span<const at::Tensor>;
+/// Null: of a frozen parameter, which has no gradient.
 using LayerGrads = std::span<GradSlot* const>;
 
 class Layer {
@@ -85,9 +86,10 @@ class LossLayer {
   virtual const std::vector<int>& parameters() const = 0;
   /// Loss only.
   virtual LossSum forward(LayerParams params, const MicroBatch& batch, const at::Tensor& x_ND) = 0;
-  /// Loss, and the backward of grad_scale * loss_sum. \param grad_x_ND receives the gradient of x_ND
+  /// Loss, and the backward of grad_scale * loss_sum. \param grad_x_ND  receives the gradient of x_ND; null: it is not
+  /// wanted
   virtual LossSum forward_backward(LayerParams params, LayerGrads grads, const MicroBatch& batch,
-                                   const at::Tensor& x_ND, double grad_scale, at::Tensor& grad_x_ND) = 0;
+                                   const at::Tensor& x_ND, double grad_scale, at::Tensor* grad_x_ND) = 0;
 };
 
 }  // namespace fsdp

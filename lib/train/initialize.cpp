@@ -6,18 +6,12 @@
 
 #include <cmath>
 #include <numbers>
-#include <string_view>
 
+#include "lib/base/fnv1a.hpp"
 #include "lib/base/splitmix64.hpp"
 
 namespace fsdp {
 namespace {
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t h = 0xcbf29ce484222325ull;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return h;
-}
 
 /// Elements [first, first + n) of a parameter's normal stream. Elements 2k and 2k + 1 share a pair of uniforms.
 void fill_normal(float* out, std::int64_t first, std::int64_t n, std::uint64_t key, double std) {

@@ -126,6 +126,21 @@ void check_optimizer_options(const TrainOptions& o) {
   }
 }
 
+ChildTuningOptions plan_child_tuning(const TrainOptions& o) {
+  ChildTuningOptions child;
+  child.mode = o.child_tuning;
+  child.p = o.child_tuning_p;
+  child.seed = o.seed;
+  if (child.p != ChildTuningOptions().p && child.mode == ChildTuning::off)
+    throw UsageError("--child-tuning-p needs --child-tuning");
+  if (!(child.p > 0 && child.p <= 1))
+    throw UsageError(fmt::format("--child-tuning-p is {}, it must be greater than 0 and at most 1", child.p));
+  if (o.fisher_samples != kFisherSamples && child.mode != ChildTuning::task_driven)
+    throw UsageError("--fisher-samples belongs to --child-tuning d");
+  if (o.fisher_samples < 0) throw UsageError("--fisher-samples must not be negative");
+  return child;
+}
+
 }  // namespace
 
 OptimizerOptions plan_optimizer(const TrainOptions& options) {
@@ -155,6 +170,7 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   optimizer.adafactor = options.adafactor;
   optimizer.eight_bit = options.eight_bit;
   optimizer.muon_adjust_lr = options.muon_adjust_lr.value_or(optimizer.muon_adjust_lr);
+  optimizer.child_tuning = plan_child_tuning(options);
   return optimizer;
 }
 

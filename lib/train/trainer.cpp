@@ -1,11 +1,14 @@
 #include "lib/train/trainer.hpp"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/tensor/host_allocator.hpp"
 
@@ -52,13 +55,13 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
 }
 
-std::vector<MicroBatch> Trainer::load(std::int64_t samples, int micro_batches) {
+std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples, int micro_batches) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   const auto& world = runtime_.world();
   std::vector<MicroBatch> batches;
   for (int m = 0; m < micro_batches; ++m) {
     const auto slice =
-        micro_batch_slice(state_.samples, samples, m, world.rank(), world.size(), options_.batches.micro_batch_size);
+        micro_batch_slice(first, samples, m, world.rank(), world.size(), options_.batches.micro_batch_size);
     std::vector<std::uint64_t> keys;
     if (runtime_.decoder().config.dropout > 0) {
       for (std::int64_t i = 0; i < slice.num_samples; ++i)
@@ -69,17 +72,14 @@ std::vector<MicroBatch> Trainer::load(std::int64_t samples, int micro_batches) {
   return batches;
 }
 
-StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
+/// Of the samples that the report names; its loss and tokens are filled. \return false: asked to stop
+bool Trainer::compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
   auto& world = runtime_.world();
   auto& engine = runtime_.engine();
-  StepReport report;
-  report.step = state_.step + 1;
-  report.first_sample = state_.samples;
-  report.samples = std::min(options_.batches.rows_per_step, max_samples);
   const auto per_round = options_.batches.micro_batch_size * world.size();
   const auto micro_batches = static_cast<int>((report.samples + per_round - 1) / per_round);
-  const auto batches = load(report.samples, micro_batches);
+  const auto batches = load(report.first_sample, report.samples, micro_batches);
   double tokens = 0;
   for (const auto& batch : batches) {
     tokens += static_cast<double>(batch.num_targets);
@@ -94,10 +94,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   const double weight = total[0] > 0 ? 1.0 / total[0] : 0.0;
   LossSum sum;
   for (int m = 0; m < micro_batches; ++m) {
-    if (any_rank(world, stop_wanted())) {
-      report.stopped = true;
-      return report;
-    }
+    if (any_rank(world, stop_wanted())) return false;
     const MicroBatchPlace place{m == 0, m + 1 == micro_batches};
     sum += engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale);
   }
@@ -107,13 +104,26 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   std::array<double, 1> loss{sum.loss_sum};
   world.all_reduce(loss, Reduce::sum);
   report.loss = loss[0] * weight;
+  return true;
+}
+
+StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
+  const auto start = Clock::now();
+  StepReport report;
+  report.step = state_.step + 1;
+  report.first_sample = state_.samples;
+  report.samples = std::min(options_.batches.rows_per_step, max_samples);
+  if (!compute_gradients(report, stop_wanted)) {
+    report.stopped = true;
+    return report;
+  }
   report.lr = options_.schedule.at(report.step);
-  update(engine.gradient_norm(), report);
+  update(runtime_.engine().gradient_norm(), report);
   state_.step += 1;
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
   read_memory(report);
-  take_worst(world, report);
+  take_worst(runtime_.world(), report);
   return report;
 }
 
@@ -144,13 +154,52 @@ void Trainer::update(double scaled_norm, StepReport& report) {
     const double factor = options_.clip_grad_norm / (report.grad_norm + 1e-6);
     if (factor < 1.0) divisor /= factor;
   }
-  std::vector<at::Tensor> gradients;
-  for (std::size_t i = 0; i < runtime_.engine().num_parameters(); ++i)
-    gradients.push_back(runtime_.engine().gradient(i));
-  optimizer_->step(gradients, report.lr, divisor);
+  optimizer_->step(gradients(), report.lr, divisor);
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);
   runtime_.engine().sync_parameters();
+}
+
+std::vector<at::Tensor> Trainer::gradients() {
+  std::vector<at::Tensor> all;
+  for (std::size_t i = 0; i < runtime_.engine().num_parameters(); ++i) all.push_back(runtime_.engine().gradient(i));
+  return all;
+}
+
+std::int64_t Trainer::fisher_batches() const {
+  if (options_.optimizer.child_tuning.mode != ChildTuning::task_driven) return 0;
+  const auto rows = reader_.num_rows(), per_batch = options_.batches.rows_per_step;
+  const auto samples = options_.fisher_samples > 0 ? std::min(options_.fisher_samples, rows) : rows;
+  return (samples + per_batch - 1) / per_batch;
+}
+
+bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
+  auto& engine = runtime_.engine();
+  StepReport report;
+  report.samples = options_.batches.rows_per_step;
+  report.first_sample = state_.fisher_batches * report.samples;
+  if (!compute_gradients(report, stop_wanted)) return false;
+  const auto norms = engine.gradient_norms();
+  const auto all = std::accumulate(norms.begin(), norms.end(), 0.0);
+  if (anyone_not_finite(report.loss, all, report)) {
+    if (!report.overflow) {
+      throw RuntimeFailure(
+          fmt::format("batch {} of the Fisher pass has a loss or gradients that are not finite: there "
+                      "is no child to choose by them",
+                      state_.fisher_batches + 1));
+    }
+    adjust_loss_scale(true);
+    return true;
+  }
+  // Each parameter's gradient is clipped by itself, as the authors do.
+  std::vector<double> divisors;
+  for (const auto norm : norms) {
+    const double factor = options_.clip_grad_norm / (norm / state_.loss_scale + 1e-6);
+    divisors.push_back(state_.loss_scale / (options_.clip_grad_norm > 0 ? std::min(1.0, factor) : 1.0));
+  }
+  optimizer_->add_fisher(gradients(), divisors);
+  ++state_.fisher_batches;
+  return true;
 }
 
 double Trainer::loss_ahead() {

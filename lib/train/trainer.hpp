@@ -43,6 +43,7 @@ struct TrainerOptions {
   double clip_grad_norm = 0;
   std::uint64_t seed = 0;
   bool shuffle = true;
+  std::int64_t fisher_samples = 0;  ///< from which Child-Tuning's D chooses; 0: all rows
 };
 
 class Trainer {
@@ -56,12 +57,22 @@ class Trainer {
   /// \param stop_wanted  asked on every rank before each micro-batch; any rank's yes ends the step undone
   StepReport step(std::int64_t max_samples, const std::function<bool()>& stop_wanted);
 
+  /// Global batches that Child-Tuning's D is to measure before the first step, from the beginning of the data on.
+  std::int64_t fisher_batches() const;
+  /// Measures one of them. Collective. \return false: asked to stop, it is not measured
+  /// \throws RuntimeFailure when loss or gradients are not finite
+  bool measure_fisher(const std::function<bool()>& stop_wanted);
+  /// By what has been measured. Collective.
+  ChildSummary choose_child() { return optimizer_->choose_child(*runtime_.mesh().shard); }
+
   /// Mean loss of the state as it is now, on the samples that come next: a forward pass of one micro-batch. 0 where
   /// they have no tokens. Collective.
   double loss_ahead();
 
  private:
-  std::vector<MicroBatch> load(std::int64_t samples, int micro_batches);
+  std::vector<MicroBatch> load(std::int64_t first, std::int64_t samples, int micro_batches);
+  bool compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted);
+  std::vector<at::Tensor> gradients();
   void update(double scaled_norm, StepReport& report);
   bool anyone_not_finite(double loss, double scaled_norm, StepReport& report);
   void adjust_loss_scale(bool overflow);

@@ -111,8 +111,8 @@ inline std::vector<OperationCase> operation_cases() {
                  wide = in.floats(80 * 128).view({80, 128})] {
            for (const auto& grad : {same, wide}) {
              GradSlot slot{grad, false};
-             ops.weight_grad(slot, g, x);
-             ops.weight_grad(slot, g, x);
+             ops.weight_grad(&slot, g, x);
+             ops.weight_grad(&slot, g, x);
            }
            return Kept{};
          };
@@ -121,8 +121,8 @@ inline std::vector<OperationCase> operation_cases() {
        [](const Ops& ops, const Inputs& in) {
          return [&ops, values = in.floats(640), same = in.vector(640)] {
            GradSlot slot{same, false};
-           ops.accumulate(slot, values);
-           ops.accumulate(slot, values);
+           ops.accumulate(&slot, values);
+           ops.accumulate(&slot, values);
            return Kept{};
          };
        }},
@@ -148,7 +148,7 @@ inline std::vector<OperationCase> operation_cases() {
              [&ops, token = in.matrix(50, 64), position = in.matrix(20, 64), ids = in.ids(40), g = in.matrix(40, 64)] {
                auto out = ops.embed(token, position, ids, {20, 0});
                auto grad_token = token.clone(), grad_position = position.clone();
-               ops.embed_backward(grad_token, &grad_position, g, ids, 20);
+               ops.embed_backward(&grad_token, &grad_position, g, ids, 20);
                return Kept{out};
              };
        }},

@@ -46,9 +46,7 @@ bool Checkpoints::is_due(bool last) {
   const auto step = context_.trainer.state().step;
   if (last) return false;  // the final save follows
   bool due = waits_ || (options.save_every > 0 && step % options.save_every == 0);
-  if (options.save_interval_minutes > 0) {
-    due = any_rank(context_.world, due || record_.seconds_since_save() >= 60 * options.save_interval_minutes);
-  }
+  if (interval_is_over()) due = true;
   // While steps fail, nothing is known of this state that would make it worth more than the last one saved.
   waits_ = due && judge_.fails();
   return due && !waits_;
@@ -63,7 +61,23 @@ void Checkpoints::after_step(const StepReport&, bool last) {
   is_saved_ = true;
 }
 
+bool Checkpoints::interval_is_over() {
+  const auto minutes = context_.setup.options.save_interval_minutes;
+  return minutes > 0 && any_rank(context_.world, record_.seconds_since_save() >= 60 * minutes);
+}
+
+void Checkpoints::after_fisher_batch() {
+  is_saved_ = false;
+  if (record_.is_open()) record_.finish_save(false);
+  if (!interval_is_over()) return;
+  if (!record_.is_open()) record_.open();
+  record_.start_save(false);
+  is_saved_ = true;
+}
+
 void Checkpoints::save_at_the_end(bool stopped) {
+  // What was measured before the first step is worth keeping, too.
+  if (stopped && !record_.is_open() && context_.trainer.state().fisher_batches > 0) record_.open();
   if (!record_.is_open()) return;  // no step was made, and an older run has the folder
   // Exit code 85 promises a checkpoint, whatever was said about the last one.
   const bool keep = stopped || !context_.setup.options.no_final_save;

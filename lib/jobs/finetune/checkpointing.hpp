@@ -30,6 +30,8 @@ class Checkpoints final : public StepObserver {
   Checkpoints(const RunContext& context, RunRecord& record, StepJudge& judge, MemoryWatch& memory, bool is_saved)
       : context_(context), record_(record), judge_(judge), memory_(memory), is_saved_(is_saved) {}
   void after_step(const StepReport& step, bool last) override;
+  /// More of what Child-Tuning's D is chosen by has been measured.
+  void after_fisher_batch();
   /// The checkpoint of the state at the end, where it is to be kept. \param stopped  by a signal or for want of time
   /// \throws IoError when it could not be saved
   void save_at_the_end(bool stopped);
@@ -38,6 +40,7 @@ class Checkpoints final : public StepObserver {
 
  private:
   bool is_due(bool last);
+  bool interval_is_over();
 
   const RunContext& context_;
   RunRecord& record_;

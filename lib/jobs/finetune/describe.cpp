@@ -1,6 +1,7 @@
 #include "lib/jobs/finetune/describe.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lib/base/text_format.hpp"
 #include "lib/runtime/text.hpp"
@@ -42,6 +43,18 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
           : ""));
 }
 
+/// Silent where all of a model is trained.
+void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const Logger& log) {
+  const auto& table = runtime.decoder().parameters;
+  const auto all = num_parameters(table), trained = num_trained(table, runtime.trainable());
+  if (trained == all) return;
+  const auto& [train_only, freeze] = setup.options.sharding.freeze;
+  log.info(fmt::format("trained   {} of {} parameters ({:.2f} %){}{}", format_count(trained), format_count(all),
+                       100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                       train_only.empty() ? "" : fmt::format("   only {}", fmt::join(train_only, " ")),
+                       freeze.empty() ? "" : fmt::format("   frozen {}", fmt::join(freeze, " "))));
+}
+
 }  // namespace
 
 void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const Logger& log) {
@@ -65,7 +78,10 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                                  : "",
       to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
       policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
-  if (setup.train_data) describe_data(world, setup, log);
+  if (setup.train_data) {
+    describe_training(setup, runtime, log);
+    describe_data(world, setup, log);
+  }
 }
 
 }  // namespace fsdp::detail

@@ -13,6 +13,7 @@
 #include "lib/eval/generate.hpp"
 #include "lib/fsdp/trace.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
+#include "lib/jobs/finetune/choose_child.hpp"
 #include "lib/jobs/finetune/describe.hpp"
 #include "lib/jobs/finetune/dry_run.hpp"
 #include "lib/jobs/finetune/final_exports.hpp"
@@ -31,9 +32,9 @@ namespace {
 std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runtime) {
   if (!setup.train_data) return nullptr;
   const auto& options = setup.options;
-  const TrainerOptions trainer_options{setup.batches,      setup.schedule,         plan_optimizer(options),
-                                       options.decay_all,  options.clip_grad_norm, options.seed,
-                                       !options.no_shuffle};
+  const TrainerOptions trainer_options{setup.batches,       setup.schedule,         plan_optimizer(options),
+                                       options.decay_all,   options.clip_grad_norm, options.seed,
+                                       !options.no_shuffle, options.fisher_samples};
   return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
 }
 
@@ -106,7 +107,10 @@ class Training {
     TrainLoop loop(context_.trainer, {setup.total_steps, setup.total_samples},
                    {&judge_, &losses_, &memory_, &clock_, &log_, &checkpoints_, &validation_},
                    [this] { return clock_.stop_wanted(); });
-    bool stopped = loop.run();
+    const auto stop_wanted = [this] { return clock_.stop_wanted(); };
+    bool stopped = !choose_child(
+        context_, stop_wanted, [this] { checkpoints_.after_fisher_batch(); }, report);
+    if (!stopped) stopped = loop.run();
     checkpoints_.save_at_the_end(stopped);
     if (!stopped) validation_.run();
     context_.progress.finish();
@@ -132,6 +136,8 @@ class Training {
     const auto& options = setup.options;
     if (!stopped && !options.save_final_full.empty()) report["full_checkpoint"] = options.save_final_full;
     if (!stopped && !options.save_final_hf.empty()) report["hf_directory"] = options.save_final_hf;
+    const auto& table = context_.runtime.decoder().parameters;
+    report["trained_parameters"] = num_trained(table, context_.runtime.trainable());
     report["steps"] = context_.trainer.state().step;
     report["samples"] = context_.trainer.state().samples;
     report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_rows());

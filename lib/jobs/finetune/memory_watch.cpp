@@ -11,6 +11,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/plan_load.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -37,6 +38,7 @@ void MemoryWatch::predict() {
   request.tokens_per_row = setup_.train_data->tokens_per_row();
   request.job = {world_.size(), setup_.ranks_on_node, 0};
   request.threads = setup_.threads;
+  request.has_child = setup_.restart && setup_.restart->checkpoint && has_child(*setup_.restart->checkpoint);
   try {
     if (setup_.device.backend != nullptr) {
       request.gpu = gpu_of(setup_.device.backend->info(setup_.device.device.index()));

@@ -86,10 +86,11 @@ void Restore::take_run(const OptimizerPlan& state) {
     const bool is_half = runtime_.policy().precision.param_dtype == at::kHalf;
     trainer_->state() = continued_state(point_.manifest, trainer_->state(), is_half);
     if (!state.found) trainer_->optimizer().set_steps(0);
+    if (!state.child) trainer_->state().fisher_batches = 0;
   }
   log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", name(), stood.step,
                         format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
-                        point_.is_ours && state.found ? "" : about_optimizer(state)));
+                        point_.is_ours && state.found && state.remark.empty() ? "" : about_optimizer(state)));
 }
 
 void Restore::take_weights(const OptimizerPlan& state) {

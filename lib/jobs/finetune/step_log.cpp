@@ -23,7 +23,8 @@ void StepLog::after_step(const StepReport& step, bool) {
                         {"data_wait_seconds", step.data_wait_seconds},
                         {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
                         {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)}};
-  const double flops = rate * flops_per_token(context_.setup.config, context_.setup.train_data->tokens_per_row());
+  const double flops = rate * flops_per_token(context_.setup.config, context_.setup.train_data->tokens_per_row(),
+                                              context_.runtime.trainable());
   if (peak_flops_ > 0 && flops > peak_flops_) {
     // Nothing passes the peak: it was measured while something else kept the processor busy.
     context_.progress.line(

@@ -133,6 +133,108 @@ TEST_SUITE("checkpoint/save and load") {
     });
   }
 
+  TEST_CASE("Child-Tuning's D goes on where it stood on any ranks: in the middle of its pass, and with its masks") {
+    const TempDir dir;
+    SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    job.micro_batch_size = 6;  // 30 rows: five batches
+    job.optimizer.child_tuning = {fsdp::ChildTuning::task_driven, 0.25, 0};
+    const auto never = [] { return false; };
+    const auto measure = [&](SmallJobRank& rank, std::int64_t up_to) {
+      while (rank.trainer->state().fisher_batches < up_to) CHECK(rank.trainer->measure_fisher(never));
+    };
+    FullState whole, moved;
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      CHECK(rank.trainer->fisher_batches() == 5);
+      CHECK_FALSE(rank.trainer->measure_fisher([] { return true; }));
+      measure(rank, 5);
+      rank.trainer->choose_child();
+      rank.step();
+      collect_state(rank, whole);
+    });
+    const auto continue_from = [&](SmallJobRank& rank, bool has_masks) {
+      const fsdp::Checkpoint checkpoint(dir / "run" / "latest");
+      const auto plan = fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), checkpoint);
+      CHECK(plan.found);
+      CHECK(plan.child);
+      CHECK(rank.trainer->optimizer().is_choosing_child() != has_masks);
+      CHECK(has_child(checkpoint) == has_masks);
+      rank.trainer->state() = checkpoint.run()->state;
+    };
+    job.micro_batch_size = 3;
+    fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      measure(rank, 2);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / "run", 0);
+      CHECK(save(saver, rank).saved);
+    });
+    job.micro_batch_size = 2;
+    fsdp::run_thread_ranks(3, 3, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      continue_from(rank, false);
+      CHECK(rank.trainer->state().fisher_batches == 2);
+      measure(rank, 5);
+      const auto child = rank.trainer->choose_child();
+      CHECK(child.kept == child.wanted);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / "run", 0);
+      CHECK(save(saver, rank).saved);
+    });
+    job.micro_batch_size = 6;
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      continue_from(rank, true);
+      rank.step();
+      collect_state(rank, moved);
+    });
+    std::int64_t different = 0;
+    for (std::size_t i = 0; i < whole.master_weights.size(); ++i) {
+      // Sums in another order: an element at the threshold may change sides.
+      const auto& masks = whole.states[fsdp::kChildMask];
+      if (i < masks.size() && masks[i].defined())
+        different += masks[i].ne(moved.states[fsdp::kChildMask][i]).sum().item<std::int64_t>();
+    }
+    CHECK(different <= 2);
+    // Without D the masks are left where they are.
+    job.optimizer.child_tuning = {};
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      const auto plan =
+          fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), fsdp::Checkpoint(dir / "run" / "latest"));
+      CHECK(plan.found);
+      CHECK_FALSE(plan.child);
+    });
+  }
+
+  TEST_CASE("what was frozen starts with states of zero, and what is frozen now leaves its states") {
+    const TempDir dir;
+    SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    job.sharding.freeze = {{}, {"transformer.h.0"}};
+    const auto run = [&](const char* from, const char* to, std::string_view remark) {
+      fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        if (from != nullptr) {
+          const fsdp::Checkpoint checkpoint(dir / from / "latest");
+          const auto plan = fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), checkpoint);
+          CHECK(plan.found);
+          CHECK(plan.remark == remark);
+          CHECK(rank.trainer->optimizer().steps() == 1);
+        }
+        rank.step();
+        CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), dir / to, 0);
+        auto manifest = manifest_of(rank);
+        if (!job.sharding.freeze.freeze.empty()) manifest.options["freeze"] = "transformer.h.0";
+        saver.start(manifest, 1e-3);
+        CHECK(saver.finish().saved);
+      });
+    };
+    run(nullptr, "frozen", "");
+    job.sharding.freeze = {};
+    run("frozen", "thawed", "12 of 28 parameters have no state (they were frozen): theirs starts at zero");
+    job.sharding.freeze = {{"transformer.h.1"}, {}};
+    run("frozen", "upper", "");
+    run(nullptr, "all", "");
+  }
+
   TEST_CASE("a state that is not finite is not saved, on whichever rank it is") {
     const TempDir dir;
     const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));

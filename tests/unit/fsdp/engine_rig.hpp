@@ -15,6 +15,7 @@ namespace fsdp::test {
 inline ShardingOptions sharding_of(const Setup& setup) {
   ShardingOptions options;
   const auto& policy = setup.policy;
+  options.freeze = setup.freeze;
   options.sharding = policy.sharding;
   options.shard_group_size = setup.shard_group_size;
   options.wrap = parse_wrap(setup.wrap);
@@ -59,7 +60,7 @@ class RigRank {
     if (world_.rank() == 0) outcome_.used_peer_memory = engine_->uses_peer_memory();
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       collect(outcome_.parameters[i], engine_->master_weight(i), i);
-      collect(outcome_.gradients[i], engine_->gradient(i), i);
+      if (engine_->layout(i).trainable) collect(outcome_.gradients[i], engine_->gradient(i), i);
     }
   }
 
@@ -120,7 +121,7 @@ class RigRank {
   /// Replica 0 writes its rows; then every replica must hold the same bits, and zeros in the padding.
   void collect(at::Tensor& full, const at::Tensor& shard, std::size_t param) {
     const auto range = engine_->range(param);
-    const auto mine = shard.narrow(0, 0, range.num_rows);
+    const auto mine = shard.narrow(0, 0, range.num_rows).to(at::kFloat);  // a frozen one may be in 16 bits
     auto place = full.narrow(0, range.first_row, range.num_rows);
     if (runtime_.mesh().replicate->rank() == 0) place.copy_(mine);
     world_.barrier();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/config/model_config.hpp"
+#include "lib/config/trainable.hpp"
 #include "lib/fsdp/engine.hpp"
 #include "tests/support/tensor_compare.hpp"
 
@@ -45,6 +46,7 @@ struct Setup {
   double clip = 1.0;
   double loss_scale = 1.0;  ///< gradients are divided by it again
   bool trace = false;
+  FreezeOptions freeze;
 };
 
 struct Outcome {

@@ -50,10 +50,10 @@ class Checker {
     const auto layers = static_cast<int>(input_.layer_unit.size());
     REQUIRE(forward_ == layers);
     REQUIRE(losses_ == 1);
-    REQUIRE(backward_ == (input_.training ? 0 : layers));
+    REQUIRE(backward_ == (input_.training ? input_.first_backward : layers));
     for (const int state : state_) REQUIRE(state == (input_.keep_gathered ? 2 : 0));
     const bool reduces = input_.training && input_.reduce;
-    REQUIRE(reduced_.size() == (reduces ? state_.size() : 0u));
+    REQUIRE(reduced_.size() == (reduces ? trained_units() : 0u));
     REQUIRE(open_reduces_.empty());
     REQUIRE(gathers_ == expected_gathers());
     const bool bounded = policy_.limit_all_gathers && (gathers_again_in_backward(policy_.sharding) || !input_.training);
@@ -63,8 +63,13 @@ class Checker {
  private:
   int expected_gathers() const {
     const auto units = static_cast<int>(state_.size());
-    if (input_.training && gathers_again_in_backward(policy_.sharding)) return 2 * units - 1;  // the root stays
-    return units - kept_;
+    if (!input_.training || !gathers_again_in_backward(policy_.sharding)) return units - kept_;
+    std::set<int> again(input_.layer_unit.begin() + input_.first_backward, input_.layer_unit.end());
+    again.erase(input_.loss_unit);  // stays
+    return units + static_cast<int>(again.size());
+  }
+  std::size_t trained_units() const {
+    return state_.size() - static_cast<std::size_t>(std::count(input_.frozen.begin(), input_.frozen.end(), true));
   }
   int unit(int layer) const { return input_.layer_unit[static_cast<std::size_t>(layer)]; }
   int& state(int u) { return state_[static_cast<std::size_t>(u)]; }
@@ -112,7 +117,8 @@ class Checker {
         break;
       case ActionKind::start_reduce:
         REQUIRE(reduced_.insert(action.index).second);
-        for (int s = 0; s < backward_; ++s) REQUIRE(unit(s) != action.index);
+        for (int s = input_.first_backward; s < backward_; ++s) REQUIRE(unit(s) != action.index);
+        REQUIRE((input_.frozen.empty() || !input_.frozen[static_cast<std::size_t>(action.index)]));
         open_reduces_.push_back(action.index);
         break;
       case ActionKind::finish_reduce:
@@ -203,6 +209,27 @@ TEST_SUITE("fsdp/schedule") {
     }
   }
 
+  TEST_CASE("make_schedule: the backward ends at the lowest layer that is trained, and what is frozen is not reduced") {
+    auto input = two_blocks();
+    input.first_backward = 2;  // the upper block and the root, which holds the head
+    input.frozen = {false, true, false};
+    CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::pre))) ==
+          "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 S2 L0 R0 s0 G2 B2 R2 s2 r0 r2");
+    CHECK(compact(make_schedule(input, policy_of(Sharding::grad_shard, BackwardPrefetch::pre))) ==
+          "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 L0 R0 s0 B2 R2 s2 r0 r2");
+    input.frozen = {true, true, false};
+    CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::none))) ==
+          "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 L0 R0 S2 G2 B2 R2 s2 r2");
+    input.first_backward = 3;  // the head alone
+    input.frozen = {false, true, true};
+    CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::pre))) ==
+          "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 L0 R0 s0 r0");
+    input.first_backward = 1;  // the lower block: gradients pass through the upper one
+    input.frozen = {true, false, true};
+    CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::none))) ==
+          "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 L0 R0 S2 G2 B2 R2 S1 G1 B1 R1 s1 r1");
+  }
+
   TEST_CASE("to_string: one event a line") {
     CHECK(to_string({{ActionKind::unshard, 0}, {ActionKind::finish_reduce, 12}}) == "unshard 0\nfinish_reduce 12\n");
   }
@@ -217,6 +244,8 @@ TEST_SUITE("fsdp/schedule") {
     for (const bool limiter : {false, true})
     for (const int checkpoint_every : {0, 1, 2})
     for (const auto& wrap : wraps)
+    for (const int first : {0, 1, 2, 9})  // lowest layer that is trained
+    for (const bool frozen_root : {false, true})
     for (int place = 0; place < 5; ++place) {  // alone, first of several, first and reducing, last, evaluation
       auto policy = policy_of(sharding, prefetch);
       policy.forward_prefetch = forward_prefetch;
@@ -226,6 +255,11 @@ TEST_SUITE("fsdp/schedule") {
       for (std::size_t s = 0; s < wrap.size(); ++s) {
         input.checkpointed.push_back(s > 0 && checkpoint_every > 0 && (s - 1) % static_cast<std::size_t>(checkpoint_every) == 0);
       }
+      input.first_backward = std::min(first, static_cast<int>(wrap.size()));
+      input.frozen.assign(static_cast<std::size_t>(*std::max_element(wrap.begin(), wrap.end())) + 1, true);
+      for (auto s = static_cast<std::size_t>(input.first_backward); s < wrap.size(); ++s)
+        input.frozen[static_cast<std::size_t>(wrap[s])] = false;
+      input.frozen[0] = frozen_root;
       const bool keeps = !gathers_again_in_backward(sharding);
       input.training = place != 4;
       input.reduce = place != 1;
@@ -237,6 +271,6 @@ TEST_SUITE("fsdp/schedule") {
       Checker(input, policy).run(actions);
       ++cases;
     }
-    CHECK(cases == 5 * 3 * 2 * 2 * 3 * 6 * 5);
+    CHECK(cases == 5 * 3 * 2 * 2 * 3 * 6 * 4 * 2 * 5);
   }
 }

@@ -118,7 +118,7 @@ TEST_SUITE("fsdp/unit_grads") {
           unit.begin();  // a layer and another of the same unit
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             if (!writes(rank, p)) continue;
-            context.ops.accumulate(unit.slots()[p], gradient_values(p, rank, key, type));
+            context.ops.accumulate(&unit.slots()[p], gradient_values(p, rank, key, type));
           }
           unit.start_reduce(accumulate);
           if (u > 0) units[static_cast<std::size_t>(u) - 1]->finish_reduce();

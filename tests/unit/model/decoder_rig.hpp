@@ -55,7 +55,7 @@ struct Model {
     }
     const auto& head = *decoder.loss;
     auto result =
-        decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), batch, x, scale, grad);
+        decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), batch, x, scale, &grad);
     for (std::size_t s = states.size(); s-- > 0;) {
       auto& layer = *decoder.layers[s];
       grad = layer.backward(of(layer.parameters()), grads_of(layer.parameters()), batch, grad, std::move(states[s]));

@@ -19,17 +19,17 @@ TEST_SUITE("ops/gradients") {
         const double bound = type == at::kFloat ? 1e-6 : 1e-2;
         INFO(std::string(c10::toString(type)));
         GradSlot slot{at::full({3, 5}, NAN, type), false};
-        ops->weight_grad(slot, grad, x);
+        ops->weight_grad(&slot, grad, x);
         CHECK(relative_error(slot.grad, product) < bound);
-        ops->weight_grad(slot, grad, x);
-        ops->accumulate(slot, values);
+        ops->weight_grad(&slot, grad, x);
+        ops->accumulate(&slot, values);
         CHECK(relative_error(slot.grad, 2 * product + values.view({3, 5})) < bound);
         Ops::finish(slot);
         CHECK(relative_error(slot.grad, 2 * product + values.view({3, 5})) < bound);
         GradSlot other{at::full({3, 5}, NAN, type), false};
-        ops->accumulate(other, values);
+        ops->accumulate(&other, values);
         CHECK(relative_error(other.grad, values.view({3, 5})) < bound);
-        ops->weight_grad(other, grad.to(type), x.to(type));
+        ops->weight_grad(&other, grad.to(type), x.to(type));
         CHECK(relative_error(other.grad, product + values.view({3, 5})) < bound);
       }
     }

@@ -1,0 +1,45 @@
+#include "apps/method_options.hpp"
+
+#include "apps/app_main.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kGroup = "What is trained";
+
+void add_freeze_options(CLI::App& app, FreezeOptions& o) {
+  app.add_option("--freeze", o.freeze,
+                 "parameters that stay as they are, without gradient and optimizer state: names or globs, of modules "
+                 "too, with commas between (model.embed_tokens,'model.layers.[0-9].*')")
+      ->delimiter(',')
+      ->group(kGroup);
+  app.add_option(spellings("train-only"), o.train_only,
+                 "freeze all others ('*.mlp.*'); of these, what --freeze matches")
+      ->delimiter(',')
+      ->group(kGroup);
+}
+
+void add_child_tuning_options(CLI::App& app, TrainOptions& o) {
+  app.add_option_function<std::string>(
+         spellings("child-tuning"), [&](const std::string& text) { o.child_tuning = parse_child_tuning(text); },
+         "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
+         "matter most to the data, measured before the first step)")
+      ->default_str("off")
+      ->group(kGroup);
+  app.add_option("--child-tuning-p,--child_tuning_p,--reserve-p,--reserve_p", o.child_tuning_p,
+                 "share of the elements that have gradients")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option(spellings("fisher-samples"), o.fisher_samples, "sequences that --child-tuning d measures with; 0: all")
+      ->capture_default_str()
+      ->group(kGroup);
+}
+
+}  // namespace
+
+void add_method_options(CLI::App& app, TrainOptions& o) {
+  add_freeze_options(app, o.sharding.freeze);
+  add_child_tuning_options(app, o);
+}
+
+}  // namespace fsdp

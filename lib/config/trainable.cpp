@@ -1,0 +1,88 @@
+#include "lib/config/trainable.hpp"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+/// A parameter and the names it goes by.
+std::vector<std::vector<std::string>> names_of_parameters(const ModelConfig& config) {
+  std::vector<std::vector<std::string>> names;
+  for (const auto& spec : parameter_table(config)) {
+    names.push_back({spec.name});
+    for (const auto& [alias, original] : tied_names(config)) {
+      if (original == spec.name) names.back().push_back(alias);
+    }
+  }
+  return names;
+}
+
+/// Calls chosen(i) for each parameter that a pattern matches.
+template <typename Chosen>
+void for_matches(const std::vector<std::vector<std::string>>& names, const std::vector<std::string>& patterns,
+                 const char* option, const Chosen& chosen) {
+  for (const auto& pattern : patterns) {
+    if (pattern.empty()) continue;
+    bool found = false;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (std::none_of(names[i].begin(), names[i].end(),
+                       [&](const auto& name) { return matches_parameter(pattern, name); }))
+        continue;
+      chosen(i);
+      found = true;
+    }
+    if (found) continue;
+    throw UsageError(fmt::format("{} '{}' matches no parameter of the model, whose names are {}, ..., {}", option,
+                                 pattern, names.front().front(), names.back().front()));
+  }
+}
+
+bool has_words(const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [](const auto& pattern) { return !pattern.empty(); });
+}
+
+}  // namespace
+
+bool matches_parameter(std::string_view pattern, const std::string& name) {
+  const std::string glob(pattern);
+  for (auto end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1)) {
+    if (::fnmatch(glob.c_str(), name.substr(0, end).c_str(), 0) == 0) return true;
+  }
+  return false;
+}
+
+std::vector<bool> trainable_parameters(const ModelConfig& config, const FreezeOptions& options) {
+  const auto names = names_of_parameters(config);
+  std::vector<bool> trainable(names.size(), !has_words(options.train_only));
+  for_matches(names, options.train_only, "--train-only", [&](std::size_t i) { trainable[i] = true; });
+  for_matches(names, options.freeze, "--freeze", [&](std::size_t i) { trainable[i] = false; });
+  if (std::find(trainable.begin(), trainable.end(), true) == trainable.end())
+    throw UsageError("--freeze and --train-only leave no parameter to train");
+  return trainable;
+}
+
+std::int64_t num_trained(const std::vector<ParameterSpec>& table, const std::vector<bool>& trainable) {
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < table.size(); ++i) total += trainable[i] ? num_parameters({table[i]}) : 0;
+  return total;
+}
+
+FreezeOptions saved_freeze_options(const nlohmann::json& options) {
+  const auto words = [&](const char* name) {
+    const auto found = options.is_object() ? options.find(name) : options.end();
+    if (!options.is_object() || found == options.end() || !found->is_string()) return std::vector<std::string>();
+    std::istringstream text(found->get<std::string>());
+    return std::vector<std::string>(std::istream_iterator<std::string>(text), {});
+  };
+  return {words("train-only"), words("freeze")};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,30 @@
+#pragma once
+// What an engine keeps of a unit.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/fsdp/engine.hpp"
+
+namespace fsdp {
+
+struct Engine::Unit {
+  int index = 0;
+  std::string name;
+  std::vector<int> params;
+  std::vector<ParamLayout> layouts;
+  std::unique_ptr<UnitParams> gathered;
+  std::unique_ptr<UnitGrads> grads;  ///< null: nothing in it is trained
+  std::vector<int> trained;          ///< by place among params: its place among the gradients; -1: frozen
+  std::vector<ParamLayout> grad_layouts;
+  std::vector<at::Tensor> master_weights;
+  bool is_gathered = false;
+  std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
+  std::int64_t reduce_bytes = 0;
+  std::int64_t shard_bytes = 0;  ///< float32 gradient shard: an all-reduce of the replicate axis
+};
+
+}  // namespace fsdp

@@ -1,0 +1,140 @@
+"""What is trained of a model: --freeze, --train-only and --child-tuning, their restarts, their memory, their refusals."""
+
+import signal
+import time
+
+import fsdp_cli
+import memprobe_cli
+
+LOWER = ["--freeze", "transformer.wte,transformer.wpe,transformer.h.0"]
+METHODS = {
+    "freeze": LOWER,
+    "train-only": ["--train-only", "*.mlp.*", "--train-only", "transformer.ln_f.weight", "--optimizer", "lion", "--lr", "3e-4"],
+    "child-f": ["--child-tuning", "f", "--child-tuning-p", 0.4],
+    "child-d": ["--child-tuning", "D", "--fisher-samples", 30],
+    "both": [*LOWER, "--child-tuning", "d", "--fisher-samples", 0, "--child-tuning-p", 0.5],
+}
+
+
+class Methods(fsdp_cli.Case):
+    def losses(self, run):
+        return fsdp_cli.losses(self.run_directory(run))
+
+    def tensors(self, run):
+        """Of its newest checkpoint: name -> digest of the values."""
+        from safetensors.numpy import load_file
+        file = self.folder / f"{run}.safetensors"
+        result = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints(run) / "latest", file, "--model-only", "--overwrite"])
+        self.assertEqual(result.code, 0, str(result))
+        return load_file(file)
+
+    def test_they_learn_resume_and_move(self):
+        for name, method in METHODS.items():
+            with self.subTest(name):
+                options = ["--lr", "3e-3", "--total-batch-size", 12, *method]
+                self.train(f"{name}-whole", "--max-steps", 6, "--batch-size", 6, *options, ranks=2)
+                whole = self.losses(f"{name}-whole")
+                self.assertLess(whole[-1], whole[0])
+                self.train(f"{name}-parts", "--max-steps", 3, "--batch-size", 6, *options, ranks=2)
+                result = self.train(f"{name}-parts", "--max-steps", 6, "--batch-size", 6, "--restart", "latest", ranks=2)
+                self.assertNotIn("fisher", result.err)
+                self.assertEqual(self.losses(f"{name}-parts"), whole)
+                self.train(f"{name}-moved", "--max-steps", 3, "--batch-size", 4, *options, "--sharding", "grad-shard", ranks=3)
+                self.train(f"{name}-moved", "--max-steps", 6, "--batch-size", 12, "--restart", "latest")
+                difference = fsdp_cli.difference(self.losses(f"{name}-moved"), whole)
+                fsdp_cli.say(f"{name}: 3 ranks -> 1, losses within {difference:.3g} of 2 ranks'")
+                self.assertLess(difference, 2e-3 if "lion" in method else 1e-4)
+
+    def test_what_is_frozen_stays_and_can_be_thawed(self):
+        report = self.train("stay", "--max-steps", 1, "--json", *LOWER, ranks=2).json()
+        first = self.tensors("stay")
+        self.train("stay", "--max-steps", 3, "--restart", "latest", ranks=2)
+        later = self.tensors("stay")
+        frozen = {n for n in first if n.startswith(("transformer.w", "transformer.h.0.", "lm_head"))}
+        self.assertEqual({n for n in first if (first[n] == later[n]).all()}, frozen)
+        trained = sum(first[n].size for n in first if n not in frozen)
+        self.assertEqual(report["trained_parameters"], trained)
+        state = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints("stay") / "latest", "--inspect", "--json"]).json()["tensors"]
+        with_state = {t["name"].removeprefix("optim.state.").removesuffix(".exp_avg") for t in state if t["name"].endswith("exp_avg")}
+        self.assertEqual(with_state, set(first) - frozen)
+        result = self.train("stay", "--max-steps", 5, "--restart", "latest", "--freeze", "", ranks=2)
+        self.assertIn("have no state (they were frozen): theirs starts at zero", result.err)
+        thawed = self.tensors("stay")
+        self.assertFalse(any((thawed[n] == later[n]).all() for n in later))
+
+    def test_in_bf16_a_frozen_weight_is_saved_as_it_is_used(self):
+        self.train("narrow", "--max-steps", 2, "--precision", "bf16", *LOWER, ranks=2)
+        found = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints("narrow") / "latest", "--inspect", "--json"]).json()["tensors"]
+        types = {t["name"]: t["dtype"] for t in found}
+        self.assertEqual((types["model.transformer.h.0.mlp.c_fc.weight"], types["model.transformer.h.1.mlp.c_fc.weight"]), ("bfloat16", "float32"))
+        whole = self.train("narrow-whole", "--max-steps", 4, "--precision", "bf16", *LOWER, ranks=2)
+        self.train("narrow", "--max-steps", 4, "--restart", "latest", ranks=2)
+        self.assertEqual(self.losses("narrow"), self.losses("narrow-whole"), str(whole))
+        self.evaluate(self.checkpoints("narrow") / "latest", "--data", self.val_data)
+
+    def test_a_pass_that_is_stopped_goes_on(self):
+        data = fsdp_cli.write_tokens(self.folder / "many.h5", fsdp_cli.random_tokens(rows=1500))
+        options = ["--train-data", data, "--child-tuning", "d", "--fisher-samples", 0, "--max-steps", 3, "--batch-size", 1, "--log-every", 1]
+        log = self.folder / "pass.log"
+        arguments = self.train_arguments("pass", *options)
+        process = fsdp_cli.start("fsdp-finetune", arguments, 2, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        end = time.monotonic() + 60
+        while "fisher    batch 20 of 750" not in log.read_text():
+            self.assertIsNone(process.poll(), log.read_text())
+            self.assertLess(time.monotonic(), end, log.read_text())
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.assertIn("step 0 of 3; continue with --restart-checkpoint-file latest", log.read_text())
+        result = self.train("pass", *options, "--restart", "latest", ranks=2)
+        self.assertNotIn("fisher    batch 20 of 750", result.err)
+        self.assertIn("fisher    batch 750 of 750", result.err)
+        undisturbed = self.train("undisturbed", *options, ranks=2)
+        self.assertEqual(self.losses("pass"), self.losses("undisturbed"))
+        child = [next(line for line in r.err.splitlines() if line.startswith("child ")) for r in (result, undisturbed)]
+        self.assertEqual(*(line.split("(")[0] for line in child))
+
+    def test_another_choice_on_a_restart(self):
+        self.train("change", "--max-steps", 2, "--child-tuning", "f", "--child-tuning-p", 0.4, "--freeze", "transformer.wpe")
+        result = self.train("change", "--max-steps", 3, "--restart", "latest", "--child-tuning", "d", "--train-only", "transformer.h")
+        self.assertIn("child     ", result.err)  # measured now, with the weights as they are
+        result = self.train("change", "--max-steps", 4, "--restart", "latest", "--child-tuning", "off")
+        self.assertNotIn("child     ", result.err)
+        self.assertIn("only transformer.h", result.err)
+        # What was not in the child's choice has no mask: all is chosen anew.
+        self.train("grow", "--max-steps", 2, "--child-tuning", "d", "--freeze", "transformer.h.0")
+        result = self.train("grow", "--max-steps", 3, "--restart", "latest", "--freeze", "")
+        self.assertIn("fisher    batch", result.err)
+
+    def test_memory_falls_as_predicted(self):
+        reports = {}
+        for name, options in {"all": [], "half": ["--freeze", "transformer.w*,transformer.h.[0-3]"], "f": ["--child-tuning", "f"], "d": ["--child-tuning", "d"]}.items():
+            arguments = ["--num-layers", 8, "--num-heads", 4, "--embed-size", 128, "--vocab-size", 997, "--seq-len", 128, "--batch-size", 2,
+                         "--device", "cpu", *options]
+            reports[name] = memprobe_cli.report([*arguments, "--measure"])
+            self.assertLess(abs(reports[name]["relative_error"]), 0.005, reports[name])
+        whole, half, d = (reports[name]["breakdown"] for name in ("all", "half", "d"))
+        self.assertLess(half["optimizer"], 0.5 * whole["optimizer"])
+        self.assertLess(half["reduce_buffers"], 0.5 * whole["reduce_buffers"])
+        self.assertLess(half["activations"], 0.6 * whole["activations"])
+        self.assertEqual(half["parameters"], whole["parameters"])
+        self.assertGreater(d["optimizer"], whole["optimizer"])
+
+    def test_bad_choices_are_refused_by_name(self):
+        for options, words in ((["--freeze", "transformer.h.9"], ["--freeze 'transformer.h.9' matches no parameter", "transformer.wte.weight"]),
+                               (["--train-only", "a,b"], ["--train-only 'a' matches no parameter"]),
+                               (["--freeze", "*"], ["leave no parameter to train"]),
+                               (["--child-tuning", "x"], ["--child-tuning is 'x'", "off, f, d"]),
+                               (["--child-tuning-p", 0.5], ["--child-tuning-p needs --child-tuning"]),
+                               (["--child-tuning", "f", "--child-tuning-p", 0], ["--child-tuning-p is 0", "greater than 0 and at most 1"]),
+                               (["--child-tuning", "f", "--child-tuning-p", 1.5], ["--child-tuning-p is 1.5"]),
+                               (["--child-tuning", "f", "--fisher-samples", 5], ["--fisher-samples belongs to --child-tuning d"])):
+            for dry in ([], ["--dry-run"]):
+                result = fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", *options, *dry))
+                self.assert_refused(result, 2, *words)
+        self.assertFalse((self.run_directory("refused") / "checkpoints").exists())
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
