@@ -16,6 +16,8 @@
 #   PLAN       file with further options (fsdp-finetune --config); a variable that is set wins over it
 #   LEARNING_RATE, MAX_TRAINING_STEPS, MAX_SEQ_LENGTH    1e-5, one pass over the games, 512
 #   OPTIMIZER  adamw8bit, adafactor, ... (docs/methods.md)   adamw
+#   FREEZE, TRAIN_ONLY   what stays as it is, or all that is trained: 'model.layers.[0-9].*'   all is trained
+#   CHILD_TUNING         f or d              off
 #   PRECISION  bf16 float32 fp16             bf16; float32 on a CPU
 #   DEVICE     auto cuda cpu                 auto
 #   OUT_DIR    where runs go, shared by all nodes        runs

@@ -14,6 +14,7 @@
 #   MODEL, NUM_LAYERS, NUM_HEADS, EMBED_SIZE, SEQ_LEN    mingpt, 12, 12, 768, 256
 #   BATCH_SIZE sequences per rank and micro-batch; TOTAL_BATCH_SIZE per optimizer step (empty: BATCH_SIZE x ranks)
 #   MAX_EPOCHS, LR, OPTIMIZER   10, 3e-4, adamw (docs/methods.md has the others)
+#   FREEZE, TRAIN_ONLY, CHILD_TUNING   what is trained (docs/methods.md)   all of it
 #   SHARDING   full-shard grad-shard no-shard hybrid-full-shard hybrid-grad-shard
 #   PRECISION  bf16 float32 fp16
 #   DEVICE     auto cuda cpu
@@ -66,6 +67,9 @@ option --total-batch-size "${TOTAL_BATCH_SIZE-}"
 option --max-epochs "${MAX_EPOCHS-10}"
 option --lr "${LR-3e-4}"
 option --optimizer "${OPTIMIZER-}"
+option --freeze "${FREEZE-}"
+option --train-only "${TRAIN_ONLY-}"
+option --child-tuning "${CHILD_TUNING-}"
 option --sharding "${SHARDING-full-shard}"
 option --precision "${PRECISION-bf16}"
 option --device "${DEVICE-auto}"

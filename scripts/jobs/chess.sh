@@ -56,6 +56,9 @@ chess_options() {
     setting TOTAL_BATCH_SIZE 64 total-batch-size gradient-accumulation-steps
     setting LEARNING_RATE 1e-5 learning_rate lr
     setting OPTIMIZER '' optimizer
+    setting FREEZE '' freeze
+    setting TRAIN_ONLY '' train-only
+    setting CHILD_TUNING '' child-tuning
     setting MAX_TRAINING_STEPS '' max_training_steps max-steps
     setting MAX_SEQ_LENGTH 512 max_seq_length seq-len seq-length
     setting PRECISION "$default_precision" precision

@@ -68,8 +68,9 @@ echo "-- options: argument, else variable, else plan, else the script's own"
 expect 0 "--batch_size_per_device 1 --total-batch-size 64 --learning_rate 1e-5 --max_seq_length 512 --precision" slurm RUN_NAME=a -- $finetune
 no --config
 no --max_training_steps
-expect 0 "--batch_size_per_device 4 --total-batch-size 128 --learning_rate 2e-5 --optimizer adamw8bit --max_training_steps 9 --max_seq_length 512 --precision float32 --device cpu" \
-    slurm RUN_NAME=a BATCH_SIZE_PER_DEVICE=4 TOTAL_BATCH_SIZE=128 LEARNING_RATE=2e-5 OPTIMIZER=adamw8bit MAX_TRAINING_STEPS=9 DEVICE=cpu -- $finetune
+expect 0 "--batch_size_per_device 4 --total-batch-size 128 --learning_rate 2e-5 --optimizer adamw8bit --freeze model.layers.[01],model.embed_tokens --child-tuning f --max_training_steps 9 --max_seq_length 512 --precision float32 --device cpu" \
+    slurm RUN_NAME=a BATCH_SIZE_PER_DEVICE=4 TOTAL_BATCH_SIZE=128 LEARNING_RATE=2e-5 OPTIMIZER=adamw8bit "FREEZE=model.layers.[01],model.embed_tokens" CHILD_TUNING=f \
+    MAX_TRAINING_STEPS=9 DEVICE=cpu -- $finetune
 expect 0 "--precision bf16" slurm RUN_NAME=a DEVICE=cuda -- $finetune
 expect 0 "--run-name a --gradient_checkpointing --seed 7" slurm RUN_NAME=a -- $finetune --gradient_checkpointing --seed 7
 printf '# a plan\nbatch-size = 2\nlr=3e-4\nprecision="bf16"\nmodel="%s"\n' "$snapshot" >plan.ini
