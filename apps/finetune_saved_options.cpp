@@ -14,6 +14,7 @@
 #include "apps/finetune_options.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/config/adapter_config.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
 #include "lib/train/plan.hpp"
@@ -175,6 +176,14 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
       throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
     }
   }
+  if (manifest.data.contains("adapter")) {
+    const auto lora = adapter_config_from_json(manifest.data["adapter"], checkpoint.string());
+    const auto& asked = options.sharding.lora;
+    if (asked.enabled() && asked.rank != lora.rank)
+      throw UsageError(fmt::format("--lora-rank {} contradicts the checkpoint {}, whose adapters have {}: leave it out",
+                                   asked.rank, checkpoint.string(), lora.rank));
+    options.sharding.lora = lora;
+  }
   const bool batch_given =
       app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
   if (saved.contains("total-batch-size") && !batch_given) {
@@ -219,6 +228,14 @@ void resolve_names(TrainOptions& options) {
   }
   if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
+  }
+  if (!options.adapter.empty()) {
+    const auto& asked = options.sharding.lora;
+    const auto lora = read_adapter_config(options.adapter);
+    if (asked.enabled() && asked.rank != lora.rank)
+      throw UsageError(fmt::format("--lora-rank {} contradicts --adapter {}, whose rank is {}: leave the option out",
+                                   asked.rank, options.adapter, lora.rank));
+    options.sharding.lora = lora;
   }
   for (auto* data : {&options.train_data, &options.val_data}) {
     if (!data->empty()) *data = find_snapshot(*data, RepoType::dataset, settings);

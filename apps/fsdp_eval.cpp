@@ -24,6 +24,7 @@ void add_loss_options(CLI::App& app, fsdp::EvaluateOptions& o) {
   app.add_option(spellings("model-config"), o.model_config,
                  "config.json, or its directory, for a checkpoint that does not say what its model is")
       ->group(group);
+  app.add_option("--adapter", o.adapter, "of a directory of weights: an adapter as peft writes it")->group(group);
   app.add_option("--tokenizer", o.tokenizer,
                  "gpt2, a directory or ORG/NAME; default: the checkpoint's or its run's, for minGPT gpt2")
       ->group(group);

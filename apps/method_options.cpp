@@ -35,9 +35,33 @@ void add_child_tuning_options(CLI::App& app, TrainOptions& o) {
       ->group(kGroup);
 }
 
+void add_lora_options(CLI::App& app, TrainOptions& options) {
+  auto& o = options.sharding.lora;
+  app.add_option(spellings("lora-rank"), o.rank, "train adapters of this rank in place of the model; 0: the model")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option(spellings("lora-alpha"), o.alpha, "adapters count alpha / rank times")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option(spellings("lora-dropout"), o.dropout, "probability of zeroing an input of an adapter while training")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option(spellings("lora-targets"), o.targets, "matrices that have adapters: all, or q_proj,v_proj,...")
+      ->delimiter(',')
+      ->default_str("all")
+      ->group(kGroup);
+  app.add_flag("--rslora", o.rslora, "adapters count alpha / sqrt(rank) times")->group(kGroup);
+  app.add_flag("--dora", o.dora, "train the lengths of the matrices' rows, too")->group(kGroup);
+  app.add_option("--adapter", options.adapter, "go on from an adapter as peft writes it: a directory")->group(kGroup);
+  app.add_option(spellings("save-final-adapter"), options.save_final_adapter,
+                 "at the end write the adapter there, too, as peft does; always in OUT/RUN/adapter")
+      ->group(kGroup);
+}
+
 }  // namespace
 
 void add_method_options(CLI::App& app, TrainOptions& o) {
+  add_lora_options(app, o);
   add_freeze_options(app, o.sharding.freeze);
   add_child_tuning_options(app, o);
 }

@@ -77,6 +77,10 @@ void Checkpoint::find_model() {
                       ": holds FSDP1 local state (flat parameters without names and shapes): make a full .pt of it "
                       "with fsdp-ckpt-convert first");
   }
+  if (has_adapters_only()) {
+    model_prefix_ = "model.";
+    return;
+  }
   std::vector<std::string> prefixes;
   for (const auto& [name, index] : tensors_) {
     for (const auto mark : kMarks) {
@@ -148,6 +152,10 @@ void Checkpoint::find_progress() {
     break;
   }
   if (const auto last = count("epoch_number")) epochs_done_ = *last + 1;
+}
+
+bool Checkpoint::has_adapters_only() const {
+  return run_ && run_->data.is_object() && run_->data.contains("weights_hash");
 }
 
 std::optional<std::size_t> Checkpoint::parameter(const std::string& name) const {

@@ -42,6 +42,8 @@ class Checkpoint {
 
   /// A directory with run.json: whole as it was saved, with AdamW state of every parameter.
   bool is_ours() const { return is_ours_; }
+  /// It holds adapters alone: of ours, by a run with --lora-rank.
+  bool has_adapters_only() const;
   /// Everything about the run, when fsdp-finetune wrote it: run.json, or "run" in a checkpoint that was converted.
   const std::optional<RunManifest>& run() const { return run_; }
   /// Optimizer steps, as the checkpoint itself counts them: the name under which, and how many.

@@ -12,6 +12,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/model_source.hpp"
+#include "lib/checkpoint/weight_hash.hpp"
+#include "lib/config/adapter_config.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/source/gather_sums.hpp"
 #include "lib/tensor/scalar_type.hpp"
@@ -82,9 +84,11 @@ class Loader {
   Loader(const Source& source, const LoadPlan& plan, Engine& engine) : reader_(source), plan_(plan), engine_(engine) {}
 
   void read_weights() {
-    for (std::size_t i = 0; i < engine_.num_parameters(); ++i) {
+    for (std::size_t n = 0; n < plan_.weights.size(); ++n) {
+      const auto i = plan_.first + n;
       if (engine_.range(i).num_rows == 0) continue;
-      const auto values = rows(i, {plan_.weights[i], 0});
+      const auto values = rows(i, {plan_.weights[n], 0});
+      hash_.add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
       mine(engine_.master_weight(i), i).copy_(values);
       const auto copy = plan_.copies.find(i);
       if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0}))) refuse(i, copy->second);
@@ -109,6 +113,7 @@ class Loader {
   }
 
   const std::vector<ReadSum>& sums() const { return reader_.sums(); }
+  const WeightHash& hash() const { return hash_; }
 
  private:
   at::Tensor rows(std::size_t i, const TensorPlace& place) {
@@ -127,18 +132,20 @@ class Loader {
   [[noreturn]] void refuse(std::size_t i, std::size_t copy) const {
     const auto& tensors = reader_.source().tensors();
     throw FormatError(plan_.path.string() + ": '" + tensors[copy].name + "' differs from '" +
-                      tensors[plan_.weights[i]].name +
+                      tensors[plan_.weights[i - plan_.first]].name +
                       "': the model's head is tied to its token embedding, so they must be equal");
   }
 
   RowReader reader_;
   const LoadPlan& plan_;
   Engine& engine_;
+  WeightHash hash_;
 };
 
 /// \param make_plan  what it throws is every rank's, as what reading throws
+/// \param hash  receives that of the weights; null: nobody asks
 LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
-              const std::function<LoadPlan()>& make_plan) {
+              const std::function<LoadPlan()>& make_plan, std::string* hash = nullptr) {
   const at::NoGradGuard no_grad;
   LoadPlan plan;
   Loader loader(source, plan, runtime.engine());
@@ -148,6 +155,7 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
     if (optimizer != nullptr && plan.optimizer.found) loader.read_state(*optimizer);
   });
   verify(runtime.world(), source, loader.sums());
+  if (hash != nullptr) *hash = loader.hash().of_all(*runtime.mesh().shard);
   if (optimizer != nullptr && plan.optimizer.found) optimizer->set_steps(plan.optimizer.steps);
   runtime.engine().sync_parameters();
   return plan;
@@ -155,11 +163,26 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse_kind(const Checkpoint& checkpoint) {
+  throw FormatError(checkpoint.path().string() +
+                    (checkpoint.has_adapters_only()
+                         ? ": holds adapters alone (--lora-rank of its run), not a model"
+                         : ": holds a whole model: make a folder of it (fsdp-ckpt-convert --to hf) and give that as "
+                           "--model, to train adapters for it"));
+}
+
+}  // namespace
+
 OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const Checkpoint& checkpoint) {
   const auto& config = runtime.decoder().config;
+  const auto& table = runtime.decoder().parameters;
   const auto plan = load(runtime, checkpoint.source(), optimizer, [&] {
-    auto made = plan_weights(checkpoint, config);
-    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, *optimizer);
+    if (checkpoint.has_adapters_only() != runtime.has_adapters()) refuse_kind(checkpoint);
+    auto made = runtime.has_adapters() ? plan_adapters(checkpoint.source(), checkpoint.path(), "model.", table)
+                                       : plan_weights(checkpoint, config);
+    if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, table, *optimizer);
     return made;
   });
   return plan.optimizer;
@@ -168,7 +191,26 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
 void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory) {
   std::unique_ptr<Source> source;
   run_agreed(runtime.world(), [&] { source = open_model_source(directory); });
-  load(runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config); });
+  std::string hash;
+  load(
+      runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config); },
+      runtime.has_adapters() ? &hash : nullptr);
+  runtime.set_base({directory.string(), hash});
+}
+
+void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint) {
+  load_weights(runtime, base.directory);
+  if (runtime.base().hash == base.hash) return;
+  throw FormatError(base.directory + ": are not the weights that the adapters in " + checkpoint.string() +
+                    " were trained for: name those with --model");
+}
+
+void load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory) {
+  const auto file = directory / kAdapterWeights;
+  std::unique_ptr<Source> source;
+  run_agreed(runtime.world(), [&] { source = open_source(file); });
+  load(runtime, *source, nullptr,
+       [&] { return plan_adapters(*source, file, kAdapterPrefix, runtime.decoder().parameters); });
 }
 
 }  // namespace fsdp

@@ -17,7 +17,14 @@ namespace fsdp {
 OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const Checkpoint& checkpoint);
 
 /// Weights to start from, as Hugging Face stores them: DIR/model.safetensors or its index. (Of a GPT-2, whose matrices
-/// are transposed, a buffer at a time.) Collective, as load_checkpoint().
+/// are transposed, a buffer at a time.) Collective, as load_checkpoint(). Under adapters the runtime then knows its
+/// base.
 void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory);
+
+/// Those that the adapters of a checkpoint are for. \throws FormatError when they are others
+void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint);
+
+/// Adapters as peft writes them: DIR/adapter_model.safetensors. Collective, as load_checkpoint().
+void load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory);
 
 }  // namespace fsdp

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "lib/base/error.hpp"
@@ -81,6 +82,24 @@ LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
     if (!copy || *copy == plan.weights[original] || checkpoint.is_ours()) continue;
     check_fit(tensors[*copy], table[original].shape, plan.path);
     plan.copies.emplace(original, *copy);
+  }
+  return plan;
+}
+
+LoadPlan plan_adapters(const Source& source, const std::filesystem::path& path, const std::string& prefix,
+                       const std::vector<ParameterSpec>& table) {
+  LoadPlan plan;
+  plan.path = path;
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
+  plan.first = static_cast<std::size_t>(
+      std::find_if(table.begin(), table.end(), [](const auto& spec) { return spec.adapter; }) - table.begin());
+  for (auto i = plan.first; i < table.size(); ++i) {
+    const auto tensor = numbers.find(prefix + table[i].name);
+    if (tensor == numbers.end())
+      throw FormatError(fmt::format("{}: the adapter's '{}{}' is missing", path.string(), prefix, table[i].name));
+    check_fit(source.tensors()[tensor->second], table[i].shape, path);
+    plan.weights.push_back(tensor->second);
   }
   return plan;
 }

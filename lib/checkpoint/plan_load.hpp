@@ -29,7 +29,7 @@ struct StateWish {
     Shape shape;
     bool is_codes = false;  ///< of 8 bits, not numbers of a floating-point type
   };
-  std::vector<std::vector<Tensor>> params;  ///< by index in parameter_table()
+  std::vector<std::vector<Tensor>> params;  ///< by index in the model's parameters
   std::vector<bool> has_step;               ///< by parameter: a "step" too
   OptimizerKind kind = OptimizerKind::adamw;
   std::string optimizer;  ///< for messages
@@ -48,7 +48,8 @@ struct OptimizerPlan {
 
 struct LoadPlan {
   std::filesystem::path path;                 ///< for messages
-  std::vector<std::size_t> weights;           ///< tensors by index in parameter_table()
+  std::size_t first = 0;                      ///< which of the model's parameters `weights` begins with
+  std::vector<std::size_t> weights;           ///< tensors of parameter `first` and those behind it
   std::map<std::size_t, std::size_t> copies;  ///< of weights that are stored again under a tied name: which, and where
   OptimizerPlan optimizer;
 };
@@ -59,14 +60,20 @@ bool is_loadable(DType dtype);
 /// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
+/// Adapters alone, of which names in the source begin with `prefix`. \param table  the model's, adapters behind it
+LoadPlan plan_adapters(const Source& source, const std::filesystem::path& path, const std::string& prefix,
+                       const std::vector<ParameterSpec>& table);
+
 /// State by parameter name (torch's FSDP and get_state_dict, nested or flattened) or by number
 /// (optimizer.state_dict()). State of another optimizer is not found; the remark says so.
 /// \throws FormatError where state is there and does not fit, or where a checkpoint of ours lacks some
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish);
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const std::vector<ParameterSpec>& table, const StateWish& wish);
 
 /// The same, and the optimizer made ready for it: with Child-Tuning's D, for masks where the checkpoint has all of
 /// them, else for what was measured for them.
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, Optimizer& optimizer);
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const std::vector<ParameterSpec>& table, Optimizer& optimizer);
 
 /// Masks of Child-Tuning's D are in it.
 bool has_child(const Checkpoint& checkpoint);

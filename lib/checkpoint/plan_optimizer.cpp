@@ -112,7 +112,8 @@ class StateReader {
   void finish(const ModelConfig& config, const std::vector<ParameterSpec>& table) {
     result_.found = true;
     std::int64_t missing = 0;
-    const auto was_trained = checkpoint_.is_ours() ? trainable_parameters(config, saved_freeze()) : std::vector<bool>();
+    const auto was_trained =
+        checkpoint_.is_ours() ? trainable_parameters(table, tied_names(config), saved_freeze()) : std::vector<bool>();
     for (std::size_t i = 0; i < table.size(); ++i) {
       if (!is_missing(i)) continue;
       ++missing;
@@ -250,8 +251,8 @@ StateWish wish_of(const Optimizer& optimizer) {
   return wish;
 }
 
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, const StateWish& wish) {
-  const auto table = parameter_table(config);
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const std::vector<ParameterSpec>& table, const StateWish& wish) {
   OptimizerPlan result;
   const auto places = find_state(checkpoint, table);
   if (places.by_name.size() + places.by_number.size() > 1) {
@@ -305,11 +306,12 @@ bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view 
 
 }  // namespace
 
-OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config, Optimizer& optimizer) {
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const std::vector<ParameterSpec>& table, Optimizer& optimizer) {
   for (const auto& [chosen, key] : {std::pair(true, kChildMask), std::pair(false, kChildFisher)}) {
     optimizer.expect_child(chosen);
     const auto wish = wish_of(optimizer);
-    auto plan = plan_optimizer_state(checkpoint, config, wish);
+    auto plan = plan_optimizer_state(checkpoint, config, table, wish);
     plan.child = has_all(plan, wish, key);
     if (plan.child || !chosen) return plan;
   }

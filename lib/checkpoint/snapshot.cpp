@@ -50,6 +50,8 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
     snapshot.blocks.push_back({key, std::move(path), state.shape, offsets, sizes, copy});
   };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    // What adapters are for stays where it came from.
+    if (runtime.has_adapters() && !runtime.decoder().parameters[i].adapter) continue;
     const auto& layout = engine.layout(i);
     const auto range = engine.range(i);
     add("model." + layout.name, {"model", layout.name},

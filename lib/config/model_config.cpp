@@ -172,8 +172,10 @@ double flops_per_token(const ModelConfig& config, std::int64_t sequence_length, 
   const auto is_trained = [&](std::size_t i) { return trainable.empty() || trainable[i]; };
   const bool tied = config.architecture == Architecture::mingpt || config.tie_word_embeddings;
   // The lowest block that the backward has to reach; all of them for the embeddings below.
-  std::int64_t lowest = config.num_layers;
-  bool below_head = false;  // the final norm or something below it is trained
+  // Adapters are behind the model's own parameters, in all blocks, and too small to be counted.
+  const bool adapters = trainable.size() > table.size();
+  std::int64_t lowest = adapters ? 0 : config.num_layers;
+  bool below_head = adapters;  // the final norm or something below it is trained
   for (std::size_t i = 0; i < table.size(); ++i) {
     const bool is_norm = table[i].block < 0 && table[i].shape.size() == 1;
     if (!is_trained(i) || (table[i].block < 0 && !table[i].embedding && !is_norm)) continue;

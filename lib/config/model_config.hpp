@@ -53,17 +53,24 @@ nlohmann::json hf_config(const ModelConfig& config);
 /// \throws FormatError naming `source` and the field whose value our models do not have
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source);
 
-enum class Init { normal, zeros, ones };
+enum class Init {
+  normal,
+  zeros,
+  ones,
+  uniform,   ///< of [-std, std]
+  row_norms  ///< of the matrix that it belongs to
+};
 
 /// One parameter, in the order of PyTorch's named_parameters() of the model.
 struct ParameterSpec {
   std::string name;  ///< the state dict's key, e.g. transformer.h.0.ln_1.weight
   std::vector<std::int64_t> shape;
   Init init = Init::normal;
-  double std = 0.02;       ///< of Init::normal
+  double std = 0.02;       ///< of Init::normal; bound of Init::uniform
   bool decay = true;       ///< weight decay applies: matrices yes, vectors no (nanoGPT's rule)
   int block = -1;          ///< transformer block it belongs to; -1: outside the blocks (the root unit)
   bool embedding = false;  ///< a table of which a step uses some rows
+  bool adapter = false;    ///< not the model's own: adapter_table()
 };
 
 /// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or
@@ -79,7 +86,8 @@ std::int64_t num_parameters(const std::vector<ParameterSpec>& table);
 /// Multiply-adds of matrix products that one token needs in forward and backward, times two:
 /// 6 per parameter of a matrix product (embeddings that are only looked up excluded) plus causal attention.
 /// Source: PaLM, appendix B. Of these 6, 2 are the weight's gradient, which a frozen one has none of, and 2 the
-/// input's, which nobody needs below all that is trained. \param trainable  by index in parameter_table(); empty: all
+/// input's, which nobody needs below all that is trained. \param trainable  by index in parameter_table(), adapters
+/// behind it; empty: all
 double flops_per_token(const ModelConfig& config, std::int64_t sequence_length,
                        const std::vector<bool>& trainable = {});
 

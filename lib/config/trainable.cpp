@@ -13,12 +13,16 @@
 namespace fsdp {
 namespace {
 
-/// A parameter and the names it goes by.
-std::vector<std::vector<std::string>> names_of_parameters(const ModelConfig& config) {
+/// A parameter and the names it goes by; none where it is not to be chosen.
+std::vector<std::vector<std::string>> names_to_choose(const std::vector<ParameterSpec>& table,
+                                                      const std::vector<std::pair<std::string, std::string>>& tied,
+                                                      bool adapters) {
   std::vector<std::vector<std::string>> names;
-  for (const auto& spec : parameter_table(config)) {
-    names.push_back({spec.name});
-    for (const auto& [alias, original] : tied_names(config)) {
+  for (const auto& spec : table) {
+    names.emplace_back();
+    if (spec.adapter != adapters) continue;
+    names.back().push_back(spec.name);
+    for (const auto& [alias, original] : tied) {
       if (original == spec.name) names.back().push_back(alias);
     }
   }
@@ -40,8 +44,10 @@ void for_matches(const std::vector<std::vector<std::string>>& names, const std::
       found = true;
     }
     if (found) continue;
-    throw UsageError(fmt::format("{} '{}' matches no parameter of the model, whose names are {}, ..., {}", option,
-                                 pattern, names.front().front(), names.back().front()));
+    const auto first = std::find_if(names.begin(), names.end(), [](const auto& some) { return !some.empty(); });
+    const auto last = std::find_if(names.rbegin(), names.rend(), [](const auto& some) { return !some.empty(); });
+    throw UsageError(fmt::format("{} '{}' matches no parameter of the {}, whose names are {}, ..., {}", option, pattern,
+                                 first == names.begin() ? "model" : "adapters", first->front(), last->front()));
   }
 }
 
@@ -59,14 +65,22 @@ bool matches_parameter(std::string_view pattern, const std::string& name) {
   return false;
 }
 
-std::vector<bool> trainable_parameters(const ModelConfig& config, const FreezeOptions& options) {
-  const auto names = names_of_parameters(config);
-  std::vector<bool> trainable(names.size(), !has_words(options.train_only));
+std::vector<bool> trainable_parameters(const std::vector<ParameterSpec>& table,
+                                       const std::vector<std::pair<std::string, std::string>>& tied,
+                                       const FreezeOptions& options) {
+  const bool adapters = std::any_of(table.begin(), table.end(), [](const auto& spec) { return spec.adapter; });
+  const auto names = names_to_choose(table, tied, adapters);
+  std::vector<bool> trainable;
+  for (const auto& some : names) trainable.push_back(!some.empty() && !has_words(options.train_only));
   for_matches(names, options.train_only, "--train-only", [&](std::size_t i) { trainable[i] = true; });
   for_matches(names, options.freeze, "--freeze", [&](std::size_t i) { trainable[i] = false; });
   if (std::find(trainable.begin(), trainable.end(), true) == trainable.end())
     throw UsageError("--freeze and --train-only leave no parameter to train");
   return trainable;
+}
+
+std::vector<bool> trainable_parameters(const ModelConfig& config, const FreezeOptions& options) {
+  return trainable_parameters(parameter_table(config), tied_names(config), options);
 }
 
 std::int64_t num_trained(const std::vector<ParameterSpec>& table, const std::vector<bool>& trainable) {

@@ -6,6 +6,7 @@
 #include "lib/checkpoint/find.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/checkpoint/model_sizes.hpp"
+#include "lib/config/adapter_config.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
 
@@ -27,6 +28,10 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   if (const auto& run = subject.checkpoint->run()) {
     subject.config = run->config;
     const auto& data = run->data;
+    if (subject.checkpoint->has_adapters_only()) {
+      subject.lora = adapter_config_from_json(data.at("adapter"), path.string());
+      subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
+    }
     if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
     return subject;
   }
@@ -58,6 +63,16 @@ EvaluationSubject open_subject(const std::filesystem::path& path, const std::str
   return subject;
 }
 
+void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter) {
+  if (subject.lora.enabled())
+    throw UsageError(fmt::format("--adapter {}: the checkpoint {} has adapters of its own", adapter.string(),
+                                 subject.path.string()));
+  if (subject.checkpoint != nullptr)
+    throw UsageError(fmt::format("--adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
+  subject.lora = read_adapter_config(adapter);
+  subject.adapter = adapter;
+}
+
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what) {
   if (subject.tokenizer != nullptr) return;
   if (subject.tokenizer_name.empty()) {
@@ -73,7 +88,9 @@ void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what)
 void load_subject(ModelRuntime& runtime, EvaluationSubject& subject) {
   if (subject.checkpoint == nullptr) {
     load_weights(runtime, subject.path);
+    if (subject.lora.enabled()) load_adapter(runtime, subject.adapter);
   } else {
+    if (subject.lora.enabled()) load_base(runtime, subject.base, subject.path);
     load_checkpoint(runtime, nullptr, *subject.checkpoint);
     subject.checkpoint.reset();
   }

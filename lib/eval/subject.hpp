@@ -15,6 +15,9 @@ struct EvaluationSubject {
   std::filesystem::path path;
   ModelConfig config;                            ///< without dropout
   std::shared_ptr<const Checkpoint> checkpoint;  ///< null: a directory with config.json and safetensors
+  LoraConfig lora;                               ///< of adapters
+  std::filesystem::path adapter;                 ///< where they are as peft writes them; empty: in the checkpoint
+  BaseWeights base;                              ///< what adapters in a checkpoint are for
   std::string tokenizer_name;                    ///< "gpt2" or a directory; empty: none is known
   std::string tokenizer_remark;                  ///< why none is, where there is something to say
   std::shared_ptr<const Tokenizer> tokenizer;    ///< null until open_subject_tokenizer()
@@ -26,6 +29,9 @@ struct EvaluationSubject {
 /// minGPT \throws FormatError; MissingInput; UsageError
 EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
                                const std::string& tokenizer);
+
+/// The model with an adapter as peft writes it. \throws FormatError; UsageError for a checkpoint that has its own
+void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter);
 
 /// \param what  needs it, for the message: "--prompt"
 /// \throws UsageError when none is known; FormatError when it has more ids than the model

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/fsdp/buffer_bytes.hpp"
 #include "lib/fsdp/engine_unit.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
@@ -37,7 +38,9 @@ void Engine::build_units() {
 
 void Engine::add_parameter(Unit& unit, std::size_t place) {
   const auto& layout = unit.layouts[place];
-  const auto dtype = policy_.precision.param_dtype, master_dtype = policy_.precision.master_dtype;
+  const auto& precision = policy_.precision;
+  const auto dtype = detail::type_of(layout, precision.param_dtype);
+  const auto master_dtype = detail::type_of(layout, precision.master_dtype);
   const auto own = unit.gathered->own_rows(place);
   const bool same = dtype == master_dtype && (!policy_.cpu_offload || input_.ops->on_host());
   // In one type, and of a frozen parameter, the gathered rows are the master weights; otherwise master weights stand
@@ -51,7 +54,8 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
   unit.trained.push_back(layout.trainable ? static_cast<int>(unit.grad_layouts.size()) : -1);
   if (!layout.trainable) return;
   unit.grad_layouts.push_back(layout);
-  unit.reduce_bytes += others * static_cast<std::int64_t>(c10::elementSize(policy_.precision.reduce_dtype));
+  unit.reduce_bytes +=
+      others * static_cast<std::int64_t>(c10::elementSize(detail::type_of(layout, precision.reduce_dtype)));
   unit.shard_bytes += own.numel() * 4;
 }
 
@@ -60,11 +64,15 @@ void Engine::build_gradients() {
   const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_};
   // Sums over many micro-batches would lose digits in 16 bits.
   const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
-  const auto dtype = accumulate_locally ? at::kFloat : policy_.precision.reduce_dtype;
+  const auto type_of = [&](const Unit& unit) {
+    const bool any_float = std::any_of(unit.grad_layouts.begin(), unit.grad_layouts.end(),
+                                       [](const ParamLayout& layout) { return layout.is_float; });
+    return accumulate_locally || any_float ? at::kFloat : policy_.precision.reduce_dtype;
+  };
   if (!peer_memory_) {
     for (auto& unit : units_) {
       if (unit->grad_layouts.empty()) continue;
-      unit->grads = make_collective_unit_grads(context, unit->grad_layouts, dtype, policy_.cpu_offload);
+      unit->grads = make_collective_unit_grads(context, unit->grad_layouts, type_of(*unit), policy_.cpu_offload);
     }
     return;
   }
@@ -74,7 +82,7 @@ void Engine::build_gradients() {
   std::vector<std::size_t> slot_bytes;
   std::size_t largest = 0;
   for (const auto& unit : units_) {
-    const auto bytes = grad_slot_bytes(unit->grad_layouts, dtype, shard.size());
+    const auto bytes = grad_slot_bytes(unit->grad_layouts, type_of(*unit), shard.size());
     if (own_slots || unit->index == 0) slot_bytes.push_back(bytes);
     if (unit->index != 0) largest = std::max(largest, bytes);
   }
@@ -85,7 +93,7 @@ void Engine::build_gradients() {
     if (unit->grad_layouts.empty()) continue;
     const std::vector<int> slots =
         own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
-    unit->grads = make_shared_unit_grads(context, unit->grad_layouts, dtype, memory, slots, next);
+    unit->grads = make_shared_unit_grads(context, unit->grad_layouts, type_of(*unit), memory, slots, next);
   }
 }
 

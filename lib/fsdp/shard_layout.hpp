@@ -26,6 +26,7 @@ struct ParamLayout {
   std::int64_t alignment = 1;       ///< rows that layers compute with are a multiple of this
   bool decay = true;
   bool trainable = true;  ///< false: frozen, without gradient and master weights
+  bool is_float = false;  ///< gathered, and its gradient reduced, in float32 whatever the policy says
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;

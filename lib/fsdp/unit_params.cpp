@@ -24,7 +24,8 @@ class SharedUnitParams final : public UnitParams {
     std::size_t offset = 0;
     for (const auto& layout : layouts) {
       const auto rows = layout.buffer_rows(group_.size());
-      auto buffer = ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), dtype);
+      auto buffer =
+          ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), detail::type_of(layout, dtype));
       const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
       own_.push_back(buffer.narrow(0, range.padded_rows * group_.rank(), range.padded_rows));
       full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
@@ -80,17 +81,17 @@ class SharedUnitParams final : public UnitParams {
 class CollectiveUnitParams final : public UnitParams {
  public:
   CollectiveUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype)
-      : context_(context), layouts_(layouts), options_(at::TensorOptions(dtype).device(context.ops.device())) {
+      : context_(context), layouts_(layouts), dtype_(dtype) {
     const int ranks = context_.shard_group.size();
     for (const auto& layout : layouts_) {
       const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
       if (alone()) {
         // The own rows are the whole parameter: it stays gathered, no second copy is made.
-        const auto buffer = at::zeros(layout.shape_with_rows(layout.buffer_rows(ranks)), options_);
+        const auto buffer = at::zeros(layout.shape_with_rows(layout.buffer_rows(ranks)), options(layout));
         own_.push_back(buffer.narrow(0, 0, range.padded_rows));
         full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
       } else {
-        own_.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), options_));
+        own_.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), options(layout)));
       }
     }
   }
@@ -106,7 +107,7 @@ class CollectiveUnitParams final : public UnitParams {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto& layout = layouts_[i];
       const auto rows = layout.buffer_rows(ranks);
-      auto buffer = at::empty(layout.shape_with_rows(rows), options_);
+      auto buffer = at::empty(layout.shape_with_rows(rows), options(layout));
       const auto gathered_rows = own_[i].size(0) * ranks;
       if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
       gathers.push_back({own_[i], buffer.narrow(0, 0, gathered_rows)});
@@ -126,10 +127,13 @@ class CollectiveUnitParams final : public UnitParams {
 
  private:
   bool alone() const { return context_.shard_group.size() == 1; }
+  at::TensorOptions options(const ParamLayout& layout) const {
+    return at::TensorOptions(detail::type_of(layout, dtype_)).device(context_.ops.device());
+  }
 
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
-  at::TensorOptions options_;
+  at::ScalarType dtype_;
   std::vector<at::Tensor> own_;
   std::vector<at::Tensor> full_;
   std::unique_ptr<Work> work_;

@@ -1,6 +1,7 @@
 #include "lib/fsdp/wrap.hpp"
 
 #include <charconv>
+#include <map>
 
 #include "lib/base/error.hpp"
 
@@ -28,7 +29,7 @@ std::string to_string(const WrapPolicy& policy) {
 
 std::vector<std::vector<int>> make_units(const std::vector<WrapInput>& parameters, const WrapPolicy& policy) {
   std::vector<std::vector<int>> units(1);
-  int open_block = -1;
+  std::map<int, std::size_t> unit_of_block;
   std::int64_t open_elements = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& parameter = parameters[i];
@@ -36,13 +37,17 @@ std::vector<std::vector<int>> make_units(const std::vector<WrapInput>& parameter
       units[0].push_back(static_cast<int>(i));
       continue;
     }
-    const bool new_block = parameter.block != open_block;
-    const bool full = policy.kind == WrapPolicy::Kind::block || open_elements >= policy.size_elements;
-    if (new_block && (units.size() == 1 || full)) {
+    const auto known = unit_of_block.find(parameter.block);
+    if (known != unit_of_block.end()) {  // its own parameters one after the other; adapters behind all blocks
+      open_elements += known->second + 1 == units.size() ? parameter.elements : 0;
+      units[known->second].push_back(static_cast<int>(i));
+      continue;
+    }
+    if (units.size() == 1 || policy.kind == WrapPolicy::Kind::block || open_elements >= policy.size_elements) {
       units.emplace_back();
       open_elements = 0;
     }
-    open_block = parameter.block;
+    unit_of_block.emplace(parameter.block, units.size() - 1);
     open_elements += parameter.elements;
     units.back().push_back(static_cast<int>(i));
   }

@@ -24,7 +24,7 @@ struct WrapInput {
 };
 
 /// Units as lists of parameter indices. Unit 0 is the root (everything outside the blocks); it serves the first and the
-/// last layer, which is how a tied head works. With Kind::none it holds everything.
+/// last layer, which is how a tied head works. With Kind::none it holds everything. All of a block is in one unit.
 std::vector<std::vector<int>> make_units(const std::vector<WrapInput>& parameters, const WrapPolicy& policy);
 
 }  // namespace fsdp

@@ -28,7 +28,7 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
     const auto element = static_cast<std::int64_t>(runtime.engine().master_weight(i).element_size());
     const auto bytes = element * engine.range(i).num_rows * engine.layout(i).row_elements();
     host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
-    shards += bytes;
+    if (!runtime.has_adapters() || runtime.decoder().parameters[i].adapter) shards += bytes;
   }
   if (!runtime.saves_shards()) return host;
   host.save_bytes = shards;

@@ -7,11 +7,14 @@
 
 namespace fsdp {
 
-Decoder make_decoder(const ModelConfig& config, const Ops& ops) {
+Decoder make_decoder(const ModelConfig& config, const Ops& ops, const LoraConfig& lora) {
   config.validate();
   Decoder decoder;
   decoder.config = config;
+  decoder.lora = lora;
   decoder.parameters = parameter_table(config);
+  const auto adapters = adapter_table(config, lora);
+  decoder.parameters.insert(decoder.parameters.end(), adapters.begin(), adapters.end());
   if (config.architecture == Architecture::llama) {
     detail::add_llama_layers(decoder, ops);
   } else {

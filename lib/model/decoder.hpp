@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "lib/config/lora.hpp"
 #include "lib/config/model_config.hpp"
 #include "lib/tensor/layer.hpp"
 
@@ -35,7 +36,8 @@ class DecoderHead : public LossLayer {
 /// A decoder as layers over one parameter table.
 struct Decoder {
   ModelConfig config;
-  std::vector<ParameterSpec> parameters;
+  LoraConfig lora;
+  std::vector<ParameterSpec> parameters;       ///< parameter_table(), then adapter_table()
   std::vector<std::unique_ptr<Layer>> layers;  ///< embedding, then the blocks
   std::vector<const DecoderBlock*> blocks;     ///< of `layers`
   std::unique_ptr<DecoderHead> loss;
@@ -53,7 +55,7 @@ std::int64_t row_alignment(const ParameterSpec& spec);
 
 /// \param ops  what layers compute with; must outlive the decoder
 /// \throws UsageError when the sizes cannot work together or need what is not built
-Decoder make_decoder(const ModelConfig& config, const Ops& ops);
+Decoder make_decoder(const ModelConfig& config, const Ops& ops, const LoraConfig& lora = {});
 
 namespace detail {
 /// The layers of either architecture; `parameters` and `config` of the decoder are set.

@@ -5,21 +5,27 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <initializer_list>
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/config/rope.hpp"
 #include "lib/model/cached_attention.hpp"
 #include "lib/model/decoder.hpp"
+#include "lib/model/linear_group.hpp"
 #include "lib/model/rope_cache.hpp"
 #include "lib/ops/ops.hpp"
 
 namespace fsdp {
 namespace {
+
+using detail::Linear;
+using detail::LinearGroup;
+using detail::LoraState;
 
 class EmbeddingLayer final : public Layer {
  public:
@@ -46,18 +52,12 @@ class EmbeddingLayer final : public Layer {
   std::string name_ = "embedding";
 };
 
-/// A block's matrix and where its parts stand among the block's parameters.
-struct Linear {
-  std::size_t weight = 0;
-  int bias = -1;  ///< -1: none
-};
-
-/// A block's parameters as llama_parameter_table() lists them.
+/// A block's parameters as llama_parameter_table() and adapter_table() list them.
 struct BlockPlaces {
   Linear q, k, v, o, gate, up, down;
   std::size_t input_norm = 0, post_norm = 0;
 
-  explicit BlockPlaces(const ModelConfig& config) {
+  BlockPlaces(const ModelConfig& config, const LoraConfig& lora) {
     std::size_t next = 0;
     const auto take = [&](Linear& linear, bool bias) {
       linear.weight = next++;
@@ -67,6 +67,15 @@ struct BlockPlaces {
     for (auto* linear : {&gate, &up, &down}) take(*linear, config.mlp_bias);
     input_norm = next++;
     post_norm = next++;
+    if (!lora.enabled()) return;
+    const auto modules = lora_modules(config), targets = lora_targets(config, lora);
+    const std::array matrices{&q, &k, &v, &o, &gate, &up, &down};
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      if (std::find(targets.begin(), targets.end(), modules[i]) == targets.end()) continue;
+      matrices[i]->lora_a = static_cast<int>(next++);
+      matrices[i]->lora_b = static_cast<int>(next++);
+      if (lora.dora) matrices[i]->magnitude = static_cast<int>(next++);
+    }
   }
 };
 
@@ -78,17 +87,21 @@ struct BlockState final : LayerState {
   at::Tensor heads_NQ;  ///< attention output before its projection
   NormResult norm2;     ///< sum_ND: input plus attention
   at::Tensor gate_NF, up_NF;
+  LoraState lora_qkv, lora_o, lora_gate_up, lora_down;
   // The outputs of the norms and of SwiGLU are not kept: the backward's passes compute them again on the way.
 };
 
 class BlockLayer final : public DecoderBlock {
  public:
-  BlockLayer(const Ops& ops, const ModelConfig& config, int index, std::vector<int> parameters,
-             std::shared_ptr<RopeCache> rope)
+  BlockLayer(const Ops& ops, const Decoder& decoder, int index, std::shared_ptr<RopeCache> rope)
       : ops_(ops),
-        config_(config),
-        places_(config),
-        parameters_(std::move(parameters)),
+        config_(decoder.config),
+        places_(config_, decoder.lora),
+        qkv_(ops, decoder.lora, {places_.q, places_.k, places_.v}, place(index, 0)),
+        o_(ops, decoder.lora, {places_.o}, place(index, 1)),
+        gate_up_(ops, decoder.lora, {places_.gate, places_.up}, place(index, 2)),
+        down_(ops, decoder.lora, {places_.down}, place(index, 3)),
+        parameters_(detail::block_parameters(decoder, index)),
         rope_(std::move(rope)),
         name_("block " + std::to_string(index)) {}
   const std::string& name() const override { return name_; }
@@ -100,21 +113,21 @@ class BlockLayer final : public DecoderBlock {
     BlockState s;
     s.x_ND = x_ND;
     s.norm1 = ops_.add_rms_norm(x_ND, {}, {}, p[places_.input_norm], config_.layer_norm_eps);
-    s.qkv_NC = project_qkv(p, s.norm1.out_ND, shape, {batch.length, batch.first_position});
+    const bool keep = state != nullptr;
+    s.qkv_NC = project_qkv(p, batch, s.norm1.out_ND, shape, keep ? &s.lora_qkv : nullptr);
     s.norm1.out_ND.reset();
-    s.heads_NQ = ops_.attention(s.qkv_NC, shape, state != nullptr ? &s.attention : nullptr);
-    if (state == nullptr) s.qkv_NC.reset();
-    auto projected_ND = ops_.linear(s.heads_NQ, p[places_.o.weight]);
+    s.heads_NQ = ops_.attention(s.qkv_NC, shape, keep ? &s.attention : nullptr);
+    if (!keep) s.qkv_NC.reset();
+    auto projected_ND = project(o_, p, batch, s.heads_NQ, keep ? &s.lora_o : nullptr);
     s.norm2 = ops_.add_rms_norm(x_ND, projected_ND, bias(p, places_.o), p[places_.post_norm], config_.layer_norm_eps);
     projected_ND.reset();
-    s.gate_NF = apply(p, places_.gate, s.norm2.out_ND);
-    s.up_NF = apply(p, places_.up, s.norm2.out_ND);
+    std::tie(s.gate_NF, s.up_NF) = project_gate_up(p, batch, s.norm2.out_ND, keep ? &s.lora_gate_up : nullptr);
     s.norm2.out_ND.reset();
     auto act_NF = ops_.swiglu(s.gate_NF, s.up_NF);
-    if (state == nullptr) s.gate_NF.reset(), s.up_NF.reset();
-    auto out_ND = ops_.linear(act_NF, p[places_.down.weight]);
+    if (!keep) s.gate_NF.reset(), s.up_NF.reset();
+    auto out_ND = project(down_, p, batch, act_NF, keep ? &s.lora_down : nullptr);
     ops_.add_bias(out_ND, s.norm2.sum_ND, bias(p, places_.down));
-    if (state != nullptr) *state = std::make_unique<BlockState>(std::move(s));
+    if (keep) *state = std::make_unique<BlockState>(std::move(s));
     return out_ND;
   }
 
@@ -124,55 +137,49 @@ class BlockLayer final : public DecoderBlock {
     const auto shape = attention_shape(batch);
     // Feed-forward: out = swiglu(norm2 W_gate, norm2 W_up) W_down. Gradients of inputs come before those of weights,
     // because their passes compute the weights' other factor again.
-    add_bias_grad(g, places_.down, grad_ND);
-    auto act_NF = ops_.linear_backward(grad_ND, p[places_.down.weight]);
+    const std::array grads_down{grad_ND};
+    auto act_NF = down_.backward_input(p, g, batch, grads_down, s.lora_down);
     ops_.swiglu_backward(act_NF, s.gate_NF, s.up_NF);  // act: the output again; gate, up: their gradients
-    ops_.weight_grad(g[places_.down.weight], grad_ND, act_NF);
+    down_.backward_weights(p, g, batch, grads_down, act_NF, s.lora_down);
     act_NF.reset();
-    auto grad_norm2_ND = ops_.linear_backward(s.gate_NF, p[places_.gate.weight]);
-    ops_.linear_backward_add(grad_norm2_ND, s.up_NF, p[places_.up.weight]);
+    std::array grads_gate_up{std::move(s.gate_NF), std::move(s.up_NF)};
+    auto grad_norm2_ND = gate_up_.backward_input(p, g, batch, grads_gate_up, s.lora_gate_up);
     // Norm 2 and the residual around the feed-forward
     at::Tensor normed_ND;
-    auto grad_sum_ND =
-        norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[places_.post_norm]}, g[places_.post_norm],
-                      any_wanted(g, {places_.gate, places_.up}) ? &normed_ND : nullptr);
+    auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[places_.post_norm]},
+                                     g[places_.post_norm], gate_up_.needs_input(g) ? &normed_ND : nullptr);
     grad_norm2_ND.reset();
     s.norm2 = {};
-    add_linear_grad(g, places_.gate, s.gate_NF, normed_ND);
-    s.gate_NF.reset();
-    add_linear_grad(g, places_.up, s.up_NF, normed_ND);
-    s.up_NF.reset();
+    gate_up_.backward_weights(p, g, batch, grads_gate_up, normed_ND, s.lora_gate_up);
+    grads_gate_up = {};
     // Attention
-    add_linear_grad(g, places_.o, grad_sum_ND, s.heads_NQ);
-    const auto grad_heads_NQ = ops_.linear_backward(grad_sum_ND, p[places_.o.weight]);
+    const std::array grads_o{grad_sum_ND};
+    const auto grad_heads_NQ = o_.backward_input(p, g, batch, grads_o, s.lora_o);
+    o_.backward_weights(p, g, batch, grads_o, s.heads_NQ, s.lora_o);
     auto grad_qkv_NC = ops_.attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, std::move(s.attention));
     s.qkv_NC.reset();
     s.heads_NQ.reset();
     apply_rotary(grad_qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/true);
     const auto parts = qkv_parts(grad_qkv_NC, shape);
-    auto grad_norm1_ND = ops_.linear_backward(parts[0], p[places_.q.weight]);
-    ops_.linear_backward_add(grad_norm1_ND, parts[1], p[places_.k.weight]);
-    ops_.linear_backward_add(grad_norm1_ND, parts[2], p[places_.v.weight]);
-    auto grad_x_ND =
-        norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]}, g[places_.input_norm],
-                      any_wanted(g, {places_.q, places_.k, places_.v}) ? &normed_ND : nullptr);
-    add_linear_grad(g, places_.q, parts[0], normed_ND);
-    add_linear_grad(g, places_.k, parts[1], normed_ND);
-    add_linear_grad(g, places_.v, parts[2], normed_ND);
+    auto grad_norm1_ND = qkv_.backward_input(p, g, batch, parts, s.lora_qkv);
+    auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]},
+                                   g[places_.input_norm], qkv_.needs_input(g) ? &normed_ND : nullptr);
+    qkv_.backward_weights(p, g, batch, parts, normed_ND, s.lora_qkv);
     return grad_x_ND;
   }
 
   at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
                     std::int64_t cache_length) const override {
     const auto n = x_ND.size(0);
-    const auto shape = attention_shape({{}, {}, 1, n, {}, 0});
+    const MicroBatch batch{{}, {}, 1, n, {}, cache_length};
+    const auto shape = attention_shape(batch);
     const auto norm1 = ops_.add_rms_norm(x_ND, {}, {}, p[places_.input_norm], config_.layer_norm_eps);
-    const auto qkv_NC = project_qkv(p, norm1.out_ND, shape, {n, cache_length});
+    const auto qkv_NC = project_qkv(p, batch, norm1.out_ND, shape, nullptr);
     const auto heads_NQ = cached_attention(qkv_NC, shape, cache, cache_length, config_.block_size);
-    const auto norm2 = ops_.add_rms_norm(x_ND, ops_.linear(heads_NQ, p[places_.o.weight]), bias(p, places_.o),
+    const auto norm2 = ops_.add_rms_norm(x_ND, project(o_, p, batch, heads_NQ, nullptr), bias(p, places_.o),
                                          p[places_.post_norm], config_.layer_norm_eps);
-    const auto act_NF = ops_.swiglu(apply(p, places_.gate, norm2.out_ND), apply(p, places_.up, norm2.out_ND));
-    auto out_ND = ops_.linear(act_NF, p[places_.down.weight]);
+    const auto [gate_NF, up_NF] = project_gate_up(p, batch, norm2.out_ND, nullptr);
+    auto out_ND = project(down_, p, batch, ops_.swiglu(gate_NF, up_NF), nullptr);
     ops_.add_bias(out_ND, norm2.sum_ND, bias(p, places_.down));
     return out_ND;
   }
@@ -182,23 +189,29 @@ class BlockLayer final : public DecoderBlock {
     return linear.bias < 0 ? at::Tensor() : p[static_cast<std::size_t>(linear.bias)];
   }
 
-  at::Tensor apply(LayerParams p, const Linear& linear, const at::Tensor& x_ND) const {
-    auto out = ops_.linear(x_ND, p[linear.weight]);
-    if (linear.bias >= 0) ops_.add_bias(out, {}, bias(p, linear));
-    return out;
+  /// A number of each group of matrices.
+  static std::uint64_t place(int index, std::uint64_t group) {
+    return static_cast<std::uint64_t>(index + 1) * 4 + group;
   }
 
-  void add_bias_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO) const {
-    if (linear.bias < 0 || g[static_cast<std::size_t>(linear.bias)] == nullptr) return;
-    auto sum = at::zeros({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat));
-    ops_.add_column_sums(grad_NO.contiguous(), sum);
-    ops_.accumulate(g[static_cast<std::size_t>(linear.bias)], sum);
+  /// Of a group of one matrix; without its bias.
+  at::Tensor project(const LinearGroup& group, LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
+                     LoraState* keep) const {
+    std::array outs{at::empty({x_NI.size(0), p[group[0].weight].size(0)}, x_NI.options())};
+    group.forward(p, batch, x_NI, outs, keep);
+    return outs[0];
   }
 
-  /// Gradients of weight and bias of out = in W^T + b.
-  void add_linear_grad(LayerGrads g, const Linear& linear, const at::Tensor& grad_NO, const at::Tensor& in_NI) const {
-    ops_.weight_grad(g[linear.weight], grad_NO, in_NI);
-    add_bias_grad(g, linear, grad_NO);
+  std::pair<at::Tensor, at::Tensor> project_gate_up(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+                                                    LoraState* keep) const {
+    const std::array shape{x_ND.size(0), config_.ffn_hidden_size};
+    std::array outs{at::empty(shape, x_ND.options()), at::empty(shape, x_ND.options())};
+    gate_up_.forward(p, batch, x_ND, outs, keep);
+    if (config_.mlp_bias) {
+      ops_.add_bias(outs[0], {}, bias(p, places_.gate));
+      ops_.add_bias(outs[1], {}, bias(p, places_.up));
+    }
+    return {outs[0], outs[1]};
   }
 
   AttentionShape attention_shape(const MicroBatch& batch) const {
@@ -217,19 +230,17 @@ class BlockLayer final : public DecoderBlock {
     ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, table, place, inverse);
   }
 
-  at::Tensor project_qkv(LayerParams p, const at::Tensor& x_ND, const AttentionShape& shape,
-                         const RopePlace& place) const {
+  at::Tensor project_qkv(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const AttentionShape& shape,
+                         LoraState* keep) const {
     auto qkv_NC = at::empty({x_ND.size(0), shape.packed_width()}, x_ND.options());
     auto parts = qkv_parts(qkv_NC, shape);
-    ops_.linear_into(parts[0], x_ND, p[places_.q.weight]);
-    ops_.linear_into(parts[1], x_ND, p[places_.k.weight]);
-    ops_.linear_into(parts[2], x_ND, p[places_.v.weight]);
+    qkv_.forward(p, batch, x_ND, parts, keep);
     if (config_.attention_bias) {
       parts[0].add_(bias(p, places_.q));
       parts[1].add_(bias(p, places_.k));
       parts[2].add_(bias(p, places_.v));
     }
-    if (x_ND.size(0) > 0) apply_rotary(qkv_NC, shape, place, /*inverse=*/false);
+    if (x_ND.size(0) > 0) apply_rotary(qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/false);
     return qkv_NC;
   }
 
@@ -243,13 +254,10 @@ class BlockLayer final : public DecoderBlock {
     return result;
   }
 
-  static bool any_wanted(LayerGrads g, std::initializer_list<Linear> matrices) {
-    return std::any_of(matrices.begin(), matrices.end(), [&](const Linear& m) { return g[m.weight] != nullptr; });
-  }
-
   const Ops& ops_;
   ModelConfig config_;
   BlockPlaces places_;
+  LinearGroup qkv_, o_, gate_up_, down_;
   std::vector<int> parameters_;
   std::shared_ptr<RopeCache> rope_;
   std::string name_;
@@ -264,7 +272,7 @@ void detail::add_llama_layers(Decoder& decoder, const Ops& ops) {
   const int token = parameter_index(decoder, "model.embed_tokens.weight");
   decoder.layers.push_back(std::make_unique<EmbeddingLayer>(ops, token));
   for (int block = 0; block < config.num_layers; ++block) {
-    add_block(decoder, std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block), rope));
+    add_block(decoder, std::make_unique<BlockLayer>(ops, decoder, block, rope));
   }
   const int head = config.tie_word_embeddings ? token : parameter_index(decoder, "lm_head.weight");
   decoder.loss = make_head(ops, config, {parameter_index(decoder, "model.norm.weight"), head});

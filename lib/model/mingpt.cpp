@@ -15,11 +15,9 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t kPlaceSpread = 0xd1342543de82ef95ull;  // odd, so that places stay distinct
-
 /// Drops elements of x_ND (or of its gradient) at one place of the model.
 void drop(const Ops& ops, at::Tensor& x_ND, const MicroBatch& batch, std::uint64_t place, double probability) {
-  ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kPlaceSpread}, batch.length, kSplitmix64Step),
+  ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kDropoutPlaceSpread}, batch.length, kSplitmix64Step),
               probability);
 }
 
@@ -224,7 +222,7 @@ class BlockLayer final : public DecoderBlock {
     AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.embed_size / config_.num_heads};
     if (dropping(batch)) {
       shape.dropout = config_.dropout;
-      shape.dropout_place = {batch.sample_keys, place(3) * kPlaceSpread};
+      shape.dropout_place = {batch.sample_keys, place(3) * kDropoutPlaceSpread};
     }
     return shape;
   }

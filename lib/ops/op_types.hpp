@@ -48,6 +48,9 @@ struct RopePlace {
   std::int64_t first_position;
 };
 
+/// Odd, so that numbers of places stay distinct when they are multiplied with it.
+inline constexpr std::uint64_t kDropoutPlaceSpread = 0xd1342543de82ef95u;
+
 /// Which elements a dropout takes: a mask depends on sample, place in the model and element, on nothing else.
 struct DropoutPlace {
   at::Tensor sample_keys_B;  ///< int64, on the host; undefined: no dropout

@@ -66,6 +66,15 @@ class Ops {
   /// Gradient of the weight: slot (+)= grad^T x. \param slot  null: nobody wants it, nothing is computed
   void weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
 
+  // --- low-rank adapters: float32, whatever the type of activations (lora.cpp)
+  /// scale x M, float32. M has few columns.
+  at::Tensor lora_down(const at::Tensor& x_NI, const at::Tensor& m_IR, double scale) const;
+  /// out += h M, rounded once; out may be columns of a larger matrix.
+  void lora_up(at::Tensor& out_NO, const at::Tensor& h_NR, const at::Tensor& m_RO) const;
+  /// Lengths of the rows of W + scale B A, float32.
+  at::Tensor lora_row_norms(const at::Tensor& weight_OI, const at::Tensor& b_OR, const at::Tensor& a_RI,
+                            double scale) const;
+
   // --- gradients of parameters
   /// slot (+)= values, float32, as many elements. \param slot  may be null
   void accumulate(GradSlot* slot, const at::Tensor& values) const;

@@ -77,8 +77,8 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     : world_(world),
       device_(with_ops(device)),
       policy_(make_policy(options)),
-      trainable_(trainable_parameters(config, options.freeze)),
-      decoder_(make_decoder(config, ops())) {
+      decoder_(make_decoder(config, ops(), options.lora)),
+      trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
@@ -94,7 +94,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   std::vector<WrapInput> wrap_inputs;
   for (const auto& spec : decoder_.parameters) {
     input.parameters.push_back(
-        {spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()]});
+        {spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()], spec.adapter});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
   input.units = make_units(wrap_inputs, options.wrap);

@@ -2,6 +2,7 @@
 // A decoder on its mesh: layers, collectives and engine wired together for one job.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/log.hpp"
@@ -30,6 +31,12 @@ EnginePolicy make_policy(const ShardingOptions& options);
 /// Threads per rank: OMP_NUM_THREADS wins, else cores of this node over its ranks. Returns the number set.
 int set_threads(int ranks_on_node);
 
+/// The weights that adapters are for: frozen, read from where they are and saved nowhere else.
+struct BaseWeights {
+  std::string directory;
+  std::string hash;  ///< of their values as they are stored there, whatever the number of ranks
+};
+
 /// Owns everything between a model configuration and running micro-batches.
 class ModelRuntime {
  public:
@@ -41,6 +48,9 @@ class ModelRuntime {
 
   const Decoder& decoder() const { return decoder_; }
   const Mesh& mesh() const { return mesh_; }
+  bool has_adapters() const { return decoder_.lora.enabled(); }
+  const BaseWeights& base() const { return base_; }
+  void set_base(BaseWeights base) { base_ = std::move(base); }
   Engine& engine() { return *engine_; }
   const EnginePolicy& policy() const { return policy_; }
   /// By index in the decoder's parameters.
@@ -64,8 +74,9 @@ class ModelRuntime {
   ProcessGroup& world_;
   DeviceChoice device_;
   EnginePolicy policy_;
-  std::vector<bool> trainable_;
   Decoder decoder_;
+  std::vector<bool> trainable_;
+  BaseWeights base_;
   Mesh mesh_;
   std::unique_ptr<TensorCollectives> shard_collectives_;
   std::unique_ptr<TensorCollectives> replicate_collectives_;

@@ -8,6 +8,7 @@
 
 #include "lib/base/job_options.hpp"
 #include "lib/comm/device_wish.hpp"
+#include "lib/config/lora.hpp"
 #include "lib/config/trainable.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
@@ -35,6 +36,7 @@ struct ModelOptions {
 /// What of a model is gathered, kept and reduced, and how.
 struct ShardingOptions {
   FreezeOptions freeze;
+  LoraConfig lora;
   Sharding sharding = Sharding::full_shard;
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap;
@@ -86,6 +88,7 @@ struct TrainOptions {
   std::optional<MuonAdjustLr> muon_adjust_lr;
   ChildTuning child_tuning = ChildTuning::off;
   double child_tuning_p = ChildTuningOptions().p;
+  std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none
   std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows
   double weight_decay = 0.1;
   std::vector<double> betas{0.9, 0.95};
@@ -104,9 +107,10 @@ struct TrainOptions {
   std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which a run ends
   double takeover_after_seconds = 90;     ///< silence of another job in the run's folder
   bool no_final_save = false;
-  std::string save_final_full;  ///< .pt or .safetensors file to write at the end of the run; empty: none
-  std::string save_final_hf;    ///< directory in Hugging Face's layout to write at the end; empty: none
-  std::int64_t eval_every = 0;  ///< optimizer steps; 0: at the end only
+  std::string save_final_full;     ///< .pt or .safetensors file to write at the end of the run; empty: none
+  std::string save_final_hf;       ///< directory in Hugging Face's layout to write at the end; empty: none
+  std::string save_final_adapter;  ///< directory as peft writes it; empty: none but the run's own
+  std::int64_t eval_every = 0;     ///< optimizer steps; 0: at the end only
   std::int64_t log_every = 10;
   double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells
   bool dry_run = false;

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <stdexcept>
+#include <string>
 
 #include "lib/base/fnv1a.hpp"
 #include "lib/base/splitmix64.hpp"
@@ -28,27 +30,64 @@ void fill_normal(float* out, std::int64_t first, std::int64_t n, std::uint64_t k
   });
 }
 
-}  // namespace
+/// Elements [first, first + n) of a parameter's uniform stream over [-bound, bound).
+void fill_uniform(float* out, std::int64_t first, std::int64_t n, std::uint64_t key, double bound) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double u = static_cast<double>(splitmix64(key + static_cast<std::uint64_t>(first + i)) >> 11) * 0x1p-53;
+    out[i] = static_cast<float>(bound * (2.0 * u - 1.0));
+  }
+}
 
-void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
+/// This rank's rows of the matrix that a DoRA magnitude belongs to: as many, since both are split by rows.
+at::Tensor rows_of_matrix(ModelRuntime& runtime, const std::string& magnitude) {
+  const auto& table = runtime.decoder().parameters;
+  const auto name = magnitude.substr(0, magnitude.rfind('.')) + ".weight";
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (table[i].name != name) continue;
+    return runtime.engine().master_weight(i).narrow(0, 0, runtime.engine().range(i).num_rows);
+  }
+  throw std::logic_error("no matrix " + name);
+}
+
+at::Tensor first_rows(ModelRuntime& runtime, std::size_t i, std::uint64_t seed) {
+  const auto& spec = runtime.decoder().parameters[i];
+  const auto range = runtime.engine().range(i);
+  const auto& layout = runtime.engine().layout(i);
+  if (spec.init == Init::row_norms) return rows_of_matrix(runtime, spec.name).to(at::kFloat).norm(2, {1});
+  auto values = at::empty(layout.shape_with_rows(range.num_rows), at::kFloat);
+  const auto first = range.first_row * layout.row_elements();
+  const auto key = splitmix64(seed) ^ fnv1a(spec.name);
+  if (spec.init == Init::normal) {
+    fill_normal(values.data_ptr<float>(), first, values.numel(), key, spec.std);
+  } else if (spec.init == Init::uniform) {
+    fill_uniform(values.data_ptr<float>(), first, values.numel(), key, spec.std);
+  } else {
+    values.fill_(spec.init == Init::ones ? 1.0 : 0.0);
+  }
+  return values;
+}
+
+/// \param chosen  of a ParameterSpec
+template <typename Chosen>
+void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen) {
   const at::NoGradGuard no_grad;
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto& spec = runtime.decoder().parameters[i];
-    const auto range = engine.range(i);
-    if (range.num_rows == 0) continue;
-    auto rows = engine.master_weight(i).narrow(0, 0, range.num_rows);
-    if (spec.init != Init::normal) {
-      rows.fill_(spec.init == Init::ones ? 1.0 : 0.0);
-      continue;
-    }
-    auto values = at::empty(rows.sizes(), at::kFloat);
-    const auto row_elements = engine.layout(i).row_elements();
-    fill_normal(values.data_ptr<float>(), range.first_row * row_elements, values.numel(),
-                splitmix64(seed) ^ fnv1a(spec.name), spec.std);
-    rows.copy_(values);
+    const auto rows = engine.range(i).num_rows;
+    if (rows == 0 || !chosen(runtime.decoder().parameters[i])) continue;
+    engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed));
   }
   engine.sync_parameters();
+}
+
+}  // namespace
+
+void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
+  initialize(runtime, seed, [](const ParameterSpec&) { return true; });
+}
+
+void initialize_adapters(ModelRuntime& runtime, std::uint64_t seed) {
+  initialize(runtime, seed, [](const ParameterSpec& spec) { return spec.adapter; });
 }
 
 }  // namespace fsdp

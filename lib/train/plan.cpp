@@ -174,6 +174,30 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
+void check_adapter_options(const TrainOptions& o) {
+  const auto& lora = o.sharding.lora;
+  const LoraConfig usual;
+  if (!lora.enabled()) {
+    for (const auto& [given, option] :
+         {std::pair(lora.rslora, "--rslora"), std::pair(lora.dora, "--dora"),
+          std::pair(lora.dropout != 0, "--lora-dropout"), std::pair(lora.alpha != usual.alpha, "--lora-alpha"),
+          std::pair(lora.targets != usual.targets, "--lora-targets"),
+          std::pair(!o.save_final_adapter.empty(), "--save-final-adapter")}) {
+      if (given) throw UsageError(fmt::format("{} needs --lora-rank or --adapter", option));
+    }
+    return;
+  }
+  for (const auto& [given, option] : {std::pair(!o.save_final_full.empty(), "--save-final-full"),
+                                      std::pair(!o.save_final_hf.empty(), "--save-final-hf")}) {
+    if (given)
+      throw UsageError(fmt::format(
+          "{} is for whole models: adapters go to OUT/RUN/adapter, and to --save-final-adapter DIR", option));
+  }
+  if (!o.adapter.empty() && !o.restart_checkpoint.empty())
+    throw UsageError(
+        "--adapter and --restart-checkpoint-file contradict each other: a checkpoint has its own adapters");
+}
+
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) {
   if (!(options.lr >= 0) || !std::isfinite(options.lr))
     throw UsageError(fmt::format("--lr is {}, it must be a number >= 0", options.lr));

@@ -28,6 +28,9 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 /// \throws UsageError naming the option
 OptimizerOptions plan_optimizer(const TrainOptions& options);
 
+/// Options of adapters that contradict each other, or what else was asked for. \throws UsageError
+void check_adapter_options(const TrainOptions& options);
+
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps);
 
 /// OUT/RUN, which may be deeper (a/b) but is below OUT. \throws UsageError

@@ -84,6 +84,7 @@ class EvaluateJob {
       subjects_.push_back(
           open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
       auto& subject = subjects_.back();
+      if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
       if (!options_.prompt.empty()) open_subject_tokenizer(subject, "--prompt");
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
       if (options_.seq_len > subject.config.block_size) {
@@ -110,7 +111,9 @@ class EvaluateJob {
   /// The model is gone when this returns: the next one may need the memory.
   std::vector<Metric> evaluate(std::size_t index, nlohmann::json& report) {
     auto& subject = subjects_[index];
-    ModelRuntime runtime(world_, subject.config, options_.sharding, device_, 1);
+    auto sharding = options_.sharding;
+    sharding.lora = subject.lora;
+    ModelRuntime runtime(world_, subject.config, sharding, device_, 1);
     load_subject(runtime, subject);
     report["checkpoint"] = subject.path.string();
     report["model"] = model_config_to_json(subject.config);

@@ -15,6 +15,7 @@ struct EvaluateOptions {
   std::string checkpoint;  ///< a checkpoint directory or file, or a directory with config.json and safetensors
   std::vector<std::string> compare;  ///< two of them, instead
   std::vector<std::string> gates;    ///< METRIC:LIMIT, see parse_gate()
+  std::string adapter;               ///< directory as peft writes it, for a directory of weights; empty: none
   std::string model_config;          ///< config.json or its directory; empty: the checkpoint says what it needs
   std::string tokenizer;             ///< gpt2 or a directory; empty: the checkpoint's
   std::string data;                  ///< token file or texts; empty: no loss

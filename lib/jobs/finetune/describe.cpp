@@ -49,6 +49,15 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
   const auto all = num_parameters(table), trained = num_trained(table, runtime.trainable());
   if (trained == all) return;
   const auto& [train_only, freeze] = setup.options.sharding.freeze;
+  const auto& lora = runtime.decoder().lora;
+  if (lora.enabled()) {
+    log.info(fmt::format("adapters  {} of rank {}, alpha {:g}{}, of {}",
+                         lora.dora     ? "DoRA"
+                         : lora.rslora ? "rsLoRA"
+                                       : "LoRA",
+                         lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
+                         fmt::join(lora_targets(setup.config, lora), " ")));
+  }
   log.info(fmt::format("trained   {} of {} parameters ({:.2f} %){}{}", format_count(trained), format_count(all),
                        100.0 * static_cast<double>(trained) / static_cast<double>(all),
                        train_only.empty() ? "" : fmt::format("   only {}", fmt::join(train_only, " ")),

@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/adapter_files.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/eval/generate.hpp"
 #include "lib/fsdp/trace.hpp"
@@ -38,19 +39,50 @@ std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runti
   return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
 }
 
+/// \param load  the weights of a directory
+template <typename Load>
+void tell_weights(ProcessGroup& world, const std::string& directory, const Logger& log, const Load& load) {
+  const auto start = std::chrono::steady_clock::now();
+  load();
+  world.barrier();
+  log.info(fmt::format("weights   {}   {:.1f} s", directory, seconds_since(start)));
+}
+
+/// The weights that adapters are for from their folder; adapters from a checkpoint, from peft's files, or new ones.
+std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
+                                          Trainer* trainer, const Logger& log) {
+  const auto& options = setup.options;
+  auto directory = options.model.directory;
+  if (setup.restart) {
+    const auto& saved = setup.restart->manifest.data;
+    if (directory.empty()) directory = saved.value("weights", std::string());
+    const BaseWeights base{directory, saved.value("weights_hash", std::string())};
+    tell_weights(world, directory, log, [&] { load_base(runtime, base, setup.restart->candidates.front()); });
+    return restore(world, setup, runtime, trainer, log);
+  }
+  if (directory.empty())
+    throw UsageError("--lora-rank needs the weights that adapters are for: --model DIR or ORG/NAME");
+  tell_weights(world, directory, log, [&] { load_weights(runtime, directory); });
+  if (options.adapter.empty()) {
+    initialize_adapters(runtime, options.seed);
+  } else {
+    load_adapter(runtime, options.adapter);
+    log.info("adapter   " + options.adapter);
+  }
+  return std::nullopt;
+}
+
 /// From a checkpoint, from weights, or from nothing. \return the checkpoint that was taken
 std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                                          Trainer* trainer, const Logger& log) {
   const auto& options = setup.options;
+  if (runtime.has_adapters()) return fill_adapters(world, setup, runtime, trainer, log);
   if (setup.restart) return restore(world, setup, runtime, trainer, log);
   if (options.model.directory.empty()) {
     initialize_parameters(runtime, options.seed);
     return std::nullopt;
   }
-  const auto start = std::chrono::steady_clock::now();
-  fsdp::load_weights(runtime, options.model.directory);
-  world.barrier();
-  log.info(fmt::format("weights   {}   {:.1f} s", options.model.directory, seconds_since(start)));
+  tell_weights(world, options.model.directory, log, [&] { load_weights(runtime, options.model.directory); });
   return std::nullopt;
 }
 
@@ -112,6 +144,7 @@ class Training {
         context_, stop_wanted, [this] { checkpoints_.after_fisher_batch(); }, report);
     if (!stopped) stopped = loop.run();
     checkpoints_.save_at_the_end(stopped);
+    save_adapters();
     if (!stopped) validation_.run();
     context_.progress.finish();
     record_.draw_losses();
@@ -126,6 +159,19 @@ class Training {
   }
 
  private:
+  /// Where the run's record is open: an older run of the name keeps its own.
+  void save_adapters() {
+    const auto& options = context_.setup.options;
+    if (!context_.runtime.has_adapters() || !record_.is_open()) return;
+    const auto base = options.model.model == "mingpt" ? context_.runtime.base().directory : options.model.model;
+    for (const auto& directory :
+         {context_.setup.directory / "adapter", std::filesystem::path(options.save_final_adapter)}) {
+      if (directory.empty()) continue;
+      save_adapter(context_.runtime, directory, base);
+      context_.log.info(fmt::format("adapter   {}", directory.string()));
+    }
+  }
+
   std::filesystem::path last_checkpoint() const {
     if (!record_.last_checkpoint().empty() || !taken_) return record_.last_checkpoint();
     return taken_->candidates.front();

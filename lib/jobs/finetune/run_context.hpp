@@ -1,6 +1,7 @@
 #pragma once
 // What all parts of a training job hold.
 #include "lib/base/log.hpp"
+#include "lib/config/adapter_config.hpp"
 #include "lib/jobs/finetune/run_setup.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/train/progress.hpp"
@@ -16,7 +17,15 @@ struct RunContext {
   Trainer& trainer;
   ProgressLine& progress;
 
-  RunManifest manifest() const { return manifest_of(setup, trainer.state(), world.size()); }
+  RunManifest manifest() const {
+    auto manifest = manifest_of(setup, trainer.state(), world.size());
+    if (runtime.has_adapters()) {
+      manifest.data["weights"] = runtime.base().directory;
+      manifest.data["weights_hash"] = runtime.base().hash;
+      manifest.data["adapter"] = adapter_config_to_json(setup.config, runtime.decoder().lora, runtime.base().directory);
+    }
+    return manifest;
+  }
   double current_lr() const { return setup.schedule.at(std::max<std::int64_t>(1, trainer.state().step)); }
 };
 

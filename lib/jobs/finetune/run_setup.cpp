@@ -112,6 +112,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_bf16(world, options, setup.device, log);
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());
+  check_adapter_options(options);
   check_final_exports(world, setup);
   if (trains(options) && options.train_data.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");

@@ -16,6 +16,7 @@ inline ShardingOptions sharding_of(const Setup& setup) {
   ShardingOptions options;
   const auto& policy = setup.policy;
   options.freeze = setup.freeze;
+  options.lora = setup.lora;
   options.sharding = policy.sharding;
   options.shard_group_size = setup.shard_group_size;
   options.wrap = parse_wrap(setup.wrap);
@@ -48,7 +49,9 @@ class RigRank {
           .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
     }
     engine_->sync_parameters();
-    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), {}});
+    OptimizerOptions optimizer;
+    optimizer.weight_decay = setup.weight_decay;
+    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), optimizer});
     if (setup.trace) engine_->observers().add(trace_);
   }
 

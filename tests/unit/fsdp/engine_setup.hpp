@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/config/lora.hpp"
 #include "lib/config/model_config.hpp"
 #include "lib/config/trainable.hpp"
 #include "lib/fsdp/engine.hpp"
@@ -47,6 +48,8 @@ struct Setup {
   double loss_scale = 1.0;  ///< gradients are divided by it again
   bool trace = false;
   FreezeOptions freeze;
+  LoraConfig lora;
+  double weight_decay = 0.01;
 };
 
 struct Outcome {

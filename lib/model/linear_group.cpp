@@ -1,0 +1,140 @@
+#include "lib/model/linear_group.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/base/splitmix64.hpp"
+#include "lib/ops/ops.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
+GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
+
+}  // namespace
+
+LinearGroup::LinearGroup(const Ops& ops, const LoraConfig& lora, std::vector<Linear> matrices,
+                         std::uint64_t dropout_place)
+    : ops_(ops), lora_(lora), matrices_(std::move(matrices)), dropout_place_(dropout_place) {
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    if (matrices_[i].lora_a >= 0) adapted_.push_back(i);
+  }
+}
+
+void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
+                          LoraState* keep) const {
+  for (std::size_t i = 0; i < matrices_.size(); ++i) ops_.linear_into(outs_NO[i], x_NI, p[matrices_[i].weight]);
+  if (!has_adapters()) return;
+  std::vector<at::Tensor> all_a;
+  for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
+  const auto down_NR = ops_.lora_down(adapter_input(batch, x_NI), at::cat(all_a).t(), lora_.scale());
+  std::vector<at::Tensor> norms_O;
+  for (std::size_t n = 0; n < adapted_.size(); ++n) {
+    const auto& matrix = matrices_[adapted_[n]];
+    auto& out_NO = outs_NO[adapted_[n]];
+    const auto b_OR = param(p, matrix.lora_b);
+    ops_.lora_up(out_NO, part(down_NR, n), b_OR.t());
+    if (matrix.magnitude < 0) continue;
+    norms_O.push_back(ops_.lora_row_norms(p[matrix.weight], b_OR, param(p, matrix.lora_a), lora_.scale()));
+    out_NO.mul_(param(p, matrix.magnitude) / norms_O.back());
+  }
+  if (keep == nullptr) return;
+  keep->down_NR = down_NR;
+  keep->norms_O = std::move(norms_O);
+}
+
+at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch,
+                                       std::span<const at::Tensor> grads_NO, LoraState& state) const {
+  at::Tensor grad_x_NI;
+  std::vector<at::Tensor> grads_down, all_a;
+  for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
+    const auto& matrix = matrices_[i];
+    const auto grad_NO = matrix.magnitude < 0 ? grads_NO[i] : unscaled(p, n, grads_NO[i], state);
+    if (i == 0) {
+      grad_x_NI = ops_.linear_backward(grad_NO, p[matrix.weight]);
+    } else {
+      ops_.linear_backward_add(grad_x_NI, grad_NO, p[matrix.weight]);
+    }
+    if (matrix.lora_a < 0) continue;
+    const auto wide_NO = grad_NO.to(at::kFloat);
+    ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
+    grads_down.push_back(ops_.lora_down(wide_NO, param(p, matrix.lora_b), lora_.scale()));
+    all_a.push_back(param(p, matrix.lora_a));
+  }
+  if (!has_adapters()) return grad_x_NI;
+  state.grad_down_NR = at::cat(grads_down, 1);
+  const auto keys = dropout_keys(batch);
+  if (!keys.defined()) {
+    ops_.lora_up(grad_x_NI, state.grad_down_NR, at::cat(all_a));
+    return grad_x_NI;
+  }
+  auto through_adapters_NI = ops_.lora_down(state.grad_down_NR, at::cat(all_a), 1.0);
+  ops_.dropout(through_adapters_NI, keys, lora_.dropout);
+  return grad_x_NI.add_(through_adapters_NI);
+}
+
+void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch,
+                                   std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI,
+                                   const LoraState& state) const {
+  for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
+    const auto& matrix = matrices_[i];
+    ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
+    if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr) {
+      auto sum_O = at::zeros({grads_NO[i].size(1)}, grads_NO[i].options().dtype(at::kFloat));
+      ops_.add_column_sums(grads_NO[i].contiguous(), sum_O);
+      ops_.accumulate(slot(g, matrix.bias), sum_O);
+    }
+    if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
+    if (matrix.lora_a >= 0) ++n;
+  }
+  if (!has_adapters()) return;
+  const auto grads_RI = ops_.lora_down(state.grad_down_NR.t(), adapter_input(batch, x_NI), 1.0);
+  for (std::size_t n = 0; n < adapted_.size(); ++n)
+    ops_.accumulate(slot(g, matrices_[adapted_[n]].lora_a), part(grads_RI.t(), n).t().contiguous());
+}
+
+bool LinearGroup::needs_input(LayerGrads g) const {
+  return has_adapters() || std::any_of(matrices_.begin(), matrices_.end(),
+                                       [&](const Linear& matrix) { return g[matrix.weight] != nullptr; });
+}
+
+at::Tensor LinearGroup::dropout_keys(const MicroBatch& batch) const {
+  if (lora_.dropout == 0 || !batch.sample_keys.defined()) return {};
+  return ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutPlaceSpread}, batch.length, kSplitmix64Step);
+}
+
+at::Tensor LinearGroup::adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const {
+  const auto keys = dropout_keys(batch);
+  if (!keys.defined()) return x_NI.to(at::kFloat);
+  auto dropped_NI = x_NI.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  ops_.dropout(dropped_NI, keys, lora_.dropout);
+  return dropped_NI;
+}
+
+at::Tensor LinearGroup::part(const at::Tensor& down_NR, std::size_t n) const {
+  return down_NR.narrow(1, static_cast<std::int64_t>(n) * lora_.rank, lora_.rank);
+}
+
+at::Tensor LinearGroup::unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO,
+                                 const LoraState& state) const {
+  const auto scale_O = param(p, matrices_[adapted_[n]].magnitude) / state.norms_O[n];
+  return (grad_NO * scale_O).to(grad_NO.scalar_type());
+}
+
+void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, const at::Tensor& grad_NO,
+                                 const at::Tensor& x_NI, const LoraState& state) const {
+  const auto& matrix = matrices_[adapted_[n]];
+  if (slot(g, matrix.magnitude) == nullptr) return;
+  auto direction_NO = ops_.linear(x_NI, p[matrix.weight]);
+  ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
+  const auto sum_O = (grad_NO.to(at::kFloat) * direction_NO).sum(0).div_(state.norms_O[n]);
+  ops_.accumulate(slot(g, matrix.magnitude), sum_O);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,73 @@
+#pragma once
+// Matrices of a block that read the same input, with their biases and low-rank adapters: the one place where a block
+// multiplies with its weights.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/config/lora.hpp"
+#include "lib/tensor/layer.hpp"
+
+namespace fsdp {
+
+class Ops;
+
+namespace detail {
+
+/// A matrix and where its parts stand among the block's parameters; -1: it has none.
+struct Linear {
+  std::size_t weight = 0;
+  int bias = -1;
+  int lora_a = -1, lora_b = -1, magnitude = -1;
+};
+
+/// What adapters keep from the forward for the backward.
+struct LoraState {
+  at::Tensor down_NR;               ///< s x A^T of the group's adapters side by side, float32
+  at::Tensor grad_down_NR;          ///< its gradient times s, from backward_input() on
+  std::vector<at::Tensor> norms_O;  ///< DoRA: lengths of the rows of W + s B A, of each matrix
+};
+
+/// Shapes: N tokens, I inputs, O outputs of one matrix, R the rank times the number of adapters.
+class LinearGroup {
+ public:
+  /// \param dropout_place  a number of its own in the model, for the adapters' dropout
+  LinearGroup(const Ops& ops, const LoraConfig& lora, std::vector<Linear> matrices, std::uint64_t dropout_place);
+
+  /// outs[i] = x W_i^T and what its adapter adds; without the bias.
+  /// \param keep  receives what the backward needs; null when there will be none
+  void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
+               LoraState* keep) const;
+  /// Gradient of x, before x itself is at hand; adapters' B get theirs, too.
+  at::Tensor backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
+                            LoraState& state) const;
+  /// Gradients of weights, biases, A and magnitudes.
+  void backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
+                        const at::Tensor& x_NI, const LoraState& state) const;
+  /// Whether backward_weights() needs x.
+  bool needs_input(LayerGrads g) const;
+
+  const Linear& operator[](std::size_t i) const { return matrices_[i]; }
+
+ private:
+  bool has_adapters() const { return !adapted_.empty(); }
+  at::Tensor adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const;
+  at::Tensor dropout_keys(const MicroBatch& batch) const;
+  /// Columns of the n-th adapter.
+  at::Tensor part(const at::Tensor& down_NR, std::size_t n) const;
+  /// DoRA, of the n-th adapter: the gradient of what m / |V| is multiplied with.
+  at::Tensor unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO, const LoraState& state) const;
+  void magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, const at::Tensor& grad_NO, const at::Tensor& x_NI,
+                      const LoraState& state) const;
+
+  const Ops& ops_;
+  LoraConfig lora_;
+  std::vector<Linear> matrices_;
+  std::vector<std::size_t> adapted_;  ///< matrices with adapters
+  std::uint64_t dropout_place_;
+};
+
+}  // namespace detail
+}  // namespace fsdp

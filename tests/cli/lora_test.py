@@ -1,0 +1,97 @@
+"""--lora-rank: adapters learn, resume, move, are written as peft writes them, and are told from models."""
+
+import json
+
+import fsdp_cli
+import llama_cli
+
+LORA = ["--lora-rank", 4, "--lora-alpha", 8]
+VARIANTS = {
+    "lora": LORA,
+    "rslora": [*LORA, "--rslora", "--lora-targets", "q_proj,v_proj", "--optimizer", "lion"],
+    "dora": [*LORA, "--dora", "--lora-dropout", 0.1],
+}
+
+
+class Lora(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False)
+
+    def train_arguments(self, name, *more):
+        return ["--train-data", self.train_data, "--out-dir", self.runs, "--run-name", name, *fsdp_cli.COMMON, *more]
+
+    def losses(self, run):
+        return fsdp_cli.losses(self.run_directory(run))
+
+    def test_they_learn_resume_and_move(self):
+        for name, variant in VARIANTS.items():
+            with self.subTest(name):
+                options = ["--model", self.model, "--lr", "1e-2", "--lr-schedule", "constant", "--total-batch-size", 12, *variant]
+                self.train(f"{name}-whole", "--max-steps", 6, "--batch-size", 6, *options, ranks=2)
+                whole = self.losses(f"{name}-whole")
+                if name == "lora":
+                    self.assertLess(whole[-1], whole[0])
+                self.train(f"{name}-parts", "--max-steps", 3, "--batch-size", 6, *options, ranks=2)
+                # The weights are found where the run found them.
+                self.train(f"{name}-parts", "--max-steps", 6, "--batch-size", 6, "--restart", "latest", ranks=2)
+                self.assertEqual(self.losses(f"{name}-parts"), whole)
+                self.train(f"{name}-moved", "--max-steps", 3, "--batch-size", 4, *options, "--sharding", "grad-shard", ranks=3)
+                self.train(f"{name}-moved", "--max-steps", 6, "--batch-size", 12, "--restart", "latest")
+                difference = fsdp_cli.difference(self.losses(f"{name}-moved"), whole)
+                fsdp_cli.say(f"{name}: 3 ranks -> 1, losses within {difference:.3g} of 2 ranks'")
+                self.assertLess(difference, 5e-3 if "lion" in variant else 1e-4)
+
+    def test_checkpoints_hold_adapters_alone(self):
+        self.train("small", "--max-steps", 2, "--model", self.model, *LORA, ranks=2)
+        found = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints("small") / "latest", "--inspect", "--json"]).json()["tensors"]
+        weights = [t["name"] for t in found if t["name"].startswith("model.")]
+        self.assertEqual({name.split(".lora_")[1] for name in weights}, {"A.weight", "B.weight"})
+        self.assertEqual(len(weights), 3 * 2 * 7)
+        report = self.evaluate(self.checkpoints("small") / "latest", "--data", self.val_data, ranks=2)
+        beside = self.evaluate(self.model, "--adapter", self.run_directory("small") / "adapter", "--data", self.val_data, ranks=2)
+        self.assertEqual(report["loss"], beside["loss"])
+        self.assertNotEqual(report["loss"], self.evaluate(self.model, "--data", self.val_data, ranks=2)["loss"])
+
+    def test_a_changed_base_is_refused(self):
+        import shutil
+        base = self.folder / "base"
+        shutil.copytree(self.model, base)
+        self.train("base", "--max-steps", 2, "--model", base, *LORA, ranks=2)
+        file = sorted(base.glob("*.safetensors"))[0]
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.chmod(0o644)
+        file.write_bytes(bytes(data))
+        result = fsdp_cli.run("fsdp-finetune", self.train_arguments("base", "--max-steps", 3, "--restart", "latest"), 2)
+        self.assert_refused(result, 4, "are not the weights that the adapters in", "name those with --model")
+        self.train("base", "--max-steps", 3, "--restart", "latest", "--model", self.model)
+
+    def test_files_go_back_and_forth(self):
+        self.train("first", "--max-steps", 3, "--lr", "1e-2", "--lr-schedule", "constant", "--model", self.model, *LORA, "--lora-targets", "v_proj,q_proj", "--save-final-adapter", self.folder / "kept", ranks=2)
+        directory = self.run_directory("first") / "adapter"
+        config = json.loads((directory / "adapter_config.json").read_text())
+        self.assertEqual((config["peft_type"], config["r"], config["lora_alpha"], set(config["target_modules"])), ("LORA", 4, 8, {"q_proj", "v_proj"}))
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            self.assertEqual((directory / name).read_bytes(), (self.folder / "kept" / name).read_bytes())
+        result = self.train("second", "--max-steps", 1, "--model", self.model, "--adapter", directory)
+        self.assertIn("LoRA of rank 4, alpha 8, of q_proj v_proj", result.err)
+        self.train("first", "--max-steps", 4, "--restart", "latest")
+        # A second run began where the first one's third step had led.
+        loss = [self.evaluate(self.model, *adapter, "--data", self.train_data)["loss"] for adapter in ([], ["--adapter", self.folder / "kept"])]
+        self.assertLess(loss[1], loss[0])
+
+    def test_bad_choices_are_refused_by_name(self):
+        for options, words in ((["--lora-rank", 4], ["--lora-rank"]),
+                               (["--model", self.model, "--lora-rank", 4, "--lora-targets", "q_proj,x"], ["--lora-targets has 'x'", "down_proj"]),
+                               (["--model", self.model, "--dora"], ["--dora needs --lora-rank"]),
+                               (["--model", self.model, "--lora-rank", 4, "--lora-dropout", 1], ["--lora-dropout is 1"]),
+                               (["--model", self.model, "--lora-rank", 4, "--save-final-hf", "x"], ["--save-final-hf is for whole models"]),
+                               (["--model", self.model, "--lora-rank", 4, "--train-only", "model.norm"], ["matches no parameter of the adapters"])):
+            result = fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", *options))
+            self.assert_refused(result, 2, *words)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
