@@ -119,6 +119,16 @@ void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>
   option->run_callback();
 }
 
+/// Adapters decide what they are, too. \param owner  whose they are, for the message
+void take_adapter(TrainOptions& options, const LoraConfig& lora, const std::string& owner) {
+  auto& asked = options.sharding.lora;
+  if (asked.enabled() && asked.rank != lora.rank) {
+    throw UsageError(fmt::format("--lora-rank {} contradicts {}, whose adapters have {}: leave the option out",
+                                 asked.rank, owner, lora.rank));
+  }
+  asked = lora;
+}
+
 }  // namespace
 
 nlohmann::json collect_saved_options(const CLI::App& app) {
@@ -177,12 +187,8 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
     }
   }
   if (manifest.data.contains("adapter")) {
-    const auto lora = adapter_config_from_json(manifest.data["adapter"], checkpoint.string());
-    const auto& asked = options.sharding.lora;
-    if (asked.enabled() && asked.rank != lora.rank)
-      throw UsageError(fmt::format("--lora-rank {} contradicts the checkpoint {}, whose adapters have {}: leave it out",
-                                   asked.rank, checkpoint.string(), lora.rank));
-    options.sharding.lora = lora;
+    take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()),
+                 "the checkpoint " + checkpoint.string());
   }
   const bool batch_given =
       app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
@@ -229,14 +235,8 @@ void resolve_names(TrainOptions& options) {
   if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
   }
-  if (!options.adapter.empty()) {
-    const auto& asked = options.sharding.lora;
-    const auto lora = read_adapter_config(options.adapter);
-    if (asked.enabled() && asked.rank != lora.rank)
-      throw UsageError(fmt::format("--lora-rank {} contradicts --adapter {}, whose rank is {}: leave the option out",
-                                   asked.rank, options.adapter, lora.rank));
-    options.sharding.lora = lora;
-  }
+  if (!options.adapter.empty())
+    take_adapter(options, read_adapter_config(options.adapter), "--adapter " + options.adapter);
   for (auto* data : {&options.train_data, &options.val_data}) {
     if (!data->empty()) *data = find_snapshot(*data, RepoType::dataset, settings);
   }

@@ -83,12 +83,13 @@ class Loader {
  public:
   Loader(const Source& source, const LoadPlan& plan, Engine& engine) : reader_(source), plan_(plan), engine_(engine) {}
 
-  void read_weights() {
+  /// \param hash  takes what is read; null: nobody asks
+  void read_weights(WeightHash* hash) {
     for (std::size_t n = 0; n < plan_.weights.size(); ++n) {
       const auto i = plan_.first + n;
       if (engine_.range(i).num_rows == 0) continue;
       const auto values = rows(i, {plan_.weights[n], 0});
-      hash_.add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
+      if (hash != nullptr) hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
       mine(engine_.master_weight(i), i).copy_(values);
       const auto copy = plan_.copies.find(i);
       if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0}))) refuse(i, copy->second);
@@ -113,7 +114,6 @@ class Loader {
   }
 
   const std::vector<ReadSum>& sums() const { return reader_.sums(); }
-  const WeightHash& hash() const { return hash_; }
 
  private:
   at::Tensor rows(std::size_t i, const TensorPlace& place) {
@@ -139,23 +139,21 @@ class Loader {
   RowReader reader_;
   const LoadPlan& plan_;
   Engine& engine_;
-  WeightHash hash_;
 };
 
 /// \param make_plan  what it throws is every rank's, as what reading throws
-/// \param hash  receives that of the weights; null: nobody asks
+/// \param hash  takes this rank's weights; null: nobody asks
 LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
-              const std::function<LoadPlan()>& make_plan, std::string* hash = nullptr) {
+              const std::function<LoadPlan()>& make_plan, WeightHash* hash = nullptr) {
   const at::NoGradGuard no_grad;
   LoadPlan plan;
   Loader loader(source, plan, runtime.engine());
   run_agreed(runtime.world(), [&] {
     plan = make_plan();
-    loader.read_weights();
+    loader.read_weights(hash);
     if (optimizer != nullptr && plan.optimizer.found) loader.read_state(*optimizer);
   });
   verify(runtime.world(), source, loader.sums());
-  if (hash != nullptr) *hash = loader.hash().of_all(*runtime.mesh().shard);
   if (optimizer != nullptr && plan.optimizer.found) optimizer->set_steps(plan.optimizer.steps);
   runtime.engine().sync_parameters();
   return plan;
@@ -191,11 +189,11 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
 void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory) {
   std::unique_ptr<Source> source;
   run_agreed(runtime.world(), [&] { source = open_model_source(directory); });
-  std::string hash;
+  WeightHash hash;
   load(
       runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config); },
       runtime.has_adapters() ? &hash : nullptr);
-  runtime.set_base({directory.string(), hash});
+  if (runtime.has_adapters()) runtime.set_base({directory.string(), hash.of_all(*runtime.mesh().shard)});
 }
 
 void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint) {

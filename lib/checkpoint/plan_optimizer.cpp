@@ -308,14 +308,19 @@ bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view 
 
 OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
                                    const std::vector<ParameterSpec>& table, Optimizer& optimizer) {
-  for (const auto& [chosen, key] : {std::pair(true, kChildMask), std::pair(false, kChildFisher)}) {
+  const auto plan_for = [&](bool chosen) {
     optimizer.expect_child(chosen);
     const auto wish = wish_of(optimizer);
     auto plan = plan_optimizer_state(checkpoint, config, table, wish);
-    plan.child = has_all(plan, wish, key);
-    if (plan.child || !chosen) return plan;
+    plan.child = has_all(plan, wish, chosen ? kChildMask : kChildFisher);
+    return plan;
+  };
+  const bool wants_child = optimizer.options().child_tuning.mode == ChildTuning::task_driven;
+  if (wants_child && has_child(checkpoint)) {
+    auto plan = plan_for(true);
+    if (plan.child) return plan;
   }
-  throw std::logic_error("unreachable");
+  return plan_for(false);
 }
 
 bool has_child(const Checkpoint& checkpoint) {

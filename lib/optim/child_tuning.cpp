@@ -10,23 +10,21 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/fnv1a.hpp"
+#include "lib/base/named_values.hpp"
 #include "lib/base/splitmix64.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
 
-struct Name {
-  std::string_view text;
-  ChildTuning mode;
-};
-constexpr std::array kNames{Name{"off", ChildTuning::off},
-                            Name{"f", ChildTuning::task_free},
-                            Name{"d", ChildTuning::task_driven},
-                            Name{"F", ChildTuning::task_free},
-                            Name{"D", ChildTuning::task_driven},
-                            Name{"ChildTuning-F", ChildTuning::task_free},
-                            Name{"ChildTuning-D", ChildTuning::task_driven}};
+using ChildName = NamedValue<ChildTuning>;
+constexpr std::array kChildNames{ChildName{"off", ChildTuning::off},
+                                 ChildName{"f", ChildTuning::task_free},
+                                 ChildName{"d", ChildTuning::task_driven},
+                                 ChildName{"F", ChildTuning::task_free},
+                                 ChildName{"D", ChildTuning::task_driven},
+                                 ChildName{"ChildTuning-F", ChildTuning::task_free},
+                                 ChildName{"ChildTuning-D", ChildTuning::task_driven}};
 
 /// Rows of the first dimension; a vector has rows of one element.
 at::Tensor as_rows(const at::Tensor& x, std::int64_t num_rows) { return x.narrow(0, 0, num_rows).view({num_rows, -1}); }
@@ -62,18 +60,11 @@ class OrderStatistic {
 }  // namespace
 
 ChildTuning parse_child_tuning(std::string_view text) {
-  for (const auto& name : kNames) {
-    if (name.text == text) return name.mode;
-  }
+  if (const auto mode = find_value(kChildNames, text)) return *mode;
   throw UsageError("--child-tuning is '" + std::string(text) + "', choose from off, f, d");
 }
 
-std::string_view to_string(ChildTuning mode) {
-  for (const auto& name : kNames) {
-    if (name.mode == mode) return name.text;
-  }
-  return "?";
-}
+std::string_view to_string(ChildTuning mode) { return name_of(kChildNames, mode); }
 
 void mask_at_random(const Ops& ops, const std::vector<OptimizerParam>& params, const std::vector<at::Tensor>& gradients,
                     const ChildTuningOptions& options, std::int64_t step) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/named_values.hpp"
 #include "lib/optim/kinds.hpp"
 
 namespace fsdp {
@@ -81,10 +82,7 @@ class Sgd final : public Optimizer {
   }
 };
 
-struct Name {
-  std::string_view text;
-  OptimizerKind kind;
-};
+using Name = NamedValue<OptimizerKind>;
 /// The first of each kind is ours, the others the Hugging Face trainer's.
 constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
                             Name{"anyprecision", OptimizerKind::anyprecision},
@@ -130,19 +128,12 @@ std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
 }
 
 OptimizerKind parse_optimizer(std::string_view text) {
+  if (const auto kind = find_value(kNames, text)) return *kind;
   std::string choices;
-  for (const auto& [name, kind] : kNames) {
-    if (name == text) return kind;
-    choices += (choices.empty() ? "" : ", ") + std::string(name);
-  }
+  for (const auto& name : kNames) choices += (choices.empty() ? "" : ", ") + std::string(name.text);
   throw UsageError("--optimizer is '" + std::string(text) + "', choose from " + choices);
 }
 
-std::string_view to_string(OptimizerKind kind) {
-  for (const auto& name : kNames) {
-    if (name.kind == kind) return name.text;
-  }
-  return "?";
-}
+std::string_view to_string(OptimizerKind kind) { return name_of(kNames, kind); }
 
 }  // namespace fsdp

@@ -10,9 +10,6 @@ BATCH = ["--total-batch-size", 12, "--lr", "3e-3", "--lr-schedule", "cosine", "-
 
 
 class Checkpoints(fsdp_cli.Case):
-    def losses(self, name):
-        return fsdp_cli.losses(self.run_directory(name))
-
     def names(self, run):
         return sorted(p.name for p in self.checkpoints(run).iterdir())
 

@@ -197,6 +197,24 @@ class Case(unittest.TestCase):
         self.assertEqual(result.code, code, str(result))
         return result
 
+    def losses(self, name):
+        return losses(self.run_directory(name))
+
+    def check_resume_and_move(self, name, *options):
+        """Six steps of 12 rows on 2 ranks; the same in two halves, bit for bit, by a restart that is told nothing else; and on 3 ranks, then 1.
+        Returns the losses, the restart's Result, and how far the third run's losses are from the first's."""
+        options = [*options, "--total-batch-size", 12]
+        self.train(f"{name}-whole", "--max-steps", 6, "--batch-size", 6, *options, ranks=2)
+        whole = self.losses(f"{name}-whole")
+        self.train(f"{name}-parts", "--max-steps", 3, "--batch-size", 6, *options, ranks=2)
+        restart = self.train(f"{name}-parts", "--max-steps", 6, "--batch-size", 6, "--restart", "latest", ranks=2)
+        self.assertEqual(self.losses(f"{name}-parts"), whole)
+        self.train(f"{name}-moved", "--max-steps", 3, "--batch-size", 4, *options, "--sharding", "grad-shard", ranks=3)
+        self.train(f"{name}-moved", "--max-steps", 6, "--batch-size", 12, "--restart", "latest")
+        apart = difference(self.losses(f"{name}-moved"), whole)
+        say(f"{name}: 3 ranks -> 1, losses within {apart:.3g} of 2 ranks'")
+        return whole, restart, apart
+
     def evaluate(self, checkpoint, *more, ranks=0, code=0):
         """Runs fsdp-eval --json; returns its report, or the Result when another exit code than 0 is expected."""
         result = run("fsdp-eval", [checkpoint, "--json", *COMMON, *more], ranks)

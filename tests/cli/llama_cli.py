@@ -85,6 +85,3 @@ class Case(fsdp_cli.Case):
                                                 *fsdp_cli.COMMON, *more], ranks, **how)
         self.assertEqual(result.code, code, str(result))
         return result
-
-    def losses(self, name):
-        return fsdp_cli.losses(self.run_directory(name))
