@@ -23,6 +23,8 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert step-00001000 step-on-4 --shards 4
   The attention weights only, renamed:
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
+  The base that adapters were trained beside, and the adapters -> one model:
+    fsdp-ckpt-convert llama/ merged/ --merge-adapter runs/a/adapter --to hf
   What is in it, is it sound, are they equal:
     fsdp-ckpt-convert --inspect full.pt
     fsdp-ckpt-convert --check runs/a/checkpoints/latest
@@ -77,6 +79,9 @@ void add_change_options(CLI::App& app, fsdp::InputOptions& o) {
   add_list(app, "--exclude", o.exclude, "not the names that match; wins over --include; may be repeated", group);
   add_list(app, "--rename", o.rename, "REGEX=NEW, $1..$9 for groups, split at the last '='; applied in order", group);
   app.add_flag(spellings("model-only"), o.model_only, "drop optimizer, scheduler and counters")->group(group);
+  app.add_option(spellings("merge-adapter"), o.merge_adapter,
+                 "directory with an adapter (LoRA, rsLoRA, DoRA) that becomes part of IN's matrices")
+      ->group(group);
   app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")
       ->group(group);
   app.add_option("--dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...")->group(group);

@@ -13,6 +13,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/convert/local_state.hpp"
+#include "lib/convert/merge_adapter.hpp"
 
 namespace fsdp {
 namespace {
@@ -154,6 +155,11 @@ std::shared_ptr<const Source> open_input(const std::filesystem::path& path, cons
 }
 
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options) {
+  // Before names change, for adapters have those of the base; in --dtype at once, to be rounded once.
+  if (!options.merge_adapter.empty()) {
+    const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
+    source = merge_adapter(std::move(source), options.merge_adapter, result);
+  }
   SelectOptions selection;
   selection.include = options.include;
   selection.exclude = options.exclude;

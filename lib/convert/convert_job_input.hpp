@@ -23,8 +23,9 @@ struct InputOptions {
   std::vector<std::string> include, exclude;
   std::vector<std::string> rename;  ///< "REGEX=REPLACEMENT"
   bool model_only = false;
-  std::string map;    ///< "mingpt-to-gpt2", ...; "none"
-  std::string dtype;  ///< "bf16", "float32", ...
+  std::string merge_adapter;  ///< a directory
+  std::string map;            ///< "mingpt-to-gpt2", ...; "none"
+  std::string dtype;          ///< "bf16", "float32", ...
 };
 
 /// Opens a checkpoint; of a local state the original parameters where their shapes are known.
@@ -33,7 +34,8 @@ struct InputOptions {
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,
                                          bool must_unflatten);
 
-/// Selection, names and dtype, in this order: --include, --exclude, --rename, --model-only, --map, --dtype.
+/// Adapters, selection, names and dtype, in this order: --merge-adapter, --include, --exclude, --rename, --model-only,
+/// --map, --dtype.
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options);
 
 /// \throws UsageError listing what is known

@@ -61,7 +61,7 @@ std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind
 
 bool changes_tensors(const InputOptions& input) {
   return !input.include.empty() || !input.exclude.empty() || !input.rename.empty() || input.model_only ||
-         !input.dtype.empty() || parse_name_map(input.map) != NameMap::none;
+         !input.merge_adapter.empty() || !input.dtype.empty() || parse_name_map(input.map) != NameMap::none;
 }
 
 /// What Hugging Face's format cannot hold is left out, and names become transformers' where the model is known.
@@ -76,6 +76,14 @@ void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
     log.info("a minGPT: its names and matrices become GPT-2's (--map mingpt-to-gpt2; --map none keeps them)");
     input.map = "mingpt-to-gpt2";
   }
+}
+
+/// Optimizer state belongs to the weights as they were before adapters were merged.
+void drop_state_of_other_weights(const Source& source, const Logger& log, InputOptions& input) {
+  if (!input.model_only && !source.values().empty()) {
+    log.info("--merge-adapter changes the weights: optimizer state, counters and other values are left out");
+  }
+  input.model_only = true;
 }
 
 /// The most common floating-point type, for config.json.
@@ -167,6 +175,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   const auto original = open_input(options.paths[0], options.input, true);
   auto input = options.input;
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
+  if (!input.merge_adapter.empty()) drop_state_of_other_weights(*original, log, input);
   plan.source = transformed(original, input);
   switch (plan.kind) {
     case OutputKind::torch:
@@ -192,12 +201,14 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
 }
 
 nlohmann::json describe(const ConvertOptions& options, const Plan& plan) {
-  return {{"input", options.paths[0]},
-          {"input_format", plan.source->info().format},
-          {"output", plan.output.string()},
-          {"output_format", to_string(plan.kind)},
-          {"tensors", plan.source->tensors().size()},
-          {"values", plan.source->values().size()}};
+  nlohmann::json report{{"input", options.paths[0]},
+                        {"input_format", plan.source->info().format},
+                        {"output", plan.output.string()},
+                        {"output_format", to_string(plan.kind)},
+                        {"tensors", plan.source->tensors().size()},
+                        {"values", plan.source->values().size()}};
+  if (!options.input.merge_adapter.empty()) report["merged_adapter"] = options.input.merge_adapter;
+  return report;
 }
 
 void dry_run(const ConvertOptions& options, Plan& plan, const Logger& log, nlohmann::json& report) {

@@ -1,6 +1,7 @@
 #include "lib/convert/inspect.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -58,6 +59,25 @@ std::string cut(std::string text) {
   return text + "...";
 }
 
+/// "LoRA of rank 8, alpha 16, of q_proj v_proj, beside MODEL". What is missing or no word stays away.
+std::string adapter_text(const Json& adapter) {
+  const auto is_true = [&](const char* name) { return adapter.value(name, Json()) == true; };
+  std::string text = is_true("use_dora") ? "DoRA" : is_true("use_rslora") ? "rsLoRA" : "LoRA";
+  if (adapter.value("peft_type", Json()) != "LORA") text = json_text(adapter.value("peft_type", Json("an adapter")));
+  for (const auto& [name, words] : {std::pair{"r", " of rank "}, std::pair{"lora_alpha", ", alpha "}}) {
+    if (adapter.contains(name) && adapter[name].is_number()) text += words + json_text(adapter[name]);
+  }
+  std::vector<std::string> targets;
+  for (const auto& target : adapter.value("target_modules", Json::array())) {
+    if (target.is_string()) targets.push_back(target.get<std::string>());
+  }
+  std::sort(targets.begin(), targets.end());
+  if (!targets.empty()) text += fmt::format(", of {}", fmt::join(targets, " "));
+  const auto base = adapter.value("base_model_name_or_path", Json());
+  if (base.is_string() && !base.get<std::string>().empty()) text += ", beside " + base.get<std::string>();
+  return text;
+}
+
 }  // namespace
 
 Json inspect(const Source& source) {
@@ -88,11 +108,13 @@ Json inspect(const Source& source) {
               {"stored_bytes", stored_bytes},
               {"values", source.values().size()},
               {"files", info.files.size()}};
-  return {{"format", info.format},         {"producer", info.producer},
-          {"world_size", info.world_size}, {"local_state", is_local_state(source)},
-          {"files", std::move(files)},     {"metadata", info.metadata},
-          {"tensors", std::move(tensors)}, {"values", std::move(values)},
-          {"totals", std::move(totals)}};
+  Json found{{"format", info.format},         {"producer", info.producer},
+             {"world_size", info.world_size}, {"local_state", is_local_state(source)},
+             {"files", std::move(files)},     {"metadata", info.metadata},
+             {"tensors", std::move(tensors)}, {"values", std::move(values)},
+             {"totals", std::move(totals)}};
+  if (!info.adapter.empty()) found["adapter"] = parse_json(info.adapter, info.directory.string());
+  return found;
 }
 
 std::string inspection_table(const Json& inspection) {
@@ -101,6 +123,7 @@ std::string inspection_table(const Json& inspection) {
   text += fmt::format("producer    {}\n", producer.empty() ? "unknown" : producer);
   const auto ranks = inspection.at("world_size").get<int>();
   text += fmt::format("world size  {}\n", ranks > 0 ? std::to_string(ranks) : "unknown");
+  if (inspection.contains("adapter")) text += fmt::format("adapter     {}\n", adapter_text(inspection["adapter"]));
   for (const auto& [key, value] : inspection.at("metadata").items()) {
     text += fmt::format("metadata    {} = {}\n", key, cut(value.get<std::string>()));
   }

@@ -8,7 +8,8 @@
 namespace fsdp {
 
 /// {"format", "producer", "world_size", "files": [...], "metadata": {...}, "tensors": [{"name", "dtype", "shape",
-/// "shards", "bytes", "stored_bytes"}], "values": [{"name", "value"}], "totals": {...}}. Reads no tensor data.
+/// "shards", "bytes", "stored_bytes"}], "values": [{"name", "value"}], "totals": {...}}, and of an adapter {"adapter":
+/// the fields of adapter_config.json}. Reads no tensor data.
 /// \throws FormatError on a damaged value
 nlohmann::json inspect(const Source& source);
 

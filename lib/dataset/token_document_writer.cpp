@@ -9,7 +9,7 @@ namespace fsdp {
 namespace {
 
 constexpr hsize_t kChunk_elements = 16384;
-constexpr std::size_t kBlock_bytes = std::size_t{4} << 20;
+constexpr std::size_t kChunk_bytes = std::size_t{4} << 20;
 
 struct ElementType {
   hid_t memory;
@@ -37,7 +37,7 @@ class GrowingDataset {
   std::vector<std::byte>& pending() { return pending_; }
   /// Writes whole chunks once there are enough of them.
   void grow() {
-    if (pending_.size() < kBlock_bytes) return;
+    if (pending_.size() < kChunk_bytes) return;
     const auto chunk_bytes = kChunk_elements * type_.size_bytes;
     detail::writing(output_.file(), [&] { write(pending_.size() / chunk_bytes * chunk_bytes); });
   }

@@ -82,17 +82,33 @@ TokenDocuments::TokenDocuments(const std::filesystem::path& file) : file_(file) 
   tokens_ = std::move(tokens.dataset);
   chunks_ = detail::ChunkSizes(tokens_, file);
   fits_int32_ = tokens.type.fits_int32;
+  const hsize_t length = tokens.length;
+  loss_mask_ = detail::LossMask::find(handle_, file, {&length, 1});
 }
 
-void TokenDocuments::read(std::int64_t document, std::span<std::int32_t> out) const {
+void TokenDocuments::check_part(std::int64_t document, std::size_t size) const {
   if (document < 0 || document >= num_documents()) {
     throw std::out_of_range(file_.string() + ": document " + std::to_string(document) + " is not in [0, " +
                             std::to_string(num_documents()) + ")");
   }
-  if (static_cast<std::int64_t>(out.size()) > length(document)) {
-    throw std::invalid_argument("TokenDocuments::read: " + std::to_string(out.size()) + " ids of document " +
+  if (static_cast<std::int64_t>(size) > length(document)) {
+    throw std::invalid_argument("TokenDocuments: " + std::to_string(size) + " ids of document " +
                                 std::to_string(document) + ", which has " + std::to_string(length(document)));
   }
+}
+
+void TokenDocuments::read_loss_mask(std::int64_t document, std::span<std::uint8_t> out) const {
+  check_part(document, out.size());
+  if (out.empty()) return;
+  if (!loss_mask_) return std::fill(out.begin(), out.end(), std::uint8_t{1});
+  const Hdf5Scope scope;
+  const auto start = static_cast<hsize_t>(offsets_[static_cast<std::size_t>(document)]);
+  const hsize_t count = out.size();
+  loss_mask_->read(file_, {&start, 1}, {&count, 1}, out);
+}
+
+void TokenDocuments::read(std::int64_t document, std::span<std::int32_t> out) const {
+  check_part(document, out.size());
   if (out.empty()) return;
   const auto what = "read document " + std::to_string(document);
   const auto start = static_cast<hsize_t>(offsets_[static_cast<std::size_t>(document)]);

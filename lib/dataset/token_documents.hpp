@@ -1,14 +1,16 @@
 #pragma once
 // Token files of documents: HDF5 datasets `tokens` [total] and `offsets` int64 [documents + 1], document i being
-// tokens[offsets[i], offsets[i + 1]). Empty documents are kept.
+// tokens[offsets[i], offsets[i + 1]). Empty documents are kept. `loss_mask` [total] may be there.
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lib/dataset/hdf5.hpp"
 #include "lib/dataset/hdf5_storage.hpp"
+#include "lib/dataset/loss_mask.hpp"
 
 namespace fsdp {
 
@@ -30,14 +32,22 @@ class TokenDocuments {
   /// \param out  at most length(document) ids
   /// \throws FormatError naming file and document when it cannot be read or an id is not in [0, 2^31)
   void read(std::int64_t document, std::span<std::int32_t> out) const;
+  /// Some ids are no targets.
+  bool has_loss_mask() const { return loss_mask_.has_value(); }
+  /// For each of the first out.size() ids of a document 1 where it counts as a target; all 1 without a mask.
+  /// \throws as read()
+  void read_loss_mask(std::int64_t document, std::span<std::uint8_t> out) const;
 
  private:
+  void check_part(std::int64_t document, std::size_t size) const;
+
   std::filesystem::path file_;
   Hdf5File handle_;
   Hdf5Dataset tokens_;
   detail::ChunkSizes chunks_;
   std::vector<std::int64_t> offsets_;
   bool fits_int32_ = false;  ///< every value of the stored type is an id in [0, 2^31)
+  std::optional<detail::LossMask> loss_mask_;
 };
 
 /// What a token file holds, by its datasets.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <stdexcept>
@@ -107,6 +108,17 @@ TokenRows::TokenRows(const std::filesystem::path& file) : file_(file) {
   chunks_ = detail::ChunkSizes(dataset_, file);
   num_rows_ = shape[0];
   row_length_ = shape[1];
+  const std::array<hsize_t, 2> extent{static_cast<hsize_t>(num_rows_), static_cast<hsize_t>(row_length_)};
+  loss_mask_ = detail::LossMask::find(handle_, file, extent);
+}
+
+void TokenRows::read_loss_mask(std::int64_t row, std::span<std::uint8_t> out) const {
+  if (row < 0 || row >= num_rows_ || static_cast<std::int64_t>(out.size()) != row_length_)
+    throw std::invalid_argument("read_loss_mask: row " + std::to_string(row) + " into " + std::to_string(out.size()));
+  if (!loss_mask_) return std::fill(out.begin(), out.end(), std::uint8_t{1});
+  const Hdf5Scope scope;
+  const std::array<hsize_t, 2> start{static_cast<hsize_t>(row), 0}, count{1, static_cast<hsize_t>(row_length_)};
+  loss_mask_->read(file_, start, count, out);
 }
 
 void TokenRows::read_row(std::int64_t row, std::span<std::int32_t> out) const { read_rows({&row, 1}, out); }

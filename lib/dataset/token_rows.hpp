@@ -1,11 +1,14 @@
 #pragma once
-// Token files: an HDF5 dataset `input_ids` of shape [rows, L], one packed training sample per row.
+// Token files: an HDF5 dataset `input_ids` of shape [rows, L], one packed training sample per row; `loss_mask` of the
+// same shape may be there.
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 
 #include "lib/dataset/hdf5.hpp"
 #include "lib/dataset/hdf5_storage.hpp"
+#include "lib/dataset/loss_mask.hpp"
 
 namespace fsdp {
 
@@ -33,6 +36,13 @@ class TokenRows {
   /// \param out  [rows.size(), row_length()], row by row
   /// \throws FormatError as read_row
   void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const;
+  /// Some ids are no targets.
+  bool has_loss_mask() const { return loss_mask_.has_value(); }
+  /// For each id of a row 1 where it counts as a target; all 1 without a mask.
+  /// \param row  in [0, num_rows())
+  /// \param out  row_length() numbers
+  /// \throws FormatError
+  void read_loss_mask(std::int64_t row, std::span<std::uint8_t> out) const;
 
  private:
   void read_range(std::int64_t first_row, std::int64_t count, std::span<std::int32_t> out) const;
@@ -44,6 +54,7 @@ class TokenRows {
   std::int64_t num_rows_ = 0;
   std::int64_t row_length_ = 0;
   bool fits_int32_ = false;  ///< every value of the stored type is an id in [0, 2^31)
+  std::optional<detail::LossMask> loss_mask_;
 };
 
 /// Writes `ids` as a token file of rows of `row_length` ids: to a temporary sibling first, renamed when complete.

@@ -22,16 +22,20 @@ std::vector<std::int64_t> rows_of_rank(const ProcessGroup& world, std::int64_t f
   return rows;
 }
 
-/// Bytes of the text of all targets: that of the row less that of its first id. A row's beginning may lose a space that
-/// the vocabulary puts before every text.
+/// Bytes of the text of all targets: run by run of them that of the run and the id before it, less that of this id. A
+/// row's beginning may lose a space that the vocabulary puts before every text.
 double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, std::int64_t row) {
   const auto* inputs = batch.ids_N.const_data_ptr<std::int32_t>() + row * batch.length;
   const auto* targets = batch.targets_N.const_data_ptr<std::int32_t>() + row * batch.length;
-  std::vector<std::int32_t> ids{inputs[0]};
-  for (std::int64_t i = 0; i < batch.length && targets[i] >= 0; ++i) ids.push_back(targets[i]);
-  if (ids.size() == 1) return 0;
-  return static_cast<double>(tokenizer.decode(ids).size()) -
-         static_cast<double>(tokenizer.decode(std::span(ids).first(1)).size());
+  double bytes = 0;
+  for (std::int64_t i = 0; i < batch.length; ++i) {
+    if (targets[i] < 0) continue;
+    std::vector<std::int32_t> ids{inputs[i]};
+    for (; i < batch.length && targets[i] >= 0; ++i) ids.push_back(targets[i]);
+    bytes += static_cast<double>(tokenizer.decode(ids).size()) -
+             static_cast<double>(tokenizer.decode(std::span(ids).first(1)).size());
+  }
+  return bytes;
 }
 
 /// Each figure is one rank's and zero on the others: the sums are the figures, bit for bit.

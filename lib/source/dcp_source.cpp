@@ -135,6 +135,8 @@ void DcpSource::read_run() {
     info_.world_size = run["world_size"].get<int>();
   }
   if (run.contains("model")) info_.model_config = json_text(run["model"]);
+  const nlohmann::json::json_pointer adapter("/data/adapter");
+  if (run.contains(adapter) && run[adapter].is_object()) info_.adapter = json_text(run[adapter]);
 }
 
 void DcpSource::check_view(const TensorView& view, ChunkNumber chunk, const std::string& where) const {

@@ -14,9 +14,10 @@ namespace {
 std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (DcpSource::recognizes(path)) return std::make_unique<DcpSource>(path);
   if (SafetensorsSource::recognizes(path)) return std::make_unique<SafetensorsSource>(path);
-  throw FormatError(path.string() +
-                    ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
-                    "model.safetensors.index.json, model*.safetensors or shard-*.safetensors");
+  throw FormatError(
+      path.string() +
+      ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
+      "model.safetensors.index.json, model*.safetensors, shard-*.safetensors or adapter_model.safetensors");
 }
 
 /// A header length that fits the file, and the header's first byte.

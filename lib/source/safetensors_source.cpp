@@ -6,15 +6,17 @@
 #include <stdexcept>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/formats/inside_directory.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t max_index_bytes = 100'000'000;
+constexpr std::uint64_t max_index_bytes = 100'000'000, max_config_bytes = 1u << 20;
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* whole_name = "model.safetensors";
+constexpr const char* adapter_name = "adapter_model.safetensors";  // as peft writes it
 constexpr const char* sharding_key = "DCP_SHARDING_INFO";
 
 /// PREFIX*.safetensors, sorted.
@@ -56,7 +58,7 @@ bool SafetensorsSource::recognizes(const std::filesystem::path& directory) {
   std::error_code ignored;
   return std::filesystem::is_directory(directory, ignored) &&
          (std::filesystem::exists(directory / index_name, ignored) || !files_called(directory, "model").empty() ||
-          !files_called(directory, "shard-").empty());
+          !files_called(directory, "shard-").empty() || std::filesystem::exists(directory / adapter_name, ignored));
 }
 
 SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
@@ -64,7 +66,13 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
   info_.format = "safetensors";
   if (!std::filesystem::is_directory(path, ignored)) {
     info_.directory = path.parent_path().empty() ? "." : path.parent_path();
-    path.extension() == ".json" ? add_index(path) : add_file(path);
+    if (path.extension() == ".json") {
+      add_index(path);
+    } else if (path.filename() == adapter_name) {
+      add_adapter(path);
+    } else {
+      add_file(path);
+    }
   } else {
     info_.directory = path;
     if (std::filesystem::exists(path / index_name, ignored)) {
@@ -74,13 +82,21 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
     } else {
       auto files = files_called(path, "model");
       if (files.empty()) files = files_called(path, "shard-");
-      if (files.empty()) {
-        throw FormatError(path.string() + ": holds neither " + index_name + " nor model*.safetensors");
-      }
       for (const auto& file : files) add_file(file);
+      if (files.empty()) add_adapter(path / adapter_name);
     }
   }
   finish();
+}
+
+/// What the weights are stands beside them; without it they are tensors like others.
+void SafetensorsSource::add_adapter(const std::filesystem::path& file) {
+  add_file(file);
+  const auto beside = file.parent_path() / "adapter_config.json";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(beside, error)) return;
+  const auto config = parse_json_or_discard(read_text_file(beside, max_config_bytes), beside.string());
+  if (config.is_object()) info_.adapter = json_text(config);
 }
 
 void SafetensorsSource::add_index(const std::filesystem::path& index) {

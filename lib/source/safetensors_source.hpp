@@ -20,7 +20,8 @@ class SafetensorsSource : public ChunkedSource {
   /// Reads headers only. \throws FormatError, IoError
   explicit SafetensorsSource(const std::filesystem::path& path);
 
-  /// True for a directory with model.safetensors.index.json, model*.safetensors or shard-*.safetensors.
+  /// True for a directory with model.safetensors.index.json, model*.safetensors, shard-*.safetensors or
+  /// adapter_model.safetensors.
   static bool recognizes(const std::filesystem::path& directory);
 
   LoadedValue value(std::size_t value) const override;  ///< there are none
@@ -49,6 +50,7 @@ class SafetensorsSource : public ChunkedSource {
   void add_file(const std::filesystem::path& path, const std::map<std::string, std::string>* weight_map = nullptr,
                 const std::string& indexed_as = {});
   void add_index(const std::filesystem::path& index);
+  void add_adapter(const std::filesystem::path& file);
   void gather(const SafetensorsReader& reader, std::uint32_t file, const std::map<std::string, std::string>* weight_map,
               const std::string& indexed_as);
   void finish();

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <span>
 
 #include "lib/base/error.hpp"
 #include "lib/base/splitmix64.hpp"
@@ -16,6 +17,19 @@ void move_to(at::Device device, MicroBatch& batch) {
   if (batch.ids_N.device() == device) return;
   batch.ids_N = batch.ids_N.to(device);
   batch.targets_N = batch.targets_N.to(device);
+}
+
+constexpr std::int32_t kIgnored = -1;
+
+/// The targets of a sequence: its ids from the second one on, as far as they count. \return how many do
+std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std::uint8_t> counts,
+                         std::int32_t* targets) {
+  std::int64_t number = 0;
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    targets[i - 1] = counts[i] != 0 ? ids[i] : kIgnored;
+    number += counts[i];
+  }
+  return number;
 }
 
 }  // namespace
@@ -56,22 +70,23 @@ std::int64_t TokenLoader::ids_left_out(std::int64_t num_rows) const {
 
 void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
-  batch.num_targets = batch.rows * pairs_;
   const auto width = rows_->row_length();
   std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
   rows_->read_rows(rows, ids);
   check_token_ids(ids, vocab_size_, rows_->file(), rows);
   batch.ids_N = at::empty({batch.rows * pairs_}, at::kInt);
   batch.targets_N = at::empty({batch.rows * pairs_}, at::kInt);
+  std::vector<std::uint8_t> counts(static_cast<std::size_t>(width));
   for (std::int64_t r = 0; r < batch.rows; ++r) {
-    const auto* row = ids.data() + r * width;
-    std::copy_n(row, pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
-    std::copy_n(row + 1, pairs_, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
+    const std::span<const std::int32_t> row(ids.data() + r * width, static_cast<std::size_t>(pairs_) + 1);
+    rows_->read_loss_mask(rows[static_cast<std::size_t>(r)], counts);
+    std::copy_n(row.begin(), pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
+    batch.num_targets += set_targets(row, counts, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
   }
 }
 
 void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
-  constexpr std::int32_t kPad = 0, kIgnored = -1;
+  constexpr std::int32_t kPad = 0;
   batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
   for (const auto row : rows) {
     batch.length = std::max(batch.length, std::min(documents_->length(row), pairs_ + 1) - 1);
@@ -79,15 +94,17 @@ void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBat
   batch.ids_N = at::full({batch.rows * batch.length}, kPad, at::kInt);
   batch.targets_N = at::full({batch.rows * batch.length}, kIgnored, at::kInt);
   std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> counts;
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     const auto document = rows[static_cast<std::size_t>(r)];
     ids.resize(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
     documents_->read(document, ids);
     check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
     if (ids.size() < 2) continue;
-    batch.num_targets += static_cast<std::int64_t>(ids.size()) - 1;
+    counts.resize(ids.size());
+    documents_->read_loss_mask(document, counts);
     std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + r * batch.length);
-    std::copy(ids.begin() + 1, ids.end(), batch.targets_N.data_ptr<std::int32_t>() + r * batch.length);
+    batch.num_targets += set_targets(ids, counts, batch.targets_N.data_ptr<std::int32_t>() + r * batch.length);
   }
 }
 

@@ -36,6 +36,7 @@ class DataLoader {
 /// Rows (`input_ids`): a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
 /// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
 /// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
+/// Nor do ids that the file's `loss_mask` leaves out: they are inputs alone.
 class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
@@ -46,6 +47,7 @@ class TokenLoader final : public DataLoader {
   /// Rows or documents.
   std::int64_t num_rows() const override;
   bool has_documents() const { return documents_.has_value(); }
+  bool has_loss_mask() const { return rows_ ? rows_->has_loss_mask() : documents_->has_loss_mask(); }
   /// Pairs of a row; of documents the most that one gives.
   std::int64_t tokens_per_row() const { return pairs_; }
   /// Ids of the first `num_rows` rows or documents.

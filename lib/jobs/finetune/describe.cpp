@@ -22,6 +22,7 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
       setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
       format_count_of(setup.total_steps, "step"),
       setup.val_data ? "   validation " + format_count_of(setup.val_data->num_rows(), "row") : ""));
+  if (setup.train_data->has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
   const auto ids = setup.train_data->num_ids(rows);
   const auto left_out = setup.train_data->ids_left_out(rows);
   if (left_out == 0) return;

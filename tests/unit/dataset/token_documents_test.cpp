@@ -85,6 +85,29 @@ TEST_SUITE("dataset/token_documents") {
                          fsdp::FormatError);
   }
 
+  TEST_CASE("a mask says which ids count; without one all do") {
+    TempDir dir;
+    const fsdp::Hdf5Scope scope;
+    const auto tokens = vector_of("tokens", H5T_STD_U16LE, {1, 2, 3, 4, 5});
+    const auto offsets = vector_of("offsets", H5T_STD_I64LE, {0, 2, 2, 5});
+    write_parts(dir / "a.h5", {tokens, offsets});
+    write_parts(dir / "b.h5", {tokens, offsets, vector_of("loss_mask", H5T_STD_U8LE, {0, 1, 0, 1, 1})});
+    const fsdp::TokenDocuments plain(dir / "a.h5"), masked(dir / "b.h5");
+    std::vector<std::uint8_t> two(2);
+    CHECK(!plain.has_loss_mask());
+    CHECK(masked.has_loss_mask());
+    plain.read_loss_mask(2, two);
+    CHECK(two == std::vector<std::uint8_t>{1, 1});
+    masked.read_loss_mask(2, two);
+    CHECK(two == std::vector<std::uint8_t>{0, 1});
+    masked.read_loss_mask(0, two);
+    CHECK(two == std::vector<std::uint8_t>{0, 1});
+    CHECK_THROWS_AS(masked.read_loss_mask(1, two), std::invalid_argument);
+    write_parts(dir / "c.h5", {tokens, offsets, vector_of("loss_mask", H5T_STD_I8LE, {0, -1, 0, 1, 1})});
+    CHECK_THROWS_WITH_AS(fsdp::TokenDocuments(dir / "c.h5").read_loss_mask(0, two),
+                         doctest::Contains("loss_mask is -1 at 1 behind [0], expected 0 or 1"), fsdp::FormatError);
+  }
+
   TEST_CASE("what is wrong with a file is named with what was expected") {
     TempDir dir;
     const fsdp::Hdf5Scope scope;

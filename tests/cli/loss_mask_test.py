@@ -1,0 +1,87 @@
+"""Token files with `loss_mask`: prompts are read and not predicted, in training and in evaluation."""
+
+import shutil
+
+import fsdp_cli
+import llama_cli
+import numpy
+
+h5py = fsdp_cli.h5py
+
+
+def with_mask(source, name, mask):
+    path = source.with_name(name)
+    shutil.copyfile(source, path)
+    with h5py.File(path, "r+") as file:
+        file["loss_mask"] = numpy.asarray(mask)
+    return path
+
+
+class LossMask(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False, dtype=llama_cli.torch.float32)
+        generator = numpy.random.default_rng(3)
+        cls.lengths = generator.integers(4, 30, 24)
+        cls.prompts = [int(generator.integers(1, n)) for n in cls.lengths]
+        texts = [generator.integers(3, 1000, n) for n in cls.lengths]
+        cls.whole = llama_cli.write_documents(cls.folder / "whole.h5", texts)
+        cls.beginnings = llama_cli.write_documents(cls.folder / "prompts.h5", [t[:p] for t, p in zip(texts, cls.prompts)])
+        cls.mask = numpy.concatenate([[0] * p + [1] * (n - p) for n, p in zip(cls.lengths, cls.prompts)]).astype(numpy.uint8)
+        cls.masked = with_mask(cls.whole, "masked.h5", cls.mask)
+
+    def nats(self, data, **how):
+        report = self.evaluate(self.model, "--precision", "fp32", "--data", data, **how)
+        return report["loss"] * report["tokens"], report["tokens"]
+
+    def test_evaluation_counts_answers_alone(self):
+        (everything, tokens), (prompts, read), (answers, counted) = map(self.nats, (self.whole, self.beginnings, self.masked))
+        self.assertEqual((counted, counted), (tokens - read, int(self.mask.sum())))
+        # A position's loss depends on what is before it: the answers are what is left. Sums of 400 float32 losses near 7.
+        self.assertAlmostEqual(answers, everything - prompts, delta=2e-3)
+        self.assertAlmostEqual(self.nats(self.masked, ranks=3)[0], answers, delta=2e-3)
+
+    def test_training_starts_from_that_loss_whatever_the_ranks(self):
+        answers, counted = self.nats(self.masked)
+        found = {}
+        for ranks, batch in ((1, 24), (2, 4), (3, 8)):
+            result = self.train(f"ranks-{ranks}", "--train-data", self.masked, "--model", self.model, "--precision", "fp32", "--max-steps", 2,
+                                "--lr", "1e-2", "--lr-schedule", "constant", "--batch-size", batch, "--total-batch-size", 24, ranks=ranks)
+            self.assertIn("loss_mask", result.err)
+            steps = fsdp_cli.steps(self.run_directory(f"ranks-{ranks}"))
+            self.assertEqual(steps[0]["tokens"], counted)
+            found[ranks] = [step["loss"] for step in steps]
+        self.assertAlmostEqual(found[1][0], answers / counted, delta=1e-5)
+        for ranks in (2, 3):
+            self.assertLess(fsdp_cli.difference(found[ranks], found[1]), 1e-5)
+
+    def test_what_is_not_marked_does_not_train(self):
+        """Other prompts' targets, the same gradients: masked ids change nothing but what they are read as."""
+        nothing = with_mask(self.whole, "nothing.h5", numpy.zeros_like(self.mask))
+        result = self.train("nothing", "--train-data", nothing, "--model", self.model, "--max-steps", 1, "--batch-size", 24, "--lr", "1e-2", "--weight-decay", 0)
+        self.assertEqual(fsdp_cli.steps(self.run_directory("nothing"))[0]["tokens"], 0, str(result))
+
+    def test_packed_rows(self):
+        with h5py.File(self.val_data) as file:
+            ids = file["input_ids"][:]
+        mask = numpy.ones(ids.shape, numpy.uint8)
+        plain = self.evaluate(self.model, "--precision", "fp32", "--data", self.val_data)
+        ones = self.evaluate(self.model, "--precision", "fp32", "--data", with_mask(self.val_data, "ones.h5", mask))
+        self.assertEqual((ones["loss"], ones["tokens"]), (plain["loss"], plain["tokens"]))
+        mask[:, :20] = 0
+        half = self.evaluate(self.model, "--precision", "fp32", "--data", with_mask(self.val_data, "half.h5", mask))
+        self.assertEqual(half["tokens"], ids.shape[0] * (ids.shape[1] - 20))
+
+    def test_masks_that_cannot_be(self):
+        wrong = self.mask.astype(numpy.int64)
+        wrong[7] = 2
+        for name, mask, words in (("short.h5", self.mask[:-1], ["loss_mask", "has the shape", "as of the ids"]), ("two.h5", wrong, ["loss_mask is 2", "expected 0 or 1"]),
+                                  ("floats.h5", self.mask.astype(numpy.float32), ["loss_mask", "floating-point numbers", "expected 0 and 1"])):
+            with self.subTest(name):
+                result = self.evaluate(self.model, "--data", with_mask(self.whole, name, mask), code=4)
+                self.assert_refused(result, 4, name, *words)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
