@@ -128,6 +128,7 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
   add_dtype("param-dtype", o.param_dtype, "--param-dtype", "of gathered parameters and activations");
   add_dtype("master-dtype", o.master_dtype, "--master-dtype",
             "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan");
+  add_dtype("compute-dtype", o.compute_dtype, "--compute-dtype", "of products with matrices of 4 bits");
   add_dtype("reduce-dtype", o.reduce_dtype, "--reduce-dtype", "of gradients on their way");
   add_dtype("buffer-dtype", o.buffer_dtype, "--buffer-dtype", "of buffers");
   app.add_option_function<std::string>(

@@ -41,6 +41,7 @@ constexpr std::array kSavedOptions{"lr",
                                    "train-data",
                                    "val-data",
                                    "precision",
+                                   "compute-dtype",
                                    "warmup-ratio",
                                    "tokenizer",
                                    "data-field",
@@ -129,6 +130,15 @@ void take_adapter(TrainOptions& options, const LoraConfig& lora, const std::stri
   asked = lora;
 }
 
+/// So does what weights are kept as. \param owner  whose they are, for the message
+void take_quantization(TrainOptions& options, const QuantizeConfig& stored, const std::string& owner) {
+  auto& asked = options.sharding.quantize;
+  if (asked.double_quant && !stored.double_quant)
+    throw UsageError(fmt::format("--double-quant contradicts {}, which has {}: leave the option out", owner,
+                                 quantization_text(stored)));
+  asked = stored;
+}
+
 }  // namespace
 
 nlohmann::json collect_saved_options(const CLI::App& app) {
@@ -190,6 +200,10 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
     take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()),
                  "the checkpoint " + checkpoint.string());
   }
+  if (manifest.data.contains("quantize")) {
+    take_quantization(options, quantization_from_json(manifest.data["quantize"], checkpoint.string()),
+                      "the checkpoint " + checkpoint.string());
+  }
   const bool batch_given =
       app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
   if (saved.contains("total-batch-size") && !batch_given) {
@@ -231,6 +245,8 @@ void resolve_names(TrainOptions& options) {
           "cache");
     }
     model.directory = find_snapshot(model.model, RepoType::model, settings);
+    if (const auto stored = stored_quantization(model.directory))
+      take_quantization(options, *stored, "--model " + model.model);
   }
   if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);

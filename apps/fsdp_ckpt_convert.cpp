@@ -82,6 +82,8 @@ void add_change_options(CLI::App& app, fsdp::InputOptions& o) {
   app.add_option(spellings("merge-adapter"), o.merge_adapter,
                  "directory with an adapter (LoRA, rsLoRA, DoRA) that becomes part of IN's matrices")
       ->group(group);
+  app.add_flag("--dequantize", o.dequantize, "matrices stored in 4 bits (bitsandbytes' nf4) as 16-bit ones again")
+      ->group(group);
   app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")
       ->group(group);
   app.add_option("--dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...")->group(group);

@@ -64,7 +64,7 @@ void save_adapter(ModelRuntime& runtime, const std::filesystem::path& directory,
   }
   run_agreed(runtime.world(), [&] {
     if (runtime.world().rank() == 0)
-      write(directory, specs, values, adapter_config_to_json(decoder.config, decoder.lora, base));
+      write(directory, specs, values, adapter_config_to_json(decoder.config, decoder.options.lora, base));
   });
 }
 

@@ -1,7 +1,6 @@
 #include "lib/checkpoint/load.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,39 +10,18 @@
 #include <string>
 
 #include "lib/base/error.hpp"
+#include "lib/checkpoint/load_quantized.hpp"
 #include "lib/checkpoint/model_source.hpp"
+#include "lib/checkpoint/row_reader.hpp"
 #include "lib/checkpoint/weight_hash.hpp"
 #include "lib/config/adapter_config.hpp"
+#include "lib/convert/dequantize.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/source/gather_sums.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp {
 namespace {
-
-/// Reads rows of one checkpoint and remembers their checksums.
-class RowReader {
- public:
-  explicit RowReader(const Source& source) : source_(source) {}
-
-  /// Rows [first_row, first_row + num_rows) of a tensor of `shape`, as they are stored. \pre num_rows > 0
-  at::Tensor rows(const TensorPlace& place, Shape shape, std::int64_t first_row, std::int64_t num_rows) {
-    const auto row_elements = num_elements(shape) / shape.front();
-    shape.front() = num_rows;
-    auto values = at::empty(shape, to_scalar_type(source_.tensors()[place.tensor].dtype));
-    source_.read(place.tensor, place.first + static_cast<std::uint64_t>(first_row * row_elements),
-                 static_cast<std::uint64_t>(values.numel()),
-                 {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())}, &sums_);
-    return values;
-  }
-
-  const std::vector<ReadSum>& sums() const { return sums_; }
-  const Source& source() const { return source_; }
-
- private:
-  const Source& source_;
-  std::vector<ReadSum> sums_;
-};
 
 /// NaN equals NaN here: a damaged model is not an untied one.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
@@ -81,12 +59,18 @@ void verify(ProcessGroup& world, const Source& source, const std::vector<ReadSum
 /// Fills what one plan says, on this rank.
 class Loader {
  public:
-  Loader(const Source& source, const LoadPlan& plan, Engine& engine) : reader_(source), plan_(plan), engine_(engine) {}
+  Loader(const Source& source, const LoadPlan& plan, ModelRuntime& runtime)
+      : reader_(source), plan_(plan), engine_(runtime.engine()), quantized_(runtime) {}
 
   /// \param hash  takes what is read; null: nobody asks
   void read_weights(WeightHash* hash) {
     for (std::size_t n = 0; n < plan_.weights.size(); ++n) {
       const auto i = plan_.first + n;
+      if (quantized_.is_quantized(i)) {
+        const auto stored = plan_.stored.find(i);
+        quantized_.read(i, reader_, plan_.weights[n], stored == plan_.stored.end() ? nullptr : &stored->second, hash);
+        continue;
+      }
       if (engine_.range(i).num_rows == 0) continue;
       const auto values = rows(i, {plan_.weights[n], 0});
       if (hash != nullptr) hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
@@ -113,6 +97,8 @@ class Loader {
     }
   }
 
+  /// What takes all ranks. Collective.
+  void finish() { quantized_.finish(); }
   const std::vector<ReadSum>& sums() const { return reader_.sums(); }
 
  private:
@@ -136,9 +122,10 @@ class Loader {
                       "': the model's head is tied to its token embedding, so they must be equal");
   }
 
-  RowReader reader_;
+  detail::RowReader reader_;
   const LoadPlan& plan_;
   Engine& engine_;
+  detail::QuantizedLoader quantized_;
 };
 
 /// \param make_plan  what it throws is every rank's, as what reading throws
@@ -147,13 +134,14 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
               const std::function<LoadPlan()>& make_plan, WeightHash* hash = nullptr) {
   const at::NoGradGuard no_grad;
   LoadPlan plan;
-  Loader loader(source, plan, runtime.engine());
+  Loader loader(source, plan, runtime);
   run_agreed(runtime.world(), [&] {
     plan = make_plan();
     loader.read_weights(hash);
     if (optimizer != nullptr && plan.optimizer.found) loader.read_state(*optimizer);
   });
   verify(runtime.world(), source, loader.sums());
+  loader.finish();
   if (optimizer != nullptr && plan.optimizer.found) optimizer->set_steps(plan.optimizer.steps);
   runtime.engine().sync_parameters();
   return plan;
@@ -187,11 +175,15 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
 }
 
 void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory) {
-  std::unique_ptr<Source> source;
-  run_agreed(runtime.world(), [&] { source = open_model_source(directory); });
+  const auto& quantize = runtime.decoder().options.quantize;
+  std::shared_ptr<const Source> source;
+  run_agreed(runtime.world(), [&] {
+    source = open_model_source(directory);
+    if (!quantize.enabled()) source = dequantize(std::move(source));
+  });
   WeightHash hash;
   load(
-      runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config); },
+      runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config, quantize); },
       runtime.has_adapters() ? &hash : nullptr);
   if (runtime.has_adapters()) runtime.set_base({directory.string(), hash.of_all(*runtime.mesh().shard)});
 }

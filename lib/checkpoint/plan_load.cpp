@@ -35,15 +35,30 @@ bool is_known_buffer(const std::string& name) {
 }
 
 /// A tensor without a place means that config.json describes another model.
-void check_all_used(const Source& source, const std::filesystem::path& directory, const ModelConfig& config) {
+void check_all_used(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
+                    const std::map<std::string, StoredNf4>& stored) {
   std::set<std::string> known;
   for (const auto& spec : parameter_table(config)) known.insert(spec.name);
   for (const auto& [name, original] : tied_names(config)) known.insert(name);
   for (const auto& tensor : source.tensors()) {
-    if (known.contains(tensor.name) || is_known_buffer(tensor.name)) continue;
+    if (known.contains(tensor.name) || is_known_buffer(tensor.name) || is_part_of(stored, tensor.name)) continue;
     throw FormatError(directory.string() + ": tensor '" + tensor.name +
                       "' has no place in the model that config.json describes");
   }
+}
+
+bool is_quantized(const ParameterSpec& spec) { return spec.block >= 0 && spec.shape.size() == 2; }
+
+void check_stored(const StoredNf4& stored, const ParameterSpec& spec, const QuantizeConfig& quantize,
+                  const std::filesystem::path& directory) {
+  if (!is_quantized(spec))
+    throw FormatError(directory.string() + ": '" + spec.name + "' is in 4 bits, which only matrices of blocks can be");
+  if (stored.shape != spec.shape)
+    throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]", directory.string(), spec.name,
+                                  fmt::join(stored.shape, ", "), fmt::join(spec.shape, ", ")));
+  if (stored.nested_absmax.has_value() != quantize.double_quant)
+    throw FormatError(fmt::format("{}: '{}' is stored {} double quantisation, config.json says otherwise",
+                                  directory.string(), spec.name, stored.nested_absmax ? "with" : "without"));
 }
 
 }  // namespace
@@ -104,8 +119,10 @@ LoadPlan plan_adapters(const Source& source, const std::filesystem::path& path, 
   return plan;
 }
 
-LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config) {
-  check_all_used(source, directory, config);
+LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
+                      const QuantizeConfig& quantize) {
+  const auto stored = quantize.enabled() ? find_stored_nf4(source) : std::map<std::string, StoredNf4>();
+  check_all_used(source, directory, config, stored);
   LoadPlan plan;
   plan.path = directory;
   std::map<std::string, std::size_t> numbers;
@@ -115,7 +132,15 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
     if (tensor == numbers.end()) {
       throw FormatError(directory.string() + ": parameter '" + spec.name + "' of the model in config.json is missing");
     }
-    check_fit(source.tensors()[tensor->second], spec.shape, directory);
+    if (const auto nf4 = stored.find(spec.name); nf4 != stored.end()) {
+      check_stored(nf4->second, spec, quantize, directory);
+      plan.stored.emplace(plan.weights.size(), nf4->second);
+    } else {
+      check_fit(source.tensors()[tensor->second], spec.shape, directory);
+      if (!stored.empty() && is_quantized(spec))
+        throw FormatError(fmt::format("{}: '{}' is not in 4 bits as other matrices are; all or none can be read",
+                                      directory.string(), spec.name));
+    }
     plan.weights.push_back(tensor->second);
   }
   return plan;

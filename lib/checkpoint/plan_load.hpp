@@ -10,8 +10,10 @@
 
 #include "lib/checkpoint/checkpoint.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/formats/dtype.hpp"
 #include "lib/optim/optimizer.hpp"
+#include "lib/source/stored_nf4.hpp"
 
 namespace fsdp {
 
@@ -51,6 +53,7 @@ struct LoadPlan {
   std::size_t first = 0;                      ///< which of the model's parameters `weights` begins with
   std::vector<std::size_t> weights;           ///< tensors of parameter `first` and those behind it
   std::map<std::size_t, std::size_t> copies;  ///< of weights that are stored again under a tied name: which, and where
+  std::map<std::size_t, StoredNf4> stored;    ///< weights that are there in 4 bits
   OptimizerPlan optimizer;
 };
 
@@ -78,8 +81,9 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
 /// Masks of Child-Tuning's D are in it.
 bool has_child(const Checkpoint& checkpoint);
 
-/// Of a directory in Hugging Face's layout, as open_model_source() opens it. \throws FormatError also on a tensor that
-/// has no place in the model
-LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config);
+/// Of a directory in Hugging Face's layout, as open_model_source() opens it. \param quantize  how matrices will be kept
+/// \throws FormatError also on a tensor that has no place in the model
+LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
+                      const QuantizeConfig& quantize = {});
 
 }  // namespace fsdp

@@ -27,6 +27,7 @@ void WeightHash::add(std::size_t param, std::int64_t first, const at::Tensor& va
   at::parallel_for(0, values.numel(), std::int64_t{1} << 18, [&](std::int64_t begin, std::int64_t end) {
     const auto place = start + static_cast<std::uint64_t>(first + begin) * kSplitmix64Step;
     const auto* data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * values.element_size();
+    if (values.element_size() == 1) sum += sum_of(reinterpret_cast<const std::uint8_t*>(data), end - begin, place);
     if (values.element_size() == 2) sum += sum_of(reinterpret_cast<const std::uint16_t*>(data), end - begin, place);
     if (values.element_size() == 4) sum += sum_of(reinterpret_cast<const std::uint32_t*>(data), end - begin, place);
     if (values.element_size() == 8) sum += sum_of(reinterpret_cast<const std::uint64_t*>(data), end - begin, place);

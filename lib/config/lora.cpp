@@ -81,7 +81,10 @@ std::vector<ParameterSpec> adapter_table(const ModelConfig& config, const LoraCo
     table.push_back({module + ".lora_B.weight", {out, lora.rank}, Init::zeros, 0.0, true, spec.block});
     if (lora.dora) table.push_back({module + ".lora_magnitude_vector", {out}, Init::row_norms, 0.0, false, spec.block});
   }
-  for (auto& spec : table) spec.adapter = true;
+  for (auto& spec : table) {
+    spec.adapter = true;
+    spec.storage = Storage::float32;
+  }
   return table;
 }
 

@@ -160,6 +160,10 @@ std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& c
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
   std::int64_t total = 0;
   for (const auto& spec : table) {
+    if (spec.stands_for >= 0) {
+      total += spec.stands_for;
+      continue;
+    }
     std::int64_t n = 1;
     for (const auto size : spec.shape) n *= size;
     total += n;

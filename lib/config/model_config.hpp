@@ -61,6 +61,13 @@ enum class Init {
   row_norms  ///< of the matrix that it belongs to
 };
 
+/// What the elements of a parameter are kept as while they are used.
+enum class Storage {
+  model,    ///< in the type that the run asks for
+  float32,  ///< whatever that is
+  byte      ///< codes
+};
+
 /// One parameter, in the order of PyTorch's named_parameters() of the model.
 struct ParameterSpec {
   std::string name;  ///< the state dict's key, e.g. transformer.h.0.ln_1.weight
@@ -71,6 +78,9 @@ struct ParameterSpec {
   int block = -1;          ///< transformer block it belongs to; -1: outside the blocks (the root unit)
   bool embedding = false;  ///< a table of which a step uses some rows
   bool adapter = false;    ///< not the model's own: adapter_table()
+  Storage storage = Storage::model;
+  /// Part of a quantized matrix, and never trained: of its codes the matrix's elements, of its scales 0. Else -1.
+  std::int64_t stands_for = -1;
 };
 
 /// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or
@@ -80,7 +90,7 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 /// Names without storage of their own and the parameter that each one shares: a tied lm_head.weight.
 std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config);
 
-/// Elements of all parameters.
+/// Elements of all parameters, of a quantized matrix those that it has.
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table);
 
 /// Multiply-adds of matrix products that one token needs in forward and backward, times two:

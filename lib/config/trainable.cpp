@@ -20,7 +20,7 @@ std::vector<std::vector<std::string>> names_to_choose(const std::vector<Paramete
   std::vector<std::vector<std::string>> names;
   for (const auto& spec : table) {
     names.emplace_back();
-    if (spec.adapter != adapters) continue;
+    if (spec.adapter != adapters || spec.stands_for >= 0) continue;
     names.back().push_back(spec.name);
     for (const auto& [alias, original] : tied) {
       if (original == spec.name) names.back().push_back(alias);

@@ -12,6 +12,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/convert/dequantize.hpp"
 #include "lib/convert/local_state.hpp"
 #include "lib/convert/merge_adapter.hpp"
 
@@ -155,6 +156,8 @@ std::shared_ptr<const Source> open_input(const std::filesystem::path& path, cons
 }
 
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options) {
+  // Adapters become part of numbers, not of codes.
+  if (options.dequantize || !options.merge_adapter.empty()) source = dequantize(std::move(source));
   // Before names change, for adapters have those of the base; in --dtype at once, to be rounded once.
   if (!options.merge_adapter.empty()) {
     const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));

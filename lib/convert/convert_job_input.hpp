@@ -24,8 +24,9 @@ struct InputOptions {
   std::vector<std::string> rename;  ///< "REGEX=REPLACEMENT"
   bool model_only = false;
   std::string merge_adapter;  ///< a directory
-  std::string map;            ///< "mingpt-to-gpt2", ...; "none"
-  std::string dtype;          ///< "bf16", "float32", ...
+  bool dequantize = false;
+  std::string map;    ///< "mingpt-to-gpt2", ...; "none"
+  std::string dtype;  ///< "bf16", "float32", ...
 };
 
 /// Opens a checkpoint; of a local state the original parameters where their shapes are known.
@@ -34,7 +35,8 @@ struct InputOptions {
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,
                                          bool must_unflatten);
 
-/// Adapters, selection, names and dtype, in this order: --merge-adapter, --include, --exclude, --rename, --model-only,
+/// 4 bits, adapters, selection, names and dtype, in this order: --dequantize, --merge-adapter, --include, --exclude,
+/// --rename, --model-only,
 /// --map, --dtype.
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options);
 

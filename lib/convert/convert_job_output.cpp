@@ -61,7 +61,8 @@ std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind
 
 bool changes_tensors(const InputOptions& input) {
   return !input.include.empty() || !input.exclude.empty() || !input.rename.empty() || input.model_only ||
-         !input.merge_adapter.empty() || !input.dtype.empty() || parse_name_map(input.map) != NameMap::none;
+         !input.merge_adapter.empty() || input.dequantize || !input.dtype.empty() ||
+         parse_name_map(input.map) != NameMap::none;
 }
 
 /// What Hugging Face's format cannot hold is left out, and names become transformers' where the model is known.
@@ -129,6 +130,20 @@ void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, co
       "--model-config FILE");
 }
 
+/// Of matrices that are numbers again: config.json must not say that they are in 4 bits.
+void drop_quantization(HfTargetOptions& hf, const Source& source) {
+  for (const auto& directory : hf.carry_from) {
+    const auto file = directory / "config.json";
+    std::error_code error;
+    if (!std::filesystem::exists(file, error)) continue;
+    auto config = parse_json_or_discard(read_text_file(file, 1u << 20), file.string());
+    if (!config.is_object() || config.erase("quantization_config") == 0) return;
+    config["torch_dtype"] = main_dtype(source);
+    hf.files["config.json"] = json_text(config, 2) + "\n";
+    return;
+  }
+}
+
 void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
                    const ConvertOptions& options, const Logger& log) {
   const auto has_one = [](const auto& directory) { return tokenizer_kind(directory) != TokenizerKind::none; };
@@ -156,6 +171,7 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
   const auto model = known_model(original, options.input);
   add_config(hf, model, options.input, source, log);
+  if (options.input.dequantize || !options.input.merge_adapter.empty()) drop_quantization(hf, source);
   add_tokenizer(hf, model, original, options, log);
   return std::make_unique<HfTarget>(std::move(hf));
 }

@@ -22,6 +22,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   subject.path = path;
   if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
     subject.config = read_model_config(path);
+    subject.quantize = stored_quantization(path).value_or(QuantizeConfig());
     return subject;
   }
   subject.checkpoint = open_checkpoint(path, false);
@@ -30,6 +31,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
     const auto& data = run->data;
     if (subject.checkpoint->has_adapters_only()) {
       subject.lora = adapter_config_from_json(data.at("adapter"), path.string());
+      if (data.contains("quantize")) subject.quantize = quantization_from_json(data["quantize"], path.string());
       subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
     }
     if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];

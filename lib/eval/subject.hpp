@@ -16,6 +16,7 @@ struct EvaluationSubject {
   ModelConfig config;                            ///< without dropout
   std::shared_ptr<const Checkpoint> checkpoint;  ///< null: a directory with config.json and safetensors
   LoraConfig lora;                               ///< of adapters
+  QuantizeConfig quantize;                       ///< of the weights they are for, or of these alone
   std::filesystem::path adapter;                 ///< where they are as peft writes them; empty: in the checkpoint
   BaseWeights base;                              ///< what adapters in a checkpoint are for
   std::string tokenizer_name;                    ///< "gpt2" or a directory; empty: none is known

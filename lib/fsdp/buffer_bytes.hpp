@@ -15,6 +15,7 @@ inline std::size_t round_up_to_page(std::size_t bytes) {
 
 /// Of a parameter's gathered rows, where the policy says `dtype`.
 inline c10::ScalarType type_of(const ParamLayout& layout, c10::ScalarType dtype) {
+  if (layout.is_byte) return c10::ScalarType::Byte;
   return layout.is_float ? c10::ScalarType::Float : dtype;
 }
 

@@ -27,6 +27,7 @@ struct ParamLayout {
   bool decay = true;
   bool trainable = true;  ///< false: frozen, without gradient and master weights
   bool is_float = false;  ///< gathered, and its gradient reduced, in float32 whatever the policy says
+  bool is_byte = false;   ///< codes, gathered as they are; never trainable
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;

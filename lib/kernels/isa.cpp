@@ -20,6 +20,7 @@ namespace {
 #include "lib/kernels/eight_bit.hpp"
 #include "lib/kernels/flat.hpp"
 #include "lib/kernels/llama.hpp"
+#include "lib/kernels/nf4.hpp"
 #include "lib/kernels/optim.hpp"
 #include "lib/kernels/rowwise.hpp"
 #include "lib/kernels/softmax.hpp"
@@ -77,6 +78,9 @@ const Table kTable = {
                      std::int64_t e) { FSDP_FOR_TYPE(upcast_add, out, in, b, e) },
     .sum_squares = sum_squares,
     .has_non_finite = has_non_finite,
+    .quantize_nf4 = quantize_nf4,
+    .dequantize_nf4 = [](Type type, const Nf4Args& a, std::int64_t b,
+                         std::int64_t e) { FSDP_FOR_TYPE(dequantize_nf4, a, b, e) },
     .sgd = sgd,
     .lion = lion,
     .any_precision =

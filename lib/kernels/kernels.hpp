@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lib/kernels/llama_args.hpp"
+#include "lib/kernels/nf4_code.hpp"
 #include "lib/kernels/optim_args.hpp"
 
 namespace fsdp::kernels {
@@ -141,6 +142,9 @@ struct Table {
   double (*sum_squares)(const float* x, std::int64_t, std::int64_t);
   /// any element inf or NaN
   bool (*has_non_finite)(const float* x, std::int64_t, std::int64_t);
+  // Weights of 4 bits, blocks [begin, end).
+  void (*quantize_nf4)(const Nf4QuantizeArgs&, std::int64_t, std::int64_t);
+  void (*dequantize_nf4)(Type, const Nf4Args&, std::int64_t, std::int64_t);
   // Updates of parameters, elements [begin, end).
   void (*sgd)(const SgdArgs&, std::int64_t, std::int64_t);
   void (*lion)(const LionArgs&, std::int64_t, std::int64_t);

@@ -7,13 +7,15 @@
 
 namespace fsdp {
 
-Decoder make_decoder(const ModelConfig& config, const Ops& ops, const LoraConfig& lora) {
+Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options) {
   config.validate();
+  if (options.quantize.enabled() && options.lora.dora)
+    throw UsageError("--dora and --quantize do not go together: it needs the lengths of rows that are not kept");
   Decoder decoder;
   decoder.config = config;
-  decoder.lora = lora;
-  decoder.parameters = parameter_table(config);
-  const auto adapters = adapter_table(config, lora);
+  decoder.options = options;
+  decoder.parameters = quantized_table(config, options.quantize);
+  const auto adapters = adapter_table(config, options.lora);
   decoder.parameters.insert(decoder.parameters.end(), adapters.begin(), adapters.end());
   if (config.architecture == Architecture::llama) {
     detail::add_llama_layers(decoder, ops);

@@ -1,10 +1,14 @@
 #pragma once
 // A decoder-only language model as layers: minGPT and Llama behind one interface, for training and for generation.
+#include <c10/core/ScalarType.h>
+
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lib/config/lora.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
@@ -33,11 +37,18 @@ class DecoderHead : public LossLayer {
   virtual at::Tensor logits(LayerParams params, const at::Tensor& x_ND) const = 0;
 };
 
+/// What of a decoder is not its configuration.
+struct DecoderOptions {
+  LoraConfig lora;
+  QuantizeConfig quantize;
+  std::optional<c10::ScalarType> compute_dtype;  ///< of products with quantized matrices; default: of activations
+};
+
 /// A decoder as layers over one parameter table.
 struct Decoder {
   ModelConfig config;
-  LoraConfig lora;
-  std::vector<ParameterSpec> parameters;       ///< parameter_table(), then adapter_table()
+  DecoderOptions options;
+  std::vector<ParameterSpec> parameters;       ///< quantized_table(), then adapter_table()
   std::vector<std::unique_ptr<Layer>> layers;  ///< embedding, then the blocks
   std::vector<const DecoderBlock*> blocks;     ///< of `layers`
   std::unique_ptr<DecoderHead> loss;
@@ -55,7 +66,7 @@ std::int64_t row_alignment(const ParameterSpec& spec);
 
 /// \param ops  what layers compute with; must outlive the decoder
 /// \throws UsageError when the sizes cannot work together or need what is not built
-Decoder make_decoder(const ModelConfig& config, const Ops& ops, const LoraConfig& lora = {});
+Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options = {});
 
 namespace detail {
 /// The layers of either architecture; `parameters` and `config` of the decoder are set.

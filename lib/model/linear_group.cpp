@@ -17,19 +17,51 @@ namespace {
 at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
 GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
 
+/// out = x W^T, in W's type where that is another.
+void multiply(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) {
+  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI);
+  out_NO.copy_(ops.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
+}
+
+/// out (+)= grad W, likewise. \param out_NI  undefined: the first one
+void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) {
+  if (weight_OI.scalar_type() != grad_NO.scalar_type()) {
+    const auto part_NI = ops.linear_backward(grad_NO.to(weight_OI.scalar_type()), weight_OI);
+    out_NI = out_NI.defined() ? out_NI.add_(part_NI) : part_NI.to(grad_NO.scalar_type());
+  } else if (out_NI.defined()) {
+    ops.linear_backward_add(out_NI, grad_NO, weight_OI);
+  } else {
+    out_NI = ops.linear_backward(grad_NO, weight_OI);
+  }
+}
+
 }  // namespace
 
-LinearGroup::LinearGroup(const Ops& ops, const LoraConfig& lora, std::vector<Linear> matrices,
+LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vector<Linear> matrices,
                          std::uint64_t dropout_place)
-    : ops_(ops), lora_(lora), matrices_(std::move(matrices)), dropout_place_(dropout_place) {
+    : ops_(ops),
+      lora_(options.lora),
+      compute_dtype_(options.compute_dtype),
+      matrices_(std::move(matrices)),
+      dropout_place_(dropout_place) {
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     if (matrices_[i].lora_a >= 0) adapted_.push_back(i);
   }
 }
 
+at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const {
+  if (matrix.absmax < 0) return p[matrix.weight];
+  const bool nested = matrix.nested_absmax >= 0;
+  return ops_.dequantize(
+      {p[matrix.weight], param(p, matrix.absmax), nested ? param(p, matrix.nested_absmax) : at::Tensor(),
+       nested ? param(p, matrix.nested_offset) : at::Tensor(), matrix.rows, matrix.columns},
+      compute_dtype_.value_or(activations));
+}
+
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                           LoraState* keep) const {
-  for (std::size_t i = 0; i < matrices_.size(); ++i) ops_.linear_into(outs_NO[i], x_NI, p[matrices_[i].weight]);
+  for (std::size_t i = 0; i < matrices_.size(); ++i)
+    multiply(ops_, outs_NO[i], x_NI, weight(p, matrices_[i], x_NI.scalar_type()));
   if (!has_adapters()) return;
   std::vector<at::Tensor> all_a;
   for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
@@ -41,7 +73,8 @@ void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tens
     const auto b_OR = param(p, matrix.lora_b);
     ops_.lora_up(out_NO, part(down_NR, n), b_OR.t());
     if (matrix.magnitude < 0) continue;
-    norms_O.push_back(ops_.lora_row_norms(p[matrix.weight], b_OR, param(p, matrix.lora_a), lora_.scale()));
+    norms_O.push_back(
+        ops_.lora_row_norms(weight(p, matrix, x_NI.scalar_type()), b_OR, param(p, matrix.lora_a), lora_.scale()));
     out_NO.mul_(param(p, matrix.magnitude) / norms_O.back());
   }
   if (keep == nullptr) return;
@@ -56,11 +89,7 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     const auto grad_NO = matrix.magnitude < 0 ? grads_NO[i] : unscaled(p, n, grads_NO[i], state);
-    if (i == 0) {
-      grad_x_NI = ops_.linear_backward(grad_NO, p[matrix.weight]);
-    } else {
-      ops_.linear_backward_add(grad_x_NI, grad_NO, p[matrix.weight]);
-    }
+    add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
     if (matrix.lora_a < 0) continue;
     const auto wide_NO = grad_NO.to(at::kFloat);
     ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
@@ -131,7 +160,8 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
                                  const at::Tensor& x_NI, const LoraState& state) const {
   const auto& matrix = matrices_[adapted_[n]];
   if (slot(g, matrix.magnitude) == nullptr) return;
-  auto direction_NO = ops_.linear(x_NI, p[matrix.weight]);
+  auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
+  multiply(ops_, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()));
   ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
   const auto sum_O = (grad_NO.to(at::kFloat) * direction_NO).sum(0).div_(state.norms_O[n]);
   ops_.accumulate(slot(g, matrix.magnitude), sum_O);

@@ -4,10 +4,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "lib/config/lora.hpp"
+#include "lib/model/decoder.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
@@ -20,7 +21,9 @@ namespace detail {
 struct Linear {
   std::size_t weight = 0;
   int bias = -1;
+  int absmax = -1, nested_absmax = -1, nested_offset = -1;  ///< weight is codes, these their scales
   int lora_a = -1, lora_b = -1, magnitude = -1;
+  std::int64_t rows = 0, columns = 0;  ///< of the matrix
 };
 
 /// What adapters keep from the forward for the backward.
@@ -34,7 +37,7 @@ struct LoraState {
 class LinearGroup {
  public:
   /// \param dropout_place  a number of its own in the model, for the adapters' dropout
-  LinearGroup(const Ops& ops, const LoraConfig& lora, std::vector<Linear> matrices, std::uint64_t dropout_place);
+  LinearGroup(const Ops& ops, const DecoderOptions& options, std::vector<Linear> matrices, std::uint64_t dropout_place);
 
   /// outs[i] = x W_i^T and what its adapter adds; without the bias.
   /// \param keep  receives what the backward needs; null when there will be none
@@ -52,6 +55,8 @@ class LinearGroup {
   const Linear& operator[](std::size_t i) const { return matrices_[i]; }
 
  private:
+  /// The matrix as it is multiplied: itself, or made of its codes for as long as the caller holds it.
+  at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
   bool has_adapters() const { return !adapted_.empty(); }
   at::Tensor adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const;
   at::Tensor dropout_keys(const MicroBatch& batch) const;
@@ -64,6 +69,7 @@ class LinearGroup {
 
   const Ops& ops_;
   LoraConfig lora_;
+  std::optional<at::ScalarType> compute_dtype_;
   std::vector<Linear> matrices_;
   std::vector<std::size_t> adapted_;  ///< matrices with adapters
   std::uint64_t dropout_place_;

@@ -52,12 +52,14 @@ class EmbeddingLayer final : public Layer {
   std::string name_ = "embedding";
 };
 
-/// A block's parameters as llama_parameter_table() and adapter_table() list them.
+/// A block's parameters as quantized_table() and adapter_table() list them.
 struct BlockPlaces {
   Linear q, k, v, o, gate, up, down;
   std::size_t input_norm = 0, post_norm = 0;
 
-  BlockPlaces(const ModelConfig& config, const LoraConfig& lora) {
+  BlockPlaces(const ModelConfig& config, const DecoderOptions& options) {
+    const auto& lora = options.lora;
+    const std::array matrices{&q, &k, &v, &o, &gate, &up, &down};
     std::size_t next = 0;
     const auto take = [&](Linear& linear, bool bias) {
       linear.weight = next++;
@@ -67,15 +69,40 @@ struct BlockPlaces {
     for (auto* linear : {&gate, &up, &down}) take(*linear, config.mlp_bias);
     input_norm = next++;
     post_norm = next++;
+    set_sizes(config);
+    if (options.quantize.enabled()) {
+      for (auto* matrix : matrices) {
+        matrix->absmax = static_cast<int>(next++);
+        if (!options.quantize.double_quant) continue;
+        matrix->nested_absmax = static_cast<int>(next++);
+        matrix->nested_offset = static_cast<int>(next++);
+      }
+    }
     if (!lora.enabled()) return;
     const auto modules = lora_modules(config), targets = lora_targets(config, lora);
-    const std::array matrices{&q, &k, &v, &o, &gate, &up, &down};
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       if (std::find(targets.begin(), targets.end(), modules[i]) == targets.end()) continue;
       matrices[i]->lora_a = static_cast<int>(next++);
       matrices[i]->lora_b = static_cast<int>(next++);
       if (lora.dora) matrices[i]->magnitude = static_cast<int>(next++);
     }
+  }
+
+ private:
+  void set_sizes(const ModelConfig& config) {
+    const auto width = config.embed_size, queries = config.num_heads * config.head_width();
+    const auto keys = config.kv_heads() * config.head_width();
+    const auto set = [](Linear& matrix, std::int64_t rows, std::int64_t columns) {
+      matrix.rows = rows;
+      matrix.columns = columns;
+    };
+    set(q, queries, width);
+    set(k, keys, width);
+    set(v, keys, width);
+    set(o, width, queries);
+    set(gate, config.ffn_hidden_size, width);
+    set(up, config.ffn_hidden_size, width);
+    set(down, width, config.ffn_hidden_size);
   }
 };
 
@@ -96,11 +123,11 @@ class BlockLayer final : public DecoderBlock {
   BlockLayer(const Ops& ops, const Decoder& decoder, int index, std::shared_ptr<RopeCache> rope)
       : ops_(ops),
         config_(decoder.config),
-        places_(config_, decoder.lora),
-        qkv_(ops, decoder.lora, {places_.q, places_.k, places_.v}, place(index, 0)),
-        o_(ops, decoder.lora, {places_.o}, place(index, 1)),
-        gate_up_(ops, decoder.lora, {places_.gate, places_.up}, place(index, 2)),
-        down_(ops, decoder.lora, {places_.down}, place(index, 3)),
+        places_(config_, decoder.options),
+        qkv_(ops, decoder.options, {places_.q, places_.k, places_.v}, place(index, 0)),
+        o_(ops, decoder.options, {places_.o}, place(index, 1)),
+        gate_up_(ops, decoder.options, {places_.gate, places_.up}, place(index, 2)),
+        down_(ops, decoder.options, {places_.down}, place(index, 3)),
         parameters_(detail::block_parameters(decoder, index)),
         rope_(std::move(rope)),
         name_("block " + std::to_string(index)) {}
@@ -197,7 +224,7 @@ class BlockLayer final : public DecoderBlock {
   /// Of a group of one matrix; without its bias.
   at::Tensor project(const LinearGroup& group, LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
                      LoraState* keep) const {
-    std::array outs{at::empty({x_NI.size(0), p[group[0].weight].size(0)}, x_NI.options())};
+    std::array outs{at::empty({x_NI.size(0), group[0].rows}, x_NI.options())};
     group.forward(p, batch, x_NI, outs, keep);
     return outs[0];
   }

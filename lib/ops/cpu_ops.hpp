@@ -56,6 +56,7 @@ class CpuOps : public Ops {
                      double grad_scale) const override;
 
  protected:
+  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const override;
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
   at::Tensor blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
                              double alpha) const override;

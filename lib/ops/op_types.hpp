@@ -15,6 +15,15 @@ struct NormResult {
   double eps = 0;
 };
 
+/// A matrix in 4 bits: lib/kernels/nf4_code.hpp. Scales of blocks are absmax_S itself where that is float32, else
+/// code[absmax_S] * nested_absmax[S / 256] + nested_offset.
+struct Nf4Matrix {
+  at::Tensor codes_S;   ///< bytes [blocks, 32]
+  at::Tensor absmax_S;  ///< float32 or bytes [blocks]
+  at::Tensor nested_absmax, nested_offset;
+  std::int64_t rows = 0, columns = 0;
+};
+
 /// What the backward of a norm starts from.
 struct NormBackward {
   const at::Tensor& grad_ND;      ///< of its output

@@ -66,6 +66,9 @@ class Ops {
   /// Gradient of the weight: slot (+)= grad^T x. \param slot  null: nobody wants it, nothing is computed
   void weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
 
+  /// A matrix of 4 bits as what products take, [rows, columns], each element rounded once into `dtype`.
+  at::Tensor dequantize(const Nf4Matrix& matrix, at::ScalarType dtype) const;
+
   // --- low-rank adapters: float32, whatever the type of activations (lora.cpp)
   /// scale x M, float32. M has few columns.
   at::Tensor lora_down(const at::Tensor& x_NI, const at::Tensor& m_IR, double scale) const;
@@ -177,6 +180,7 @@ class Ops {
   void fetch(LossSum& sum) const;
 
  protected:
+  virtual void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const;
   /// out (+)= a @ b, 2-D or (not added) 3-D; any strides.
   virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
   /// beta x + alpha a @ b as a new tensor, 2-D, rounded once.

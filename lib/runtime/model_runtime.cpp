@@ -77,7 +77,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     : world_(world),
       device_(with_ops(device)),
       policy_(make_policy(options)),
-      decoder_(make_decoder(config, ops(), options.lora)),
+      decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
       trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.host_staged || device_.backend == nullptr;
@@ -93,8 +93,9 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
   for (const auto& spec : decoder_.parameters) {
-    input.parameters.push_back(
-        {spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()], spec.adapter});
+    input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay,
+                                trainable_[input.parameters.size()], spec.storage == Storage::float32,
+                                spec.storage == Storage::byte});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
   input.units = make_units(wrap_inputs, options.wrap);

@@ -48,7 +48,7 @@ class ModelRuntime {
 
   const Decoder& decoder() const { return decoder_; }
   const Mesh& mesh() const { return mesh_; }
-  bool has_adapters() const { return decoder_.lora.enabled(); }
+  bool has_adapters() const { return decoder_.options.lora.enabled(); }
   const BaseWeights& base() const { return base_; }
   void set_base(BaseWeights base) { base_ = std::move(base); }
   Engine& engine() { return *engine_; }

@@ -9,6 +9,7 @@
 #include "lib/base/job_options.hpp"
 #include "lib/comm/device_wish.hpp"
 #include "lib/config/lora.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
@@ -37,6 +38,8 @@ struct ModelOptions {
 struct ShardingOptions {
   FreezeOptions freeze;
   LoraConfig lora;
+  QuantizeConfig quantize;                       ///< of frozen matrices
+  std::optional<c10::ScalarType> compute_dtype;  ///< of products with these
   Sharding sharding = Sharding::full_shard;
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap;

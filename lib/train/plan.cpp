@@ -176,12 +176,16 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
 
 void check_adapter_options(const TrainOptions& o) {
   const auto& lora = o.sharding.lora;
+  const auto& quantize = o.sharding.quantize;
+  if (quantize.double_quant && !quantize.enabled()) throw UsageError("--double-quant needs --quantize nf4");
+  if (o.sharding.compute_dtype && !quantize.enabled()) throw UsageError("--compute-dtype needs --quantize nf4");
   const LoraConfig usual;
   if (!lora.enabled()) {
     for (const auto& [given, option] :
          {std::pair(lora.rslora, "--rslora"), std::pair(lora.dora, "--dora"),
           std::pair(lora.dropout != 0, "--lora-dropout"), std::pair(lora.alpha != usual.alpha, "--lora-alpha"),
           std::pair(lora.targets != usual.targets, "--lora-targets"),
+          std::pair(quantize.enabled(), "--quantize (weights in 4 bits cannot be trained themselves)"),
           std::pair(!o.save_final_adapter.empty(), "--save-final-adapter")}) {
       if (given) throw UsageError(fmt::format("{} needs --lora-rank or --adapter", option));
     }

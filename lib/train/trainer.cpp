@@ -63,7 +63,7 @@ std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples, 
     const auto slice =
         micro_batch_slice(first, samples, m, world.rank(), world.size(), options_.batches.micro_batch_size);
     std::vector<std::uint64_t> keys;
-    if (runtime_.decoder().config.dropout > 0 || runtime_.decoder().lora.dropout > 0) {
+    if (runtime_.decoder().config.dropout > 0 || runtime_.decoder().options.lora.dropout > 0) {
       for (std::int64_t i = 0; i < slice.num_samples; ++i)
         keys.push_back(sample_key(options_.seed, slice.first_position + i));
     }

@@ -41,6 +41,11 @@ setting() {
     fi
 }
 
+# Adapters rather than the model: after arguments_given. They go to RUN/adapter, no whole model is saved.
+trains_adapters() {
+    [[ ${LORA_RANK:-0} != 0 || $given == *" --lora"[-_]rank* || $given == *" --adapter"[\ =]* ]] || plan_has lora-rank lora_rank adapter
+}
+
 # Fills options for fsdp-finetune. $@: the script's own arguments, which win
 chess_options() {
     arguments_given "$@"
@@ -59,13 +64,16 @@ chess_options() {
     setting FREEZE '' freeze
     setting TRAIN_ONLY '' train-only
     setting CHILD_TUNING '' child-tuning
+    setting LORA_RANK '' lora-rank lora_rank
+    setting LORA_ALPHA '' lora-alpha lora_alpha
+    setting QUANTIZE '' quantize
     setting MAX_TRAINING_STEPS '' max_training_steps max-steps
     setting MAX_SEQ_LENGTH 512 max_seq_length seq-len seq-length
     setting PRECISION "$default_precision" precision
     setting DEVICE auto device
     setting SAVE_INTERVAL_MINUTES 30 save-interval-minutes
     setting KEEP_LAST 2 keep-last
-    setting SAVE_FINAL_HF "$run_dir/hf" save-final-hf
+    if ! trains_adapters; then setting SAVE_FINAL_HF "$run_dir/hf" save-final-hf; fi
     option --out-dir "$OUT_DIR"
     option --run-name "$RUN_NAME"
 }

@@ -57,16 +57,22 @@ need_finetune() {
 
 # The result as transformers opens it; every element compared with the checkpoint's.
 stage_convert() {
-    local checkpoint dtype=${HF_DTYPE:-bf16} tolerance=0
+    local checkpoint dtype=${HF_DTYPE:-bf16} tolerance=0 from verified
     chess_options "$@"
     need_finetune "$@"
     checkpoint=$(final_checkpoint)
     model_directory=$(find_snapshot models "$(configured model)") || die "the model's configuration and tokenizer are gone" 4
     # A float32 weight and its nearest bf16 (fp16) number differ by at most 2^-8 (2^-11) of its size.
     case $dtype in bf16 | bfloat16) tolerance=0.004 ;; fp16 | float16) tolerance=0.0005 ;; esac
-    "$FSDP_BIN/fsdp-ckpt-convert" "$run_dir/checkpoints/$checkpoint" "$run_dir/hf" --to hf --dtype "$dtype" \
-        --config-from "$model_directory" --overwrite --sync || die "the conversion ended with code $?"
-    "$FSDP_BIN/fsdp-ckpt-convert" --verify "$run_dir/checkpoints/$checkpoint" "$run_dir/hf" --model-only --tolerance "$tolerance" ||
+    from=("$run_dir/checkpoints/$checkpoint" --config-from "$model_directory")
+    verified=("$run_dir/checkpoints/$checkpoint" "$run_dir/hf")
+    if trains_adapters; then # they become part of the weights that they were trained beside
+        from=("$model_directory" --merge-adapter "$run_dir/adapter")
+        verified=("$model_directory" "$run_dir/hf" --merge-adapter "$run_dir/adapter")
+    fi
+    "$FSDP_BIN/fsdp-ckpt-convert" "${from[@]:0:1}" "$run_dir/hf" "${from[@]:1}" --to hf --dtype "$dtype" --overwrite --sync ||
+        die "the conversion ended with code $?"
+    "$FSDP_BIN/fsdp-ckpt-convert" --verify "${verified[@]}" --model-only --tolerance "$tolerance" ||
         die "$run_dir/hf is not what the checkpoint holds" 3
     mark convert "$checkpoint $dtype"
 }

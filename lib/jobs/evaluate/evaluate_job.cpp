@@ -113,6 +113,7 @@ class EvaluateJob {
     auto& subject = subjects_[index];
     auto sharding = options_.sharding;
     sharding.lora = subject.lora;
+    sharding.quantize = subject.quantize;
     ModelRuntime runtime(world_, subject.config, sharding, device_, 1);
     load_subject(runtime, subject);
     report["checkpoint"] = subject.path.string();

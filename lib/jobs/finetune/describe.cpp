@@ -50,7 +50,9 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
   const auto all = num_parameters(table), trained = num_trained(table, runtime.trainable());
   if (trained == all) return;
   const auto& [train_only, freeze] = setup.options.sharding.freeze;
-  const auto& lora = runtime.decoder().lora;
+  const auto& lora = runtime.decoder().options.lora;
+  if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
+    log.info("weights   " + quantization_text(quantize) + " in the matrices of the blocks");
   if (lora.enabled()) {
     log.info(fmt::format("adapters  {} of rank {}, alpha {:g}{}, of {}",
                          lora.dora     ? "DoRA"

@@ -19,10 +19,13 @@ struct RunContext {
 
   RunManifest manifest() const {
     auto manifest = manifest_of(setup, trainer.state(), world.size());
+    if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
+      manifest.data["quantize"] = quantization_to_json(quantize);
     if (runtime.has_adapters()) {
       manifest.data["weights"] = runtime.base().directory;
       manifest.data["weights_hash"] = runtime.base().hash;
-      manifest.data["adapter"] = adapter_config_to_json(setup.config, runtime.decoder().lora, runtime.base().directory);
+      manifest.data["adapter"] =
+          adapter_config_to_json(setup.config, runtime.decoder().options.lora, runtime.base().directory);
     }
     return manifest;
   }

@@ -17,6 +17,8 @@ inline ShardingOptions sharding_of(const Setup& setup) {
   const auto& policy = setup.policy;
   options.freeze = setup.freeze;
   options.lora = setup.lora;
+  options.quantize = setup.quantize;
+  options.compute_dtype = setup.compute_dtype;
   options.sharding = policy.sharding;
   options.shard_group_size = setup.shard_group_size;
   options.wrap = parse_wrap(setup.wrap);
@@ -124,7 +126,7 @@ class RigRank {
   /// Replica 0 writes its rows; then every replica must hold the same bits, and zeros in the padding.
   void collect(at::Tensor& full, const at::Tensor& shard, std::size_t param) {
     const auto range = engine_->range(param);
-    const auto mine = shard.narrow(0, 0, range.num_rows).to(at::kFloat);  // a frozen one may be in 16 bits
+    const auto mine = shard.narrow(0, 0, range.num_rows).to(full.scalar_type());  // a frozen one may be in 16 bits
     auto place = full.narrow(0, range.first_row, range.num_rows);
     if (runtime_.mesh().replicate->rank() == 0) place.copy_(mine);
     world_.barrier();

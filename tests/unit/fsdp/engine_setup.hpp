@@ -8,11 +8,13 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/config/lora.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
 #include "lib/fsdp/engine.hpp"
 #include "tests/support/tensor_compare.hpp"
@@ -49,6 +51,8 @@ struct Setup {
   bool trace = false;
   FreezeOptions freeze;
   LoraConfig lora;
+  QuantizeConfig quantize;
+  std::optional<c10::ScalarType> compute_dtype;
   double weight_decay = 0.01;
 };
 

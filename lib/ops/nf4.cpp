@@ -1,0 +1,112 @@
+// Matrices of 4 bits: made of numbers, and made numbers of by ATen's operators.
+#include "lib/ops/nf4.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/kernels/eight_bit_code.hpp"
+#include "lib/kernels/kernels.hpp"
+#include "lib/ops/ops.hpp"
+#include "lib/tensor/memory_scope.hpp"
+
+namespace fsdp {
+namespace {
+
+using kernels::kNf4Block;
+static_assert(kEightBitBlock == kernels::kEightBitBlock);
+
+std::int64_t blocks_of(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
+
+/// The 8-bit code nearest to x in [-1, 1], as kernels::EightBitCode::codes says.
+std::uint8_t nearest_code(float x) {
+  x = std::clamp(x, -1.0f, 1.0f);
+  const float bin = std::fma((x + 1.0f) * 0.5f, 65535.0f, 0.5f);
+  return kernels::signed_code().codes[static_cast<std::size_t>(bin)];
+}
+
+/// As torch computes it on one thread, as far as that has no choice: on several, its sum depends on how many.
+float mean_of(const at::Tensor& values) {
+  constexpr std::int64_t kSerial = 32767;  // one below its grain
+  const auto n = values.numel();
+  double sum = 0;
+  for (std::int64_t first = 0; first < n; first += kSerial)
+    sum += static_cast<double>(values.narrow(0, first, std::min(kSerial, n - first)).sum().item<float>());
+  return static_cast<float>(sum) / static_cast<float>(n);
+}
+
+/// A table of the host on the device of `like`.
+template <std::size_t N>
+at::Tensor table_beside(const at::Tensor& like, const std::array<float, N>& values) {
+  auto* data = const_cast<float*>(values.data());  // NOLINT: from_blob wants it so, nothing writes there
+  return at::from_blob(data, {static_cast<std::int64_t>(N)}, at::TensorOptions(at::kFloat)).to(like.device());
+}
+
+}  // namespace
+
+Nf4Blocks quantize_nf4(const at::Tensor& values) {
+  const auto n = values.numel(), blocks = blocks_of(n, kNf4Block);
+  Nf4Blocks made{at::empty({blocks, kernels::kNf4Block_bytes}, at::kByte), at::empty({blocks}, at::kFloat)};
+  const kernels::Nf4QuantizeArgs args{made.codes.data_ptr<std::uint8_t>(), made.absmax.data_ptr<float>(),
+                                      values.const_data_ptr<float>(), n};
+  constexpr std::int64_t kBlocksOfAThread = 1024;
+  at::parallel_for(0, blocks, kBlocksOfAThread,
+                   [&](auto begin, auto end) { kernels::table().quantize_nf4(args, begin, end); });
+  return made;
+}
+
+NestedScales quantize_scales(const at::Tensor& absmax) {
+  const auto n = absmax.numel(), blocks = blocks_of(n, kEightBitBlock);
+  NestedScales made{at::empty({n}, at::kByte), at::empty({blocks}, at::kFloat), {}};
+  made.offset = at::full({1}, mean_of(absmax), at::kFloat);
+  const auto* scale = absmax.const_data_ptr<float>();
+  const float offset = made.offset.item<float>();
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const auto first = block * kEightBitBlock, last = std::min(n, first + kEightBitBlock);
+    float largest = 0;
+    for (auto i = first; i < last; ++i) largest = std::max(largest, std::abs(scale[i] - offset));
+    made.absmax.data_ptr<float>()[block] = largest;
+    const float inverse = largest > 0 ? 1.0f / largest : 0.0f;
+    for (auto i = first; i < last; ++i)
+      made.codes.data_ptr<std::uint8_t>()[i] = nearest_code((scale[i] - offset) * inverse);
+  }
+  return made;
+}
+
+at::Tensor Ops::dequantize(const Nf4Matrix& matrix, at::ScalarType dtype) const {
+  const MemoryScope scope(MemoryCategory::workspace);
+  auto out_OI = at::empty({matrix.rows, matrix.columns}, matrix.codes_S.options().dtype(dtype));
+  dequantize_into(out_OI, matrix);
+  return out_OI;
+}
+
+void Ops::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
+  auto scale_S = m.absmax_S;
+  const auto blocks = scale_S.size(0);
+  if (m.nested_absmax.defined()) {
+    const auto code = table_beside(scale_S, kernels::signed_code().values);
+    const auto nested_S = m.nested_absmax.unsqueeze(1).expand({-1, kEightBitBlock}).reshape({-1}).narrow(0, 0, blocks);
+    scale_S = code.index_select(0, scale_S.to(at::kInt)).mul_(nested_S).add_(m.nested_offset);
+  }
+  constexpr std::int64_t kBlocksAtOnce = 16384;
+  const auto code = table_beside(m.codes_S, kernels::kNf4Code);
+  const auto flat = out_OI.view({-1});
+  repeat(blocks_of(blocks, kBlocksAtOnce), [&](std::int64_t chunk) {
+    const auto first = chunk * kBlocksAtOnce, count = std::min(kBlocksAtOnce, blocks - first);
+    const auto codes = m.codes_S.narrow(0, first, count);
+    auto indices = at::empty({count, kernels::kNf4Block_bytes, 2}, codes.options().dtype(at::kInt));
+    indices.select(2, 0).copy_(codes.bitwise_right_shift(4));
+    indices.select(2, 1).copy_(codes.bitwise_and(15));
+    auto values = code.index_select(0, indices.view({-1})).view({count, kNf4Block});
+    values.mul_(scale_S.narrow(0, first, count).unsqueeze(1));
+    const auto elements = std::min(count * kNf4Block, flat.numel() - first * kNf4Block);
+    flat.narrow(0, first * kNf4Block, elements).copy_(values.view({-1}).narrow(0, 0, elements));
+  });
+}
+
+}  // namespace fsdp
