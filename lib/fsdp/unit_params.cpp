@@ -81,17 +81,20 @@ class SharedUnitParams final : public UnitParams {
 class CollectiveUnitParams final : public UnitParams {
  public:
   CollectiveUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype)
-      : context_(context), layouts_(layouts), dtype_(dtype) {
+      : context_(context), layouts_(layouts), dtype_(dtype), full_(layouts.size()) {
     const int ranks = context_.shard_group.size();
-    for (const auto& layout : layouts_) {
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      const auto& layout = layouts_[i];
       const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
-      if (alone()) {
-        // The own rows are the whole parameter: it stays gathered, no second copy is made.
+      if (stays_gathered(i)) {
+        // The own rows are the whole parameter: no second copy is made.
         const auto buffer = at::zeros(layout.shape_with_rows(layout.buffer_rows(ranks)), options(layout));
         own_.push_back(buffer.narrow(0, 0, range.padded_rows));
-        full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
+        full_[i] = buffer.narrow(0, 0, layout.compute_rows());
       } else {
-        own_.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), options(layout)));
+        const MemoryScope scope(MemoryCategory::parameters, is_elsewhere(i));
+        const auto device = is_elsewhere(i) ? context_.ops.host() : context_.ops.device();
+        own_.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), options(layout).device(device)));
       }
     }
   }
@@ -100,33 +103,43 @@ class CollectiveUnitParams final : public UnitParams {
   void sync() override {}
 
   void unshard() override {
-    if (alone()) return;
     const MemoryScope scope(MemoryCategory::gathered);
     const int ranks = context_.shard_group.size();
     std::vector<TensorGather> gathers;
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      if (stays_gathered(i)) continue;
       const auto& layout = layouts_[i];
       const auto rows = layout.buffer_rows(ranks);
       auto buffer = at::empty(layout.shape_with_rows(rows), options(layout));
       const auto gathered_rows = own_[i].size(0) * ranks;
       if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
-      gathers.push_back({own_[i], buffer.narrow(0, 0, gathered_rows)});
-      full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
+      full_[i] = buffer.narrow(0, 0, layout.compute_rows());
+      if (alone()) {
+        buffer.narrow(0, 0, gathered_rows).copy_(own_[i]);
+        continue;
+      }
+      sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
+      gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
     }
-    work_ = context_.collectives.all_gather(gathers);
+    if (!gathers.empty()) work_ = context_.collectives.all_gather(gathers);
   }
   void wait_for_unshard() override {
-    if (alone()) return;
-    work_->wait();
+    if (work_ != nullptr) work_->wait();
     work_.reset();
+    sent_.clear();
   }
   at::Tensor full(std::size_t param) override { return full_.at(param); }
   void reshard() override {
-    if (!alone()) full_.clear();
+    for (std::size_t i = 0; i < full_.size(); ++i) {
+      if (!stays_gathered(i)) full_[i].reset();
+    }
   }
 
  private:
   bool alone() const { return context_.shard_group.size() == 1; }
+  /// On the host between gathers.
+  bool is_elsewhere(std::size_t i) const { return context_.offload_frozen && !layouts_[i].trainable; }
+  bool stays_gathered(std::size_t i) const { return alone() && !is_elsewhere(i); }
   at::TensorOptions options(const ParamLayout& layout) const {
     return at::TensorOptions(detail::type_of(layout, dtype_)).device(context_.ops.device());
   }
@@ -135,7 +148,8 @@ class CollectiveUnitParams final : public UnitParams {
   std::vector<ParamLayout> layouts_;
   at::ScalarType dtype_;
   std::vector<at::Tensor> own_;
-  std::vector<at::Tensor> full_;
+  std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
+  std::vector<at::Tensor> sent_;  ///< what a gather under way reads
   std::unique_ptr<Work> work_;
 };
 

@@ -17,7 +17,8 @@ struct UnitContext {
   ProcessGroup& shard_group;       ///< ranks the unit is split over
   TensorCollectives& collectives;  ///< the same ranks, for tensors
   const Ops& ops;
-  bool use_peer_memory;  ///< the ranks share memory: gather and reduce in place
+  bool use_peer_memory;         ///< the ranks share memory: gather and reduce in place
+  bool offload_frozen = false;  ///< rows of frozen parameters stay on the host between gathers
 };
 
 /// States: sharded -> (unshard) coming -> (wait_for_unshard) gathered -> (reshard) sharded.

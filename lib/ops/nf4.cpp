@@ -91,7 +91,7 @@ void Ops::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
   if (m.nested_absmax.defined()) {
     const auto code = table_beside(scale_S, kernels::signed_code().values);
     const auto nested_S = m.nested_absmax.unsqueeze(1).expand({-1, kEightBitBlock}).reshape({-1}).narrow(0, 0, blocks);
-    scale_S = code.index_select(0, scale_S.to(at::kInt)).mul_(nested_S).add_(m.nested_offset);
+    scale_S = code.index({scale_S.to(at::kInt)}).mul_(nested_S).add_(m.nested_offset);
   }
   constexpr std::int64_t kBlocksAtOnce = 16384;
   const auto code = table_beside(m.codes_S, kernels::kNf4Code);
@@ -102,7 +102,7 @@ void Ops::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
     auto indices = at::empty({count, kernels::kNf4Block_bytes, 2}, codes.options().dtype(at::kInt));
     indices.select(2, 0).copy_(codes.bitwise_right_shift(4));
     indices.select(2, 1).copy_(codes.bitwise_and(15));
-    auto values = code.index_select(0, indices.view({-1})).view({count, kNf4Block});
+    auto values = code.index({indices.view({-1})}).view({count, kNf4Block});
     values.mul_(scale_S.narrow(0, first, count).unsqueeze(1));
     const auto elements = std::min(count * kNf4Block, flat.numel() - first * kNf4Block);
     flat.narrow(0, first * kNf4Block, elements).copy_(values.view({-1}).narrow(0, 0, elements));

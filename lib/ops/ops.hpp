@@ -68,7 +68,6 @@ class Ops {
 
   /// A matrix of 4 bits as what products take, [rows, columns], each element rounded once into `dtype`.
   at::Tensor dequantize(const Nf4Matrix& matrix, at::ScalarType dtype) const;
-
   // --- low-rank adapters: float32, whatever the type of activations (lora.cpp)
   /// scale x M, float32. M has few columns.
   at::Tensor lora_down(const at::Tensor& x_NI, const at::Tensor& m_IR, double scale) const;

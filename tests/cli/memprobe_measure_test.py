@@ -54,6 +54,11 @@ class Measure(fsdp_cli.Case):
             self.check([*memprobe_cli.MINGPT_M, "--batch-size", 1, "--sharding", sharding, "--precision", precision,
                         "--activation-checkpointing", recompute])
 
+    def test_adapters_and_4_bits(self):
+        methods = (["--lora-rank", 8], ["--lora-rank", 8, "--dora"], ["--lora-rank", 8, "--quantize", "nf4"], ["--lora-rank", 8, "--lora-targets", "q_proj,v_proj", "--quantize", "nf4", "--double-quant"])
+        for method, sharding, precision, recompute in share(itertools.product(methods, STRATEGIES, ["float32", "bf16"], ["none", "all"]), 7):
+            self.check([*self.llama, "--batch-size", 2, "--sharding", sharding, "--precision", precision, "--activation-checkpointing", recompute, *method])
+
     def test_fp16(self):
         for model in (memprobe_cli.MINGPT_XS, self.tiniest_llama):
             for sharding, recompute in share(itertools.product(STRATEGIES, ["none", "all"]), 3):

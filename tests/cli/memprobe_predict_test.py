@@ -44,6 +44,25 @@ class Predict(fsdp_cli.Case):
             per_sequence = (found["peak_bytes"] - 29 * GIB) / found["largest_batch_per_device"]
             self.assertLess(found["budget_bytes"] - found["peak_bytes"], 2 * per_sequence)
 
+    def test_what_qlora_is_known_for(self):
+        """CodeLlama-7b on a card of 12 GB, Llama-3-70B on one A100 of 80 GB, and on two cards of 24 GB with its rows on the host."""
+        qlora = ["--quantize", "nf4", "--double-quant", "--lora-rank", 16, "--batch-size", 1, "--activation-checkpointing"]
+        llama3 = memprobe_cli.write_config(self.folder, {**memprobe_cli.CODELLAMA, "hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 28672, "num_attention_heads": 64,
+                                                         "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0}, "llama3-70b.json")
+        large = ["--model", llama3, "--seq-len", 2048, "--precision", "bf16", *qlora]
+        small = memprobe_cli.report([*self.codellama, *qlora, "--gpu", "12GiB", "--ranks", 1])
+        # 4.127 bits for each element of a block's matrices; embedding and head in bf16, adapters in float32.
+        matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+        adapters = 32 * 16 * (4 * 8192 + 3 * (4096 + 11008))
+        self.assertAlmostEqual(small["breakdown"]["parameters"] / (matrices * 4.127 / 8 + 2 * 2 * EMBEDDING + 4 * adapters), 1, 2)
+        fits = {"7b, 12 GB": small, "70b, A100": memprobe_cli.report([*large, "--gpu", "a100-80g", "--ranks", 1]),
+                "70b, 2 x 24 GB": memprobe_cli.report([*large, "--gpu", "24GiB", "--ranks", 2, "--ranks-per-node", 2, "--cpu-offload"])}
+        for name, found in fits.items():
+            fsdp_cli.say(f"{name}: {found['peak_bytes'] / GIB:.1f} of {found['budget_bytes'] / GIB:.1f} GiB")
+            self.assertLess(found["peak_bytes"], found["budget_bytes"], name)
+            self.assertEqual(found["alloc_retries"], 0, name)
+        self.assertLess(small["peak_bytes"], 6 * GIB)
+
     def test_the_parts_are_what_arithmetic_says(self):
         found = memprobe_cli.report([*self.codellama, "--ranks", 4, "--gpu", "a100-80g", "--batch-size", 1, "--gradient-checkpointing"])
         parts = found["breakdown"]
