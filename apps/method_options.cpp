@@ -62,7 +62,7 @@ void add_quantize_options(CLI::App& app, QuantizeConfig& o) {
   app.add_option_function<std::string>(
          "--quantize",
          [&](const std::string& text) {
-           if (text != "nf4" && text != "none") throw UsageError("--quantize is '" + text + "', choose nf4 or none");
+           if (text != "nf4" && text != "none") throw UsageError("--quantize is '" + text + "', choose from nf4, none");
            o.nf4 = text == "nf4";
          },
          "under adapters, keep the matrices of the blocks in 4 bits (QLoRA): nf4; as they are: none. Weights stored in "

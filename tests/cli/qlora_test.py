@@ -154,7 +154,7 @@ class Quantized(ConvertCase):
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
         for options, code, words in ((["--model", model, "--lora-rank", 2, "--quantize", "nf4"], 4, [key, "not finite"]),
                                      (["--model", self.model, "--quantize", "nf4"], 2, ["--quantize", "needs --lora-rank"]),
-                                     (["--model", self.model, "--lora-rank", 2, "--quantize", "int8"], 2, ["choose nf4 or none"]),
+                                     (["--model", self.model, "--lora-rank", 2, "--quantize", "int8"], 2, ["choose from nf4, none"]),
                                      (["--model", self.model, "--lora-rank", 2, "--double-quant"], 2, ["--double-quant needs --quantize"]),
                                      (["--model", self.model, "--lora-rank", 2, "--compute-dtype", "bf16"], 2, ["--compute-dtype needs --quantize"])):
             self.assert_refused(fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", *options, "--max-steps", 1)), code, *words)

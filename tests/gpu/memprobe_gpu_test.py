@@ -94,6 +94,14 @@ class Gpu(fsdp_cli.Case):
             for more in (["--backward-prefetch", "none"], ["--wrap", "none"], ["--param-dtype", "bf16", "--reduce-dtype", "float32"]):
                 self.check("a100-80g", [*job, *more])
 
+    def test_adapters_and_4_bits(self):
+        job = [*self.codellama, "--batch-size", 2, "--precision", "bf16", "--lora-rank", 8]
+        self.check("a100-80g", job)
+        self.check("a100-80g", [*job, "--dora", "--activation-checkpointing", "all"])
+        self.check("a100-80g", [*job, "--quantize", "nf4"])
+        self.check("a100-80g", [*job, "--quantize", "nf4", "--double-quant", "--activation-checkpointing", "all", "--cpu-offload"])
+        self.check("a100-80g", [*job, "--quantize", "nf4", "--double-quant", "--cpu-offload", "--ranks", 1])
+
     def test_a_tight_card_retries_as_often_as_predicted(self):
         nccl = 64 * MIB
         gpt2 = [*GPT2[2:], "--num-layers", 12, "--batch-size", 8, "--precision", "float32", "--sharding", "grad-shard"]
