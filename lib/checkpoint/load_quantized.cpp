@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "lib/base/error.hpp"
@@ -16,6 +17,30 @@ namespace {
 
 constexpr std::int64_t kBlock_bytes = kQuantizedBlock / 2;
 constexpr int kPadding = 0x77;  // two codes of 0
+
+std::string_view bytes_of(const at::Tensor& values) {
+  return {static_cast<const char*>(values.const_data_ptr()), values.nbytes()};
+}
+
+/// Of a matrix of which each rank has some blocks. One rank computes: a sum's last bit depends on the processor.
+NestedScales scales_of_all(const Mesh& mesh, const at::Tensor& absmax, std::int64_t blocks) {
+  std::string whole, made;
+  for (const auto& part : mesh.shard->gather(bytes_of(absmax), 0)) whole += part;
+  if (mesh.shard->rank() == 0 && mesh.replicate->rank() == 0) {
+    const auto scales = quantize_scales(at::from_blob(whole.data(), {blocks}, at::kFloat));
+    for (const auto* part : {&scales.codes, &scales.absmax, &scales.offset}) made += bytes_of(*part);
+  }
+  if (mesh.shard->rank() == 0) made = mesh.replicate->broadcast_text(made, 0);
+  made = mesh.shard->broadcast_text(made, 0);
+  NestedScales scales{at::empty({blocks}, at::kByte),
+                      at::empty({(blocks + kNestedBlock - 1) / kNestedBlock}, at::kFloat), at::empty({1}, at::kFloat)};
+  const char* next = made.data();
+  for (const auto* part : {&scales.codes, &scales.absmax, &scales.offset}) {
+    std::memcpy(part->data_ptr(), next, part->nbytes());
+    next += part->nbytes();
+  }
+  return scales;
+}
 
 }  // namespace
 
@@ -86,7 +111,6 @@ void QuantizedLoader::read_stored(std::size_t i, RowReader& reader, const Stored
 }
 
 void QuantizedLoader::finish() {
-  auto& ranks = *runtime_.mesh().shard;
   const bool nested = runtime_.decoder().options.quantize.double_quant;
   for (const auto& [i, absmax] : absmax_) {
     const auto& name = runtime_.decoder().parameters[i].name;
@@ -94,12 +118,7 @@ void QuantizedLoader::finish() {
       put(name + kAbsmax, absmax);
       continue;
     }
-    std::string whole;
-    const std::string_view mine(static_cast<const char*>(absmax.const_data_ptr()), absmax.nbytes());
-    for (const auto& part : ranks.gather(mine, 0)) whole += part;
-    whole = ranks.broadcast_text(whole, 0);
-    const auto blocks = static_cast<std::int64_t>(whole.size() / sizeof(float));
-    const auto scales = quantize_scales(at::from_blob(whole.data(), {blocks}, at::kFloat));
+    const auto scales = scales_of_all(runtime_.mesh(), absmax, runtime_.decoder().parameters[i].shape[0]);
     put_own_rows(name + kAbsmax, scales.codes);
     put_own_rows(name + kNestedAbsmax, scales.absmax);
     put_own_rows(name + kNestedOffset, scales.offset);

@@ -9,8 +9,6 @@ namespace fsdp {
 
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options) {
   config.validate();
-  if (options.quantize.enabled() && options.lora.dora)
-    throw UsageError("--dora and --quantize do not go together: it needs the lengths of rows that are not kept");
   Decoder decoder;
   decoder.config = config;
   decoder.options = options;

@@ -163,8 +163,9 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
   multiply(ops_, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()));
   ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
-  const auto sum_O = (grad_NO.to(at::kFloat) * direction_NO).sum(0).div_(state.norms_O[n]);
-  ops_.accumulate(slot(g, matrix.magnitude), sum_O);
+  auto sum_O = at::zeros({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat));
+  ops_.add_column_sums(grad_NO.to(at::kFloat) * direction_NO, sum_O);
+  ops_.accumulate(slot(g, matrix.magnitude), sum_O.div_(state.norms_O[n]));
 }
 
 }  // namespace fsdp::detail

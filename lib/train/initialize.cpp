@@ -5,12 +5,15 @@
 #include <ATen/ops/empty.h>
 
 #include <cmath>
+#include <map>
 #include <numbers>
 #include <stdexcept>
 #include <string>
 
 #include "lib/base/fnv1a.hpp"
 #include "lib/base/splitmix64.hpp"
+#include "lib/config/quantize.hpp"
+#include "lib/ops/ops.hpp"
 
 namespace fsdp {
 namespace {
@@ -49,6 +52,42 @@ at::Tensor rows_of_matrix(ModelRuntime& runtime, const std::string& magnitude) {
   throw std::logic_error("no matrix " + name);
 }
 
+/// Lengths of the rows of a matrix of 4 bits. \param p  its block's, in the order of `names`
+at::Tensor lengths_of_codes(const ModelRuntime& runtime, const std::map<std::string, std::size_t>& names, LayerParams p,
+                            const std::string& module, std::int64_t rows) {
+  const auto matrix = module + ".weight";
+  const bool nested = runtime.decoder().options.quantize.double_quant;
+  const auto part = [&](const char* name) { return p[names.at(matrix + name)]; };
+  const auto columns = p[names.at(module + ".lora_A.weight")].size(1);
+  const Nf4Matrix codes{
+      part(""), part(kAbsmax), nested ? part(kNestedAbsmax) : at::Tensor(), nested ? part(kNestedOffset) : at::Tensor(),
+      rows,     columns};
+  return runtime.ops().dequantize(codes, runtime.policy().precision.param_dtype).to(at::kFloat).norm(2, {1});
+}
+
+/// DoRA's magnitudes beside matrices of 4 bits, of which a row may lie on two ranks: a block is gathered. Collective.
+void fill_magnitudes(ModelRuntime& runtime) {
+  auto& engine = runtime.engine();
+  const auto& decoder = runtime.decoder();
+  for (std::size_t l = 0; l < decoder.layers.size(); ++l) {
+    const auto& params = decoder.layers[l]->parameters();
+    std::map<std::string, std::size_t> names;
+    for (std::size_t i = 0; i < params.size(); ++i)
+      names.emplace(decoder.parameters[static_cast<std::size_t>(params[i])].name, i);
+    engine.with_layer_parameters(l, [&](LayerParams p) {
+      for (const int param : params) {
+        const auto i = static_cast<std::size_t>(param);
+        const auto& spec = decoder.parameters[i];
+        const auto range = engine.range(i);
+        if (spec.init != Init::row_norms || range.num_rows == 0) continue;
+        const auto module = spec.name.substr(0, spec.name.rfind('.'));
+        const auto lengths = lengths_of_codes(runtime, names, p, module, spec.shape[0]);
+        engine.master_weight(i).narrow(0, 0, range.num_rows).copy_(lengths.narrow(0, range.first_row, range.num_rows));
+      }
+    });
+  }
+}
+
 at::Tensor first_rows(ModelRuntime& runtime, std::size_t i, std::uint64_t seed) {
   const auto& spec = runtime.decoder().parameters[i];
   const auto range = runtime.engine().range(i);
@@ -72,9 +111,12 @@ template <typename Chosen>
 void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen) {
   const at::NoGradGuard no_grad;
   auto& engine = runtime.engine();
+  const bool of_codes = runtime.decoder().options.quantize.enabled() && runtime.decoder().options.lora.dora;
+  if (of_codes) fill_magnitudes(runtime);
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto rows = engine.range(i).num_rows;
-    if (rows == 0 || !chosen(runtime.decoder().parameters[i])) continue;
+    const auto& spec = runtime.decoder().parameters[i];
+    if (rows == 0 || !chosen(spec) || (of_codes && spec.init == Init::row_norms)) continue;
     engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed));
   }
   engine.sync_parameters();

@@ -111,6 +111,21 @@ class Quantized(ConvertCase):
         result = fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", "--model", CHECKPOINTS["single"], "--train-data", data, "--max-steps", 1))
         self.assert_refused(result, 2, "cannot be trained", "--lora-rank")
 
+    def test_the_same_as_beside_what_codes_stand_for(self):
+        """In bf16, into which both are rounded, every bit."""
+        ids = fsdp_cli.numpy.random.default_rng(1).integers(3, 250, (24, 33))
+        data = fsdp_cli.write_tokens(self.folder / "same.h5", ids)
+        whole = self.convert(CHECKPOINTS["double"], "numbers", "--to", "hf", "--dequantize")
+        for name, options in {"lora": [], "dora": ["--dora", "--lora-targets", "q_proj,down_proj"]}.items():
+            found = []
+            for model in (CHECKPOINTS["double"], whole):
+                run = f"same-{name}-{len(found)}"
+                self.train(run, "--model", model, "--train-data", data, "--precision", "bf16", "--lora-rank", 4, "--max-steps", 4, "--batch-size", 2, "--lr", "1e-2",
+                           "--lr-schedule", "constant", *options, ranks=3)
+                found.append(self.losses(run))
+            self.assertEqual(found[0], found[1], name)
+            self.assertLess(found[0][-1], found[0][0])
+
     def damaged(self, name, change):
         directory = self.folder / name
         shutil.copytree(CHECKPOINTS["double"], directory)
