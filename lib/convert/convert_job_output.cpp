@@ -65,26 +65,22 @@ bool changes_tensors(const InputOptions& input) {
          parse_name_map(input.map) != NameMap::none;
 }
 
+/// \param why  for the log
+void keep_model_alone(const Source& source, const Logger& log, InputOptions& input, const std::string& why) {
+  if (!input.model_only && !source.values().empty())
+    log.info(why + ": optimizer state, counters and other values are left out");
+  input.model_only = true;
+}
+
 /// What Hugging Face's format cannot hold is left out, and names become transformers' where the model is known.
 void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
-  if (!input.model_only && !source.values().empty()) {
-    log.info("hf holds a model only: optimizer state, counters and other values are left out");
-  }
-  input.model_only = true;
+  keep_model_alone(source, log, input, "hf holds a model only");
   if (!input.map.empty() || !input.rename.empty()) return;
   const auto model = known_model(source, input);
   if (model && model->architecture == Architecture::mingpt) {
     log.info("a minGPT: its names and matrices become GPT-2's (--map mingpt-to-gpt2; --map none keeps them)");
     input.map = "mingpt-to-gpt2";
   }
-}
-
-/// Optimizer state belongs to the weights as they were before adapters were merged.
-void drop_state_of_other_weights(const Source& source, const Logger& log, InputOptions& input) {
-  if (!input.model_only && !source.values().empty()) {
-    log.info("--merge-adapter changes the weights: optimizer state, counters and other values are left out");
-  }
-  input.model_only = true;
 }
 
 /// The most common floating-point type, for config.json.
@@ -191,7 +187,8 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   const auto original = open_input(options.paths[0], options.input, true);
   auto input = options.input;
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
-  if (!input.merge_adapter.empty()) drop_state_of_other_weights(*original, log, input);
+  // Optimizer state belongs to the weights as they were.
+  if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
   plan.source = transformed(original, input);
   switch (plan.kind) {
     case OutputKind::torch:

@@ -9,6 +9,7 @@
 
 #include "lib/convert/cast_float.hpp"
 #include "lib/convert/transform_decorated.hpp"
+#include "lib/kernels/eight_bit_code.hpp"
 #include "lib/kernels/kernels.hpp"
 #include "lib/source/stored_nf4.hpp"
 
@@ -68,12 +69,13 @@ class DequantizedSource final : public DecoratedSource {
   std::vector<float> scales(const StoredNf4& matrix, std::int64_t begin, std::int64_t end,
                             std::vector<ReadSum>* sums) const {
     if (!matrix.nested_absmax) return part<float>(matrix.absmax, begin, end, sums);
-    constexpr std::int64_t kNested = 256;
     const auto codes = part<std::uint8_t>(matrix.absmax, begin, end, sums);
-    const auto nested = part<float>(*matrix.nested_absmax, begin / kNested, (end + kNested - 1) / kNested, sums);
+    const auto nested = part<float>(*matrix.nested_absmax, begin / kernels::kEightBitBlock,
+                                    (end + kernels::kEightBitBlock - 1) / kernels::kEightBitBlock, sums);
     std::vector<float> values(codes.size());
-    kernels::nf4_nested_scales({values.data(), codes.data(), nested.data(), matrix.nested_offset, begin % kNested}, 0,
-                               end - begin);
+    kernels::nf4_nested_scales(
+        {values.data(), codes.data(), nested.data(), matrix.nested_offset, begin % kernels::kEightBitBlock}, 0,
+        end - begin);
     return values;
   }
 

@@ -33,28 +33,46 @@ constexpr std::array<std::pair<std::string_view, std::optional<std::size_t> Adap
      {".lora_B.weight", &Adapter::b},
      {".lora_magnitude_vector", &Adapter::magnitude}}};
 
-/// Elements of a floating-point tensor as float32.
-std::vector<float> read_floats(const Source& source, std::size_t tensor, std::uint64_t first, std::uint64_t count,
-                               std::vector<ReadSum>* sums) {
-  const auto dtype = source.tensors()[tensor].dtype;
-  std::vector<float> values(count);
-  const auto out = std::as_writable_bytes(std::span(values));
-  if (dtype == DType::f32) {
-    source.read(tensor, first, count, out, sums);
+/// Reads floating-point tensors as float32. The tables of conversions are made once for each type.
+class FloatReader {
+ public:
+  explicit FloatReader(std::shared_ptr<const Source> source) : source_(std::move(source)) {
+    for (const auto& tensor : source_->tensors()) {
+      if (is_float(tensor.dtype) && !converters_.contains(tensor.dtype))
+        converters_.emplace(tensor.dtype, FloatConverter(tensor.dtype, DType::f32));
+    }
+  }
+
+  std::vector<float> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                          std::vector<ReadSum>* sums) const {
+    const auto dtype = source_->tensors()[tensor].dtype;
+    std::vector<float> values(count);
+    const auto out = std::as_writable_bytes(std::span(values));
+    if (dtype == DType::f32) {
+      source_->read(tensor, first, count, out, sums);
+      return values;
+    }
+    std::vector<std::byte> stored(count * dtype_size_bytes(dtype));
+    source_->read(tensor, first, count, stored, sums);
+    converters_.at(dtype).convert(stored, out);
     return values;
   }
-  std::vector<std::byte> stored(count * dtype_size_bytes(dtype));
-  source.read(tensor, first, count, stored, sums);
-  FloatConverter(dtype, DType::f32).convert(stored, out);
-  return values;
-}
+
+  const std::vector<SourceTensor>& tensors() const { return source_->tensors(); }
+
+ private:
+  std::shared_ptr<const Source> source_;
+  std::map<DType, FloatConverter> converters_;  // by the type converted from
+};
 
 class MergedSource final : public DecoratedSource {
  public:
   MergedSource(std::shared_ptr<const Source> base, const std::filesystem::path& directory, std::optional<DType> result)
-      : DecoratedSource(std::move(base)), config_(read_adapter_config(directory)), scale_(config_.scale()) {
+      : DecoratedSource(std::move(base)),
+        config_(read_adapter_config(directory)),
+        base_(inner_),
+        adapters_(open_source(directory / kAdapterWeights)) {
     const auto file = directory / kAdapterWeights;
-    adapters_ = open_source(file);
     auto found = find_adapters(file.string());
     const auto model = model_part(*inner_);
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
@@ -89,7 +107,7 @@ class MergedSource final : public DecoratedSource {
                           : std::max<std::uint64_t>(1, kBufferElements / columns);
     for (auto row = begin_row; row < end_row; row += step) {
       const auto rows = std::min(step, end_row - row);
-      auto values = read_floats(*inner_, inner_tensor_[tensor], row * columns, rows * columns, sums);
+      auto values = base_.read(inner_tensor_[tensor], row * columns, rows * columns, sums);
       add(found->second, a, row, columns, values);
       const auto from = std::max(first, row * columns), to = std::min(first + count, (row + rows) * columns);
       const std::span<const float> wanted(values.data() + (from - row * columns), to - from);
@@ -101,15 +119,14 @@ class MergedSource final : public DecoratedSource {
 
  private:
   std::vector<float> whole(std::size_t part) const {
-    return read_floats(*adapters_, part, 0, static_cast<std::uint64_t>(num_elements(adapters_->tensors()[part].shape)),
-                       nullptr);
+    return adapters_.read(part, 0, static_cast<std::uint64_t>(num_elements(adapters_.tensors()[part].shape)), nullptr);
   }
 
   /// By the name of the matrix.
   std::map<std::string, Adapter> find_adapters(const std::string& file) const {
     std::map<std::string, Adapter> found;
-    for (std::size_t i = 0; i < adapters_->tensors().size(); ++i) {
-      std::string_view name = adapters_->tensors()[i].name;
+    for (std::size_t i = 0; i < adapters_.tensors().size(); ++i) {
+      std::string_view name = adapters_.tensors()[i].name;
       const auto part =
           std::find_if(kParts.begin(), kParts.end(), [&](const auto& known) { return name.ends_with(known.first); });
       if (!name.starts_with(kAdapterPrefix) || part == kParts.end())
@@ -133,7 +150,7 @@ class MergedSource final : public DecoratedSource {
       throw wrong(fmt::format("belongs to a {} tensor of {} dims in the base, a floating-point matrix was expected",
                               torch_name(base.dtype), base.shape.size()));
     const auto expect = [&](std::size_t part, const Shape& shape) {
-      const auto& tensor = adapters_->tensors()[part];
+      const auto& tensor = adapters_.tensors()[part];
       if (tensor.shape != shape || !is_float(tensor.dtype))
         throw FormatError(fmt::format(
             "{}: tensor \"{}\" is {} of shape [{}]; a floating-point one of [{}] was expected, from the rank in "
@@ -151,9 +168,10 @@ class MergedSource final : public DecoratedSource {
            std::vector<float>& values) const {
     const auto rows = values.size() / columns;
     const auto rank = static_cast<std::uint64_t>(config_.rank);
-    const auto b = read_floats(*adapters_, *adapter.b, row * rank, rows * rank, nullptr);
+    const auto b = adapters_.read(*adapter.b, row * rank, rows * rank, nullptr);
     const auto magnitudes =
-        adapter.magnitude ? read_floats(*adapters_, *adapter.magnitude, row, rows, nullptr) : std::vector<float>();
+        adapter.magnitude ? adapters_.read(*adapter.magnitude, row, rows, nullptr) : std::vector<float>();
+    const auto scale = static_cast<float>(config_.scale());
     std::vector<float> delta(columns);
     for (std::uint64_t i = 0; i < rows; ++i) {
       float* out = values.data() + i * columns;
@@ -163,7 +181,6 @@ class MergedSource final : public DecoratedSource {
         const float* source = a.data() + r * columns;
         for (std::uint64_t j = 0; j < columns; ++j) delta[j] += factor * source[j];
       }
-      const auto scale = static_cast<float>(scale_);
       for (std::uint64_t j = 0; j < columns; ++j) out[j] += scale * delta[j];
       if (!magnitudes.empty()) stretch(out, columns, magnitudes[i]);
     }
@@ -182,8 +199,7 @@ class MergedSource final : public DecoratedSource {
   }
 
   LoraConfig config_;
-  double scale_;
-  std::shared_ptr<const Source> adapters_;
+  FloatReader base_, adapters_;
   std::map<std::size_t, Adapter> matrix_;  ///< by number here
 };
 

@@ -60,22 +60,24 @@ at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarTy
 
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                           LoraState* keep) const {
-  for (std::size_t i = 0; i < matrices_.size(); ++i)
-    multiply(ops_, outs_NO[i], x_NI, weight(p, matrices_[i], x_NI.scalar_type()));
+  std::vector<at::Tensor> norms_O;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const auto& matrix = matrices_[i];
+    const auto weight_OI = weight(p, matrix, x_NI.scalar_type());
+    multiply(ops_, outs_NO[i], x_NI, weight_OI);
+    if (matrix.magnitude >= 0)
+      norms_O.push_back(
+          ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), lora_.scale()));
+  }
   if (!has_adapters()) return;
   std::vector<at::Tensor> all_a;
   for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
   const auto down_NR = ops_.lora_down(adapter_input(batch, x_NI), at::cat(all_a).t(), lora_.scale());
-  std::vector<at::Tensor> norms_O;
   for (std::size_t n = 0; n < adapted_.size(); ++n) {
     const auto& matrix = matrices_[adapted_[n]];
     auto& out_NO = outs_NO[adapted_[n]];
-    const auto b_OR = param(p, matrix.lora_b);
-    ops_.lora_up(out_NO, part(down_NR, n), b_OR.t());
-    if (matrix.magnitude < 0) continue;
-    norms_O.push_back(
-        ops_.lora_row_norms(weight(p, matrix, x_NI.scalar_type()), b_OR, param(p, matrix.lora_a), lora_.scale()));
-    out_NO.mul_(param(p, matrix.magnitude) / norms_O.back());
+    ops_.lora_up(out_NO, part(down_NR, n), param(p, matrix.lora_b).t());
+    if (matrix.magnitude >= 0) out_NO.mul_(param(p, matrix.magnitude) / norms_O[n]);
   }
   if (keep == nullptr) return;
   keep->down_NR = down_NR;

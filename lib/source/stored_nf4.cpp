@@ -12,6 +12,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/kernels/eight_bit_code.hpp"
 #include "lib/kernels/nf4_code.hpp"
 
 namespace fsdp {
@@ -19,7 +20,6 @@ namespace {
 
 constexpr std::string_view kState = ".quant_state.bitsandbytes__";
 constexpr std::array<std::string_view, 4> kParts{".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"};
-constexpr std::int64_t kNested = 256;
 constexpr std::uint64_t kLongestState_bytes = 1u << 16;
 
 std::int64_t parts_of(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
@@ -87,7 +87,7 @@ class Finder {
       stored.dtype = dtype_from_torch(json.at("dtype").get<std::string>());
       stored.shape = json.at("shape").get<Shape>();
       if (json.contains("nested_offset")) {
-        require("nested_blocksize", kNested);
+        require("nested_blocksize", kernels::kEightBitBlock);
         require("nested_dtype", "float32");
         stored.nested_offset = json.at("nested_offset").get<float>();
         stored.nested_absmax = part(matrix, ".nested_absmax");
@@ -116,7 +116,8 @@ class Finder {
       throw wrong(matrix, fmt::format("has {} bytes of codes, {} were expected for a matrix of shape [{}]",
                                       codes.size_bytes(), parts_of(n, 2), fmt::join(rows_columns, ", ")));
     expect(matrix, stored.absmax, stored.nested_absmax ? DType::u8 : DType::f32, blocks);
-    if (stored.nested_absmax) expect(matrix, *stored.nested_absmax, DType::f32, parts_of(blocks, kNested));
+    if (stored.nested_absmax)
+      expect(matrix, *stored.nested_absmax, DType::f32, parts_of(blocks, kernels::kEightBitBlock));
     check_code(matrix);
   }
 

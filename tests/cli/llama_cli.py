@@ -70,6 +70,18 @@ def write_documents(path, documents):
     return path
 
 
+class WeightsCase(fsdp_cli.Case):
+    """A test with the weights of a Llama in `self.model`, which runs name themselves."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = make_snapshot(cls.folder / "model", tokenizer=False)
+
+    def train_arguments(self, name, *more):
+        return ["--train-data", self.train_data, "--out-dir", self.runs, "--run-name", name, *fsdp_cli.COMMON, *more]
+
+
 class Case(fsdp_cli.Case):
     """A test with a Llama in `self.model`."""
 

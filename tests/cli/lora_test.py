@@ -13,15 +13,7 @@ VARIANTS = {
 }
 
 
-class Lora(fsdp_cli.Case):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False)
-
-    def train_arguments(self, name, *more):
-        return ["--train-data", self.train_data, "--out-dir", self.runs, "--run-name", name, *fsdp_cli.COMMON, *more]
-
+class Lora(llama_cli.WeightsCase):
     def test_they_learn_resume_and_move(self):
         for name, variant in VARIANTS.items():
             with self.subTest(name):

@@ -5,7 +5,7 @@ import shutil
 
 import fsdp_cli
 import llama_cli
-from convert_fixtures import PROGRAM, ConvertCase
+from convert_fixtures import PROGRAM, ConvertCase, read_safetensors
 
 try:
     import torch
@@ -30,15 +30,7 @@ def dequantized(tensors, name):
     return values.to(getattr(torch, state["dtype"])).view(state["shape"])
 
 
-class Quantized(ConvertCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False)
-
-    def train_arguments(self, name, *more):
-        return ["--train-data", self.train_data, "--out-dir", self.runs, "--run-name", name, *fsdp_cli.COMMON, *more]
-
+class Quantized(llama_cli.WeightsCase, ConvertCase):
     def test_they_learn_resume_and_move(self):
         for name, options in {"single": ["--precision", "fp32"], "double": ["--double-quant", "--activation-checkpointing"],
                               "products": ["--double-quant", "--precision", "fp32", "--compute-dtype", "bf16", "--cpu-offload"]}.items():
@@ -84,12 +76,7 @@ class Quantized(ConvertCase):
                 in_float = [self.evaluate(d, "--data", data, "--precision", "fp32")["loss"] for d in (directory, output)]
                 self.assertAlmostEqual(*in_float, delta=2e-3)
                 copied = self.convert(directory, f"{name}-4", "--to", "hf")
-                self.assert_same_tensors(*(self.read(d / "model.safetensors") for d in (copied, directory)), name)
-
-    @staticmethod
-    def read(path):
-        from convert_fixtures import read_safetensors
-        return read_safetensors(path)
+                self.assert_same_tensors(*(read_safetensors(d / "model.safetensors") for d in (copied, directory)), name)
 
     def test_merged_into_what_codes_stand_for(self):
         adapter = QLORA / "adapter_double_bf16"

@@ -50,4 +50,31 @@ inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const s
   return tensor;
 }
 
+/// The batch of training/lora: row 1 padded, the prompt of row 0 no target.
+inline StepRows peft_batch() {
+  const auto inputs = fsdp::test::read_json(std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora/inputs.json");
+  const auto ids = int_tensor(inputs.at("input_ids")), labels = int_tensor(inputs.at("labels"));
+  return {
+      ids, at::cat({labels.narrow(1, 1, labels.size(1) - 1), at::full({labels.size(0), 1}, -100, at::kInt)}, 1), {}};
+}
+
+/// body(setup) on 1 to 4 ranks, with every strategy and transport, recomputation, accumulation.
+template <typename Body>
+void for_every_layout(const Setup& start, const Body& body) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (const auto sharding : kShardings) {
+      for (const bool peer : {true, false}) {
+        auto setup = start;
+        setup.ranks = ranks;
+        setup.ranks_per_node = is_hybrid(sharding) && ranks % 2 == 0 ? ranks / 2 : ranks;
+        setup.policy.sharding = sharding;
+        setup.policy.checkpoint_every = ranks == 3 ? 1 : 0;
+        setup.peer_memory = peer;
+        setup.accumulation = ranks == 1 ? 2 : 1;
+        body(setup);
+      }
+    }
+  }
+}
+
 }  // namespace fsdp::test

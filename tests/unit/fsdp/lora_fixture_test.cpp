@@ -45,10 +45,7 @@ Setup ten_steps(const Variant& variant) {
   for (const auto& spec : parameter_table(setup.model)) setup.weights.push_back(read_tensor(base, spec.name));
   for (const auto& spec : adapter_table(setup.model, variant.lora))
     setup.weights.push_back(of_adapter(variant, "adapter_initial.safetensors", spec.name));
-  const auto inputs = read_json(lora_folder() / "inputs.json");
-  const auto ids = int_tensor(inputs.at("input_ids")), labels = int_tensor(inputs.at("labels"));
-  const StepRows rows{
-      ids, at::cat({labels.narrow(1, 1, labels.size(1) - 1), at::full({labels.size(0), 1}, -100, at::kInt)}, 1), {}};
+  const auto rows = peft_batch();
   setup.rows = [rows](int) { return rows; };
   setup.steps = 10;
   setup.lr = 1e-2;
@@ -89,23 +86,12 @@ TEST_SUITE("fsdp/LoRA against peft") {
   TEST_CASE("losses, norms and adapters of ten steps on 1 to 4 ranks, with every strategy and recomputation") {
     for (const auto& variant : variants()) {
       Errors worst;
-      for (int ranks = 1; ranks <= 4; ++ranks) {
-        for (const auto sharding : kShardings) {
-          for (const bool peer : {true, false}) {
-            auto setup = ten_steps(variant);
-            setup.ranks = ranks;
-            setup.ranks_per_node = is_hybrid(sharding) && ranks % 2 == 0 ? ranks / 2 : ranks;
-            setup.policy.sharding = sharding;
-            setup.policy.checkpoint_every = ranks == 3 ? 1 : 0;
-            setup.peer_memory = peer;
-            setup.accumulation = ranks == 1 ? 2 : 1;
-            const auto errors = errors_of(variant, setup, "f32");
-            worst.loss = std::max(worst.loss, errors.loss);
-            worst.norm = std::max(worst.norm, errors.norm);
-            worst.adapter = std::max(worst.adapter, errors.adapter);
-          }
-        }
-      }
+      for_every_layout(ten_steps(variant), [&](const Setup& setup) {
+        const auto errors = errors_of(variant, setup, "f32");
+        worst.loss = std::max(worst.loss, errors.loss);
+        worst.norm = std::max(worst.norm, errors.norm);
+        worst.adapter = std::max(worst.adapter, errors.adapter);
+      });
       CHECK(worst.loss < kLoss);
       CHECK(worst.norm < kNorm);
       CHECK(worst.adapter < kAdapter);

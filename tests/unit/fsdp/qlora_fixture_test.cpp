@@ -87,10 +87,7 @@ Setup ten_quantized_steps(const QloraRun& run) {
                                   "training/lora/all/adapter_initial.safetensors");
   for (const auto& spec : adapter_table(setup.model, setup.lora))
     setup.weights.push_back(read_tensor(initial, "base_model.model." + spec.name));
-  const auto inputs = fsdp::test::read_json(std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora/inputs.json");
-  const auto ids = int_tensor(inputs.at("input_ids")), labels = int_tensor(inputs.at("labels"));
-  const StepRows rows{
-      ids, at::cat({labels.narrow(1, 1, labels.size(1) - 1), at::full({labels.size(0), 1}, -100, at::kInt)}, 1), {}};
+  const auto rows = peft_batch();
   setup.rows = [rows](int) { return rows; };
   setup.steps = 10;
   setup.lr = 1e-2;
@@ -142,24 +139,13 @@ TEST_SUITE("fsdp/QLoRA against peft and bitsandbytes") {
   TEST_CASE("float32 on 1 to 4 ranks, with every strategy and recomputation") {
     for (const auto& run : {kDouble, kSingle}) {
       double loss = 0, norm = 0, adapter = 0;
-      for (int ranks = 1; ranks <= 4; ++ranks) {
-        for (const auto sharding : kShardings) {
-          for (const bool peer : {true, false}) {
-            auto setup = ten_quantized_steps(run);
-            setup.ranks = ranks;
-            setup.ranks_per_node = is_hybrid(sharding) && ranks % 2 == 0 ? ranks / 2 : ranks;
-            setup.policy.sharding = sharding;
-            setup.policy.checkpoint_every = ranks == 3 ? 1 : 0;
-            setup.policy.cpu_offload = ranks == 2 && peer;
-            setup.peer_memory = peer;
-            setup.accumulation = ranks == 1 ? 2 : 1;
-            const auto result = compare(run, setup);
-            loss = std::max(loss, result.loss);
-            norm = std::max(norm, result.norm);
-            if (run.double_quant) adapter = std::max(adapter, adapters_apart(result, setup, "adapter_double_f32"));
-          }
-        }
-      }
+      for_every_layout(ten_quantized_steps(run), [&](Setup setup) {
+        setup.policy.cpu_offload = setup.ranks == 2 && setup.peer_memory;
+        const auto result = compare(run, setup);
+        loss = std::max(loss, result.loss);
+        norm = std::max(norm, result.norm);
+        if (run.double_quant) adapter = std::max(adapter, adapters_apart(result, setup, "adapter_double_f32"));
+      });
       CHECK(loss < kLoss);
       CHECK(norm < kNorm);
       CHECK(adapter < kAdapter);
