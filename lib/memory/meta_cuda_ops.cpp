@@ -60,6 +60,20 @@ struct MetaAttentionState final : AttentionState {
   at::Tensor random_state, unused;  ///< of flash attention
 };
 
+/// The host's kernels, which take no memory.
+class NoUpdates final : public AtenOps {
+ public:
+  NoUpdates() : AtenOps(at::kMeta) {}
+  void sgd(const SgdUpdate&) const override {}
+  void lion(const LionUpdate&) const override {}
+  void any_precision(const AnyPrecisionUpdate&) const override {}
+  void adamw_8bit(const AdamW8bitUpdate&) const override {}
+  void adamw_8bit_edges(const AdamW8bitUpdate&, const at::Tensor&) const override {}
+  void adafactor_statistics(const AdafactorUpdate&) const override {}
+  void adafactor_update_size(const AdafactorUpdate&) const override {}
+  void adafactor_apply(const AdafactorUpdate&) const override {}
+};
+
 class MetaCudaOps final : public AtenOps {
  public:
   MetaCudaOps(std::shared_ptr<MemoryTape> tape, GpuSpec gpu)
@@ -110,6 +124,7 @@ class MetaCudaOps final : public AtenOps {
   }
 
  protected:
+  const Ops* host_updater(const at::Tensor& x) const override { return is_on_host(x) ? &no_updates_ : nullptr; }
   void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
   std::vector<double> read(const at::Tensor& values) const override {
     return std::vector<double>(static_cast<std::size_t>(values.numel()));
@@ -177,6 +192,7 @@ class MetaCudaOps final : public AtenOps {
 
   detail::MetaPlace place_;
   GpuSpec gpu_;
+  NoUpdates no_updates_;
   mutable at::Tensor blas_workspace_;
 };
 

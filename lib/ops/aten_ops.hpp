@@ -11,6 +11,15 @@ class AtenOps : public Ops {
   at::Device device() const override { return device_; }
   bool on_host() const override { return false; }
   double sum_squares(std::span<const GradPart> parts) const override;
+  // What is offloaded is the host's kernels' to update.
+  void sgd(const SgdUpdate& update) const override;
+  void lion(const LionUpdate& update) const override;
+  void any_precision(const AnyPrecisionUpdate& update) const override;
+  void adamw_8bit(const AdamW8bitUpdate& update) const override;
+  void adamw_8bit_edges(const AdamW8bitUpdate& update, const at::Tensor& largest) const override;
+  void adafactor_statistics(const AdafactorUpdate& update) const override;
+  void adafactor_update_size(const AdafactorUpdate& update) const override;
+  void adafactor_apply(const AdafactorUpdate& update) const override;
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
                    bool accumulate) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
@@ -44,6 +53,8 @@ class AtenOps : public Ops {
                      double grad_scale) const override;
 
  protected:
+  /// Who updates tensors that are where `x` is; null: these operators.
+  virtual const Ops* host_updater(const at::Tensor& x) const;
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
   void add_converted(at::Tensor& to, const at::Tensor& from) const override;
   /// float32 [columns]

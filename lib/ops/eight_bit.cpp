@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -57,7 +56,7 @@ class EightBitAdamW {
   Moments new_moments(const Blocks& blocks) const {
     const auto grad = blocks.of(u_.grad).div_(u_.grad_divisor);
     const auto old = [&](const at::Tensor& codes, const at::Tensor& absmax, const kernels::EightBitCode& code) {
-      const auto numbers = values(code).index_select(0, blocks.here(codes).to(at::kInt));
+      const auto numbers = values(code).index({blocks.here(codes).to(at::kLong)});
       return blocks.padded(numbers).mul_(blocks.scales(absmax));
     };
     return {old(u_.state1, u_.absmax1, kernels::signed_code()).mul_(u_.beta1).add_(grad, 1 - u_.beta1),
@@ -67,10 +66,10 @@ class EightBitAdamW {
   void store(const Blocks& blocks, const at::Tensor& moment, const at::Tensor& largest, const at::Tensor& codes,
              const at::Tensor& absmax, const kernels::EightBitCode& code) const {
     blocks.scales(absmax).copy_(largest.unsqueeze(1));
-    const auto scale = at::where(largest == 0, at::zeros({}, largest.options()), largest.reciprocal()).unsqueeze(1);
+    const auto scale = largest.reciprocal().masked_fill_(largest == 0, 0).unsqueeze(1);
     const auto half = moment.mul(scale).clamp_(-1, 1).add_(1).mul_(0.5);
-    const auto bins = half.to(at::kDouble).mul_(65535).add_(0.5).to(at::kFloat).to(at::kInt);  // an fma
-    auto numbers = bins_of(code).index_select(0, bins.view({-1})).view_as(bins);
+    const auto bins = half.to(at::kDouble).mul_(65535).add_(0.5).to(at::kFloat).to(at::kLong);  // an fma
+    auto numbers = bins_of(code).index({bins});
     numbers.masked_fill_(largest.unsqueeze(1) == 0, 0);
     blocks.put(codes, numbers);
   }
@@ -93,6 +92,11 @@ class EightBitAdamW {
 
 }  // namespace
 
+namespace {
+/// Their absolute values; abs() has no kernel for tensors without values.
+at::Tensor sizes_of(const at::Tensor& moments) { return at::maximum(moments, moments.neg()); }
+}  // namespace
+
 at::Tensor eight_bit_numbers(bool is_signed) {
   const auto& numbers = (is_signed ? kernels::signed_code() : kernels::unsigned_code()).values;
   return at::from_blob(const_cast<float*>(numbers.data()), {static_cast<std::int64_t>(numbers.size())}, at::kFloat);
@@ -107,7 +111,7 @@ void Ops::adamw_8bit(const AdamW8bitUpdate& u) const {
     const auto end = std::min(num_blocks, begin + kBlocksAtOnce);
     const Blocks blocks(u, begin, end);
     const auto [momentum, variance] = adamw.new_moments(blocks);
-    auto largest1 = momentum.abs().amax(1), largest2 = variance.amax(1);
+    auto largest1 = sizes_of(momentum).amax(1), largest2 = variance.amax(1);
     for (const auto block : {std::int64_t{0}, num_blocks - 1}) {
       if (!u.edges.defined() || block < begin || block >= end) continue;
       const auto edge = u.edges.select(0, block == 0 ? 0 : 1);
@@ -128,7 +132,7 @@ void Ops::adamw_8bit_edges(const AdamW8bitUpdate& u, const at::Tensor& largest) 
   for (const auto edge : {0, 1}) {
     const auto block = edge == 0 ? 0 : u.absmax1.numel() - 1;
     const auto [momentum, variance] = adamw.new_moments(Blocks(u, block, block + 1));
-    largest.select(0, edge).select(0, 0).copy_(momentum.abs().amax());
+    largest.select(0, edge).select(0, 0).copy_(sizes_of(momentum).amax());
     largest.select(0, edge).select(0, 1).copy_(variance.amax());
   }
 }
