@@ -140,6 +140,12 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
       ->group(group);
   app.add_flag(spellings("cpu-offload"), o.cpu_offload, "keep masters, gradients and optimizer state in host memory")
       ->group(group);
+  app.add_option_function<std::string>(
+         spellings("offload-optimizer"), [&](const std::string& text) { o.offload_optimizer = parse_offload(text); },
+         "where masters, gradients and optimizer state are between steps: none (with the parameters), cpu (host "
+         "memory) or nvme:DIR (a directory on a disk of each node)")
+      ->default_str("none")
+      ->group(group);
   app.add_flag(spellings("meta-init"), o.meta_init,
                "accepted: every start is sharded, no rank ever holds the full model")
       ->group(group);

@@ -74,7 +74,7 @@ class Loader {
       if (engine_.range(i).num_rows == 0) continue;
       const auto values = rows(i, {plan_.weights[n], 0});
       if (hash != nullptr) hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
-      mine(engine_.master_weight(i), i).copy_(values);
+      engine_.with_rows(i, Access::update, [&] { mine(engine_.master_weight(i), i).copy_(values); });
       const auto copy = plan_.copies.find(i);
       if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0}))) refuse(i, copy->second);
     }
@@ -82,18 +82,7 @@ class Loader {
 
   void read_state(const Optimizer& optimizer) {
     for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
-      const auto& states = optimizer.states(i);
-      for (std::size_t s = 0; s < states.size(); ++s) {
-        const auto& [key, shape, values, first_row, num_rows, elsewhere, constant] = states[s];
-        if (num_rows == 0) continue;
-        const auto mine = values.narrow(0, 0, num_rows);
-        const auto& place = plan_.optimizer.states[i][s];
-        if (constant) {
-          if (place) require_equal(*place, reader_.rows(*place, shape, first_row, num_rows), mine);
-          continue;
-        }
-        place ? mine.copy_(reader_.rows(*place, shape, first_row, num_rows)) : mine.zero_();
-      }
+      engine_.with_rows(i, Access::update, [&] { read_states_of(optimizer, i); });
     }
   }
 
@@ -102,6 +91,20 @@ class Loader {
   const std::vector<ReadSum>& sums() const { return reader_.sums(); }
 
  private:
+  void read_states_of(const Optimizer& optimizer, std::size_t i) {
+    const auto& states = optimizer.states(i);
+    for (std::size_t s = 0; s < states.size(); ++s) {
+      const auto& [key, shape, values, first_row, num_rows, elsewhere, constant] = states[s];
+      if (num_rows == 0) continue;
+      const auto mine = values.get().narrow(0, 0, num_rows);
+      const auto& place = plan_.optimizer.states[i][s];
+      if (constant) {
+        if (place) require_equal(*place, reader_.rows(*place, shape, first_row, num_rows), mine);
+        continue;
+      }
+      place ? mine.copy_(reader_.rows(*place, shape, first_row, num_rows)) : mine.zero_();
+    }
+  }
   at::Tensor rows(std::size_t i, const TensorPlace& place) {
     const auto range = engine_.range(i);
     return reader_.rows(place, engine_.layout(i).shape, range.first_row, range.num_rows);

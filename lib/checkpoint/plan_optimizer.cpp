@@ -243,7 +243,7 @@ StateWish wish_of(const Optimizer& optimizer) {
   for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
     auto& wanted = wish.params.emplace_back();
     for (const auto& state : optimizer.states(i))
-      wanted.push_back({state.key, state.shape, state.values.scalar_type() == at::kByte});
+      wanted.push_back({state.key, state.shape, state.values.dtype() == at::kByte});
     wish.has_step.push_back(optimizer.step_state(i) != StepState::none);
   }
   wish.kind = optimizer.options().kind;

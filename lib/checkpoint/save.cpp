@@ -82,6 +82,7 @@ struct CheckpointSaver::Job {
   std::future<std::string> writer;
   Clock::time_point started;
   double blocked_seconds = 0;
+  std::string warning;
 };
 
 CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory,
@@ -112,6 +113,8 @@ void CheckpointSaver::start(const RunManifest& manifest, double lr) {
   problem = world.broadcast_text(problem, 0);
 
   const bool mine = runtime_.saves_shards();
+  auto* store = runtime_.store();
+  const bool waits = store != nullptr && any_rank(world, mine && !store->may_go_on_while_pinned());
   auto snapshot = mine && problem.empty() ? copy_shards(runtime_, optimizer_) : Snapshot();
   if (world.rank() == 0) {
     add_optimizer_values(snapshot, runtime_, optimizer_, lr,
@@ -129,6 +132,13 @@ void CheckpointSaver::start(const RunManifest& manifest, double lr) {
         }
         return mine ? write_snapshot(directory, rank, snapshot) : std::string();
       });
+  if (waits) {
+    job->writer.wait();
+    store->unpin();
+    job->warning =
+        "the disk of --offload-optimizer has no room for a second copy of the states: training waits while a "
+        "checkpoint is written";
+  }
   job->blocked_seconds = seconds_since(job->started);
   job_ = std::move(job);
 }
@@ -141,8 +151,12 @@ SaveResult CheckpointSaver::finish() {
   auto job = std::move(job_);
   const auto start = Clock::now();
   auto& world = runtime_.world();
-  const auto parts = world.gather(job->writer.get(), 0);
+  const auto mine = job->writer.get();
+  if (auto* store = runtime_.store()) store->unpin();
+  const auto parts = world.gather(mine, 0);
   SaveResult result;
+  if (world.rank() == 0 && !job->warning.empty() && !std::exchange(told_of_waiting_, true))
+    result.warning = job->warning;
   if (world.rank() == 0) {
     try {
       publish(*job, parts, result);

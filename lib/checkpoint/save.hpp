@@ -69,6 +69,7 @@ class CheckpointSaver {
   std::int64_t newest_step_ = -1;  ///< of the checkpoints that this object has published
   std::int64_t latest_step_ = -1;  ///< of those, where `latest` points
   bool told_of_link_ = false;      ///< that `latest` could not be made
+  bool told_of_waiting_ = false;   ///< that training waits for the writer
   bool prune_again_ = false;       ///< an unproven checkpoint kept an older one alive
   std::unique_ptr<Job> job_;
 };

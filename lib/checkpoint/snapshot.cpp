@@ -29,15 +29,21 @@ bool all_finite(const at::Tensor& values) {
 }
 
 /// \throws FormatError naming the tensor
-void require_finite(const SnapshotBlock& block) {
-  if (all_finite(block.data)) return;
-  throw FormatError(fmt::format("'{}' has values that are not finite, so this state is not saved", block.key));
+void require_finite(const std::string& key, const at::Tensor& data) {
+  if (all_finite(data)) return;
+  throw FormatError(fmt::format("'{}' has values that are not finite, so this state is not saved", key));
+}
+
+at::Tensor data_of(const SnapshotBlock& block, const Snapshot& snapshot) {
+  if (!block.stored) return block.data;
+  return snapshot.pinned->read(*block.stored).narrow(0, block.first_row, block.sizes[0]);
 }
 
 }  // namespace
 
 Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
   Snapshot snapshot;
+  if (auto* store = runtime.store()) snapshot.pinned = store->pin();
   auto& engine = runtime.engine();
   const auto add = [&](const std::string& key, StatePath path, const OptimizerState& state) {
     const auto first = state.saved_elsewhere, rows = state.num_rows - first;
@@ -45,9 +51,14 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
     Shape offsets(state.shape.size(), 0), sizes = state.shape;
     offsets[0] = state.first_row + first;
     sizes[0] = rows;
-    auto copy = at::empty(sizes, state.values.scalar_type());
-    copy.copy_(state.values.narrow(0, first, rows));
-    snapshot.blocks.push_back({key, std::move(path), state.shape, offsets, sizes, copy});
+    SnapshotBlock block{key, std::move(path), state.shape, offsets, sizes, {}, {}, first};
+    if (state.values.store() != nullptr) {
+      block.stored = state.values.place();
+    } else {
+      block.data = at::empty(sizes, state.values.dtype());
+      block.data.copy_(state.values.get().narrow(0, first, rows));
+    }
+    snapshot.blocks.push_back(std::move(block));
   };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     // What adapters are for stays where it came from.
@@ -55,7 +66,7 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
     const auto& layout = engine.layout(i);
     const auto range = engine.range(i);
     add("model." + layout.name, {"model", layout.name},
-        {"", layout.shape, engine.master_weight(i), range.first_row, range.num_rows});
+        {"", layout.shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
     const auto state = [&](const std::string& name) { return "optim.state." + layout.name + "." + name; };
     for (const auto& values : optimizer.states(i)) {
       StatePath path{"optim", "state", layout.name};
@@ -114,14 +125,15 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
     DcpShardWriter writer(directory, rank);
     for (const auto& [name, value] : snapshot.values) writer.add_value(name.first, name.second, value);
     for (const auto& block : snapshot.blocks) {
-      require_finite(block);
+      const auto data = data_of(block, snapshot);
+      require_finite(block.key, data);
       const ShardRecord record{
           block.key,
-          to_dtype(block.data.scalar_type()),
+          to_dtype(data.scalar_type()),
           block.global_shape,
           block.offsets,
           block.sizes,
-          {static_cast<const std::byte*>(block.data.const_data_ptr()), static_cast<std::size_t>(block.data.nbytes())}};
+          {static_cast<const std::byte*>(data.const_data_ptr()), static_cast<std::size_t>(data.nbytes())}};
       writer.add_tensor(record, block.path);
     }
     const auto items = writer.finish();

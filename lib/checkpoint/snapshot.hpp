@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,20 +16,24 @@
 
 namespace fsdp {
 
-/// One tensor block to write; owns its copy.
+/// One tensor block to write; owns its copy, or knows where it stays readable.
 struct SnapshotBlock {
   std::string key;
   StatePath path;
   Shape global_shape, offsets, sizes;
   at::Tensor data;
+  std::optional<StorePlace> stored = {};  ///< of a tensor, of which `sizes` rows are the block
+  std::int64_t first_row = 0;             ///< of them, in that tensor
 };
 
 struct Snapshot {
   std::vector<SnapshotBlock> blocks;
+  std::shared_ptr<const PinnedTensors> pinned;  ///< null: all blocks are copies
   std::vector<std::pair<std::pair<std::string, StatePath>, nlohmann::json>> values;
 };
 
-/// This rank's rows of master weights and of the optimizer's states; on rank 0 the steps too.
+/// This rank's rows of master weights and of the optimizer's states; on rank 0 the steps too. What is in the runtime's
+/// store stays there, pinned.
 Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer);
 
 /// optim.param_groups, as torch's optimizers have them.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "lib/fsdp/engine_unit.hpp"
 
@@ -30,7 +31,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   }
   const at::NoGradGuard no_grad;
   // Alone on the shard axis the full gradient is the shard: reducing more often would save nothing.
-  if (input_.mesh->shard->size() == 1) policy_.reduce_every_micro_batch = false;
+  if (input_.mesh->shard->size() == 1 && input_.store == nullptr) policy_.reduce_every_micro_batch = false;
   build_units();
   build_gradients();
   int block = 0;
@@ -54,28 +55,16 @@ ShardRange Engine::range(std::size_t param) const {
   return shard_range(input_.parameters[param].rows(), input_.mesh->shard->size(), input_.mesh->shard->rank());
 }
 
-at::Tensor Engine::master_weight(std::size_t param) {
-  return unit_of(static_cast<int>(param)).master_weights[static_cast<std::size_t>(slot_index_[param])];
-}
-
-at::Tensor Engine::gradient(std::size_t param) {
-  auto& unit = unit_of(static_cast<int>(param));
-  const int place = unit.trained[static_cast<std::size_t>(slot_index_[param])];
-  if (place < 0) return {};
-  unit.grads->prepare();
-  return unit.grads->shard(static_cast<std::size_t>(place));
-}
-
 void Engine::sync_parameters() {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
+  // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
+  if (std::exchange(rows_changed_, false)) input_.store->settle();
   for (auto& unit : units_) {
     const EngineObservers::Scope unit_scope(
         observers_, [&] { return "publish " + unit->name; }, "optimizer");
     for (std::size_t i = 0; i < unit->master_weights.size(); ++i) {
-      auto own = unit->gathered->own_rows(i);
-      if (own.unsafeGetTensorImpl() != unit->master_weights[i].unsafeGetTensorImpl())
-        own.copy_(unit->master_weights[i]);
+      if (unit->master_weights[i].store() == nullptr) publish(*unit, i);  // the others were when they were changed
     }
     unit->gathered->sync();
   }
@@ -150,18 +139,36 @@ void Engine::unshard(Unit& unit) {
   unit.gathered->unshard();
 }
 
+bool Engine::accumulates(const Run& state) const { return policy_.reduce_every_micro_batch && !state.place.first; }
+
 void Engine::finish_reduce(Unit& unit, const Run& state) {
+  // One that adds to what was there has been held since it began.
+  if (unit.grad_group && !unit.held) unit.held.emplace(*input_.store, *unit.grad_group, Access::overwrite);
   unit.grads->finish_reduce();
   if (input_.mesh->shard->size() > 1) {
     ++counts_.shard.reduce_scatters;
     counts_.shard.bytes += unit.reduce_bytes;
   }
-  if (input_.mesh->replicate->size() == 1 || !state.place.last) return;
-  std::vector<at::Tensor> shards;
-  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) shards.push_back(unit.grads->shard(i));
-  input_.replicate_collectives->all_reduce(shards)->wait();
-  ++counts_.replicate.all_reduces;
-  counts_.replicate.bytes += unit.shard_bytes;
+  if (state.place.last) sum_replicas(unit);
+  unit.held.reset();
+}
+
+void Engine::sum_replicas(Unit& unit) {
+  if (input_.mesh->replicate->size() > 1) {
+    // Those on the host by way of the device, where that is not the host.
+    std::vector<at::Tensor> shards, on_device;
+    for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
+      shards.push_back(unit.grads->shard(i));
+      on_device.push_back(input_.ops->to_device(shards.back()));
+    }
+    input_.replicate_collectives->all_reduce(on_device)->wait();
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      if (!shards[i].is_same(on_device[i])) shards[i].copy_(on_device[i]);
+    }
+    ++counts_.replicate.all_reduces;
+    counts_.replicate.bytes += unit.shard_bytes;
+  }
+  if (unit.held) measure_stored(unit);
 }
 
 std::string Engine::describe(const Action& action) const {
@@ -240,8 +247,11 @@ void Engine::execute(const Action& action, Run& state) {
       if (!empty) run_backward(index, state);
       return;
     case ActionKind::start_reduce: {
-      units_[index]->grads->begin();  // for ranks that wrote nothing
-      units_[index]->grads->start_reduce(policy_.reduce_every_micro_batch && !state.place.first);
+      auto& unit = *units_[index];
+      const bool accumulate = accumulates(state);
+      if (accumulate && unit.grad_group) unit.held.emplace(*input_.store, *unit.grad_group, Access::update);
+      unit.grads->begin();  // for ranks that wrote nothing
+      unit.grads->start_reduce(accumulate);
       return;
     }
     case ActionKind::finish_reduce: {
@@ -303,21 +313,24 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
 double Engine::gradient_norm() {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
-  std::vector<GradPart> parts;
-  for (std::size_t param = 0; param < num_parameters(); ++param) {
-    const auto n = range(param).num_rows * layout(param).row_elements();
-    if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
+  double sum = 0;
+  if (input_.store != nullptr) {
+    for (std::size_t param = 0; param < num_parameters(); ++param) sum += sum_squares(param);
+  } else {
+    std::vector<GradPart> parts;
+    for (std::size_t param = 0; param < num_parameters(); ++param) {
+      const auto n = range(param).num_rows * layout(param).row_elements();
+      if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
+    }
+    sum = input_.ops->sum_squares(parts);
   }
-  return std::sqrt(input_.mesh->shard->all_reduce(input_.ops->sum_squares(parts), Reduce::sum));
+  return std::sqrt(input_.mesh->shard->all_reduce(sum, Reduce::sum));
 }
 
 std::vector<double> Engine::gradient_norms() {
   const at::NoGradGuard no_grad;
-  std::vector<double> norms(num_parameters(), 0.0);
-  for (std::size_t param = 0; param < num_parameters(); ++param) {
-    const GradPart part{gradient(param), range(param).num_rows * layout(param).row_elements()};
-    if (part.grad.defined() && part.elements > 0) norms[param] = input_.ops->sum_squares({&part, 1});
-  }
+  std::vector<double> norms;
+  for (std::size_t param = 0; param < num_parameters(); ++param) norms.push_back(sum_squares(param));
   input_.mesh->shard->all_reduce(norms, Reduce::sum);
   for (auto& norm : norms) norm = std::sqrt(norm);
   return norms;

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "lib/fsdp/shard_layout.hpp"
 #include "lib/fsdp/unit_grads.hpp"
 #include "lib/fsdp/unit_params.hpp"
+#include "lib/offload/stored_tensor.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
@@ -33,6 +35,7 @@ struct EngineInput {
   Mesh* mesh = nullptr;
   TensorCollectives* shard_collectives = nullptr;      ///< along mesh->shard
   TensorCollectives* replicate_collectives = nullptr;  ///< along mesh->replicate
+  TensorStore* store = nullptr;                        ///< for master weights and gradients; null: they stay in memory
   bool allow_peer_memory = true;                       ///< false: collectives even between ranks that share memory
   int accumulation_steps = 1;                          ///< micro-batches per optimizer step
 };
@@ -55,10 +58,20 @@ class Engine {
   const ParamLayout& layout(std::size_t param) const { return input_.parameters[param]; }
   ShardRange range(std::size_t param) const;
   /// [padded_rows, ...], of the policy's master dtype: this rank's rows, zero in the padding. On the host with
-  /// cpu_offload. Of a frozen parameter, the rows that are gathered, in the parameters' dtype and place.
-  at::Tensor master_weight(std::size_t param);
-  /// float32 gradient of the same rows, complete after the last micro-batch of a step. Undefined for a frozen one.
+  /// cpu_offload. Of a frozen parameter, the rows that are gathered, in the parameters' dtype and place. With a store
+  /// only while with_rows() or update_rows() runs.
+  at::Tensor master_weight(std::size_t param) { return stored_master_weight(param).get(); }
+  const StoredTensor& stored_master_weight(std::size_t param);
+  /// float32 gradient of the same rows, complete after the last micro-batch of a step. Undefined for a frozen one, and
+  /// with a store for those that are not there while update_rows() or read_gradients() runs.
   at::Tensor gradient(std::size_t param);
+  /// Runs body while a parameter's master weights, and its states in the same store, are in memory.
+  void with_rows(std::size_t param, Access access, const std::function<void()>& body);
+  /// Runs body for all parameters, some at a time: those whose master weights, gradients and states are in memory then.
+  /// Without a store, for all at once. The order and the parts are the same on all ranks.
+  void update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body);
+  /// The same with gradients alone.
+  void read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
 
@@ -89,6 +102,13 @@ class Engine {
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
   void build_units();
   void add_parameter(Unit& unit, std::size_t place);
+  StoredTensor store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes);
+  std::vector<StoredTensor> store_gradients(Unit& unit);
+  void publish(Unit& unit, std::size_t place);
+  std::optional<StoreHold> hold_gradients(const Unit& unit);
+  void measure_stored(Unit& unit);
+  double sum_squares(std::size_t param);
+  bool accumulates(const Run& run) const;
   void build_gradients();
   int first_backward() const;
   LossSum run(const std::vector<Action>& actions, Run& run);
@@ -99,6 +119,7 @@ class Engine {
   std::string describe(const Action& action) const;
   void unshard(Unit& unit);
   void finish_reduce(Unit& unit, const Run& run);
+  void sum_replicas(Unit& unit);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPlace place);
 
@@ -112,6 +133,8 @@ class Engine {
   int loss_unit_ = 0;
   int first_backward_ = 0;  ///< layers below it only run forward: nothing there is trained
   bool peer_memory_ = false;
+  bool rows_changed_ = false;         ///< in the store, by with_rows()
+  std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand
   CommCounts counts_;
   EngineObservers observers_;
 };

@@ -19,7 +19,7 @@ void Engine::build_units() {
   slot_index_.resize(input_.parameters.size());
   const auto dtype = policy_.precision.param_dtype;
   const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_,
-                            policy_.cpu_offload && !input_.ops->on_host()};
+                            policy_.offload_frozen && !input_.ops->on_host()};
   for (std::size_t u = 0; u < input_.units.size(); ++u) {
     auto unit = std::make_unique<Unit>();
     unit->index = static_cast<int>(u);
@@ -47,9 +47,14 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
   // In one type, and of a frozen parameter, the gathered rows are the master weights; otherwise master weights stand
   // apart and are narrowed on publish.
   const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
-  const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
-  unit.master_weights.push_back(
-      same || !layout.trainable ? own : at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
+  if (!layout.trainable || (same && input_.store == nullptr)) {
+    unit.master_weights.emplace_back(own);
+  } else if (input_.store != nullptr) {
+    unit.master_weights.push_back(store_master_weight(unit, place, own.sizes()));
+  } else {
+    const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
+    unit.master_weights.emplace_back(at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
+  }
   const auto others = own.numel() * (input_.mesh->shard->size() - 1);
   unit.gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
   unit.trained.push_back(layout.trainable ? static_cast<int>(unit.grad_layouts.size()) : -1);
@@ -70,16 +75,22 @@ void Engine::build_gradients() {
                                        [](const ParamLayout& layout) { return layout.is_float; });
     return accumulate_locally || any_float ? at::kFloat : policy_.precision.reduce_dtype;
   };
+  const auto context_of = [&](Unit& unit) {
+    auto its = context;
+    if (input_.store != nullptr) its.stored_grads = store_gradients(unit);
+    return its;
+  };
   if (!peer_memory_) {
     for (auto& unit : units_) {
       if (unit->grad_layouts.empty()) continue;
-      unit->grads = make_collective_unit_grads(context, unit->grad_layouts, type_of(*unit), policy_.cpu_offload);
+      unit->grads =
+          make_collective_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit), policy_.cpu_offload);
     }
     return;
   }
   // Slot 0 is the root's, 1 and 2 are shared by the blocks; with local accumulation each unit has a slot of its own.
-  // Alone on the shard axis too: the full gradient then is the shard.
-  const bool own_slots = accumulate_locally || shard.size() == 1;
+  // Alone on the shard axis too: the full gradient then is the shard, unless that goes to a disk.
+  const bool own_slots = accumulate_locally || (shard.size() == 1 && input_.store == nullptr);
   std::vector<std::size_t> slot_bytes;
   std::size_t largest = 0;
   for (const auto& unit : units_) {
@@ -94,7 +105,7 @@ void Engine::build_gradients() {
     if (unit->grad_layouts.empty()) continue;
     const std::vector<int> slots =
         own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
-    unit->grads = make_shared_unit_grads(context, unit->grad_layouts, type_of(*unit), memory, slots, next);
+    unit->grads = make_shared_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit), memory, slots, next);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,17 @@ struct Engine::Unit {
   std::unique_ptr<UnitGrads> grads;  ///< null: nothing in it is trained
   std::vector<int> trained;          ///< by place among params: its place among the gradients; -1: frozen
   std::vector<ParamLayout> grad_layouts;
-  std::vector<at::Tensor> master_weights;
+  std::vector<StoredTensor> master_weights;
+  /// Where a store has this rank's part: groups of master weights and states, as small as parameters allow, with their
+  /// places among params; and the gradients, of all or none.
+  struct StepGroup {
+    std::size_t group = 0;
+    std::vector<std::size_t> places;
+    std::int64_t elements = 0;
+  };
+  std::vector<StepGroup> step_groups;
+  std::optional<std::size_t> grad_group;
+  std::optional<StoreHold> held;  ///< its gradients, while they are reduced
   bool is_gathered = false;
   std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
   std::int64_t reduce_bytes = 0;

@@ -12,14 +12,16 @@
 namespace fsdp {
 namespace {
 
-std::vector<at::Tensor> make_shards(const UnitContext& context, const std::vector<ParamLayout>& layouts, bool on_host) {
+std::vector<StoredTensor> make_shards(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                      bool on_host) {
+  if (!context.stored_grads.empty()) return context.stored_grads;
   const MemoryScope scope(MemoryCategory::gradients, on_host);
   const auto& group = context.shard_group;
   const auto device = on_host ? context.ops.host() : context.ops.device();
-  std::vector<at::Tensor> shards;
+  std::vector<StoredTensor> shards;
   for (const auto& layout : layouts) {
     const auto range = shard_range(layout.rows(), group.size(), group.rank());
-    shards.push_back(
+    shards.emplace_back(
         at::zeros(layout.shape_with_rows(range.padded_rows), at::TensorOptions(at::kFloat).device(device)));
   }
   return shards;
@@ -37,7 +39,8 @@ class SharedUnitGrads final : public UnitGrads {
         next_slot_(std::move(next_slot)) {
     for (const int slot : my_slots_) views_.push_back(make_views(slot));
     // Alone and in float32 the full gradient is the shard: no second copy.
-    in_place_ = context_.shard_group.size() == 1 && dtype_ == at::kFloat && my_slots_.size() == 1;
+    in_place_ = context_.shard_group.size() == 1 && dtype_ == at::kFloat && my_slots_.size() == 1 &&
+                context_.stored_grads.empty();
   }
 
   void prepare() override {
@@ -47,7 +50,7 @@ class SharedUnitGrads final : public UnitGrads {
       return;
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      shards_.push_back(views_[0][i].grad.narrow(0, 0, layouts_[i].rows()));
+      shards_.emplace_back(views_[0][i].grad.narrow(0, 0, layouts_[i].rows()));
     }
   }
 
@@ -73,7 +76,7 @@ class SharedUnitGrads final : public UnitGrads {
     memory_->mark_consumed(slot);
     open_ = false;
   }
-  at::Tensor shard(std::size_t param) override { return shards_[param]; }
+  at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
   std::vector<GradSlot> make_views(int slot) const {
@@ -98,7 +101,7 @@ class SharedUnitGrads final : public UnitGrads {
       for (int r = 0; r < context_.shard_group.size(); ++r) {
         sources[static_cast<std::size_t>(r)] = memory_->address(r, slot) + offset + skip;
       }
-      context_.ops.sum_sources(shards_[i], range.num_rows * layout.row_elements(), sources, dtype_, accumulate_);
+      context_.ops.sum_sources(shards_[i].get(), range.num_rows * layout.row_elements(), sources, dtype_, accumulate_);
       offset += detail::buffer_bytes(layout, dtype_, context_.shard_group.size());
     }
   }
@@ -110,7 +113,7 @@ class SharedUnitGrads final : public UnitGrads {
   std::vector<int> my_slots_;
   std::shared_ptr<std::size_t> next_slot_;
   std::vector<std::vector<GradSlot>> views_;  // [slot][param]
-  std::vector<at::Tensor> shards_;
+  std::vector<StoredTensor> shards_;
   std::size_t which_ = 0;
   bool open_ = false;
   bool accumulate_ = false;
@@ -151,9 +154,8 @@ class CollectiveUnitGrads final : public UnitGrads {
     // Under way while the next unit's backward computes; finish_reduce() only waits.
     std::vector<TensorReduce> reduces;
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      const auto rows = shards_[i].size(0) * context_.shard_group.size();
-      // The shard itself unless it is offloaded.
-      targets_.push_back(context_.ops.to_device(shards_[i]));
+      const auto rows = shards_[i].sizes().front() * context_.shard_group.size();
+      targets_.push_back(target_of(i, accumulate));
       reduces.push_back({buffers_[i].narrow(0, 0, rows), targets_.back(), accumulate});
     }
     work_ = context_.collectives.reduce_scatter(reduces);
@@ -163,20 +165,29 @@ class CollectiveUnitGrads final : public UnitGrads {
     work_->wait();
     work_.reset();
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      if (targets_[i].unsafeGetTensorImpl() != shards_[i].unsafeGetTensorImpl()) shards_[i].copy_(targets_[i]);
+      const auto shard = shards_[i].get();
+      if (!shard.is_same(targets_[i])) shard.copy_(targets_[i]);
     }
     targets_.clear();
     slots_.clear();
     buffers_.clear();
   }
-  at::Tensor shard(std::size_t param) override { return shards_[param]; }
+  at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
+  /// What a reduction writes: the shard itself where it is on the device for good.
+  at::Tensor target_of(std::size_t i, bool accumulate) const {
+    if (context_.stored_grads.empty()) return context_.ops.to_device(shards_[i].get());
+    auto on_device = at::empty(shards_[i].sizes(), options_.dtype(at::kFloat));
+    if (accumulate) on_device.copy_(shards_[i].get());
+    return on_device;
+  }
+
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
   at::TensorOptions options_;
   bool shards_on_host_;
-  std::vector<at::Tensor> shards_;
+  std::vector<StoredTensor> shards_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way
   std::unique_ptr<Work> work_;

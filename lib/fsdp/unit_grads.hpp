@@ -14,7 +14,8 @@ namespace fsdp {
 class UnitGrads {
  public:
   virtual ~UnitGrads() = default;
-  /// Makes the shards, zero, where they are not there yet: who only evaluates needs no room for them.
+  /// Makes the shards, zero, where they are not there yet: who only evaluates needs no room for them. On a disk they
+  /// must be held for finish_reduce() and shard(), and for start_reduce() where it accumulates.
   virtual void prepare() = 0;
   /// Makes slots() writable: empty ones after a reduction, the ones at hand while a round is open.
   virtual void begin() = 0;

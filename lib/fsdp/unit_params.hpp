@@ -8,6 +8,7 @@
 #include "lib/comm/tensor_collectives.hpp"
 #include "lib/fsdp/shard_layout.hpp"
 #include "lib/mpi/process_group.hpp"
+#include "lib/offload/stored_tensor.hpp"
 #include "lib/ops/ops.hpp"
 
 namespace fsdp {
@@ -17,8 +18,9 @@ struct UnitContext {
   ProcessGroup& shard_group;       ///< ranks the unit is split over
   TensorCollectives& collectives;  ///< the same ranks, for tensors
   const Ops& ops;
-  bool use_peer_memory;         ///< the ranks share memory: gather and reduce in place
-  bool offload_frozen = false;  ///< rows of frozen parameters stay on the host between gathers
+  bool use_peer_memory;                         ///< the ranks share memory: gather and reduce in place
+  bool offload_frozen = false;                  ///< rows of frozen parameters stay on the host between gathers
+  std::vector<StoredTensor> stored_grads = {};  ///< shards of the unit's gradients, on a disk; none: they are in memory
 };
 
 /// States: sharded -> (unshard) coming -> (wait_for_unshard) gathered -> (reshard) sharded.

@@ -114,6 +114,7 @@ std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> 
 DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape, int threads) {
   DeviceChoice device;
   device.device = at::Device(at::kMeta);
+  device.has_values = false;
   if (gpu) {
     device.backend = std::make_shared<MetaBackend>(*gpu, tape);
   } else {

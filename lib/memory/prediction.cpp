@@ -23,21 +23,34 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
   host.program_bytes = program_bytes(request.gpu.has_value());
   host.states_bytes = request.gpu ? profile.host_bytes : profile.peak_bytes;
   const auto& engine = runtime.engine();
-  std::int64_t shards = 0;
+  std::int64_t shards = 0, read_back = 0;
+  // Copies, but for what is on a disk: that is read a tensor at a time.
+  const auto add = [&](const StoredTensor& values, std::int64_t bytes) {
+    if (values.store() == nullptr) {
+      shards += bytes;
+    } else {
+      read_back = std::max(read_back, bytes);
+    }
+  };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    const auto element = static_cast<std::int64_t>(runtime.engine().master_weight(i).element_size());
+    const auto& master_weight = runtime.engine().stored_master_weight(i);
+    const auto element = static_cast<std::int64_t>(c10::elementSize(master_weight.dtype()));
     const auto bytes = element * engine.range(i).num_rows * engine.layout(i).row_elements();
     host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
-    if (!runtime.has_adapters() || runtime.decoder().parameters[i].adapter) shards += bytes;
+    if (!runtime.has_adapters() || runtime.decoder().parameters[i].adapter) add(master_weight, bytes);
   }
+  const auto* store = runtime.store();
+  if (store != nullptr) host.disk_bytes = static_cast<std::int64_t>(store->file_bytes());
   if (!runtime.saves_shards()) return host;
-  host.save_bytes = shards;
+  if (store != nullptr) host.disk_save_bytes = static_cast<std::int64_t>(store->kept_bytes());
   for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
     for (const auto& state : optimizer.states(i)) {
-      const auto saved = state.values.narrow(0, state.saved_elsewhere, state.num_rows - state.saved_elsewhere);
-      host.save_bytes += static_cast<std::int64_t>(saved.nbytes());
+      auto bytes = static_cast<std::int64_t>(c10::elementSize(state.values.dtype()));
+      for (const auto size : state.values.sizes().slice(1)) bytes *= size;
+      add(state.values, bytes * (state.num_rows - state.saved_elsewhere));
     }
   }
+  host.save_bytes = shards + read_back;
   return host;
 }
 

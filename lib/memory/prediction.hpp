@@ -30,6 +30,8 @@ struct HostMemory {
   std::int64_t states_bytes = 0;   ///< offloaded master weights, gradients, moments; on CPUs all tensors at their peak
   std::int64_t load_bytes = 0;     ///< besides: the largest piece of weights being read
   std::int64_t save_bytes = 0;     ///< besides: the copy that a checkpoint is written from while training goes on
+  std::int64_t disk_bytes = 0;     ///< of --offload-optimizer nvme, on a disk of the node
+  std::int64_t disk_save_bytes = 0;  ///< besides, while a checkpoint is written
   std::int64_t peak_bytes() const { return program_bytes + states_bytes + std::max(load_bytes, save_bytes); }
 };
 

@@ -66,21 +66,19 @@ ChildTuning parse_child_tuning(std::string_view text) {
 
 std::string_view to_string(ChildTuning mode) { return name_of(kChildNames, mode); }
 
-void mask_at_random(const Ops& ops, const std::vector<OptimizerParam>& params, const std::vector<at::Tensor>& gradients,
+void mask_at_random(const Ops& ops, const OptimizerParam& param, const at::Tensor& gradient,
                     const ChildTuningOptions& options, std::int64_t step) {
+  const auto& layout = param.layout;
+  const auto& range = param.range;
+  if (!layout.trainable || range.num_rows == 0) return;
   const MemoryScope scope(MemoryCategory::workspace);
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const auto& layout = params[i].layout;
-    const auto& range = params[i].range;
-    if (!layout.trainable || range.num_rows == 0) continue;
-    // The key of a row is its own wherever the row is.
-    const auto stream =
-        splitmix64(splitmix64(options.seed) ^ fnv1a(layout.name)) ^ splitmix64_output(static_cast<std::uint64_t>(step));
-    const auto first = stream + static_cast<std::uint64_t>(range.first_row) * kSplitmix64Step;
-    const auto key = at::full({1}, static_cast<std::int64_t>(first), at::TensorOptions(at::kLong).device(ops.host()));
-    auto rows = as_rows(gradients[i], range.num_rows);
-    ops.dropout(rows, ops.dropout_keys({key, 0}, range.num_rows, kSplitmix64Step), 1.0 - options.p);
-  }
+  // The key of a row is its own wherever the row is.
+  const auto stream =
+      splitmix64(splitmix64(options.seed) ^ fnv1a(layout.name)) ^ splitmix64_output(static_cast<std::uint64_t>(step));
+  const auto first = stream + static_cast<std::uint64_t>(range.first_row) * kSplitmix64Step;
+  const auto key = at::full({1}, static_cast<std::int64_t>(first), at::TensorOptions(at::kLong).device(ops.host()));
+  auto rows = as_rows(gradient, range.num_rows);
+  ops.dropout(rows, ops.dropout_keys({key, 0}, range.num_rows, kSplitmix64Step), 1.0 - options.p);
 }
 
 bool chooses_child(const OptimizerParam& param) { return param.in_block && param.layout.trainable; }

@@ -30,9 +30,9 @@ struct ChildTuningOptions {
 ChildTuning parse_child_tuning(std::string_view text);
 std::string_view to_string(ChildTuning mode);
 
-/// task_free: multiplies gradients by 1/p or 0, in place. Which, depends on seed, step, parameter and element, and on
-/// nothing else. \param gradients  by parameter; those of frozen ones are not looked at
-void mask_at_random(const Ops& ops, const std::vector<OptimizerParam>& params, const std::vector<at::Tensor>& gradients,
+/// task_free: multiplies a parameter's gradient by 1/p or 0, in place. Which, depends on seed, step, parameter and
+/// element, and on nothing else. That of a frozen one is not looked at.
+void mask_at_random(const Ops& ops, const OptimizerParam& param, const at::Tensor& gradient,
                     const ChildTuningOptions& options, std::int64_t step);
 
 /// task_driven: keys of its states, float32 sums of squared gradients and then uint8 masks, and who has them.

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <utility>
 
 #include "lib/tensor/memory_scope.hpp"
 
@@ -25,7 +27,8 @@ void Optimizer::expect_child(bool chosen) {
   }
   choosing_child_ = !chosen;
   for (std::size_t i = 0; i < num_params(); ++i) {
-    if (chooses_child(param(i))) add_state(i, chosen ? kChildMask : kChildFisher, chosen ? at::kByte : at::kFloat);
+    if (chooses_child(param(i)))
+      add_child_state(i, chosen ? kChildMask : kChildFisher, chosen ? at::kByte : at::kFloat);
   }
 }
 
@@ -33,7 +36,7 @@ void Optimizer::add_fisher(const std::vector<at::Tensor>& gradients, const std::
   const at::NoGradGuard no_grad;
   const MemoryScope scope(MemoryCategory::workspace);
   for (std::size_t i = 0; i < num_params(); ++i) {
-    if (!chooses_child(param(i))) continue;
+    if (!chooses_child(param(i)) || !gradients[i].defined()) continue;
     const auto scaled = gradients[i].mul(1.0 / divisors[i]);
     scaled.mul_(scaled);
     state(kChildFisher, i).add_(scaled);
@@ -54,24 +57,31 @@ ChildSummary Optimizer::choose_child(ProcessGroup& ranks) {
   parts.clear();
   for (const auto i : chosen) {
     auto& fisher = states_[i].back();  // added last
-    const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(fisher.values));
-    fisher.values = fisher.values.ge(static_cast<double>(child.least_kept)).to(at::kByte);
+    const auto sums = fisher.values.get();
+    const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(sums));
+    fisher.values = sums.ge(static_cast<double>(child.least_kept)).to(at::kByte);
     fisher.key = kChildMask;
   }
   return child;
 }
 
-void Optimizer::mask_gradients(const std::vector<at::Tensor>& gradients) const {
+void Optimizer::mask_gradients(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients) const {
   const auto& child = options().child_tuning;
-  if (child.mode == ChildTuning::task_free) mask_at_random(ops(), input_.params, gradients, child, steps_);
-  if (child.mode != ChildTuning::task_driven) return;
-  for (std::size_t i = 0; i < num_params(); ++i) {
-    if (chooses_child(param(i))) gradients[i].mul_(state(kChildMask, i));
+  for (const auto i : params) {
+    if (child.mode == ChildTuning::task_free) mask_at_random(ops(), param(i), gradients[i], child, steps_);
+    if (child.mode == ChildTuning::task_driven && chooses_child(param(i))) gradients[i].mul_(state(kChildMask, i));
   }
 }
 
 void Optimizer::add_state(std::size_t param, const std::string& key, at::ScalarType dtype) {
   add_row_state(param, key, this->param(param).master_weight.sizes().slice(1), dtype);
+}
+
+/// In memory wherever the others are: all of them are looked at together, to choose.
+void Optimizer::add_child_state(std::size_t param, const std::string& key, at::ScalarType dtype) {
+  const auto store = std::exchange(input_.store, nullptr);
+  add_state(param, key, dtype);
+  input_.store = store;
 }
 
 void Optimizer::add_state(const std::string& key, at::ScalarType dtype) {
@@ -80,11 +90,17 @@ void Optimizer::add_state(const std::string& key, at::ScalarType dtype) {
 
 void Optimizer::add_rows(std::size_t param, OptimizerState state, at::ScalarType dtype) {
   if (is_frozen(param)) return;
-  const auto& master_weight = this->param(param).master_weight;
-  const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(master_weight));
   auto sizes = state.shape;
   sizes.front() = state.num_rows;
-  state.values = at::zeros(sizes, master_weight.options().dtype(dtype));
+  const auto& master_weight = this->param(param).master_weight;
+  if (input_.store != nullptr) {
+    state.values = {*input_.store, input_.store->add(master_weight.place().group, sizes, dtype)};
+  } else {
+    const bool stored = master_weight.store() != nullptr;
+    const MemoryScope scope(MemoryCategory::optimizer, stored || ops().is_on_host(master_weight.get()));
+    const auto options = stored ? at::TensorOptions(ops().host()) : master_weight.get().options();
+    state.values = at::zeros(sizes, options.dtype(dtype));
+  }
   states_[param].push_back(std::move(state));
 }
 
@@ -116,7 +132,7 @@ at::Tensor Optimizer::state(std::string_view key, std::size_t param) const {
   const auto& states = states_.at(param);
   const auto at = std::find_if(states.begin(), states.end(), [&](const auto& state) { return state.key == key; });
   TORCH_CHECK(at != states.end(), "this parameter has no state ", key);
-  return at->values;
+  return at->values.get();
 }
 
 std::vector<at::Tensor> Optimizer::states(std::string_view key, const std::vector<std::size_t>& params) const {
@@ -158,19 +174,27 @@ void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::si
 }
 
 void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor) {
-  const at::NoGradGuard no_grad;
-  ++steps_;
-  mask_gradients(gradients);
-  step_group(gradients, {{}, {}, lr, options().weight_decay, grad_divisor, steps_}, true);
-  step_group(gradients, {{}, {}, lr, 0.0, grad_divisor, steps_}, false);
+  begin_step();
+  std::vector<std::size_t> all(num_params());
+  std::iota(all.begin(), all.end(), 0);
+  step_part(all, gradients, lr, grad_divisor);
 }
 
-void Optimizer::step_group(const std::vector<at::Tensor>& gradients, UpdateGroup group, bool decay) {
+void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
+                          double grad_divisor) {
+  const at::NoGradGuard no_grad;
+  mask_gradients(params, gradients);
+  step_group(params, gradients, {{}, {}, lr, options().weight_decay, grad_divisor, steps_}, true);
+  step_group(params, gradients, {{}, {}, lr, 0.0, grad_divisor, steps_}, false);
+}
+
+void Optimizer::step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
+                           UpdateGroup group, bool decay) {
   std::vector<std::size_t> members;
-  for (std::size_t i = 0; i < num_params(); ++i) {
+  for (const auto i : params) {
     if (is_frozen(i) || param(i).decay != decay) continue;
     members.push_back(i);
-    group.params.push_back(param(i).master_weight);
+    group.params.push_back(param(i).master_weight.get());
     group.grads.push_back(gradients[i]);
   }
   if (!members.empty()) update(group, members);

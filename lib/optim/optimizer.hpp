@@ -72,6 +72,7 @@ struct OptimizerInput {
   std::vector<OptimizerParam> params;
   OptimizerOptions options;
   TensorCollectives* ranks = nullptr;  ///< that have the other rows; null: nobody has
+  TensorStore* store = nullptr;        ///< of master weights that are in one
 };
 
 class Optimizer {
@@ -84,12 +85,17 @@ class Optimizer {
   /// One update with learning rate `lr`. Collective. \param gradients  of each parameter, divided by `grad_divisor`
   /// first: clipping and the loss scale are free, they are read anyway. Child-Tuning changes them
   void step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor);
+  /// The same for some parameters at a time, whose tensors are in memory: begin_step(), then a part after the other.
+  void begin_step() { ++steps_; }
+  void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
+                 double grad_divisor);
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
   /// The child of Child-Tuning's D is not chosen yet: add_fisher() and choose_child() come before the first step.
   bool is_choosing_child() const { return choosing_child_; }
-  /// Adds the squares of one batch's gradients. \param divisors  each parameter's gradient is divided by its own first
+  /// Adds the squares of one batch's gradients; undefined ones are another call's. \param divisors  each parameter's
+  /// gradient is divided by its own first
   void add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors);
   /// Masks take the place of the sums. Collective. \param ranks  that have the other rows
   ChildSummary choose_child(ProcessGroup& ranks);
@@ -125,6 +131,7 @@ class Optimizer {
                             at::ScalarType dtype = at::kFloat);
   /// Adds a state of zeros with the rows that `state` has here; its values are made.
   void add_rows(std::size_t param, OptimizerState state, at::ScalarType dtype);
+  void add_child_state(std::size_t param, const std::string& key, at::ScalarType dtype);
   /// Adds values that are no state but belong to it for whoever reads it; on the host.
   void add_constant(std::size_t param, const std::string& key, const at::Tensor& values);
   /// The states of `key` of some parameters.
@@ -143,8 +150,9 @@ class Optimizer {
   virtual void update(const UpdateGroup& group, const std::vector<std::size_t>& params) = 0;
 
  private:
-  void step_group(const std::vector<at::Tensor>& gradients, UpdateGroup group, bool decay);
-  void mask_gradients(const std::vector<at::Tensor>& gradients) const;
+  void step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, UpdateGroup group,
+                  bool decay);
+  void mask_gradients(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients) const;
 
   OptimizerInput input_;
   std::vector<std::vector<OptimizerState>> states_;  ///< by parameter

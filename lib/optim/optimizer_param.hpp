@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "lib/fsdp/shard_layout.hpp"
+#include "lib/offload/stored_tensor.hpp"
 
 namespace fsdp {
 
 /// A parameter's rows on this rank.
 struct OptimizerParam {
-  at::Tensor master_weight;  ///< float32 [padded_rows, ...], updated in place
-  bool decay = true;         ///< weight decay applies
+  StoredTensor master_weight;  ///< float32 [padded_rows, ...], updated in place; its states are where it is
+  bool decay = true;           ///< weight decay applies
   ParamLayout layout;
   ShardRange range{};
   bool embedding = false;  ///< a table of which a step uses some rows: the gradient of the others is zero
@@ -27,7 +28,7 @@ OptimizerParam whole_param(const at::Tensor& master_weight, bool decay = true);
 struct OptimizerState {
   std::string key;                  ///< as PyTorch's class calls it; "a.b" is b in its dictionary a
   std::vector<std::int64_t> shape;  ///< of the whole
-  at::Tensor values;                ///< this rank's rows (of dim 0) first, then padding
+  StoredTensor values;              ///< this rank's rows (of dim 0) first, then padding
   std::int64_t first_row = 0, num_rows = 0;
   std::int64_t saved_elsewhere = 0;  ///< of these rows, the first: another rank has them too
   bool constant = false;             ///< the same for every state: what is read must be equal to it

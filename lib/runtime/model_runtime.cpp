@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
@@ -56,7 +57,8 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   policy.limit_all_gathers = options.limit_all_gathers;
   policy.checkpoint_every = options.checkpoint_every;
   policy.reduce_every_micro_batch = options.reduce_every_micro_batch;
-  policy.cpu_offload = options.cpu_offload;
+  policy.cpu_offload = options.cpu_offload || options.offload_optimizer.place != OffloadConfig::Place::device;
+  policy.offload_frozen = options.cpu_offload;
   policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
   policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
   policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);
@@ -104,6 +106,13 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.mesh = &mesh_;
   input.shard_collectives = shard_collectives_.get();
   input.replicate_collectives = replicate_collectives_.get();
+  if (options.offload_optimizer.on_disk()) {
+    StoreOptions where;
+    if (device_.has_values) where.directory = options.offload_optimizer.directory;
+    if (options.offload_optimizer.group_bytes > 0) where.group_bytes = options.offload_optimizer.group_bytes;
+    run_agreed(world, [&] { store_ = std::make_unique<TensorStore>(ops(), where); });
+    input.store = store_.get();
+  }
   input.allow_peer_memory = !options.host_staged;
   input.accumulation_steps = accumulation_steps;
   engine_ = std::make_unique<Engine>(input, policy_);

@@ -10,6 +10,7 @@
 #include "lib/fsdp/engine.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/model/decoder.hpp"
+#include "lib/offload/tensor_store.hpp"
 #include "lib/runtime/train_options.hpp"
 
 namespace fsdp {
@@ -20,6 +21,7 @@ struct DeviceChoice {
   std::shared_ptr<DeviceBackend> backend;  ///< null on the CPU
   std::shared_ptr<const Ops> ops;          ///< null: the back end's, or the CPU's
   std::string description;                 ///< for the first line of the log
+  bool has_values = true;                  ///< false: tensors are counted, nothing is computed or kept
 };
 
 /// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
@@ -52,6 +54,8 @@ class ModelRuntime {
   const BaseWeights& base() const { return base_; }
   void set_base(BaseWeights base) { base_ = std::move(base); }
   Engine& engine() { return *engine_; }
+  /// Of master weights, gradients and states that are on a disk; null: they are in memory.
+  TensorStore* store() { return store_.get(); }
   const EnginePolicy& policy() const { return policy_; }
   /// By index in the decoder's parameters.
   const std::vector<bool>& trainable() const { return trainable_; }
@@ -80,6 +84,7 @@ class ModelRuntime {
   Mesh mesh_;
   std::unique_ptr<TensorCollectives> shard_collectives_;
   std::unique_ptr<TensorCollectives> replicate_collectives_;
+  std::unique_ptr<TensorStore> store_;
   std::unique_ptr<Engine> engine_;
   std::size_t num_units_ = 0;
 };

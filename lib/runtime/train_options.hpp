@@ -9,6 +9,7 @@
 #include "lib/base/job_options.hpp"
 #include "lib/comm/device_wish.hpp"
 #include "lib/config/lora.hpp"
+#include "lib/config/offload.hpp"
 #include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
 #include "lib/fsdp/policy.hpp"
@@ -51,6 +52,7 @@ struct ShardingOptions {
   int checkpoint_every = 0;          ///< recompute every n-th block's activations in the backward; 0: none
   bool allow_emulated_bf16 = false;  ///< on a GPU without bf16 units
   bool cpu_offload = false;
+  OffloadConfig offload_optimizer;
   bool meta_init = false;  ///< accepted for the tutorials' sake: initialisation is always sharded
   bool reduce_every_micro_batch = false;
   bool host_staged = false;  ///< MPI moves CUDA tensors through host memory; for tests

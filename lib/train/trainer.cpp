@@ -22,13 +22,15 @@ constexpr std::int64_t kScaleGrowthSteps = 2000;
 
 /// Of all ranks' reports: the longest wait, the most memory.
 void take_worst(ProcessGroup& world, StepReport& report) {
-  std::array<double, 7> worst{report.data_wait_seconds,
+  std::array<double, 9> worst{report.data_wait_seconds,
                               report.peak_memory_bytes,
                               report.reserved_bytes,
                               report.alloc_retries,
                               report.peak_rss_bytes,
                               report.num_ooms,
-                              static_cast<double>(report.longest_row)};
+                              static_cast<double>(report.longest_row),
+                              report.update_seconds,
+                              report.offload_wait_seconds};
   world.all_reduce(worst, Reduce::max);
   report.data_wait_seconds = worst[0];
   report.peak_memory_bytes = worst[1];
@@ -37,6 +39,8 @@ void take_worst(ProcessGroup& world, StepReport& report) {
   report.peak_rss_bytes = worst[4];
   report.num_ooms = worst[5];
   report.longest_row = static_cast<std::int64_t>(worst[6]);
+  report.update_seconds = worst[7];
+  report.offload_wait_seconds = worst[8];
 }
 
 }  // namespace
@@ -48,10 +52,12 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto& layout = engine.layout(i);
     const auto& spec = runtime_.decoder().parameters[i];
-    params.push_back({engine.master_weight(i), layout.decay || options.decay_all, layout, engine.range(i),
+    params.push_back({engine.stored_master_weight(i), layout.decay || options.decay_all, layout, engine.range(i),
                       spec.embedding, spec.block >= 0});
   }
-  optimizer_ = make_optimizer({runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives()});
+  optimizer_ = make_optimizer(
+      {runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives(), runtime_.store()});
+  if (auto* store = runtime_.store()) run_agreed(runtime_.world(), [&] { store->reserve(); });
   if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
 }
 
@@ -109,6 +115,7 @@ bool Trainer::compute_gradients(StepReport& report, const std::function<bool()>&
 
 StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
+  const auto before = runtime_.store() != nullptr ? runtime_.store()->stats() : StoreStats();
   StepReport report;
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
@@ -122,6 +129,11 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   state_.step += 1;
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
+  if (const auto* store = runtime_.store()) {
+    report.offload_wait_seconds = store->stats().wait_seconds - before.wait_seconds;
+    report.offload_bytes_read = store->stats().bytes_read - before.bytes_read;
+    report.offload_bytes_written = store->stats().bytes_written - before.bytes_written;
+  }
   read_memory(report);
   take_worst(runtime_.world(), report);
   return report;
@@ -154,7 +166,17 @@ void Trainer::update(double scaled_norm, StepReport& report) {
     const double factor = options_.clip_grad_norm / (report.grad_norm + 1e-6);
     if (factor < 1.0) divisor /= factor;
   }
-  optimizer_->step(gradients(), report.lr, divisor);
+  const auto start = Clock::now();
+  const auto moved = [&] {
+    const auto* store = runtime_.store();
+    return store == nullptr ? 0 : store->stats().bytes_read + store->stats().bytes_written;
+  };
+  const auto before = moved();
+  optimizer_->begin_step();
+  runtime_.engine().update_rows(
+      [&](const std::vector<std::size_t>& params) { optimizer_->step_part(params, gradients(), report.lr, divisor); });
+  report.update_seconds = seconds_since(start);
+  report.update_bytes = moved() - before;
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);
   runtime_.engine().sync_parameters();
@@ -197,7 +219,7 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
     const double factor = options_.clip_grad_norm / (norm / state_.loss_scale + 1e-6);
     divisors.push_back(state_.loss_scale / (options_.clip_grad_norm > 0 ? std::min(1.0, factor) : 1.0));
   }
-  optimizer_->add_fisher(gradients(), divisors);
+  engine.read_gradients([&](const auto&) { optimizer_->add_fisher(gradients(), divisors); });
   ++state_.fisher_batches;
   return true;
 }

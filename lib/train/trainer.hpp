@@ -23,16 +23,20 @@ struct StepReport {
   std::int64_t first_sample = 0;  ///< its place in the data order, counted from 0
   std::int64_t samples = 0;
   double seconds = 0;
-  double data_wait_seconds = 0;  ///< longest of any rank
-  double peak_memory_bytes = 0;  ///< highest of any rank
-  double peak_rss_bytes = 0;     ///< largest resident set of any rank so far, libraries included
-  double reserved_bytes = 0;     ///< CUDA
-  double alloc_retries = 0;      ///< CUDA, since the start, highest of any rank
-  double num_ooms = 0;           ///< CUDA, likewise
-  std::int64_t longest_row = 0;  ///< tokens of a sequence of the longest micro-batch, any rank
-  bool skipped = false;          ///< loss or gradient norm is not finite on some rank: nothing was updated
-  bool overflow = false;         ///< skipped for a loss scale of fp16 that was too large, and is smaller now
-  bool stopped = false;          ///< asked to stop during the step: nothing was updated
+  double data_wait_seconds = 0;     ///< longest of any rank
+  double peak_memory_bytes = 0;     ///< highest of any rank
+  double peak_rss_bytes = 0;        ///< largest resident set of any rank so far, libraries included
+  double reserved_bytes = 0;        ///< CUDA
+  double alloc_retries = 0;         ///< CUDA, since the start, highest of any rank
+  double num_ooms = 0;              ///< CUDA, likewise
+  std::int64_t longest_row = 0;     ///< tokens of a sequence of the longest micro-batch, any rank
+  double update_seconds = 0;        ///< of the optimizer, longest of any rank
+  std::uint64_t update_bytes = 0;   ///< moved to and from a disk meanwhile, this rank's
+  double offload_wait_seconds = 0;  ///< stood still for a disk, longest of any rank
+  std::uint64_t offload_bytes_read = 0, offload_bytes_written = 0;  ///< this rank's
+  bool skipped = false;   ///< loss or gradient norm is not finite on some rank: nothing was updated
+  bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
+  bool stopped = false;   ///< asked to stop during the step: nothing was updated
 };
 
 struct TrainerOptions {

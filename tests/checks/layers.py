@@ -19,7 +19,7 @@ LAYERS = [
     ("writers and the copier", ["target"]),
     ("what changes on the way: fsdp-ckpt-convert", ["convert"]),
     ("operations on tensors: the seam to devices", ["ops"]),
-    ("collectives on tensors; models", ["comm", "model"]),
+    ("collectives on tensors; models; tensors on a disk", ["comm", "model", "offload"]),
     ("the engine; the CUDA back end", ["fsdp", "cuda"]),
     ("optimizers", ["optim"]),
     ("a model on its mesh; the bf16 check", ["runtime", "bf16"]),

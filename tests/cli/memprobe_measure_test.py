@@ -54,6 +54,13 @@ class Measure(fsdp_cli.Case):
             self.check([*memprobe_cli.MINGPT_M, "--batch-size", 1, "--sharding", sharding, "--precision", precision,
                         "--activation-checkpointing", recompute])
 
+    def test_optimizers_on_a_disk(self):
+        disk = ["--offload-optimizer", f"nvme:{self.folder / 'scratch'}"]
+        others = (["--optimizer", "adamw8bit"], ["--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"], ["--lora-rank", 8], [])
+        for ranks, sharding, (index, more) in share(itertools.product([1, 3], STRATEGIES, enumerate(others)), 5):
+            precision = "bf16" if index % 2 else "float32"
+            self.check([*self.llama, "--batch-size", 2, "--sharding", sharding, "--precision", precision, *disk, *more], ranks=ranks)
+
     def test_adapters_and_4_bits(self):
         methods = (["--lora-rank", 8], ["--lora-rank", 8, "--dora"], ["--lora-rank", 8, "--quantize", "nf4"], ["--lora-rank", 8, "--lora-targets", "q_proj,v_proj", "--quantize", "nf4", "--double-quant"])
         for method, sharding, precision, recompute in share(itertools.product(methods, STRATEGIES, ["float32", "bf16"], ["none", "all"]), 7):

@@ -10,7 +10,7 @@ activation-checkpointing activation-checkpoints backward-prefetch batch-size bet
 collective-timeout collectives config cpu-offload decay-all device dropout dry-run embed-size eps eval-every
 ffn-hidden-size forward-prefetch gradient-accumulation-steps help init-timeout json keep-last limit-all-gathers log-every
 lr lr-schedule max-epochs max-steps meta-init model no-limit-all-gathers no-save no-shuffle num-heads num-layers
-num-tokens out-dir param-dtype precision print-config prompt quiet reduce-dtype reduce-every-micro-batch restart
+num-tokens offload-optimizer out-dir param-dtype precision print-config prompt quiet reduce-dtype reduce-every-micro-batch restart
 restart-checkpoint-file run-name save-every save-interval-minutes schedule-steps seed seq-len seq-length
 shard-group-size sharding time-limit total-batch-size trace train-data val-data version vocab-size warmup-steps
 weight-decay wrap

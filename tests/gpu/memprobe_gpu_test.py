@@ -103,6 +103,13 @@ class Gpu(fsdp_cli.Case):
         self.check("a100-80g", [*job, "--quantize", "nf4", "--double-quant", "--activation-checkpointing", "all", "--cpu-offload"])
         self.check("a100-80g", [*job, "--quantize", "nf4", "--double-quant", "--cpu-offload", "--ranks", 1])
 
+    def test_optimizers_elsewhere(self):
+        job = [*GPT2, "--batch-size", 2, "--precision", "bf16"]
+        for where in ("cpu", f"nvme:{self.folder / 'scratch'}"):
+            self.check("a100-80g", [*job, "--offload-optimizer", where])
+        self.check("a100-80g", [*job, "--offload-optimizer", where, "--optimizer", "adamw8bit", "--ranks", 1])
+        self.check("a100-80g", [*job, "--offload-optimizer", where, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"])
+
     def test_a_tight_card_retries_as_often_as_predicted(self):
         nccl = 64 * MIB
         gpt2 = [*GPT2[2:], "--num-layers", 12, "--batch-size", 8, "--precision", "float32", "--sharding", "grad-shard"]

@@ -97,12 +97,16 @@ inline void collect_state(SmallJobRank& rank, FullState& state) {
     const auto put = [&](std::vector<at::Tensor>& tensors, const OptimizerState& part) {
       tensors.resize(engine.num_parameters());
       auto& full = tensors[i];
-      if (!full.defined()) full = at::zeros(part.shape, part.values.options());
-      full.narrow(0, part.first_row, part.num_rows).copy_(part.values.narrow(0, 0, part.num_rows));
+      const auto values = part.values.get();
+      if (!full.defined()) full = at::zeros(part.shape, values.options());
+      full.narrow(0, part.first_row, part.num_rows).copy_(values.narrow(0, 0, part.num_rows));
     };
     const auto range = engine.range(i);
-    put(state.master_weights, {"", engine.layout(i).shape, engine.master_weight(i), range.first_row, range.num_rows});
-    for (const auto& part : optimizer.states(i)) put(state.states[part.key], part);
+    engine.with_rows(i, Access::read, [&] {
+      put(state.master_weights,
+          {"", engine.layout(i).shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
+      for (const auto& part : optimizer.states(i)) put(state.states[part.key], part);
+    });
   }
 }
 

@@ -18,6 +18,7 @@
 #include "lib/jobs/finetune/describe.hpp"
 #include "lib/jobs/finetune/dry_run.hpp"
 #include "lib/jobs/finetune/final_exports.hpp"
+#include "lib/jobs/finetune/offload_watch.hpp"
 #include "lib/jobs/finetune/restore.hpp"
 #include "lib/jobs/finetune/step_log.hpp"
 #include "lib/jobs/finetune/validation.hpp"
@@ -130,14 +131,15 @@ class Training {
              context.world.all_reduce(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype),
                                       Reduce::sum)),
         checkpoints_(context, record_, judge_, memory, taken && taken->is_ours),
-        validation_(context, record_, memory) {
+        validation_(context, record_, memory),
+        offload_(context) {
     reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
   }
 
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
     TrainLoop loop(context_.trainer, {setup.total_steps, setup.total_samples},
-                   {&judge_, &losses_, &memory_, &clock_, &log_, &checkpoints_, &validation_},
+                   {&judge_, &losses_, &memory_, &clock_, &log_, &checkpoints_, &validation_, &offload_},
                    [this] { return clock_.stop_wanted(); });
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
     bool stopped = !choose_child(
@@ -150,6 +152,7 @@ class Training {
     record_.draw_losses();
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
     memory_.report(context_.runtime, report);
+    offload_.report(report);
     if (!stopped) {
       FinalExports exports(context_, taken_, [this] { return clock_.signalled(); });
       stopped = !exports.write(checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path());
@@ -236,6 +239,7 @@ class Training {
   StepLog log_;
   Checkpoints checkpoints_;
   Validation validation_;
+  OffloadWatch offload_;
 };
 
 }  // namespace
@@ -252,7 +256,9 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     return ExitCode::ok;
   }
   TraceRecorder trace;
-  ModelRuntime runtime(world, setup.config, options.sharding, setup.device, setup.batches.accumulation_steps);
+  auto sharding = options.sharding;
+  if (!setup.train_data) sharding.offload_optimizer = {};  // nothing is updated
+  ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   const auto trainer = make_trainer(setup, runtime);
   MemoryWatch memory(world, setup, log);

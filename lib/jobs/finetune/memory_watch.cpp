@@ -67,6 +67,11 @@ void MemoryWatch::describe() {
       bytes(part(p, {parameters, gradients, optimizer})), bytes(part(p, {gathered})), bytes(part(p, {reduce_buffers})),
       bytes(part(p, {activations, workspace, batch})), bytes(part(p, {logits})), bytes(p.total_bytes()),
       bytes(available), gpu ? "" : " on the node"));
+  if (p.host.disk_bytes > 0) {
+    log_.info(fmt::format("disk      per rank in {}: {}, and {} more while a checkpoint is saved",
+                          setup_.options.sharding.offload_optimizer.directory, bytes(p.host.disk_bytes),
+                          bytes(p.host.disk_save_bytes)));
+  }
   if (gpu && !p.fits()) {
     log_.warning(
         fmt::format("the steps want more than the GPU has: expect {}; a smaller --batch-size with more "

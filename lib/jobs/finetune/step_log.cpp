@@ -39,6 +39,12 @@ void StepLog::after_step(const StepReport& step, bool) {
     record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);
     record["alloc_retries"] = static_cast<std::int64_t>(step.alloc_retries);
   }
+  if (context_.runtime.store() != nullptr) {
+    record["update_seconds"] = step.update_seconds;
+    record["offload"] = {{"wait_seconds", step.offload_wait_seconds},
+                         {"bytes_read", step.offload_bytes_read},
+                         {"bytes_written", step.offload_bytes_written}};
+  }
   if (context_.runtime.policy().precision.param_dtype == at::kHalf) {
     record["loss_scale"] = context_.trainer.state().loss_scale;
     record["skipped"] = step.skipped;

@@ -155,6 +155,8 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
                   {"states_bytes", p.host.states_bytes},
                   {"load_bytes", p.host.load_bytes},
                   {"save_bytes", p.host.save_bytes},
+                  {"disk_bytes", p.host.disk_bytes},
+                  {"disk_save_bytes", p.host.disk_save_bytes},
                   {"peak_bytes", p.host.peak_bytes()},
                   {"node_bytes", p.host.peak_bytes() * std::min(a.combination.ranks, a.combination.ranks_per_node)}};
   const auto axis = [](const AxisCounts& c) {
@@ -212,6 +214,10 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
         "host memory of a rank: {} ({} program, {} offloaded, {} while a checkpoint is saved, {} while weights load)\n",
         bytes(p.host.peak_bytes()), bytes(p.host.program_bytes), bytes(p.host.states_bytes), bytes(p.host.save_bytes),
         bytes(p.host.load_bytes));
+  }
+  if (p.host.disk_bytes > 0) {
+    text += fmt::format("on the disk of --offload-optimizer: {} a rank, and {} more while a checkpoint is saved\n",
+                        bytes(p.host.disk_bytes), bytes(p.host.disk_save_bytes));
   }
   text += fmt::format(
       "a step receives {} on the shard axis, {} on the replicate axis; {:.2f} TFLOP of matrix products a rank\n",

@@ -1,4 +1,5 @@
 // Every combination of the engine's options on thread ranks against one rank, and against each other bit for bit.
+#include "tests/support/temp_files.hpp"
 #include "tests/unit/fsdp/engine_rig.hpp"
 
 #include <map>
@@ -33,7 +34,7 @@ int shard_ranks(const Options& o) {
   return o.sharding == Sharding::no_shard ? 1 : is_hybrid(o.sharding) ? ranks_per_node(o) : o.ranks;
 }
 
-Setup setup_of(const Setup& base, const Options& o, int variant) {
+Setup setup_of(const Setup& base, const Options& o, int variant, const std::string& scratch) {
   auto setup = base;
   setup.ranks = o.ranks;
   setup.ranks_per_node = ranks_per_node(o);
@@ -45,6 +46,7 @@ Setup setup_of(const Setup& base, const Options& o, int variant) {
   setup.policy.forward_prefetch = variant % 2 == 1;
   setup.policy.limit_all_gathers = variant % 3 != 1;
   setup.policy.cpu_offload = variant % 5 == 4;
+  if (variant % 5 == 2) setup.scratch = scratch;
   setup.wrap = o.wrap;
   setup.peer_memory = o.peer_memory;
   setup.accumulation = o.accumulation;
@@ -86,6 +88,7 @@ void for_product(int ranks, const Body& body) {
 
 void check_product(int ranks) {
   at::set_num_threads(1);
+  const TempDir scratch;
   const auto base = tiny_setup();
   const auto reference = train(base);
   REQUIRE(reference.losses.size() == 3);
@@ -95,7 +98,8 @@ void check_product(int ranks) {
   int variant = 0;
   for_product(ranks, [&](const Options& o) {
     INFO(o.text());
-    const auto got = train(setup_of(base, o, variant++));
+    const auto setup = setup_of(base, o, variant++, scratch.path().string());
+    const auto got = train(setup);
     worst_loss(largest_difference(got.losses, reference.losses));
     CHECK(largest_difference(got.losses, reference.losses) < 2e-5);
     for (std::size_t i = 0; i < got.parameters.size(); ++i) {
@@ -104,7 +108,8 @@ void check_product(int ranks) {
       CHECK(error < 1e-3);
     }
     const bool one_family = shard_ranks(o) == ranks;
-    const auto family = std::to_string(o.accumulation) + (o.reduce_every && shard_ranks(o) > 1 ? "r" : "l") +
+    const bool reduces_every = o.reduce_every && (shard_ranks(o) > 1 || !setup.scratch.empty());
+    const auto family = std::to_string(o.accumulation) + (reduces_every ? "r" : "l") +
                         (one_family ? std::string("sharded") : std::to_string(shard_ranks(o)));
     const auto [known, is_new] = first.emplace(family, got);
     if (!is_new) CHECK(same_outcome(got, known->second));

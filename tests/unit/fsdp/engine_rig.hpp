@@ -30,6 +30,7 @@ inline ShardingOptions sharding_of(const Setup& setup) {
   options.buffer_dtype = policy.precision.buffer_dtype;
   options.checkpoint_every = policy.checkpoint_every;
   options.cpu_offload = policy.cpu_offload;
+  if (!setup.scratch.empty()) options.offload_optimizer = {OffloadConfig::Place::nvme, setup.scratch, 4096};
   options.reduce_every_micro_batch = policy.reduce_every_micro_batch;
   options.host_staged = !setup.peer_memory;
   return options;
@@ -44,16 +45,18 @@ class RigRank {
         outcome_(outcome),
         runtime_(world, setup.model, sharding_of(setup), {}, setup.accumulation),
         engine_(&runtime_.engine()) {
-    for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
-      const auto range = engine_->range(i);
-      engine_->master_weight(i)
-          .narrow(0, 0, range.num_rows)
-          .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
-    }
-    engine_->sync_parameters();
     OptimizerOptions optimizer;
     optimizer.weight_decay = setup.weight_decay;
-    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), optimizer});
+    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), optimizer, nullptr, runtime_.store()});
+    for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
+      const auto range = engine_->range(i);
+      engine_->with_rows(i, Access::update, [&] {
+        engine_->master_weight(i)
+            .narrow(0, 0, range.num_rows)
+            .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
+      });
+    }
+    engine_->sync_parameters();
     if (setup.trace) engine_->observers().add(trace_);
   }
 
@@ -64,8 +67,7 @@ class RigRank {
     outcome_.traces[rank] = trace_.events_json(world_.rank());
     if (world_.rank() == 0) outcome_.used_peer_memory = engine_->uses_peer_memory();
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
-      collect(outcome_.parameters[i], engine_->master_weight(i), i);
-      if (engine_->layout(i).trainable) collect(outcome_.gradients[i], engine_->gradient(i), i);
+      engine_->with_rows(i, Access::read, [&] { collect(outcome_.parameters[i], engine_->master_weight(i), i); });
     }
   }
 
@@ -105,11 +107,15 @@ class RigRank {
       outcome_.rank_losses.push_back(by_rank);
       outcome_.norms.push_back(norm);
     }
-    std::vector<at::Tensor> gradients;
-    for (std::size_t i = 0; i < engine_->num_parameters(); ++i) gradients.push_back(engine_->gradient(i));
+    if (step + 1 == setup_.steps) collect_gradients();
     // As torch.nn.utils.clip_grad_norm_.
     const double divisor = setup_.loss_scale / std::min(1.0, setup_.clip / (norm + 1e-6));
-    optimizer_->step(gradients, setup_.lr, divisor);
+    optimizer_->begin_step();
+    engine_->update_rows([&](const std::vector<std::size_t>& params) {
+      std::vector<at::Tensor> gradients;
+      for (std::size_t i = 0; i < engine_->num_parameters(); ++i) gradients.push_back(engine_->gradient(i));
+      optimizer_->step_part(params, gradients, setup_.lr, divisor);
+    });
     engine_->sync_parameters();
   }
 
@@ -121,6 +127,15 @@ class RigRank {
     std::int64_t first = 0;
     for (int i = 0; i < index; ++i) first += setup_.share[static_cast<std::size_t>(i)];
     return {first, setup_.share[static_cast<std::size_t>(index)]};
+  }
+
+  /// As they are before the optimizer, which may scale them where they are.
+  void collect_gradients() {
+    engine_->read_gradients([&](const std::vector<std::size_t>& params) {
+      for (const auto i : params) {
+        if (engine_->layout(i).trainable) collect(outcome_.gradients[i], engine_->gradient(i), i);
+      }
+    });
   }
 
   /// Replica 0 writes its rows; then every replica must hold the same bits, and zeros in the padding.

@@ -42,6 +42,7 @@ struct Setup {
   EnginePolicy policy;
   std::string wrap = "block";
   bool peer_memory = true;
+  std::string scratch;  ///< directory of --offload-optimizer nvme; empty: in memory
   int accumulation = 1;
   /// Rows of each part (micro-batch 0 rank 0, micro-batch 0 rank 1, ...); empty: equal parts.
   std::vector<std::int64_t> share;

@@ -51,7 +51,7 @@ class ChildShard {
     std::vector<at::Tensor> all;
     for (std::size_t i = 0; i < params.size(); ++i) {
       const auto whole = fixture("inputs", prefix + kChildNames[i])[step].to(at::kFloat);
-      all.push_back(at::zeros_like(params[i].master_weight));
+      all.push_back(at::zeros_like(params[i].master_weight.get()));
       all.back().narrow(0, 0, params[i].range.num_rows).copy_(part(whole, i));
     }
     return all;
@@ -67,7 +67,7 @@ class ChildShard {
     for (std::size_t i = 0; i < params.size(); ++i) {
       if (params[i].range.num_rows == 0) continue;
       const auto truth = part(fixture(file, "step" + std::to_string(step) + ".param." + kChildNames[i]), i);
-      worst = std::max(worst, (mine(params[i].master_weight, i) - truth).abs().max().item<double>());
+      worst = std::max(worst, (mine(params[i].master_weight.get(), i) - truth).abs().max().item<double>());
     }
     return worst;
   }
@@ -118,10 +118,11 @@ std::vector<at::Tensor> random_masks(const Ops& ops, int num_ranks, std::int64_t
     const ChildShard shard(world);
     std::vector<at::Tensor> ones;
     for (std::size_t i = 0; i < shard.params.size(); ++i) {
-      ones.push_back(at::zeros_like(shard.params[i].master_weight));
+      ones.push_back(at::zeros_like(shard.params[i].master_weight.get()));
       shard.mine(ones.back(), i).fill_(1);
     }
-    mask_at_random(ops, shard.params, ones, {ChildTuning::task_free, p, seed}, step);
+    for (std::size_t i = 0; i < ones.size(); ++i)
+      mask_at_random(ops, shard.params[i], ones[i], {ChildTuning::task_free, p, seed}, step);
     for (std::size_t i = 0; i < ones.size(); ++i) shard.part(masks[i], i).copy_(shard.mine(ones[i], i));
   });
   return masks;
@@ -225,12 +226,14 @@ TEST_SUITE("optim/child_tuning") {
         theirs->step(gradients, 1e-2, 1.0);
         ours->step(given.rows("grad.", step), 1e-2, 1.0);
         auto others = given.rows("grad.", step);
-        mask_at_random(ops, by_hand.params, others, child_options(ChildTuning::task_free).child_tuning, step + 1);
+        for (std::size_t i = 0; i < others.size(); ++i)
+          mask_at_random(ops, by_hand.params[i], others[i], child_options(ChildTuning::task_free).child_tuning,
+                         step + 1);
         masked->step(others, 1e-2, 1.0);
       }
       CHECK(given.error("f_torch_adamw", kChildSteps) < kChildTolerance);
       for (std::size_t i = 0; i < drawn.params.size(); ++i)
-        CHECK(same_bits(drawn.params[i].master_weight, by_hand.params[i].master_weight));
+        CHECK(same_bits(drawn.params[i].master_weight.get(), by_hand.params[i].master_weight.get()));
     });
   }
 
@@ -243,7 +246,7 @@ TEST_SUITE("optim/child_tuning") {
         for (const auto mode : {ChildTuning::task_free, ChildTuning::task_driven}) {
           ChildShard shard(world);
           shard.params[1].layout.trainable = false;
-          const auto before = shard.params[1].master_weight.clone();
+          const auto before = shard.params[1].master_weight.get().clone();
           auto options = child_options(mode);
           options.kind = kind;
           options.momentum = kind == OptimizerKind::muon ? 0.95 : 0;
@@ -258,8 +261,8 @@ TEST_SUITE("optim/child_tuning") {
           optimizer->step(gradients, 1e-2, 1.0);
           CHECK(optimizer->states(1).empty());
           CHECK(optimizer->step_state(1) == StepState::none);
-          CHECK(same_bits(shard.params[1].master_weight, before));
-          CHECK(!shard.params[3].master_weight.equal(fixture("inputs", "param.layer.1.weight")));
+          CHECK(same_bits(shard.params[1].master_weight.get(), before));
+          CHECK(!shard.params[3].master_weight.get().equal(fixture("inputs", "param.layer.1.weight")));
         }
       }
     });

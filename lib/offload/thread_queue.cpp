@@ -1,0 +1,107 @@
+// Where the kernel has no io_uring, or a site has turned it off.
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lib/offload/file_queue.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+class ThreadQueue final : public FileQueue {
+ public:
+  explicit ThreadQueue(const ScratchFile& file) : file_(file) {
+    for (auto& worker : workers_) worker = std::thread([this] { work(); });
+  }
+  ThreadQueue(const ThreadQueue&) = delete;
+  ThreadQueue& operator=(const ThreadQueue&) = delete;
+  ~ThreadQueue() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    wanted_.notify_all();
+    for (auto& worker : workers_) worker.join();
+  }
+
+  Ticket start(const FileTransfer& transfer) override {
+    const std::lock_guard lock(mutex_);
+    const auto ticket = next_++;
+    auto& open = open_[ticket];
+    open.write = transfer.write;
+    for (std::uint64_t done = 0; done < transfer.bytes; done += kPiece_bytes) {
+      const auto bytes = std::min(kPiece_bytes, transfer.bytes - done);
+      pieces_.push_back({{transfer.write, transfer.data + done, bytes, transfer.offset + done}, ticket});
+      ++open.pieces;
+    }
+    wanted_.notify_all();
+    return ticket;
+  }
+
+  void wait(Ticket ticket) override {
+    std::unique_lock lock(mutex_);
+    const auto& open = open_.at(ticket);
+    const auto patience = std::chrono::duration<double>(kSilence_seconds);
+    for (double waited = kSilence_seconds; !ended_.wait_for(lock, patience, [&] { return open.pieces == 0; });
+         waited += kSilence_seconds)
+      tell_of_silence(waited);
+    const auto result = open;
+    open_.erase(ticket);
+    if (result.error != 0) fail(file_, result.write, result.error);
+  }
+  std::string_view name() const override { return "threads"; }
+
+ private:
+  struct Open {
+    bool write = false;
+    std::size_t pieces = 0;
+    int error = 0;
+  };
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wanted_.wait(lock, [&] { return ends_ || !pieces_.empty(); });
+      if (pieces_.empty()) return;
+      auto piece = pieces_.front();
+      pieces_.pop_front();
+      lock.unlock();
+      int error = 0;
+      while (!piece.advance(move(piece.transfer), error)) {
+      }
+      lock.lock();
+      auto& open = open_.at(piece.ticket);
+      if (error != 0) open.error = error;
+      if (--open.pieces == 0) ended_.notify_all();
+    }
+  }
+
+  std::int64_t move(const FileTransfer& t) const {
+    const auto at = static_cast<off_t>(t.offset);
+    const auto n = t.write ? ::pwrite(file_.fd(), t.data, t.bytes, at) : ::pread(file_.fd(), t.data, t.bytes, at);
+    return n < 0 ? -errno : n;
+  }
+
+  const ScratchFile& file_;
+  std::mutex mutex_;
+  std::condition_variable wanted_, ended_;
+  std::deque<FilePiece> pieces_;
+  std::map<Ticket, Open> open_;
+  Ticket next_ = 0;
+  bool ends_ = false;
+  std::array<std::thread, 4> workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileQueue> make_thread_queue(const ScratchFile& file) { return std::make_unique<ThreadQueue>(file); }
+
+}  // namespace fsdp::detail
