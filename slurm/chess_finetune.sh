@@ -20,6 +20,7 @@
 #   CHILD_TUNING         f or d              off
 #   LORA_RANK, LORA_ALPHA   train adapters of this rank, which count alpha / rank times; the result is RUN/adapter   off
 #   QUANTIZE   nf4: the weights beside adapters in 4 bits, for small GPUs (docs/methods.md)   none
+#   OFFLOAD    cpu or nvme:DIR: the optimizer in host memory or on a disk of each node (docs/offload.md)   none
 #   PRECISION  bf16 float32 fp16             bf16; float32 on a CPU
 #   DEVICE     auto cuda cpu                 auto
 #   OUT_DIR    where runs go, shared by all nodes        runs

@@ -15,6 +15,7 @@
 #   BATCH_SIZE sequences per rank and micro-batch; TOTAL_BATCH_SIZE per optimizer step (empty: BATCH_SIZE x ranks)
 #   MAX_EPOCHS, LR, OPTIMIZER   10, 3e-4, adamw (docs/methods.md has the others)
 #   FREEZE, TRAIN_ONLY, CHILD_TUNING   what is trained (docs/methods.md)   all of it
+#   OFFLOAD    cpu or nvme:DIR: the optimizer in host memory or on a disk of each node (docs/offload.md)   none
 #   SHARDING   full-shard grad-shard no-shard hybrid-full-shard hybrid-grad-shard
 #   PRECISION  bf16 float32 fp16
 #   DEVICE     auto cuda cpu
@@ -70,6 +71,7 @@ option --optimizer "${OPTIMIZER-}"
 option --freeze "${FREEZE-}"
 option --train-only "${TRAIN_ONLY-}"
 option --child-tuning "${CHILD_TUNING-}"
+option --offload-optimizer "${OFFLOAD-}"
 option --sharding "${SHARDING-full-shard}"
 option --precision "${PRECISION-bf16}"
 option --device "${DEVICE-auto}"

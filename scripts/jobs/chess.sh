@@ -67,6 +67,7 @@ chess_options() {
     setting LORA_RANK '' lora-rank lora_rank
     setting LORA_ALPHA '' lora-alpha lora_alpha
     setting QUANTIZE '' quantize
+    setting OFFLOAD '' offload-optimizer offload_optimizer
     setting MAX_TRAINING_STEPS '' max_training_steps max-steps
     setting MAX_SEQ_LENGTH 512 max_seq_length seq-len seq-length
     setting PRECISION "$default_precision" precision
