@@ -73,8 +73,8 @@ expect 0 "--batch_size_per_device 4 --total-batch-size 128 --learning_rate 2e-5 
     MAX_TRAINING_STEPS=9 DEVICE=cpu -- $finetune
 expect 0 "--precision bf16" slurm RUN_NAME=a DEVICE=cuda -- $finetune
 expect 0 "--lora-rank 16 --lora-alpha 32 --quantize nf4 --max_seq_length 512" slurm RUN_NAME=a LORA_RANK=16 LORA_ALPHA=32 QUANTIZE=nf4 DEVICE=cpu -- $finetune
-expect 0 "--offload-optimizer nvme:/local/scratch" slurm RUN_NAME=a OFFLOAD=nvme:/local/scratch DEVICE=cpu -- $finetune
 no --save-final-hf
+expect 0 "--offload-optimizer nvme:/local/scratch" slurm RUN_NAME=a OFFLOAD=nvme:/local/scratch DEVICE=cpu -- $finetune
 expect 0 "--lora_rank 8" slurm RUN_NAME=a DEVICE=cpu -- $finetune --lora_rank 8
 no --save-final-hf
 expect 0 "--run-name a --gradient_checkpointing --seed 7" slurm RUN_NAME=a -- $finetune --gradient_checkpointing --seed 7
