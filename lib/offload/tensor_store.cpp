@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,9 +29,7 @@ at::Tensor room_for(std::uint64_t bytes, at::Device device) {
 }
 
 at::Tensor view_of(const at::Tensor& bytes, std::uint64_t offset, at::IntArrayRef sizes, at::ScalarType dtype) {
-  std::int64_t elements = 1;
-  for (const auto size : sizes) elements *= size;
-  const auto length = elements * static_cast<std::int64_t>(c10::elementSize(dtype));
+  const auto length = c10::multiply_integers(sizes) * static_cast<std::int64_t>(c10::elementSize(dtype));
   return bytes.narrow(0, static_cast<std::int64_t>(offset), length).view(dtype).view(sizes);
 }
 
@@ -71,9 +70,7 @@ std::size_t TensorStore::add_group(MemoryCategory category, bool kept) {
 StorePlace TensorStore::add(std::size_t group, at::IntArrayRef sizes, at::ScalarType dtype) {
   if (reserved_) throw std::logic_error("nothing can be added to a store that is in use");
   auto& g = groups_.at(group);
-  std::int64_t elements = 1;
-  for (const auto size : sizes) elements *= size;
-  const auto bytes = round_up(static_cast<std::uint64_t>(elements) * c10::elementSize(dtype));
+  const auto bytes = round_up(static_cast<std::uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype));
   g.items.push_back({sizes.vec(), dtype, g.bytes, bytes});
   g.bytes += bytes;
   return {group, g.items.size() - 1};

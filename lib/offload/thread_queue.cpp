@@ -6,12 +6,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <thread>
-#include <vector>
 
-#include "lib/offload/file_queue.hpp"
+#include "lib/offload/open_transfers.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -34,38 +32,22 @@ class ThreadQueue final : public FileQueue {
 
   Ticket start(const FileTransfer& transfer) override {
     const std::lock_guard lock(mutex_);
-    const auto ticket = next_++;
-    auto& open = open_[ticket];
-    open.write = transfer.write;
-    for (std::uint64_t done = 0; done < transfer.bytes; done += kPiece_bytes) {
-      const auto bytes = std::min(kPiece_bytes, transfer.bytes - done);
-      pieces_.push_back({{transfer.write, transfer.data + done, bytes, transfer.offset + done}, ticket});
-      ++open.pieces;
-    }
+    const auto ticket = open_.open(transfer, pieces_);
     wanted_.notify_all();
     return ticket;
   }
 
   void wait(Ticket ticket) override {
     std::unique_lock lock(mutex_);
-    const auto& open = open_.at(ticket);
     const auto patience = std::chrono::duration<double>(kSilence_seconds);
-    for (double waited = kSilence_seconds; !ended_.wait_for(lock, patience, [&] { return open.pieces == 0; });
+    for (double waited = kSilence_seconds; !ended_.wait_for(lock, patience, [&] { return open_.has_ended(ticket); });
          waited += kSilence_seconds)
       tell_of_silence(waited);
-    const auto result = open;
-    open_.erase(ticket);
-    if (result.error != 0) fail(file_, result.write, result.error);
+    open_.close(file_, ticket);
   }
   std::string_view name() const override { return "threads"; }
 
  private:
-  struct Open {
-    bool write = false;
-    std::size_t pieces = 0;
-    int error = 0;
-  };
-
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -78,9 +60,8 @@ class ThreadQueue final : public FileQueue {
       while (!piece.advance(move(piece.transfer), error)) {
       }
       lock.lock();
-      auto& open = open_.at(piece.ticket);
-      if (error != 0) open.error = error;
-      if (--open.pieces == 0) ended_.notify_all();
+      open_.end_piece(piece.ticket, error);
+      if (open_.has_ended(piece.ticket)) ended_.notify_all();
     }
   }
 
@@ -94,8 +75,7 @@ class ThreadQueue final : public FileQueue {
   std::mutex mutex_;
   std::condition_variable wanted_, ended_;
   std::deque<FilePiece> pieces_;
-  std::map<Ticket, Open> open_;
-  Ticket next_ = 0;
+  OpenTransfers open_;
   bool ends_ = false;
   std::array<std::thread, 4> workers_;
 };

@@ -1,12 +1,10 @@
-#include "lib/offload/file_queue.hpp"
+#include "lib/offload/open_transfers.hpp"
 
 #ifdef FSDP_HAVE_URING
 #include <liburing.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <deque>
-#include <map>
 #include <vector>
 #endif
 
@@ -34,14 +32,7 @@ class UringQueue final : public FileQueue {
   }
 
   Ticket start(const FileTransfer& transfer) override {
-    const auto ticket = next_++;
-    auto& open = open_[ticket];
-    open.write = transfer.write;
-    for (std::uint64_t done = 0; done < transfer.bytes; done += kPiece_bytes) {
-      const auto bytes = std::min(kPiece_bytes, transfer.bytes - done);
-      waiting_.push_back({{transfer.write, transfer.data + done, bytes, transfer.offset + done}, ticket});
-      ++open.pieces;
-    }
+    const auto ticket = open_.open(transfer, waiting_);
     io_uring_cqe* answer = nullptr;
     while (io_uring_peek_cqe(&ring_, &answer) == 0) take(answer);
     feed();
@@ -49,22 +40,13 @@ class UringQueue final : public FileQueue {
   }
 
   void wait(Ticket ticket) override {
-    const auto& open = open_.at(ticket);
-    while (open.pieces > 0 && take_answer()) {
+    while (!open_.has_ended(ticket) && take_answer()) {
     }
-    const auto result = open;
-    open_.erase(ticket);
-    if (result.error != 0) fail(file_, result.write, result.error);
+    open_.close(file_, ticket);
   }
   std::string_view name() const override { return "io_uring"; }
 
  private:
-  struct Open {
-    bool write = false;
-    std::size_t pieces = 0;
-    int error = 0;
-  };
-
   /// Gives the kernel what it has room for.
   void feed() {
     bool some = false;
@@ -98,7 +80,7 @@ class UringQueue final : public FileQueue {
       if (result == -ETIME) {
         tell_of_silence(waited);
       } else if (result != -EINTR && result != -EAGAIN) {
-        for (auto& [ticket, open] : open_) open.error = -result;
+        open_.fail_all(-result);
         return false;
       }
     }
@@ -117,10 +99,7 @@ class UringQueue final : public FileQueue {
       waiting_.push_front(piece);
       return;
     }
-    const auto open = open_.find(piece.ticket);
-    if (open == open_.end()) return;  // nobody waits for it after an error
-    if (error != 0) open->second.error = error;
-    --open->second.pieces;
+    open_.end_piece(piece.ticket, error);
   }
 
   const ScratchFile& file_;
@@ -128,8 +107,7 @@ class UringQueue final : public FileQueue {
   std::vector<FilePiece> in_kernel_;
   std::vector<unsigned> free_;  ///< of its places
   std::deque<FilePiece> waiting_;
-  std::map<Ticket, Open> open_;
-  Ticket next_ = 0;
+  OpenTransfers open_;
 };
 
 }  // namespace

@@ -90,11 +90,9 @@ class EightBitAdamW {
   const AdamW8bitUpdate& u_;
 };
 
-}  // namespace
-
-namespace {
 /// Their absolute values; abs() has no kernel for tensors without values.
 at::Tensor sizes_of(const at::Tensor& moments) { return at::maximum(moments, moments.neg()); }
+
 }  // namespace
 
 at::Tensor eight_bit_numbers(bool is_signed) {

@@ -43,6 +43,9 @@ void take_worst(ProcessGroup& world, StepReport& report) {
   report.offload_wait_seconds = worst[8];
 }
 
+/// Nothing moved where nothing is on a disk.
+StoreStats stats_of(const TensorStore* store) { return store == nullptr ? StoreStats() : store->stats(); }
+
 }  // namespace
 
 Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options)
@@ -115,7 +118,7 @@ bool Trainer::compute_gradients(StepReport& report, const std::function<bool()>&
 
 StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
-  const auto before = runtime_.store() != nullptr ? runtime_.store()->stats() : StoreStats();
+  const auto before = stats_of(runtime_.store());
   StepReport report;
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
@@ -129,11 +132,10 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   state_.step += 1;
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
-  if (const auto* store = runtime_.store()) {
-    report.offload_wait_seconds = store->stats().wait_seconds - before.wait_seconds;
-    report.offload_bytes_read = store->stats().bytes_read - before.bytes_read;
-    report.offload_bytes_written = store->stats().bytes_written - before.bytes_written;
-  }
+  const auto after = stats_of(runtime_.store());
+  report.offload_wait_seconds = after.wait_seconds - before.wait_seconds;
+  report.offload_bytes_read = after.bytes_read - before.bytes_read;
+  report.offload_bytes_written = after.bytes_written - before.bytes_written;
   read_memory(report);
   take_worst(runtime_.world(), report);
   return report;
@@ -167,16 +169,13 @@ void Trainer::update(double scaled_norm, StepReport& report) {
     if (factor < 1.0) divisor /= factor;
   }
   const auto start = Clock::now();
-  const auto moved = [&] {
-    const auto* store = runtime_.store();
-    return store == nullptr ? 0 : store->stats().bytes_read + store->stats().bytes_written;
-  };
-  const auto before = moved();
+  const auto before = stats_of(runtime_.store());
   optimizer_->begin_step();
   runtime_.engine().update_rows(
       [&](const std::vector<std::size_t>& params) { optimizer_->step_part(params, gradients(), report.lr, divisor); });
   report.update_seconds = seconds_since(start);
-  report.update_bytes = moved() - before;
+  const auto after = stats_of(runtime_.store());
+  report.update_bytes = after.bytes_read - before.bytes_read + after.bytes_written - before.bytes_written;
   state_.optimizer_steps = optimizer_->steps();
   if (scaling) adjust_loss_scale(false);
   runtime_.engine().sync_parameters();
