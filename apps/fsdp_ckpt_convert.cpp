@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/app_main.hpp"
+#include "apps/quantize_options.hpp"
 #include "lib/convert/convert_job.hpp"
 #include "lib/mpi/mpi_plugin.hpp"
 
@@ -25,6 +26,8 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
   The base that adapters were trained beside, and the adapters -> one model:
     fsdp-ckpt-convert llama/ merged/ --merge-adapter runs/a/adapter --to hf
+  A model in 4 bits, as transformers opens it:
+    fsdp-ckpt-convert llama/ llama-4bit/ --to hf --quantize nf4 --double-quant
   What is in it, is it sound, are they equal:
     fsdp-ckpt-convert --inspect full.pt
     fsdp-ckpt-convert --check runs/a/checkpoints/latest
@@ -84,6 +87,9 @@ void add_change_options(CLI::App& app, fsdp::InputOptions& o) {
       ->group(group);
   app.add_flag("--dequantize", o.dequantize, "matrices stored in 4 bits (bitsandbytes' nf4) as 16-bit ones again")
       ->group(group);
+  fsdp::add_quantize_options(
+      app, o.quantize, "keep the matrices of a Llama's blocks in 4 bits, as transformers and bitsandbytes do: nf4",
+      group);
   app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")
       ->group(group);
   app.add_option("--dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...")->group(group);

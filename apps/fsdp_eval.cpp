@@ -1,6 +1,7 @@
 // fsdp-eval: loss, chess and text of a checkpoint, or of two against each other.
 #include <nlohmann/json.hpp>
 
+#include "apps/quantize_options.hpp"
 #include "apps/torch_main.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/jobs/evaluate/evaluate_job.hpp"
@@ -96,6 +97,11 @@ void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
          "how parameters are split over the ranks")
       ->default_str("full-shard")
       ->group(group);
+  fsdp::add_quantize_options(
+      app, o.sharding.quantize,
+      "keep the matrices of the blocks in 4 bits, for less memory, or to see what it costs: nf4; "
+      "weights stored in 4 bits stay so",
+      group);
   fsdp::add_runtime_options(app, o.runtime);
   app.set_config("--config", "", "read options from a file");
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });

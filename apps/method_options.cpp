@@ -1,6 +1,7 @@
 #include "apps/method_options.hpp"
 
 #include "apps/app_main.hpp"
+#include "apps/quantize_options.hpp"
 
 namespace fsdp {
 namespace {
@@ -58,25 +59,14 @@ void add_lora_options(CLI::App& app, TrainOptions& options) {
       ->group(kGroup);
 }
 
-void add_quantize_options(CLI::App& app, QuantizeConfig& o) {
-  app.add_option_function<std::string>(
-         "--quantize",
-         [&](const std::string& text) {
-           if (text != "nf4" && text != "none") throw UsageError("--quantize is '" + text + "', choose from nf4, none");
-           o.nf4 = text == "nf4";
-         },
-         "under adapters, keep the matrices of the blocks in 4 bits (QLoRA): nf4; as they are: none. Weights stored in "
-         "4 bits stay so")
-      ->default_str("none")
-      ->group(kGroup);
-  app.add_flag(spellings("double-quant"), o.double_quant, "with --quantize: its scales in 8 bits, too")->group(kGroup);
-}
-
 }  // namespace
 
 void add_method_options(CLI::App& app, TrainOptions& o) {
   add_lora_options(app, o);
-  add_quantize_options(app, o.sharding.quantize);
+  add_quantize_options(app, o.sharding.quantize,
+                       "under adapters, keep the matrices of the blocks in 4 bits (QLoRA): nf4; as they are: none. "
+                       "Weights stored in 4 bits stay so",
+                       kGroup);
   add_freeze_options(app, o.sharding.freeze);
   add_child_tuning_options(app, o);
 }

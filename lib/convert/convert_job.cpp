@@ -85,6 +85,7 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
   if (!is_local_state(*open_source(options.paths[1]))) input_b.optim_files.clear();
   input_b.merge_adapter.clear();
   input_b.dequantize = false;
+  input_b.quantize = {};
   auto a = transformed(open_input(options.paths[0], options.input, !both_flat), options.input);
   auto b = open_input(options.paths[1], input_b, !both_flat);
   // B is compared under the names that a conversion of A would have: what selects goes for both, unless names change.

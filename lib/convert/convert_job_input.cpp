@@ -15,6 +15,7 @@
 #include "lib/convert/dequantize.hpp"
 #include "lib/convert/local_state.hpp"
 #include "lib/convert/merge_adapter.hpp"
+#include "lib/convert/quantize.hpp"
 
 namespace fsdp {
 namespace {
@@ -176,6 +177,9 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
     source = map_names(std::move(source), map, model ? &*model : nullptr);
   }
   if (!options.dtype.empty()) source = cast(std::move(source), parse_dtype(options.dtype));
+  if (options.quantize.double_quant && !options.quantize.enabled())
+    throw UsageError("--double-quant needs --quantize nf4");
+  if (options.quantize.enabled()) source = quantize_nf4(std::move(source), options.quantize);
   return source;
 }
 

@@ -8,6 +8,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/convert/transform.hpp"
 #include "lib/source/source.hpp"
 
@@ -27,6 +28,7 @@ struct InputOptions {
   bool dequantize = false;
   std::string map;    ///< "mingpt-to-gpt2", ...; "none"
   std::string dtype;  ///< "bf16", "float32", ...
+  QuantizeConfig quantize;
 };
 
 /// Opens a checkpoint; of a local state the original parameters where their shapes are known.
@@ -35,9 +37,8 @@ struct InputOptions {
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,
                                          bool must_unflatten);
 
-/// 4 bits, adapters, selection, names and dtype, in this order: --dequantize, --merge-adapter, --include, --exclude,
-/// --rename, --model-only,
-/// --map, --dtype.
+/// 4 bits, adapters, selection, names, dtype and 4 bits again, in this order: --dequantize, --merge-adapter, --include,
+/// --exclude, --rename, --model-only, --map, --dtype, --quantize.
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options);
 
 /// \throws UsageError listing what is known

@@ -15,6 +15,7 @@
 #include "lib/convert/export_tokenizer.hpp"
 #include "lib/convert/output_kind.hpp"
 #include "lib/convert/progress.hpp"
+#include "lib/convert/quantize.hpp"
 #include "lib/target/copy.hpp"
 #include "lib/target/dcp_target.hpp"
 #include "lib/target/hf_target.hpp"
@@ -61,7 +62,7 @@ std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind
 
 bool changes_tensors(const InputOptions& input) {
   return !input.include.empty() || !input.exclude.empty() || !input.rename.empty() || input.model_only ||
-         !input.merge_adapter.empty() || input.dequantize || !input.dtype.empty() ||
+         !input.merge_adapter.empty() || input.dequantize || input.quantize.enabled() || !input.dtype.empty() ||
          parse_name_map(input.map) != NameMap::none;
 }
 
@@ -83,10 +84,17 @@ void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
   }
 }
 
-/// The most common floating-point type, for config.json.
+/// Belongs to a matrix in 4 bits.
+bool is_scale(std::string_view name) {
+  return name.ends_with(".absmax") || name.ends_with(".nested_absmax") || name.ends_with("quant_map");
+}
+
+/// The most common floating-point type, for config.json. Of 4 bits that which they stand for: scales do not count.
 std::string main_dtype(const Source& source) {
   std::map<std::string_view, std::uint64_t> bytes;
-  for (const auto& tensor : source.tensors()) bytes[torch_name(tensor.dtype)] += tensor.size_bytes();
+  for (const auto& tensor : source.tensors()) {
+    if (is_float(tensor.dtype) && !is_scale(tensor.name)) bytes[torch_name(tensor.dtype)] += tensor.size_bytes();
+  }
   const auto most =
       std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == bytes.end() ? "float32" : std::string(most->first);
@@ -126,18 +134,33 @@ void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, co
       "--model-config FILE");
 }
 
-/// Of matrices that are numbers again: config.json must not say that they are in 4 bits.
-void drop_quantization(HfTargetOptions& hf, const Source& source) {
+/// config.json as it is going to be written; none: there is none, or it is no object.
+std::optional<nlohmann::json> config_of(const HfTargetOptions& hf) {
+  const auto parsed = [](const std::string& text, const std::string& file) -> std::optional<nlohmann::json> {
+    auto config = parse_json_or_discard(text, file);
+    return config.is_object() ? std::optional(std::move(config)) : std::nullopt;
+  };
+  if (const auto made = hf.files.find("config.json"); made != hf.files.end()) return parsed(made->second, made->first);
   for (const auto& directory : hf.carry_from) {
     const auto file = directory / "config.json";
     std::error_code error;
-    if (!std::filesystem::exists(file, error)) continue;
-    auto config = parse_json_or_discard(read_text_file(file, 1u << 20), file.string());
-    if (!config.is_object() || config.erase("quantization_config") == 0) return;
-    config["torch_dtype"] = main_dtype(source);
-    hf.files["config.json"] = json_text(config, 2) + "\n";
-    return;
+    if (std::filesystem::exists(file, error)) return parsed(read_text_file(file, 1u << 20), file.string());
   }
+  return std::nullopt;
+}
+
+/// config.json says what the tensors are now: their type, and whether matrices are in 4 bits.
+void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& source) {
+  auto config = config_of(hf);
+  if (!config) return;  // which was told
+  const auto before = *config;
+  if (input.dequantize || !input.merge_adapter.empty()) config->erase("quantization_config");
+  const auto dtype = main_dtype(source);
+  if (input.quantize.enabled())
+    (*config)["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
+  if (!input.dtype.empty() || *config != before)
+    (*config)[config->contains("dtype") ? "dtype" : "torch_dtype"] = dtype;  // transformers' new name, and its old one
+  if (*config != before) hf.files["config.json"] = json_text(*config, 2) + "\n";
 }
 
 void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
@@ -167,7 +190,7 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
   const auto model = known_model(original, options.input);
   add_config(hf, model, options.input, source, log);
-  if (options.input.dequantize || !options.input.merge_adapter.empty()) drop_quantization(hf, source);
+  adapt_config(hf, options.input, source);
   add_tokenizer(hf, model, original, options, log);
   return std::make_unique<HfTarget>(std::move(hf));
 }

@@ -15,6 +15,7 @@
 #include "lib/base/error.hpp"
 #include "lib/config/adapter_config.hpp"
 #include "lib/convert/cast_float.hpp"
+#include "lib/convert/float_reader.hpp"
 #include "lib/convert/select_model.hpp"
 #include "lib/convert/transform_decorated.hpp"
 
@@ -32,38 +33,6 @@ constexpr std::array<std::pair<std::string_view, std::optional<std::size_t> Adap
     {{".lora_A.weight", &Adapter::a},
      {".lora_B.weight", &Adapter::b},
      {".lora_magnitude_vector", &Adapter::magnitude}}};
-
-/// Reads floating-point tensors as float32. The tables of conversions are made once for each type.
-class FloatReader {
- public:
-  explicit FloatReader(std::shared_ptr<const Source> source) : source_(std::move(source)) {
-    for (const auto& tensor : source_->tensors()) {
-      if (is_float(tensor.dtype) && !converters_.contains(tensor.dtype))
-        converters_.emplace(tensor.dtype, FloatConverter(tensor.dtype, DType::f32));
-    }
-  }
-
-  std::vector<float> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
-                          std::vector<ReadSum>* sums) const {
-    const auto dtype = source_->tensors()[tensor].dtype;
-    std::vector<float> values(count);
-    const auto out = std::as_writable_bytes(std::span(values));
-    if (dtype == DType::f32) {
-      source_->read(tensor, first, count, out, sums);
-      return values;
-    }
-    std::vector<std::byte> stored(count * dtype_size_bytes(dtype));
-    source_->read(tensor, first, count, stored, sums);
-    converters_.at(dtype).convert(stored, out);
-    return values;
-  }
-
-  const std::vector<SourceTensor>& tensors() const { return source_->tensors(); }
-
- private:
-  std::shared_ptr<const Source> source_;
-  std::map<DType, FloatConverter> converters_;  // by the type converted from
-};
 
 class MergedSource final : public DecoratedSource {
  public:
@@ -119,14 +88,15 @@ class MergedSource final : public DecoratedSource {
 
  private:
   std::vector<float> whole(std::size_t part) const {
-    return adapters_.read(part, 0, static_cast<std::uint64_t>(num_elements(adapters_.tensors()[part].shape)), nullptr);
+    return adapters_.read(part, 0, static_cast<std::uint64_t>(num_elements(adapters_.source().tensors()[part].shape)),
+                          nullptr);
   }
 
   /// By the name of the matrix.
   std::map<std::string, Adapter> find_adapters(const std::string& file) const {
     std::map<std::string, Adapter> found;
-    for (std::size_t i = 0; i < adapters_.tensors().size(); ++i) {
-      std::string_view name = adapters_.tensors()[i].name;
+    for (std::size_t i = 0; i < adapters_.source().tensors().size(); ++i) {
+      std::string_view name = adapters_.source().tensors()[i].name;
       const auto part =
           std::find_if(kParts.begin(), kParts.end(), [&](const auto& known) { return name.ends_with(known.first); });
       if (!name.starts_with(kAdapterPrefix) || part == kParts.end())
@@ -150,7 +120,7 @@ class MergedSource final : public DecoratedSource {
       throw wrong(fmt::format("belongs to a {} tensor of {} dims in the base, a floating-point matrix was expected",
                               torch_name(base.dtype), base.shape.size()));
     const auto expect = [&](std::size_t part, const Shape& shape) {
-      const auto& tensor = adapters_.tensors()[part];
+      const auto& tensor = adapters_.source().tensors()[part];
       if (tensor.shape != shape || !is_float(tensor.dtype))
         throw FormatError(fmt::format(
             "{}: tensor \"{}\" is {} of shape [{}]; a floating-point one of [{}] was expected, from the rank in "

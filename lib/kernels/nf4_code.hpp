@@ -47,6 +47,17 @@ struct Nf4NestedArgs {
 };
 void nf4_nested_scales(const Nf4NestedArgs& args, std::int64_t begin, std::int64_t end);
 
+/// The reverse, for all scales of a matrix.
+struct Nf4NestArgs {
+  std::uint8_t* codes;  ///< [n]
+  float* nested;        ///< [blocks of 256]
+  const float* scales;  ///< [n]
+  std::int64_t n;
+};
+/// \return the offset: the scales' mean as torch computes it on one thread of a processor with vectors of 256 bits
+/// (SumKernel.cpp, row_sum), so that it depends on no processor
+float nf4_nest_scales(const Nf4NestArgs& args);
+
 struct Nf4QuantizeArgs {
   std::uint8_t* packed;  ///< [blocks, 32]
   float* absmax;         ///< [blocks]

@@ -8,7 +8,6 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "lib/kernels/eight_bit_code.hpp"
 #include "lib/kernels/kernels.hpp"
@@ -22,23 +21,6 @@ using kernels::kNf4Block;
 static_assert(kEightBitBlock == kernels::kEightBitBlock);
 
 std::int64_t blocks_of(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
-
-/// The 8-bit code nearest to x in [-1, 1], as kernels::EightBitCode::codes says.
-std::uint8_t nearest_code(float x) {
-  x = std::clamp(x, -1.0f, 1.0f);
-  const float bin = std::fma((x + 1.0f) * 0.5f, 65535.0f, 0.5f);
-  return kernels::signed_code().codes[static_cast<std::size_t>(bin)];
-}
-
-/// As torch computes it on one thread, as far as that has no choice: on several, its sum depends on how many.
-float mean_of(const at::Tensor& values) {
-  constexpr std::int64_t kSerial = 32767;  // one below its grain
-  const auto n = values.numel();
-  double sum = 0;
-  for (std::int64_t first = 0; first < n; first += kSerial)
-    sum += static_cast<double>(values.narrow(0, first, std::min(kSerial, n - first)).sum().item<float>());
-  return static_cast<float>(sum) / static_cast<float>(n);
-}
 
 /// A table of the host on the device of `like`.
 template <std::size_t N>
@@ -61,20 +43,12 @@ Nf4Blocks quantize_nf4(const at::Tensor& values) {
 }
 
 NestedScales quantize_scales(const at::Tensor& absmax) {
-  const auto n = absmax.numel(), blocks = blocks_of(n, kEightBitBlock);
-  NestedScales made{at::empty({n}, at::kByte), at::empty({blocks}, at::kFloat), {}};
-  made.offset = at::full({1}, mean_of(absmax), at::kFloat);
-  const auto* scale = absmax.const_data_ptr<float>();
-  const float offset = made.offset.item<float>();
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const auto first = block * kEightBitBlock, last = std::min(n, first + kEightBitBlock);
-    float largest = 0;
-    for (auto i = first; i < last; ++i) largest = std::max(largest, std::abs(scale[i] - offset));
-    made.absmax.data_ptr<float>()[block] = largest;
-    const float inverse = largest > 0 ? 1.0f / largest : 0.0f;
-    for (auto i = first; i < last; ++i)
-      made.codes.data_ptr<std::uint8_t>()[i] = nearest_code((scale[i] - offset) * inverse);
-  }
+  const auto n = absmax.numel();
+  NestedScales made{at::empty({n}, at::kByte), at::empty({blocks_of(n, kEightBitBlock)}, at::kFloat), {}};
+  made.offset = at::full({1},
+                         kernels::nf4_nest_scales({made.codes.data_ptr<std::uint8_t>(), made.absmax.data_ptr<float>(),
+                                                   absmax.const_data_ptr<float>(), n}),
+                         at::kFloat);
   return made;
 }
 

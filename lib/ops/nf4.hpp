@@ -18,7 +18,7 @@ struct NestedScales {
   at::Tensor offset;  ///< float32 [1]
 };
 
-/// \param absmax  of all blocks of a matrix. The same on any number of threads
+/// \param absmax  of all blocks of a matrix. The same on any number of threads and any processor
 NestedScales quantize_scales(const at::Tensor& absmax);
 
 }  // namespace fsdp

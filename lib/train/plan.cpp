@@ -191,12 +191,10 @@ void check_adapter_options(const TrainOptions& o) {
     }
     return;
   }
-  for (const auto& [given, option] : {std::pair(!o.save_final_full.empty(), "--save-final-full"),
-                                      std::pair(!o.save_final_hf.empty(), "--save-final-hf")}) {
-    if (given)
-      throw UsageError(fmt::format(
-          "{} is for whole models: adapters go to OUT/RUN/adapter, and to --save-final-adapter DIR", option));
-  }
+  if (!o.save_final_full.empty())
+    throw UsageError(
+        "--save-final-full is for whole models: adapters go to OUT/RUN/adapter and to --save-final-adapter DIR, the "
+        "model with them to --save-final-hf DIR");
   if (!o.adapter.empty() && !o.restart_checkpoint.empty())
     throw UsageError(
         "--adapter and --restart-checkpoint-file contradict each other: a checkpoint has its own adapters");

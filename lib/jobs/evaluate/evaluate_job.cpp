@@ -31,6 +31,8 @@ void check(const EvaluateOptions& o) {
   at_least(o.max_rows, 0, "--max-rows");
   at_least(o.seq_len, 0, "--seq-len");
   at_least(o.chess_positions, 0, "--chess-positions");
+  if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
+    throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
   if (!o.compare.empty() && !o.prompt.empty()) throw UsageError("--prompt does not go with --compare");
 }
@@ -85,6 +87,8 @@ class EvaluateJob {
           open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
       auto& subject = subjects_.back();
       if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
+      // What is stored in 4 bits stays as it is.
+      if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
       if (!options_.prompt.empty()) open_subject_tokenizer(subject, "--prompt");
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
       if (options_.seq_len > subject.config.block_size) {

@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/adapter_files.hpp"
 #include "lib/checkpoint/save.hpp"
 #include "lib/convert/convert_job_output.hpp"
 #include "lib/jobs/finetune/final_outputs.hpp"
@@ -107,11 +108,29 @@ bool FinalExports::write(const std::filesystem::path& checkpoint) {
   if (!exports_at_the_end(context_.setup.options)) return true;
   const TemporaryDirectory temporary(context_.setup.directory / ".final-full", context_.world.rank() == 0);
   context_.world.barrier();
-  const auto source = state_for_final(checkpoint, temporary.path());
-  const bool done = (context_.setup.options.save_final_full.empty() || save_full(source)) &&
-                    (context_.setup.options.save_final_hf.empty() || save_hf(source));
+  const bool done = context_.runtime.has_adapters() ? save_merged(temporary.path())
+                                                    : save_model(state_for_final(checkpoint, temporary.path()));
   context_.world.barrier();  // before the temporary checkpoint goes
   return done;
+}
+
+bool FinalExports::save_model(const std::filesystem::path& checkpoint) {
+  return (context_.setup.options.save_final_full.empty() || save_full(checkpoint)) &&
+         (context_.setup.options.save_final_hf.empty() || save_hf(of_checkpoint(checkpoint)));
+}
+
+/// The weights that adapters were trained beside, and the adapters, as one model: in the type that these weights have,
+/// or in 4 bits again where the run had them so.
+bool FinalExports::save_merged(const std::filesystem::path& temporary) {
+  const auto adapter = temporary / "adapter";
+  const auto& base = context_.runtime.base().directory;
+  save_adapter(context_.runtime, adapter, base);
+  context_.world.barrier();
+  ConvertOptions options;
+  options.paths = {base, context_.setup.options.save_final_hf};
+  options.input.merge_adapter = adapter.string();
+  options.input.quantize = context_.runtime.decoder().options.quantize;
+  return save_hf(std::move(options));
 }
 
 std::filesystem::path FinalExports::state_for_final(std::filesystem::path checkpoint,
@@ -143,16 +162,10 @@ bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
 }
 
 /// In the type of the weights that the run began with; with their config and tokenizer beside.
-bool FinalExports::save_hf(const std::filesystem::path& checkpoint) {
-  const auto start = std::chrono::steady_clock::now();
+ConvertOptions FinalExports::of_checkpoint(const std::filesystem::path& checkpoint) const {
   ConvertOptions options;
   options.paths = {checkpoint.string(), context_.setup.options.save_final_hf};
-  options.to = "hf";
-  options.overwrite = true;
-  options.sync = true;
   options.tokenizer = context_.setup.tokenizer.name;
-  options.job.quiet = true;
-  options.job.json = true;  // nothing on stdout
   auto weights = context_.setup.options.model.directory;
   if (weights.empty() && taken_ && taken_->knows_run) {
     weights = taken_->manifest.data.value("weights", std::string());
@@ -162,6 +175,16 @@ bool FinalExports::save_hf(const std::filesystem::path& checkpoint) {
     options.config_from = weights;
     options.input.dtype = stored_dtype(weights);
   }
+  return options;
+}
+
+bool FinalExports::save_hf(ConvertOptions options) {
+  const auto start = std::chrono::steady_clock::now();
+  options.to = "hf";
+  options.overwrite = true;
+  options.sync = true;
+  options.job.quiet = true;
+  options.job.json = true;  // nothing on stdout
   nlohmann::json report;
   try {
     run_conversion(context_.world, options, Logger(context_.world.rank(), LogLevel::warning), report);

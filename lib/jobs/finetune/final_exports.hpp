@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "lib/convert/convert_job.hpp"
 #include "lib/jobs/finetune/run_context.hpp"
 
 namespace fsdp::detail {
@@ -26,7 +27,10 @@ class FinalExports {
  private:
   std::filesystem::path state_for_final(std::filesystem::path checkpoint, const std::filesystem::path& temporary);
   bool save_full(const std::filesystem::path& checkpoint);
-  bool save_hf(const std::filesystem::path& checkpoint);
+  bool save_model(const std::filesystem::path& checkpoint);
+  bool save_merged(const std::filesystem::path& temporary);
+  ConvertOptions of_checkpoint(const std::filesystem::path& checkpoint) const;
+  bool save_hf(ConvertOptions options);
 
   const RunContext& context_;
   const std::optional<RestartPoint>& taken_;

@@ -3,10 +3,13 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/abs.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
 #include <filesystem>
 #include <string>
 
@@ -78,6 +81,19 @@ TEST_SUITE("ops/nf4") {
     CHECK(made.single.codes_S.equal(at::full({3, 32}, 0x77, at::kByte)));
     CHECK(host_ops().dequantize(made.single, at::kFloat).equal(at::zeros({3, 50})));
     CHECK(host_ops().dequantize(made.nested, at::kFloat).equal(at::zeros({3, 50})));
+  }
+
+  TEST_CASE("the offset of scales is the mean that torch computes on one thread of a processor with AVX2") {
+    const bool same_vectors = at::get_cpu_capability() == "AVX2";
+    const auto threads = at::get_num_threads();
+    at::set_num_threads(1);
+    for (const std::int64_t n : {1, 7, 8, 31, 33, 172, 511, 512, 513, 4096, 8191, 20000, 32767}) {
+      const auto scales = at::randn({n}).abs_();
+      const auto mine = quantize_scales(scales).offset.item<float>(), torchs = scales.mean().item<float>();
+      CAPTURE(n);
+      CHECK(std::abs(mine - torchs) <= (same_vectors ? 0.0f : 1e-6f * torchs));
+    }
+    at::set_num_threads(threads);
   }
 
   TEST_CASE("blocks do not depend on where a shard begins, nor scales on threads") {

@@ -1,0 +1,145 @@
+"""fsdp-ckpt-convert --quantize nf4, fsdp-finetune --save-final-hf beside adapters, fsdp-eval --quantize: what bitsandbytes makes of a model, bit for bit."""
+
+import json
+
+import fsdp_cli
+import llama_cli
+from convert_fixtures import PROGRAM, ConvertCase, read_safetensors
+
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+except ImportError as missing:
+    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
+
+FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
+BASE = FIXTURES / "numerics" / "llama_nano"
+QLORA = FIXTURES / "training" / "qlora"
+KINDS = {"single": ["--quantize", "nf4"], "double": ["--quantize", "nf4", "--double-quant"]}
+STATE = ".quant_state.bitsandbytes__nf4"
+
+
+def parsed(tensors):
+    """Tensors of a file as values that compare; JSON as what it says: transformers pads none."""
+    return {name: json.loads(bytes(tensor.tolist())) if name.endswith(STATE) else (tensor.dtype, tensor.tolist()) for name, tensor in tensors.items()}
+
+
+class Quantized(llama_cli.WeightsCase, ConvertCase):
+    def test_as_transformers_stores_it(self):
+        for kind, options in KINDS.items():
+            with self.subTest(kind):
+                output = self.convert(BASE, kind, "--to", "hf", "--dtype", "bf16", *options)
+                theirs = QLORA / f"checkpoint_{kind}"
+                self.assertEqual(parsed(load_file(output / "model.safetensors")), parsed(load_file(theirs / "model.safetensors")))
+                ours, config = (json.loads((directory / "config.json").read_text()) for directory in (output, theirs))
+                self.assertEqual(ours["quantization_config"], config["quantization_config"])
+                self.assertEqual(ours.get("torch_dtype", ours.get("dtype")), "bfloat16")
+                # And it is read back: as numbers, and as codes of these.
+                numbers = self.convert(output, f"{kind}-16", "--to", "hf", "--dequantize")
+                again = self.convert(numbers, f"{kind}-again", "--to", "hf", *options)
+                for name, tensor in load_file(again / "model.safetensors").items():
+                    if not name.endswith(("absmax", STATE)):
+                        self.assertTrue(torch.equal(tensor, load_file(output / "model.safetensors")[name]), name)
+
+    def test_odd_shapes(self):
+        stored = load_file(QLORA / "tensors.safetensors")
+        shapes = ("even", "tail", "oddcols", "long")
+        source = self.folder / "shapes.safetensors"
+        save_file({f"model.layers.{i}.{name}.weight": stored[name + ".weight"] for i, name in enumerate(shapes)}, source)
+        for kind, options in KINDS.items():
+            found = load_file(self.convert(source, f"shapes-{kind}.safetensors", *options))
+            for i, name in enumerate(shapes):
+                key, theirs = f"model.layers.{i}.{name}.weight", name + ".nf4" + (".double" if kind == "double" else "")
+                self.assertTrue(torch.equal(found[key].flatten(), stored[name + ".nf4.packed"].flatten()), key)
+                self.assertTrue(torch.equal(found[key + ".absmax"], stored[theirs + ".absmax"]), key)
+                state = json.loads(bytes(found[key + STATE].tolist()))
+                self.assertEqual((state["shape"], state["dtype"]), (list(stored[name + ".weight"].shape), str(stored[name + ".weight"].dtype).removeprefix("torch.")))
+                if kind == "double":
+                    self.assertTrue(torch.equal(found[key + ".nested_absmax"], stored[theirs + ".nested_absmax"]), key)
+                    self.assertEqual(state["nested_offset"], stored[theirs + ".offset"].item())
+
+    def test_every_format_and_number_of_ranks_has_the_same_bytes(self):
+        whole = self.convert(self.model, "whole.safetensors", *KINDS["double"])
+        self.convert(self.model, "three", "--to", "dcp", "--shards", "3", *KINDS["double"], ranks=2)
+        apart = self.convert(self.folder / "three", "apart.safetensors")
+        self.assert_same_tensors(read_safetensors(apart), read_safetensors(whole), "of three shards")
+        theirs = torch.load(self.convert(self.model, "whole.pt", *KINDS["double"]), weights_only=True)
+        self.assertTrue(all(torch.equal(tensor, theirs[name]) for name, tensor in load_file(whole).items()))
+        result = fsdp_cli.run(PROGRAM, ["--verify", self.model, whole, *KINDS["double"]])
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--verify", self.model, whole, *KINDS["single"]]).code, 3)
+
+    def test_a_run_saves_its_model_with_the_adapters_in_it(self):
+        for name, options in {"lora": [], **KINDS}.items():
+            with self.subTest(name):
+                final = self.folder / f"final-{name}"
+                self.train(name, "--model", self.model, "--lora-rank", 4, "--lr", "1e-2", "--max-steps", 3, "--batch-size", 2, *options, "--save-final-hf", final, ranks=2)
+                merged = self.convert(self.model, f"merged-{name}", "--to", "hf", "--merge-adapter", self.run_directory(name) / "adapter", *options)
+                self.assert_same_tensors(read_safetensors(final / "model.safetensors"), read_safetensors(merged / "model.safetensors"), name)
+                self.assertEqual((final / "config.json").read_text(), (merged / "config.json").read_text())
+                self.assertEqual("quantization_config" in json.loads((final / "config.json").read_text()), name != "lora")
+                self.assertFalse((self.run_directory(name) / ".final-full").exists())
+        # Written anew by the finished run, from its last checkpoint.
+        again = self.folder / "again"
+        self.train("double", "--restart-checkpoint-file", "latest", "--model", self.model, "--lora-rank", 4, "--max-steps", 3, *KINDS["double"], "--save-final-hf", again)
+        self.assert_same_tensors(read_safetensors(again / "model.safetensors"), read_safetensors(self.folder / "final-double" / "model.safetensors"), "again")
+
+    def test_training_and_evaluation_see_the_same_codes(self):
+        directory = self.convert(self.model, "codes", "--to", "hf", *KINDS["double"])
+        for precision in ("fp32", "bf16"):
+            losses = [self.evaluate(*arguments, "--precision", precision, "--data", self.val_data)["loss"] for arguments in
+                      ([directory], [self.model, *KINDS["double"]], [directory, "--quantize", "nf4"])]
+            self.assertEqual(len(set(losses)), 1, losses)
+        self.assertNotEqual(losses[0], self.evaluate(self.model, "--precision", "bf16", "--data", self.val_data)["loss"])
+        found = []
+        for model, options in ((directory, []), (self.model, KINDS["double"])):
+            self.train(f"run-{len(found)}", "--model", model, "--lora-rank", 4, "--max-steps", 3, "--batch-size", 2, *options, ranks=2)
+            found.append(self.losses(f"run-{len(found)}"))
+        self.assertEqual(*found)
+        # Of a checkpoint, too.
+        self.train("all", "--model", self.model, "--max-steps", 1, "--batch-size", 2)
+        checkpoint = self.checkpoints("all") / "latest"
+        of_checkpoint, plain = (self.evaluate(checkpoint, *options, "--data", self.val_data, ranks=2)["loss"] for options in (KINDS["single"], []))
+        self.assertTrue(0 < abs(of_checkpoint - plain) < 0.2, (of_checkpoint, plain))
+
+    def test_what_cannot_be_is_refused(self):
+        output = self.folder / "refused"
+        bad = load_file(self.convert(self.model, "bad.safetensors"))
+        bad["model.layers.1.mlp.up_proj.weight"][3, 5] = float("inf")
+        save_file(bad, self.folder / "bad.safetensors")
+        for source, options, code, words in ((self.folder / "bad.safetensors", KINDS["double"], 4, ["model.layers.1.mlp.up_proj.weight", "not finite"]),
+                                             (QLORA / "checkpoint_single", KINDS["single"], 2, ["in 4 bits already", "--dequantize"]),
+                                             (FIXTURES / "numerics" / "mingpt_tiny", KINDS["single"], 2, ["--quantize is for Llama's kin"]),
+                                             (self.model, ["--double-quant"], 2, ["--double-quant needs --quantize"]),
+                                             (self.model, ["--quantize", "int8"], 2, ["choose from nf4, none"])):
+            result = fsdp_cli.run(PROGRAM, [source, output, "--to", "hf", *options])
+            self.assert_refused(result, code, *words)
+            self.assertFalse(output.exists())
+        self.assert_refused(fsdp_cli.run("fsdp-eval", [self.model, "--data", self.val_data, "--double-quant"]), 2, "--double-quant needs --quantize")
+
+    def test_transformers_opens_it(self):
+        try:
+            import bitsandbytes  # noqa: F401
+            import transformers
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        for kind, options in KINDS.items():
+            with self.subTest(kind):
+                directory = self.convert(self.model, f"opened-{kind}", "--to", "hf", *options)
+                model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).train()  # in eval mode it packs anew on some processors
+                self.assertEqual(type(model.model.layers[0].mlp.up_proj).__name__, "Linear4bit")
+                numbers = self.convert(directory, f"numbers-{kind}", "--to", "hf", "--dequantize", "--dtype", "float32")
+                plain = transformers.AutoModelForCausalLM.from_pretrained(numbers, dtype=torch.float32)
+                ids = torch.arange(3, 51)[None]
+                with torch.no_grad():
+                    logits, expected = model(ids).logits, plain(ids).logits
+                # bitsandbytes rounds activations to the type of the products, bf16.
+                self.assertLess((logits - expected).norm().item(), 2e-2 * expected.norm().item())
+                for name, module in model.named_modules():
+                    if type(module).__name__ == "Linear4bit":
+                        values = bitsandbytes.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+                        self.assertTrue(torch.equal(values.float(), plain.get_submodule(name).weight), name)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
