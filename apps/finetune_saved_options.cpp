@@ -219,7 +219,8 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
 
 void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
   // Its authors' betas: the sign of an average needs a longer one.
-  if (options.optimizer == OptimizerKind::lion) set_if_open(app, "betas", {"0.9", "0.99"});
+  if (options.optimizer == OptimizerKind::lion || options.optimizer == OptimizerKind::lion_8bit)
+    set_if_open(app, "betas", {"0.9", "0.99"});
   if (options.model.model == "mingpt") return;
   // The warm-up belongs to the schedule: who chooses one chooses the other.
   const bool own_schedule = app.get_option("--warmup-steps")->count() + app.get_option("--lr-schedule")->count() > 0;

@@ -66,7 +66,9 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   const auto* group = "Optimizer";
   app.add_option_function<std::string>(
          spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
-         "adamw, adamw8bit, anyprecision, adafactor, lion, muon or sgd; the Hugging Face trainer's names are known")
+         "adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, adafactor, lion, lion8bit, muon or "
+         "sgd; the "
+         "Hugging Face trainer's names are known")
       ->default_str("adamw")
       ->group(group);
   app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
@@ -104,10 +106,11 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
                                        "of anyprecision's second moment: bf16 (default) or float32")
       ->group(group);
   app.add_flag("--kahan", o.kahan, "anyprecision keeps, in bf16, what rounding takes from an update")->group(group);
-  app.add_flag("--quantize-all", o.eight_bit.everything, "adamw8bit keeps embeddings and vectors in 8 bits, too")
+  app.add_flag("--quantize-all", o.eight_bit.everything,
+               "adamw8bit and its kin keep embeddings and vectors in few bits, too")
       ->group(group);
   app.add_option("--min-8bit-size,--min_8bit_size", o.eight_bit.least_elements,
-                 "elements from which on adamw8bit keeps a parameter's state in 8 bits")
+                 "elements from which on adamw8bit and its kin keep a parameter's state in few bits")
       ->capture_default_str()
       ->group(group);
   add_adafactor_options(app, o.adafactor);

@@ -3,7 +3,7 @@
 #
 # Looks, in this order, at Torch_DIR, CMAKE_PREFIX_PATH (a site's LibTorch wins) and the project's own .deps/venv.
 # Defines the target fsdp::torch_cpu (libtorch_cpu + libc10 + headers) and, where the installation holds
-# libtorch_cuda, CUDA and NCCL headers, fsdp::torch_cuda.
+# libtorch_cuda, CUDA and NCCL headers, fsdp::torch_cuda. LibTorch_OPENMP_LIBRARY is what its threads are made by.
 include(FindPackageHandleStandardArgs)
 
 set(_torch_hints "")
@@ -47,6 +47,11 @@ find_package_handle_standard_args(LibTorch
 if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   get_filename_component(LibTorch_LIBRARY_DIR "${LibTorch_CPU_LIBRARY}" DIRECTORY)
   get_filename_component(_site_packages "${LibTorch_ROOT}" DIRECTORY)
+  # The OpenMP that LibTorch itself uses, so that there is one pool of threads; else the compiler's.
+  file(GLOB _openmp "${LibTorch_LIBRARY_DIR}/libgomp*.so*" "${_site_packages}/torch.libs/libgomp*.so*"
+    "${LibTorch_LIBRARY_DIR}/libiomp5.so" "${LibTorch_LIBRARY_DIR}/libomp.so")
+  list(APPEND _openmp gomp)
+  list(GET _openmp 0 LibTorch_OPENMP_LIBRARY)
   # The wheel keeps CUDA's runtime beside torch; the linker must see it although we never name it.
   file(GLOB LibTorch_CARRIER_DIRS "${_site_packages}/nvidia/*/lib")
   add_library(fsdp::torch_cpu INTERFACE IMPORTED)

@@ -1,5 +1,4 @@
 // A bf16 all-reduce through memory that all ranks of a node address.
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cstring>
@@ -7,6 +6,7 @@
 
 #include "lib/bf16/reduce.hpp"
 #include "lib/kernels/kernels.hpp"
+#include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 namespace {
@@ -39,7 +39,7 @@ class SharedMemoryReducer final : public Bf16Reducer {
     for (int r = 0; r < group_.size(); ++r) sources.push_back(slot(r) + begin * 2);
     const auto elements = end - begin;
     sums_.resize(static_cast<std::size_t>(elements));
-    at::parallel_for(0, elements, 65536, [&](std::int64_t b, std::int64_t e) {
+    parallel_for(elements, 65536, [&](std::int64_t b, std::int64_t e) {
       const auto& table = kernels::table();
       table.sum_sources(kernels::Type::bf16, sums_.data(), sources.data(), group_.size(), false, b, e);
       table.narrow(kernels::Type::bf16, slot(group_.size()) + begin * 2, sums_.data(), b, e);

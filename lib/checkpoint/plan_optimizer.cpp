@@ -24,8 +24,9 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// In which bitsandbytes keeps its states, so that PyTorch's FSDP lets them be.
-constexpr std::string_view kNested = ".__bnb_optimizer_quant_state__";
+/// Dictionaries below a parameter's state: in which bitsandbytes keeps all, so that PyTorch's FSDP lets them be, and
+/// what torchao's two moments are made of.
+constexpr std::array<std::string_view, 3> kNested{".__bnb_optimizer_quant_state__", ".exp_avg", ".exp_avg_sq"};
 
 /// Keys up to and with "state.", below which state is listed.
 struct StatePlaces {
@@ -40,6 +41,20 @@ struct StatePlaces {
     return all_in(keys, fields) && all_in(fields, keys);
   }
 };
+
+/// torchao's two optimizers have the same names for codes of 8 and of 4 bits.
+bool has_other_codes(const Checkpoint& checkpoint, const StateWish& wish, const std::string& prefix,
+                     const std::vector<std::string>& owners) {
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    for (const auto& wanted : wish.params[i]) {
+      const auto index = wanted.is_codes ? checkpoint.tensor(prefix + owners[i] + "." + wanted.key) : std::nullopt;
+      if (!index) continue;
+      const auto here = num_elements(checkpoint.source().tensors()[*index].shape), ours = num_elements(wanted.shape);
+      return here == 2 * ours || ours == 2 * here;
+    }
+  }
+  return false;
+}
 
 /// Of all parameters.
 std::set<std::string> wanted_keys(const StateWish& wish) {
@@ -65,9 +80,11 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
       if (begin > last) continue;
       auto owner = std::string_view(name).substr(begin, last - begin);
       std::string inner;
-      if (owner.ends_with(kNested)) {
-        owner.remove_suffix(kNested.size());
-        inner = std::string(kNested.substr(1)) + ".";
+      for (const auto nested : kNested) {
+        if (!owner.ends_with(nested)) continue;
+        owner.remove_suffix(nested.size());
+        inner = std::string(nested.substr(1)) + ".";
+        break;
       }
       if (!names.contains(owner) && !is_number(owner)) continue;
       if (field == "step") continue;
@@ -272,6 +289,14 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
     } else if (checkpoint.is_ours() && saved_optimizer(*checkpoint.run()) == wish.kind) {
       throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
     }
+    return result;
+  }
+  std::vector<std::string> owners;
+  for (std::size_t i = 0; i < table.size(); ++i)
+    owners.push_back(places.by_number.empty() ? table[i].name : std::to_string(i));
+  if (has_other_codes(checkpoint, wish, *(places.by_number.empty() ? places.by_name : places.by_number).begin(),
+                      owners)) {
+    result.remark = fmt::format("its optimizer is not {} (codes of other sizes)", wish.optimizer);
     return result;
   }
   StateReader reader(checkpoint, wish, result);

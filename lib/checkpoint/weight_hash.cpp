@@ -1,12 +1,12 @@
 #include "lib/checkpoint/weight_hash.hpp"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <atomic>
 #include <cstring>
 
 #include "lib/base/splitmix64.hpp"
+#include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 namespace {
@@ -24,7 +24,7 @@ std::uint64_t sum_of(const Word* values, std::int64_t n, std::uint64_t place) {
 void WeightHash::add(std::size_t param, std::int64_t first, const at::Tensor& values) {
   std::atomic<std::uint64_t> sum = 0;
   const auto start = splitmix64(param);
-  at::parallel_for(0, values.numel(), std::int64_t{1} << 18, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(values.numel(), std::int64_t{1} << 18, [&](std::int64_t begin, std::int64_t end) {
     const auto place = start + static_cast<std::uint64_t>(first + begin) * kSplitmix64Step;
     const auto* data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * values.element_size();
     if (values.element_size() == 1) sum += sum_of(reinterpret_cast<const std::uint8_t*>(data), end - begin, place);

@@ -1,5 +1,4 @@
 // Compiled once per instruction set with FSDP_KERNEL_ISA set to its name; see lib/kernels/CMakeLists.txt.
-#include "lib/kernels/eight_bit_code.hpp"
 #include "lib/kernels/kernels.hpp"
 
 #include <algorithm>
@@ -16,8 +15,8 @@ namespace {
 // clang-format off
 #include "lib/kernels/element.hpp"
 #include "lib/kernels/adafactor.hpp"
+#include "lib/kernels/blockwise.hpp"
 #include "lib/kernels/dropout.hpp"
-#include "lib/kernels/eight_bit.hpp"
 #include "lib/kernels/flat.hpp"
 #include "lib/kernels/llama.hpp"
 #include "lib/kernels/nf4.hpp"
@@ -87,8 +86,8 @@ const Table kTable = {
         [](Type param, Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t b, std::int64_t e) {
           (param == Type::bf16 ? any_precision_of<Bf16> : any_precision_of<float>)(momentum, variance, a, b, e);
         },
-    .adamw_8bit = adamw_8bit,
-    .adamw_8bit_largest = adamw_8bit_largest,
+    .blockwise = blockwise,
+    .blockwise_largest = blockwise_largest,
     .adafactor_rows = adafactor_rows,
     .adafactor_sizes = adafactor_sizes,
     .adafactor_apply = adafactor_apply,

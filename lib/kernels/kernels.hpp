@@ -151,9 +151,9 @@ struct Table {
   /// Types of the moments: f32 or bf16.
   void (*any_precision)(Type param, Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
   /// Blocks [begin, end).
-  void (*adamw_8bit)(const AdamW8bitArgs&, std::int64_t, std::int64_t);
+  void (*blockwise)(const BlockwiseArgs&, std::int64_t, std::int64_t);
   /// The largest of a block's new moments.
-  void (*adamw_8bit_largest)(const AdamW8bitArgs&, std::int64_t block, double* momentum_and_variance);
+  void (*blockwise_largest)(const BlockwiseArgs&, std::int64_t block, double* first_and_second);
   // Adafactor, rows [begin, end): row_var or variance and sums of the parameter's squares; of the update's; the update.
   void (*adafactor_rows)(const AdafactorArgs&, std::int64_t, std::int64_t);
   void (*adafactor_sizes)(const AdafactorArgs&, std::int64_t, std::int64_t);

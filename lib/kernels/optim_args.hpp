@@ -2,6 +2,8 @@
 // Arguments of the optimizers' kernels: flat arrays, elements [begin, end) of each where nothing else is said.
 #include <cstdint>
 
+#include "lib/kernels/moment_code.hpp"
+
 namespace fsdp::kernels {
 
 struct SgdArgs {
@@ -34,21 +36,27 @@ struct AnyPrecisionArgs {
   float denom_correction;  ///< sqrt(1 - beta2^t)
 };
 
-/// Blocks [begin, end) of kEightBitBlock elements each, counted from the one that this rank's first element is in.
-struct AdamW8bitArgs {
+/// A moment of a parameter's elements on this rank.
+struct BlockwiseMoment {
+  std::uint8_t* codes = nullptr;
+  float* scales = nullptr;  ///< by block
+  const MomentCode* code = nullptr;
+};
+
+/// Blocks [begin, end), counted from the one that this rank's first element is in.
+struct BlockwiseArgs {
+  bool lion = false;  ///< which has no second moment
   float* param = nullptr;
   const float* grad = nullptr;
-  std::uint8_t *state1 = nullptr, *state2 = nullptr;        ///< codes of the moments
-  float *absmax1 = nullptr, *absmax2 = nullptr;             ///< by block
-  const float *code1 = nullptr, *code2 = nullptr;           ///< EightBitCode::values
-  const std::uint8_t *codes1 = nullptr, *codes2 = nullptr;  ///< EightBitCode::codes
+  BlockwiseMoment first, second;
   const double* edges = nullptr;  ///< largest moments of the first block and of the last one; null: they are whole here
   std::int64_t elements = 0, blocks = 0;
+  std::int64_t block = 0;   ///< elements in one
   std::int64_t offset = 0;  ///< of the first element in its block
-  float weight_decay_factor = 1, grad_scale = 1, beta1 = 0, beta2 = 0, eps = 0;
+  float weight_decay_factor = 1, grad_scale = 1, beta1 = 0, beta2 = 0;
   float rest1 = 0, rest2 = 0;  ///< 1 - beta, as float64 has it
-  float step_size = 0;         ///< lr / (1 - beta1^t)
-  float denom_correction = 1;  ///< sqrt(1 - beta2^t)
+  float step_size = 0;         ///< AdamW: lr / (1 - beta1^t) * sqrt(1 - beta2^t)
+  float eps = 0;               ///< times that root
 };
 
 /// Rows [begin, end). Either row_var and col_var or variance.

@@ -67,8 +67,8 @@ class NoUpdates final : public AtenOps {
   void sgd(const SgdUpdate&) const override {}
   void lion(const LionUpdate&) const override {}
   void any_precision(const AnyPrecisionUpdate&) const override {}
-  void adamw_8bit(const AdamW8bitUpdate&) const override {}
-  void adamw_8bit_edges(const AdamW8bitUpdate&, const at::Tensor&) const override {}
+  void blockwise(const BlockwiseUpdate&) const override {}
+  void blockwise_edges(const BlockwiseUpdate&, const at::Tensor&) const override {}
   void adafactor_statistics(const AdafactorUpdate&) const override {}
   void adafactor_update_size(const AdafactorUpdate&) const override {}
   void adafactor_apply(const AdafactorUpdate&) const override {}

@@ -15,8 +15,8 @@ class AtenOps : public Ops {
   void sgd(const SgdUpdate& update) const override;
   void lion(const LionUpdate& update) const override;
   void any_precision(const AnyPrecisionUpdate& update) const override;
-  void adamw_8bit(const AdamW8bitUpdate& update) const override;
-  void adamw_8bit_edges(const AdamW8bitUpdate& update, const at::Tensor& largest) const override;
+  void blockwise(const BlockwiseUpdate& update) const override;
+  void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const override;
   void adafactor_statistics(const AdafactorUpdate& update) const override;
   void adafactor_update_size(const AdafactorUpdate& update) const override;
   void adafactor_apply(const AdafactorUpdate& update) const override;

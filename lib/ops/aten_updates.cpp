@@ -22,14 +22,14 @@ void AtenOps::any_precision(const AnyPrecisionUpdate& u) const {
   host != nullptr ? host->any_precision(u) : Ops::any_precision(u);
 }
 
-void AtenOps::adamw_8bit(const AdamW8bitUpdate& u) const {
+void AtenOps::blockwise(const BlockwiseUpdate& u) const {
   const auto* host = host_updater(u.param);
-  host != nullptr ? host->adamw_8bit(u) : Ops::adamw_8bit(u);
+  host != nullptr ? host->blockwise(u) : Ops::blockwise(u);
 }
 
-void AtenOps::adamw_8bit_edges(const AdamW8bitUpdate& u, const at::Tensor& largest) const {
+void AtenOps::blockwise_edges(const BlockwiseUpdate& u, const at::Tensor& largest) const {
   const auto* host = host_updater(u.param);
-  host != nullptr ? host->adamw_8bit_edges(u, largest) : Ops::adamw_8bit_edges(u, largest);
+  host != nullptr ? host->blockwise_edges(u, largest) : Ops::blockwise_edges(u, largest);
 }
 
 void AtenOps::adafactor_statistics(const AdafactorUpdate& u) const {

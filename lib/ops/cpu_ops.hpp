@@ -21,8 +21,8 @@ class CpuOps : public Ops {
   void lion(const LionUpdate& update) const override;
   void any_precision(const AnyPrecisionUpdate& update) const override;
   void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const override;
-  void adamw_8bit(const AdamW8bitUpdate& update) const override;
-  void adamw_8bit_edges(const AdamW8bitUpdate& update, const at::Tensor& largest) const override;
+  void blockwise(const BlockwiseUpdate& update) const override;
+  void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const override;
   void adafactor_statistics(const AdafactorUpdate& update) const override;
   void adafactor_update_size(const AdafactorUpdate& update) const override;
   void adafactor_apply(const AdafactorUpdate& update) const override;

@@ -1,7 +1,6 @@
 // Matrices of 4 bits: made of numbers, and made numbers of by ATen's operators.
 #include "lib/ops/nf4.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -13,12 +12,12 @@
 #include "lib/kernels/kernels.hpp"
 #include "lib/ops/ops.hpp"
 #include "lib/tensor/memory_scope.hpp"
+#include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 namespace {
 
-using kernels::kNf4Block;
-static_assert(kEightBitBlock == kernels::kEightBitBlock);
+using kernels::kEightBitBlock, kernels::kNf4Block;
 
 std::int64_t blocks_of(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
 
@@ -37,8 +36,8 @@ Nf4Blocks quantize_nf4(const at::Tensor& values) {
   const kernels::Nf4QuantizeArgs args{made.codes.data_ptr<std::uint8_t>(), made.absmax.data_ptr<float>(),
                                       values.const_data_ptr<float>(), n};
   constexpr std::int64_t kBlocksOfAThread = 1024;
-  at::parallel_for(0, blocks, kBlocksOfAThread,
-                   [&](auto begin, auto end) { kernels::table().quantize_nf4(args, begin, end); });
+  parallel_for(blocks, kBlocksOfAThread,
+               [&](auto begin, auto end) { kernels::table().quantize_nf4(args, begin, end); });
   return made;
 }
 

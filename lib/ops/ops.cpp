@@ -1,6 +1,5 @@
 #include "lib/ops/ops.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -8,6 +7,7 @@
 
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/tensor/memory_scope.hpp"
+#include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 
@@ -23,7 +23,7 @@ void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) 
 }
 void Ops::launch(std::int64_t n, std::int64_t grain,
                  const std::function<void(std::int64_t, std::int64_t)>& body) const {
-  at::parallel_for(0, n, grain, body);
+  parallel_for(n, grain, body);
 }
 
 at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {

@@ -96,10 +96,10 @@ class Ops {
   virtual void sgd(const SgdUpdate& update) const;
   virtual void lion(const LionUpdate& update) const;
   virtual void any_precision(const AnyPrecisionUpdate& update) const;
-  virtual void adamw_8bit(const AdamW8bitUpdate& update) const;
+  virtual void blockwise(const BlockwiseUpdate& update) const;
   /// The largest of the new moments of the elements that this rank has of its first and of its last block, for
-  /// AdamW8bitUpdate::edges. \param largest  float64 [2, 2], written
-  virtual void adamw_8bit_edges(const AdamW8bitUpdate& update, const at::Tensor& largest) const;
+  /// BlockwiseUpdate::edges. \param largest  float64 [2, 2], written
+  virtual void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const;
   /// Adafactor, first: row_var or variance take this step's squares; `sums` is filled with this rank's.
   virtual void adafactor_statistics(const AdafactorUpdate& update) const;
   /// Then, with the sums of all ranks: col_var takes them; `update_sum` is filled with this rank's.

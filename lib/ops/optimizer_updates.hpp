@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/kernels/moment_code.hpp"
+
 namespace fsdp {
 
 struct UpdateGroup {
@@ -54,24 +56,34 @@ struct AnyPrecisionUpdate : UpdateGroup {
   float power(double beta) const { return std::pow(static_cast<float>(beta), static_cast<float>(step)); }
 };
 
-/// Elements that share a scale in AdamW8bitUpdate, counted from a parameter's first.
-inline constexpr std::int64_t kEightBitBlock = 256;
+/// What AdamW and Lion keep moments as, in few bits.
+using kernels::MomentFormat, kernels::moment_block;
 
-/// The numbers that codes of 8 bits stand for, ascending: float32 [256] on the host, in memory that is nobody's to
-/// change. bitsandbytes' "dynamic" maps, which its states have as qmap1 (signed) and qmap2.
-at::Tensor eight_bit_numbers(bool is_signed);
+/// The numbers that codes stand for, ascending: float32 [256] or [16] on the host, in memory that is nobody's to
+/// change; first moments' or second ones'. bitsandbytes' states have them as qmap1 and qmap2, torchao's as qmap.
+at::Tensor moment_numbers(MomentFormat format, bool is_signed);
 
-/// One parameter of an update by bitsandbytes' AdamW8bit, whose tensors are this rank's elements, flat. The moments are
-/// codes (kernels::EightBitCode) of 256 elements each to a largest value; blocks are counted from the whole parameter's
-/// first element, so that a rank may share its first and its last one with others.
-struct AdamW8bitUpdate {
-  at::Tensor param, grad;       ///< float32
-  at::Tensor state1, state2;    ///< uint8
-  at::Tensor absmax1, absmax2;  ///< float32, by block
+/// This rank's elements, flat.
+struct BlockwiseMoment {
+  at::Tensor codes;   ///< uint8
+  at::Tensor scales;  ///< float32, by block
+};
+
+/// One parameter of an update by AdamW or Lion whose moments are codes (kernels::MomentCode): blocks are counted from
+/// the whole parameter's first element, so that a rank may share its first and its last one with others. Where codes
+/// share a byte, this rank's elements begin and end with one.
+struct BlockwiseUpdate {
+  bool lion = false;
+  MomentFormat format = MomentFormat::bitsandbytes_8bit;
+  at::Tensor param, grad;         ///< float32
+  BlockwiseMoment first, second;  ///< Lion has no second
   at::Tensor edges;  ///< float64 [2, 2]: largest moments of the first and of the last block; undefined: these are whole
   std::int64_t first_element = 0;
   double lr = 0, weight_decay = 0, grad_divisor = 1, beta1 = 0, beta2 = 0, eps = 0;
   std::int64_t step = 0;
+
+  double step_size() const;   ///< lr / (1 - beta1^step)
+  double correction() const;  ///< sqrt(1 - beta2^step)
 };
 
 /// One parameter of an update by Adafactor (Shazeer and Stern, 2018; torch/optim/_adafactor.py, transformers' class).

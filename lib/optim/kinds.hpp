@@ -7,7 +7,7 @@
 namespace fsdp {
 
 std::unique_ptr<Optimizer> make_adafactor(OptimizerInput input);
-std::unique_ptr<Optimizer> make_adamw_8bit(OptimizerInput input);
+std::unique_ptr<Optimizer> make_blockwise(OptimizerInput input);
 std::unique_ptr<Optimizer> make_muon(OptimizerInput input);
 
 }  // namespace fsdp

@@ -157,9 +157,9 @@ at::Tensor Optimizer::exchange(const at::Tensor& parts) const {
   return received;
 }
 
-void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::size_t>& params,
-                             const std::vector<std::size_t>& members, const std::array<std::string, 2>& keys) const {
-  if (members.empty()) return;
+std::pair<UpdateGroup, std::vector<std::size_t>> Optimizer::choose(const UpdateGroup& group,
+                                                                   const std::vector<std::size_t>& params,
+                                                                   const std::vector<std::size_t>& members) {
   auto chosen = group;
   chosen.params.clear();
   chosen.grads.clear();
@@ -169,6 +169,13 @@ void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::si
     chosen.grads.push_back(group.grads[n]);
     chosen_params.push_back(params[n]);
   }
+  return {std::move(chosen), std::move(chosen_params)};
+}
+
+void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::size_t>& params,
+                             const std::vector<std::size_t>& members, const std::array<std::string, 2>& keys) const {
+  if (members.empty()) return;
+  const auto [chosen, chosen_params] = choose(group, params, members);
   ops().adamw({chosen, states(keys[0], chosen_params), states(keys[1], chosen_params), options().beta1, options().beta2,
                options().eps});
 }

@@ -12,6 +12,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/comm/tensor_collectives.hpp"
@@ -22,7 +23,20 @@
 
 namespace fsdp {
 
-enum class OptimizerKind { adamw, anyprecision, lion, sgd, adafactor, adamw_8bit, muon };
+enum class OptimizerKind {
+  adamw,
+  anyprecision,
+  lion,
+  sgd,
+  adafactor,
+  adamw_8bit,  ///< and lion_8bit: bitsandbytes'
+  lion_8bit,
+  adamw_torchao_8bit,
+  adamw_torchao_4bit,
+  muon
+};
+/// Its moments are codes of 8 or 4 bits.
+bool keeps_codes(OptimizerKind kind);
 
 struct AdafactorOptions {
   bool transformers = false;     ///< its class in place of torch's
@@ -32,7 +46,7 @@ struct AdafactorOptions {
   double beta1 = 0;              ///< transformers: averages updates; 0: off
 };
 
-/// What adamw_8bit keeps in 8 bits; the rest is float32.
+/// What an optimizer that keeps codes keeps so; the rest is float32.
 struct EightBitOptions {
   std::int64_t least_elements = 4096;  ///< of a parameter
   bool everything = false;             ///< embeddings and vectors too
@@ -46,8 +60,8 @@ enum class MuonAdjustLr {
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
-  double beta1 = 0.9, beta2 = 0.999;  ///< adamw, adamw_8bit, anyprecision, lion
-  double eps = 1e-8;                  ///< adamw, adamw_8bit, anyprecision
+  double beta1 = 0.9, beta2 = 0.999;  ///< adamw and lion of all kinds, anyprecision
+  double eps = 1e-8;                  ///< adamw of all kinds, anyprecision
   double weight_decay = 0.01;
   double momentum = 0;                                                         ///< sgd, muon
   bool nesterov = false;                                                       ///< sgd with momentum
@@ -143,7 +157,11 @@ class Optimizer {
   /// Exchanges the ranks' parts of matrices for whole matrices, and back: part k of each rank, [ranks, ...], goes to
   /// rank k. \return what came, by rank
   at::Tensor exchange(const at::Tensor& parts) const;
-  /// AdamW of some members of a group. \param members  indices into params  \param keys  of the two moments
+  /// Some members of a group, and which parameters these are. \param members  indices into params
+  static std::pair<UpdateGroup, std::vector<std::size_t>> choose(const UpdateGroup& group,
+                                                                 const std::vector<std::size_t>& params,
+                                                                 const std::vector<std::size_t>& members);
+  /// AdamW of some members of a group. \param keys  of the two moments
   void adamw_update(const UpdateGroup& group, const std::vector<std::size_t>& params,
                     const std::vector<std::size_t>& members, const std::array<std::string, 2>& keys) const;
   /// \param group  everything but the states is filled
@@ -162,8 +180,8 @@ class Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 
-/// adamw, adamw8bit, anyprecision, lion, sgd, adafactor, muon, or a name that the Hugging Face trainer has for one of
-/// them. \throws UsageError naming the choices
+/// adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, lion, lion8bit, sgd, adafactor, muon, or a
+/// name that the Hugging Face trainer has for one of them. \throws UsageError naming the choices
 OptimizerKind parse_optimizer(std::string_view text);
 std::string_view to_string(OptimizerKind kind);
 

@@ -90,6 +90,9 @@ constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
                             Name{"sgd", OptimizerKind::sgd},
                             Name{"adafactor", OptimizerKind::adafactor},
                             Name{"adamw8bit", OptimizerKind::adamw_8bit},
+                            Name{"lion8bit", OptimizerKind::lion_8bit},
+                            Name{"torchao-adamw8bit", OptimizerKind::adamw_torchao_8bit},
+                            Name{"torchao-adamw4bit", OptimizerKind::adamw_torchao_4bit},
                             Name{"muon", OptimizerKind::muon},
                             Name{"adamw_8bit", OptimizerKind::adamw_8bit},
                             Name{"adamw_bnb_8bit", OptimizerKind::adamw_8bit},
@@ -97,7 +100,14 @@ constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
                             Name{"adamw_torch_fused", OptimizerKind::adamw},
                             Name{"adamw_hf", OptimizerKind::adamw},
                             Name{"adamw_anyprecision", OptimizerKind::anyprecision},
-                            Name{"lion_32bit", OptimizerKind::lion}};
+                            Name{"adamw_torch_8bit", OptimizerKind::adamw_torchao_8bit},
+                            Name{"adamw_torch_4bit", OptimizerKind::adamw_torchao_4bit},
+                            Name{"paged_adamw_32bit", OptimizerKind::adamw},
+                            Name{"paged_adamw_8bit", OptimizerKind::adamw_8bit},
+                            Name{"lion_32bit", OptimizerKind::lion},
+                            Name{"lion_8bit", OptimizerKind::lion_8bit},
+                            Name{"paged_lion_32bit", OptimizerKind::lion},
+                            Name{"paged_lion_8bit", OptimizerKind::lion_8bit}};
 
 std::unique_ptr<Optimizer> make_plain(OptimizerInput input) {
   switch (input.options.kind) {
@@ -110,7 +120,10 @@ std::unique_ptr<Optimizer> make_plain(OptimizerInput input) {
     case OptimizerKind::adafactor:
       return make_adafactor(std::move(input));
     case OptimizerKind::adamw_8bit:
-      return make_adamw_8bit(std::move(input));
+    case OptimizerKind::lion_8bit:
+    case OptimizerKind::adamw_torchao_8bit:
+    case OptimizerKind::adamw_torchao_4bit:
+      return make_blockwise(std::move(input));
     case OptimizerKind::muon:
       return make_muon(std::move(input));
     case OptimizerKind::adamw:
@@ -125,6 +138,11 @@ std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
   auto optimizer = make_plain(std::move(input));
   optimizer->expect_child(false);
   return optimizer;
+}
+
+bool keeps_codes(OptimizerKind kind) {
+  return kind == OptimizerKind::adamw_8bit || kind == OptimizerKind::lion_8bit ||
+         kind == OptimizerKind::adamw_torchao_8bit || kind == OptimizerKind::adamw_torchao_4bit;
 }
 
 OptimizerKind parse_optimizer(std::string_view text) {

@@ -12,6 +12,18 @@ namespace {
 
 constexpr std::uint64_t max_name_bytes = 256ull << 20;  // of all names: shared values may repeat under many of them
 
+/// What one of torchao's optimizer states is made of: a subclass of tensors around tensors, whose class is not needed
+/// to read these. Null for anything else.
+const PickleDict* torchao_state(const PickleValue& value) {
+  const auto* object = value.object_of("torch._tensor", "_rebuild_from_type_v2");
+  if (object == nullptr || object->args->tuple()->items.size() != 4) return nullptr;
+  const auto& args = object->args->tuple()->items;
+  const auto* type = args[1]->global();
+  const bool known = type != nullptr && type->module.starts_with("torchao.") &&
+                     (type->name == "OptimState8bit" || type->name == "OptimState4bit");
+  return known ? args[3]->dict() : nullptr;
+}
+
 class Flattener {
  public:
   Flattener(const PickleDocument& document, const std::string& file) : document_(document), file_(file) {}
@@ -32,6 +44,10 @@ class Flattener {
   }
 
   void visit(const PickleValue& value) {
+    if (const auto* parts = torchao_state(value)) {
+      for (const auto& [key, item] : parts->items) visit_below(key_text(*key), *item);
+      return;
+    }
     if (auto view = tensor_view(value, file_)) {
       flat_.tensors.push_back({name(value), path_, std::move(*view)});
       return;

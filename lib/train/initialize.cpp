@@ -1,6 +1,5 @@
 #include "lib/train/initialize.hpp"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -14,13 +13,14 @@
 #include "lib/base/splitmix64.hpp"
 #include "lib/config/quantize.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 namespace {
 
 /// Elements [first, first + n) of a parameter's normal stream. Elements 2k and 2k + 1 share a pair of uniforms.
 void fill_normal(float* out, std::int64_t first, std::int64_t n, std::uint64_t key, double std) {
-  at::parallel_for(0, n, 16384, [&](std::int64_t b, std::int64_t e) {
+  parallel_for(n, 16384, [&](std::int64_t b, std::int64_t e) {
     for (std::int64_t i = b; i < e; ++i) {
       const auto element = static_cast<std::uint64_t>(first + i);
       const auto pair = element & ~std::uint64_t{1};

@@ -111,9 +111,11 @@ void check_optimizer_options(const TrainOptions& o) {
   belongs_to(o.kahan, "--kahan", OptimizerKind::anyprecision);
   check_master_dtype(o, belongs_to);
   check_adafactor_options(o, belongs_to);
-  belongs_to(o.eight_bit.everything, "--quantize-all", OptimizerKind::adamw_8bit);
-  belongs_to(o.eight_bit.least_elements != EightBitOptions().least_elements, "--min-8bit-size",
-             OptimizerKind::adamw_8bit);
+  if (!keeps_codes(o.optimizer)) {
+    belongs_to(o.eight_bit.everything, "--quantize-all", OptimizerKind::adamw_8bit);
+    belongs_to(o.eight_bit.least_elements != EightBitOptions().least_elements, "--min-8bit-size",
+               OptimizerKind::adamw_8bit);
+  }
   if (o.eight_bit.least_elements < 1)
     throw UsageError(fmt::format("--min-8bit-size is {}, it must be at least 1", o.eight_bit.least_elements));
   const auto momentum = o.momentum.value_or(0);

@@ -13,6 +13,7 @@
 
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/optim/optimizer.hpp"
+#include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 namespace {
@@ -60,6 +61,7 @@ std::vector<Pass> passes() {
           {"anyprecision, bf16 moments", small_moments(false), {1, 2, 0}},
           {"the same with --kahan", small_moments(true), {1, 3, 0}},
           {"adamw8bit", of(OptimizerKind::adamw_8bit), {1, 0, 2}},
+          {"lion8bit", of(OptimizerKind::lion_8bit), {1, 0, 1}},
           {"lion", of(OptimizerKind::lion), {2, 0, 0}},
           {"sgd", of(OptimizerKind::sgd), {1, 0, 0}},
           {"sgd --momentum 0.9", with_momentum(), {2, 0, 0}},
@@ -89,10 +91,11 @@ class PlainPass {
                         : half == 2 ? &PlainPass::loop<1, 2, 0>
                         : half == 1 ? &PlainPass::loop<2, 1, 0>
                         : byte == 2 ? &PlainPass::loop<1, 0, 2>
+                        : byte == 1 ? &PlainPass::loop<1, 0, 1>
                         : wide == 3 ? &PlainPass::loop<3, 0, 0>
                         : wide == 2 ? &PlainPass::loop<2, 0, 0>
                                     : &PlainPass::loop<1, 0, 0>;
-    at::parallel_for(0, kElements, 32768, [&](std::int64_t begin, std::int64_t end) { (this->*chosen)(begin, end); });
+    parallel_for(kElements, 32768, [&](std::int64_t begin, std::int64_t end) { (this->*chosen)(begin, end); });
   }
 
  private:

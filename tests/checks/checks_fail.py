@@ -21,6 +21,8 @@ CASES = [
     ("layers.py", "lib/train/a.cpp", "  at::mm_out(out, a, b);\n", "mm_out: lib/train knows no devices"),
     ("layers.py", "lib/ops/a.cpp", "torch::autograd::backward({x});\n", "no autograd"),
     ("layers.py", "lib/ops/a.cpp", "  at::mm_out(out, a, b);  // not autograd's\n", None),
+    ("layers.py", "lib/ops/a.cpp", "  at::parallel_for(0, n, 1, body);\n", "would run on one thread"),
+    ("layers.py", "lib/tensor/parallel.cpp", "  at::parallel_for(0, n, 1, body);\n", None),
     ("layers.py", "lib/fsdp/a.cpp", '#include "lib/comm/b.hpp"\n#include "lib/fsdp/c.hpp"\n', None),
     ("layers.py", "lib/tensor/a.cpp", '#include "lib/formats/b.hpp"\n#include <ATen/core/Tensor.h>\n', None),
     ("file_length.py", "lib/base/a.cpp", "//\n" * 401, "401 lines"),

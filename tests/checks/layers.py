@@ -36,6 +36,9 @@ DEVICE_FREE = {"model", "optim", "comm", "fsdp", "runtime", "train", "checkpoint
 DEVICE_WORD = re.compile(r"\b(simulating|use_kernels|kMeta|is_meta|gemm\w*|host_product|\w*mm_out|addmm_?|kernels::)")
 DEVICE_ALLOWED = {("lib/train/throughput.cpp", "host_product")}  # measures products themselves
 AUTOGRAD = re.compile(r"\bautograd\b")
+# In a file that is compiled without OpenMP it runs on one thread.
+PARALLEL = re.compile(r"\bat::parallel_(for|reduce)\b|#\s*pragma omp parallel")
+PARALLEL_FILE = "lib/tensor/parallel.cpp"
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}
@@ -118,6 +121,8 @@ def main():
                 found.append(f"{name}:{number}: {word.group(1)}: lib/{folder} knows no devices; ask its Ops (lib/ops)")
             if AUTOGRAD.search(code):
                 found.append(f"{name}:{number}: every backward is written out: no autograd")
+            if PARALLEL.search(code) and name.as_posix() != PARALLEL_FILE:
+                found.append(f"{name}:{number}: would run on one thread: parallel_for() of lib/tensor/parallel.hpp")
             wrong = complaint(folder, include.group(1)) if include else None
             if wrong:
                 found.append(f"{name}:{number}: {include.group(1)}: {wrong}")

@@ -9,6 +9,9 @@ OPTIMIZERS = {
     "lion": ["--lr", "3e-4"],
     "sgd": ["--momentum", 0.9, "--nesterov", "--lr", "0.05"],
     "adamw8bit": ["--quantize-all", "--min-8bit-size", 1],
+    "lion8bit": ["--lr", "3e-4", "--quantize-all", "--min-8bit-size", 1],
+    "torchao-adamw8bit": ["--min-8bit-size", 1],
+    "torchao-adamw4bit": ["--min-8bit-size", 1],
     "adafactor": ["--lr", "0.03"],
     "muon": ["--momentum", 0.9],
 }
@@ -22,11 +25,15 @@ KEYS = {
     "lion": lambda dims: {"exp_avg"},
     "sgd": lambda dims: {"momentum_buffer"},
     "adamw8bit": lambda dims: {BNB, "state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2"},
+    "lion8bit": lambda dims: {BNB, "state1", "absmax1", "qmap1"},
+    "torchao-adamw8bit": None,  # by how its elements fill blocks
+    "torchao-adamw4bit": None,
     "adafactor": lambda dims: {"row_var", "col_var"} if dims == 2 else {"variance"},
     "muon": None,  # by what a parameter is for
 }
 # Bytes of an optimizer's state to each element of a parameter; two: from, to.
-STATE_BYTES = {"adamw": [8], "anyprecision": [6], "lion": [4], "sgd": [4], "adamw8bit": [2 + 8 / 256, 2.06], "adafactor": [0, 0.1], "muon": [4, 8]}
+STATE_BYTES = {"adamw": [8], "anyprecision": [6], "lion": [4], "sgd": [4], "adamw8bit": [2 + 8 / 256, 2.06],
+               "lion8bit": [1 + 4 / 256, 1.03], "torchao-adamw8bit": [2 + 8 / 256, 5], "torchao-adamw4bit": [1 + 8 / 128, 4.5], "adafactor": [0, 0.1], "muon": [4, 8]}
 
 
 class Optimizers(fsdp_cli.Case):
@@ -40,16 +47,21 @@ class Optimizers(fsdp_cli.Case):
                 whole, _, apart = self.check_resume_and_move(name, *self.options(name))
                 self.assertLess(whole[-1], whole[0])
                 # Lion steps by signs: one that float32's order of sums turns moves an element by twice the rate.
-                self.assertLess(apart, 2e-3 if name == "lion" else 1e-4)
+                # And a code of few bits may fall to the other side of a middle.
+                self.assertLess(apart, 2e-3 if name.startswith(("lion", "torchao")) else 1e-4)
 
     def test_another_optimizer_starts_anew_and_says_so(self):
         self.train("change", "--max-steps", 2, "--optimizer", "sgd", "--momentum", 0.9)
         result = self.train("change", "--max-steps", 4, "--optimizer", "lion", "--restart", "latest")
         self.assertIn("without Lion state, it starts anew (its optimizer is not Lion (momentum_buffer))", result.err)
         self.assertEqual(len(self.losses("change")), 4)
+        # Of the same names, but of other codes.
+        self.train("codes", "--max-steps", 2, "--optimizer", "torchao-adamw8bit", "--min-8bit-size", 1)
+        result = self.train("codes", "--max-steps", 4, "--optimizer", "torchao-adamw4bit", "--restart", "latest")
+        self.assertIn("without AdamW4bit state, it starts anew (its optimizer is not AdamW4bit (codes of other sizes))", result.err)
 
     def test_bad_combinations_are_refused_by_name(self):
-        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, anyprecision, lion, sgd, adafactor, adamw8bit, muon"]),
+        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, anyprecision, lion, sgd, adafactor, adamw8bit, lion8bit, torchao-adamw8bit, torchao-adamw4bit, muon"]),
                                (["--momentum", 0.9], ["--momentum belongs to --optimizer sgd, not to adamw"]),
                                (["--optimizer", "sgd", "--nesterov"], ["--nesterov needs --momentum"]),
                                (["--optimizer", "sgd", "--momentum", 1], ["--momentum is 1", "less than 1"]),
@@ -83,7 +95,7 @@ class Optimizers(fsdp_cli.Case):
         self.assertEqual((small["breakdown"]["parameters"] * 3, small["breakdown"]["optimizer"] * 8), (adamw["parameters"], adamw["optimizer"] * 6))
 
     def test_names_of_the_hugging_face_trainer(self):
-        for theirs, ours in (("adamw_torch_fused", "adamw"), ("lion_32bit", "lion")):
+        for theirs, ours in (("adamw_torch_fused", "adamw"), ("lion_32bit", "lion"), ("adamw_torch_4bit", "torchao-adamw4bit"), ("paged_lion_8bit", "lion8bit")):
             self.train(theirs, "--max-steps", 2, "--optimizer", theirs)
             self.train(ours, "--max-steps", 2, "--optimizer", ours)
             self.assertEqual(self.losses(theirs), self.losses(ours))
@@ -116,15 +128,35 @@ class Optimizers(fsdp_cli.Case):
                     self.check_steps(name, state, options, by_torch)
 
     def check_names(self, name, state):
+        if name.startswith("torchao"):
+            return self.check_torchao(name, state)
         for parameter, values in state["optim"]["state"].items():
             tensors = values.get(BNB, values)
             expected = KEYS[name](state["model"][parameter].dim()) if name != "muon" else self.keys_of_muon(parameter)
             self.assertEqual({BNB} & set(values) | set(tensors) - {"step"}, expected, name)
-            if name == "adamw8bit":
+            if name.endswith("8bit"):
                 self.assertEqual((values["step"], tensors["state1"].element_size(), tensors["state1"].shape), (3, 1, state["model"][parameter].shape))
                 self.assertEqual(tensors["absmax1"].numel(), -(-state["model"][parameter].numel() // 256))
             elif name != "adafactor":
                 self.assertEqual({t.shape for k, t in values.items() if k != "step"}, {state["model"][parameter].shape})
+
+    def check_torchao(self, name, state):
+        """What its classes are made of: quantised where blocks are full, of embeddings and vectors not."""
+        quantized = 0
+        for parameter, values in state["optim"]["state"].items():
+            whole = state["model"][parameter]
+            per_byte, block = (2, 128) if name.endswith("4bit") else (1, 256)
+            fits = whole.dim() == 2 and whole.numel() % block == 0 and not parameter.startswith(("transformer.wte", "transformer.wpe"))
+            self.assertEqual(set(values), {"step", "exp_avg", "exp_avg_sq"}, parameter)
+            for moment in (values["exp_avg"], values["exp_avg_sq"]):
+                if not fits:
+                    self.assertEqual(moment.shape, whole.shape, parameter)
+                    continue
+                quantized += 1
+                self.assertEqual(set(moment), {"codes", "scale", "qmap"}, parameter)
+                self.assertEqual((moment["codes"].numel() * per_byte, moment["scale"].numel() * block), (whole.numel(), whole.numel()))
+                self.assertEqual(moment["codes"].shape, (whole.numel() // 2,) if per_byte == 2 else whole.shape)
+        self.assertGreater(quantized, 0)
 
     @staticmethod
     def keys_of_muon(parameter):

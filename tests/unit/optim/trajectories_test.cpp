@@ -28,7 +28,7 @@ struct Trajectory {
 OptimizerOptions base(OptimizerKind kind) {
   OptimizerOptions options;
   options.kind = kind;
-  options.beta2 = kind == OptimizerKind::lion ? 0.99 : 0.95;
+  options.beta2 = kind == OptimizerKind::lion || kind == OptimizerKind::lion_8bit ? 0.99 : 0.95;
   options.weight_decay = kind == OptimizerKind::sgd ? 0.01 : 0.1;
   options.momentum = kind == OptimizerKind::sgd ? 0.9 : 0;
   return options;
@@ -47,9 +47,9 @@ OptimizerOptions adafactor(double weight_decay, const AdafactorOptions& variant 
   return options;
 }
 
-/// bitsandbytes keeps everything of this size in 8 bits.
-OptimizerOptions eight_bit(std::int64_t least_elements) {
-  auto options = base(OptimizerKind::adamw_8bit);
+/// bitsandbytes and torchao keep everything of this size in few bits.
+OptimizerOptions eight_bit(std::int64_t least_elements, OptimizerKind kind = OptimizerKind::adamw_8bit) {
+  auto options = base(kind);
   options.eight_bit = {least_elements, true};
   return options;
 }
@@ -75,6 +75,9 @@ std::vector<Trajectory> trajectories() {
           {"bnb_lion32", 1e-3, base(OptimizerKind::lion)},
           {"bnb_adamw8bit", 1e-2, eight_bit(4096)},
           {"bnb_adamw8bit_all", 1e-2, eight_bit(1)},
+          {"bnb_lion8bit", 1e-3, eight_bit(4096, OptimizerKind::lion_8bit)},
+          {"ao_adamw8bit", 1e-2, eight_bit(4096, OptimizerKind::adamw_torchao_8bit)},
+          {"ao_adamw4bit", 1e-2, eight_bit(4096, OptimizerKind::adamw_torchao_4bit)},
           {"sgd_momentum", 1e-2, base(OptimizerKind::sgd)},
           {"sgd_nesterov_dampening0", 1e-2, nesterov()},
           {"adafactor_torch", 1e-2, adafactor(0)},
@@ -211,10 +214,14 @@ TEST_SUITE("optim/trajectories") {
     }
   }
 
-  TEST_CASE("the numbers of 8-bit codes are bitsandbytes' own, bit for bit") {
+  TEST_CASE("the numbers of codes are bitsandbytes' and torchao's own, bit for bit") {
     const SafetensorsReader maps(kFolder / "qmaps.safetensors");
-    CHECK(same_bits(eight_bit_numbers(true), read_tensor(maps, "bnb_signed")));
-    CHECK(same_bits(eight_bit_numbers(false), read_tensor(maps, "bnb_unsigned")));
+    for (const auto& [format, name] : {std::pair(MomentFormat::bitsandbytes_8bit, std::string("bnb")),
+                                       {MomentFormat::torchao_8bit, "ao8"},
+                                       {MomentFormat::torchao_4bit, "ao4"}}) {
+      CHECK(same_bits(moment_numbers(format, true), read_tensor(maps, name + "_signed")));
+      CHECK(same_bits(moment_numbers(format, false), read_tensor(maps, name + "_unsigned")));
+    }
   }
 
   TEST_CASE("8-bit moments that overflow stay codes") {
@@ -224,7 +231,7 @@ TEST_SUITE("optim/trajectories") {
     optimizer->step(gradients, 1e-2, 1.0);
     optimizer->step(gradients, 1e-2, 1.0);
     CHECK(optimizer->states(0)[2].values.get().numel() == 256);  // qmap1: behind what was written
-    CHECK(same_bits(optimizer->states(0)[2].values.get(), eight_bit_numbers(true)));
+    CHECK(same_bits(optimizer->states(0)[2].values.get(), moment_numbers(MomentFormat::bitsandbytes_8bit, true)));
   }
 
   TEST_CASE("the bits of an update do not depend on the number of ranks") {
@@ -246,7 +253,7 @@ TEST_SUITE("optim/trajectories") {
           // otherwise.
           const auto kind = want.options.kind;
           const bool by_aten = kind == OptimizerKind::adamw || kind == OptimizerKind::muon ||
-                               (kind == OptimizerKind::adamw_8bit && mine->states(i)[0].values.dtype() == at::kFloat);
+                               (keeps_codes(kind) && mine->states(i)[0].values.dtype() == at::kFloat);
           const bool rounds = by_aten || kind == OptimizerKind::adafactor;
           CHECK(largest_difference(expected, part.weights(i)) <= (rounds ? 1e-7 : 0.0));
         }
