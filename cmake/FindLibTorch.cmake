@@ -77,6 +77,7 @@ endif()
 
 # --- CUDA: headers and libraries to compile against; neither nvcc nor a toolkit is needed ------------------------------
 # Wheels come first: what LibTorch itself was built with lies beside it. LibTorch_CUDA_MISSING says what was not found.
+# LibTorch_NVCC_WORKS: kernels can be compiled, by LibTorch_NVCC with LibTorch_NVCC_FLAGS.
 set(LibTorch_HAS_CUDA OFF)
 set(LibTorch_CUDA_MISSING "")
 if(LibTorch_FOUND AND NOT (LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY))
@@ -126,6 +127,22 @@ elseif(LibTorch_FOUND)
         "${CudaCrt_INCLUDE_DIR}")
       target_link_libraries(fsdp::torch_cuda INTERFACE fsdp::torch_cpu "${LibTorch_CUDA_LIBRARY}"
         "${LibTorch_C10_CUDA_LIBRARY}" "${CudaRuntime_LIBRARY}" "${NCCL_LIBRARY}")
+    endif()
+    # A compiler of kernels, beside those headers: of a toolkit, or PyPI's nvidia-cuda-nvcc. Without it PyTorch's
+    # operators serve.
+    find_program(LibTorch_NVCC nvcc HINTS "${_cuda_root}" ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES bin)
+    set(LibTorch_NVCC_FLAGS -std=c++20 -O3 -ccbin "${CMAKE_CXX_COMPILER}" -isystem "${CudaRuntime_INCLUDE_DIR}"
+      -isystem "${CudaCrt_INCLUDE_DIR}")
+    if(LibTorch_NVCC AND NOT DEFINED LibTorch_NVCC_WORKS)
+      file(WRITE "${PROJECT_BINARY_DIR}/nvcc_probe.cu" "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n__global__ void f(float*) {}\n")
+      execute_process(COMMAND "${LibTorch_NVCC}" ${LibTorch_NVCC_FLAGS} -arch=sm_80 -cubin -o "${PROJECT_BINARY_DIR}/nvcc_probe.cubin"
+        "${PROJECT_BINARY_DIR}/nvcc_probe.cu" RESULT_VARIABLE _code OUTPUT_QUIET ERROR_VARIABLE _nvcc_error)
+      if(_code EQUAL 0)
+        set(LibTorch_NVCC_WORKS ON CACHE INTERNAL "nvcc compiles with these headers")
+      else()
+        message(STATUS "nvcc does not serve: ${_nvcc_error}")
+        set(LibTorch_NVCC_WORKS OFF CACHE INTERNAL "nvcc compiles with these headers")
+      endif()
     endif()
   endif()
 endif()

@@ -8,10 +8,18 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/empty_like.h>
+#ifdef FSDP_CUDA_KERNELS
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
 
 #include <array>
+#include <cstdint>
 #include <tuple>
 
+#ifdef FSDP_CUDA_KERNELS
+#include "lib/cuda/kernels/kernels.hpp"
+#endif
 #include "lib/ops/aten_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
 #include "lib/ops/packed_heads.hpp"
@@ -29,9 +37,40 @@ struct CudaAttentionState final : AttentionState {
   std::int64_t max_q = 0, max_k = 0;
 };
 
+#ifdef FSDP_CUDA_KERNELS
+cuda::Float float_of(const at::Tensor& x) {
+  if (x.scalar_type() == at::kFloat) return cuda::Float::f32;
+  return x.scalar_type() == at::kBFloat16 ? cuda::Float::bf16 : cuda::Float::fp16;
+}
+
+bool is_at_multiple_of(std::uintptr_t bytes, const at::Tensor& x) {
+  return reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % bytes == 0;
+}
+#endif
+
 class CudaOps final : public AtenOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits) : AtenOps(device), traits_(traits) {}
+
+#ifdef FSDP_CUDA_KERNELS
+  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const override {
+    if (is_on_host(out_OI) || !is_at_multiple_of(16, out_OI) || !is_at_multiple_of(4, m.codes_S))
+      return AtenOps::dequantize_into(out_OI, m);
+    cuda::Nf4Launch args{};
+    args.out = out_OI.data_ptr();
+    args.packed = m.codes_S.const_data_ptr<std::uint8_t>();
+    args.elements = out_OI.numel();
+    if (m.nested_absmax.defined()) {
+      args.codes = m.absmax_S.const_data_ptr<std::uint8_t>();
+      args.nested = m.nested_absmax.const_data_ptr<float>();
+      args.offset = m.nested_offset.const_data_ptr<float>();
+    } else {
+      args.absmax = m.absmax_S.const_data_ptr<float>();
+    }
+    C10_CUDA_CHECK(cuda::launch_dequantize_nf4(float_of(out_OI), args,
+                                               c10::cuda::getCurrentCUDAStream(device().index()).stream()));
+  }
+#endif
 
   at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                        std::unique_ptr<AttentionState>* state) const override {

@@ -96,6 +96,11 @@ class MetaCudaOps final : public AtenOps {
   }
   void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {
   }
+#ifdef FSDP_CUDA_KERNELS  // one kernel, which takes no room
+  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const override {
+    if (is_on_host(out_OI)) AtenOps::dequantize_into(out_OI, m);
+  }
+#endif
   void count_bits(const GradPart&, BitRange, std::span<double>) const override {}
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override {
     if (!is_on_host(x_ND)) AtenOps::dropout(x_ND, keys_N, probability);
