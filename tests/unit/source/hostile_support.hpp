@@ -127,7 +127,7 @@ struct ZipSpec {
 inline std::string zip_file(std::span<const ZipSpec> entries) {
   std::string file, directory;
   const auto append = [](std::string& out, std::uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> 8 * i & 0xff));
+    for (int i = 0; i < bytes; ++i, value >>= 8) out.push_back(static_cast<char>(value & 0xff));
   };
   for (const auto& entry : entries) {
     const std::uint64_t header = entry.directory_offset == ~0ull ? file.size() : entry.directory_offset;
