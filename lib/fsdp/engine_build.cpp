@@ -83,8 +83,8 @@ void Engine::build_gradients() {
   if (!peer_memory_) {
     for (auto& unit : units_) {
       if (unit->grad_layouts.empty()) continue;
-      unit->grads =
-          make_collective_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit), policy_.cpu_offload);
+      unit->grads = make_collective_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit),
+                                               policy_.cpu_offload, policy_.reduce_every_micro_batch);
     }
     return;
   }

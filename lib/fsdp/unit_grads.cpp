@@ -123,22 +123,36 @@ class SharedUnitGrads final : public UnitGrads {
 class CollectiveUnitGrads final : public UnitGrads {
  public:
   CollectiveUnitGrads(const UnitContext& context, std::vector<ParamLayout> layouts, at::ScalarType dtype,
-                      bool shards_on_host)
+                      bool shards_on_host, bool accumulates)
       : context_(context),
         layouts_(std::move(layouts)),
         options_(at::TensorOptions(dtype).device(context.ops.device())),
-        shards_on_host_(shards_on_host) {}
+        shards_on_host_(shards_on_host),
+        alone_(context_.shard_group.size() == 1),
+        in_place_(alone_ && dtype == at::kFloat && !shards_on_host && !accumulates && context_.stored_grads.empty()) {}
 
   void prepare() override {
-    if (shards_.empty()) shards_ = make_shards(context_, layouts_, shards_on_host_);
+    if (!shards_.empty()) return;
+    if (!in_place_) {
+      shards_ = make_shards(context_, layouts_, shards_on_host_);
+      return;
+    }
+    const MemoryScope scope(MemoryCategory::gradients);
+    for (const auto& layout : layouts_) {
+      buffers_.push_back(at::zeros(layout.shape_with_rows(layout.buffer_rows(1)), options_));
+      shards_.emplace_back(buffers_.back().narrow(0, 0, layout.rows()));
+    }
   }
 
   void begin() override {
     if (!slots_.empty()) return;
     const MemoryScope scope(MemoryCategory::reduce_buffers);
-    for (const auto& layout : layouts_) {
-      buffers_.push_back(at::empty(layout.shape_with_rows(layout.buffer_rows(context_.shard_group.size())), options_));
-      slots_.push_back({buffers_.back().narrow(0, 0, layout.compute_rows()), false});
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      const auto& layout = layouts_[i];
+      if (!in_place_)
+        buffers_.push_back(
+            at::empty(layout.shape_with_rows(layout.buffer_rows(context_.shard_group.size())), options_));
+      slots_.push_back({buffers_[i].narrow(0, 0, layout.compute_rows()), false});
     }
   }
   std::vector<GradSlot>& slots() override { return slots_; }
@@ -150,6 +164,8 @@ class CollectiveUnitGrads final : public UnitGrads {
       const auto rows = layouts_[i].compute_rows();
       buffers_[i].narrow(0, rows, buffers_[i].size(0) - rows).zero_();
     }
+    accumulate_ = accumulate;
+    if (alone_) return;
     const MemoryScope scope(MemoryCategory::reduce_buffers);
     // Under way while the next unit's backward computes; finish_reduce() only waits.
     std::vector<TensorReduce> reduces;
@@ -162,19 +178,32 @@ class CollectiveUnitGrads final : public UnitGrads {
   }
 
   void finish_reduce() override {
-    work_->wait();
-    work_.reset();
-    for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      const auto shard = shards_[i].get();
-      if (!shard.is_same(targets_[i])) shard.copy_(targets_[i]);
+    if (alone_) {
+      if (!in_place_) take_own();
+    } else {
+      work_->wait();
+      work_.reset();
+      for (std::size_t i = 0; i < layouts_.size(); ++i) {
+        const auto shard = shards_[i].get();
+        if (!shard.is_same(targets_[i])) shard.copy_(targets_[i]);
+      }
     }
     targets_.clear();
     slots_.clear();
-    buffers_.clear();
+    if (!in_place_) buffers_.clear();
   }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
+  /// There is nobody to sum with.
+  void take_own() {
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      const auto shard = shards_[i].get();
+      const auto own = buffers_[i].narrow(0, 0, layouts_[i].rows());
+      accumulate_ ? shard.add_(own.to(shard.device())) : shard.copy_(own);
+    }
+  }
+
   /// What a reduction writes: the shard itself where it is on the device for good.
   at::Tensor target_of(std::size_t i, bool accumulate) const {
     if (context_.stored_grads.empty()) return context_.ops.to_device(shards_[i].get());
@@ -187,6 +216,9 @@ class CollectiveUnitGrads final : public UnitGrads {
   std::vector<ParamLayout> layouts_;
   at::TensorOptions options_;
   bool shards_on_host_;
+  bool alone_;
+  bool in_place_;  ///< alone and in float32 the full gradient is the shard: no second copy
+  bool accumulate_ = false;
   std::vector<StoredTensor> shards_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way
@@ -269,8 +301,8 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
 
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
-                                                      bool shards_on_host) {
-  return std::make_unique<CollectiveUnitGrads>(context, layouts, dtype, shards_on_host);
+                                                      bool shards_on_host, bool accumulates) {
+  return std::make_unique<CollectiveUnitGrads>(context, layouts, dtype, shards_on_host, accumulates);
 }
 
 }  // namespace fsdp

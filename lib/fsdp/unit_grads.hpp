@@ -73,8 +73,9 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
 
 /// Gradients in ordinary tensors, reduced by the axis's collectives.
 /// \param shards_on_host  the shards are kept in host memory, whatever the device
+/// \param accumulates     start_reduce() will be asked to add
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
-                                                      bool shards_on_host);
+                                                      bool shards_on_host, bool accumulates);
 
 }  // namespace fsdp
