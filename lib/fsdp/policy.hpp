@@ -24,6 +24,11 @@ struct MixedPrecision {
   c10::ScalarType reduce_dtype = c10::ScalarType::Float;  ///< gradients on the wire; always summed in float32 on CPUs
   c10::ScalarType buffer_dtype = c10::ScalarType::Float;
   c10::ScalarType master_dtype = c10::ScalarType::Float;  ///< of the weights that the optimizer updates
+
+  /// Gradients pass through fp16, whose smallest numbers they would vanish among.
+  bool needs_loss_scale() const {
+    return param_dtype == c10::ScalarType::Half || reduce_dtype == c10::ScalarType::Half;
+  }
 };
 
 struct EnginePolicy {

@@ -61,7 +61,7 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   optimizer_ = make_optimizer(
       {runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives(), runtime_.store()});
   if (auto* store = runtime_.store()) run_agreed(runtime_.world(), [&] { store->reserve(); });
-  if (runtime_.policy().precision.param_dtype == at::kHalf) state_.loss_scale = kFirstLossScale;
+  if (runtime_.policy().precision.needs_loss_scale()) state_.loss_scale = kFirstLossScale;
 }
 
 std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples, int micro_batches) {
@@ -148,14 +148,14 @@ bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& rep
   report.skipped = bad[0] + bad[1] > 0;
   // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
   report.overflow =
-      report.skipped && bad[0] == 0 && state_.loss_scale > 1.0 && runtime_.policy().precision.param_dtype == at::kHalf;
+      report.skipped && bad[0] == 0 && state_.loss_scale > 1.0 && runtime_.policy().precision.needs_loss_scale();
   return report.skipped;
 }
 
 void Trainer::update(double scaled_norm, StepReport& report) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), optimizer_->name().c_str(), "optimizer");
   report.grad_norm = scaled_norm / state_.loss_scale;
-  const bool scaling = runtime_.policy().precision.param_dtype == at::kHalf;
+  const bool scaling = runtime_.policy().precision.needs_loss_scale();
   if (anyone_not_finite(report.loss, scaled_norm, report)) {
     if (scaling) adjust_loss_scale(true);
     // All ranks skip together; the engine's next reduction replaces the gradients.

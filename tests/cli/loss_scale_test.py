@@ -25,6 +25,11 @@ class LossScale(fsdp_cli.Case):
         self.train("down", "--max-steps", 3, "--precision", "float32", "--restart", "latest")
         self.assertEqual((self.state("down")["loss_scale"], self.state("down")["good_steps"]), (1.0, 0))
 
+    def test_gradients_that_travel_in_fp16_are_scaled_whatever_the_parameters_are(self):
+        for param in ("bf16", "float32"):
+            self.train(param, "--max-steps", 2, "--param-dtype", param, "--reduce-dtype", "fp16")
+            self.assertEqual([r["loss_scale"] for r in fsdp_cli.steps(self.run_directory(param))], [FIRST, FIRST])
+
     def test_fp16_keeps_its_scale(self):
         """Another scale than the first, and the lowest: what the checkpoint says holds, of one file and of a directory."""
         try:

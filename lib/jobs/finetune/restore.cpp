@@ -83,8 +83,8 @@ OptimizerPlan Restore::load() {
 void Restore::take_run(const OptimizerPlan& state) {
   const auto& stood = point_.manifest.state;
   if (trainer_) {
-    const bool is_half = runtime_.policy().precision.param_dtype == at::kHalf;
-    trainer_->state() = continued_state(point_.manifest, trainer_->state(), is_half);
+    const bool scaled = runtime_.policy().precision.needs_loss_scale();
+    trainer_->state() = continued_state(point_.manifest, trainer_->state(), scaled);
     if (!state.found) trainer_->optimizer().set_steps(0);
     if (!state.child) trainer_->state().fisher_batches = 0;
   }

@@ -45,7 +45,7 @@ void StepLog::after_step(const StepReport& step, bool) {
                          {"bytes_read", step.offload_bytes_read},
                          {"bytes_written", step.offload_bytes_written}};
   }
-  if (context_.runtime.policy().precision.param_dtype == at::kHalf) {
+  if (context_.runtime.policy().precision.needs_loss_scale()) {
     record["loss_scale"] = context_.trainer.state().loss_scale;
     record["skipped"] = step.skipped;
   } else if (step.skipped) {
