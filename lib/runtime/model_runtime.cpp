@@ -21,7 +21,7 @@ DeviceChoice with_ops(DeviceChoice device) {
 
 }  // namespace
 
-DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node) {
+DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node, const std::filesystem::path& driver) {
   DeviceChoice choice;
   choice.description = "cpu";
   if (device == DeviceWish::cpu) return choice;
@@ -29,6 +29,8 @@ DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node)
   auto backend = load_cuda_backend(&why_not);
   if (backend == nullptr) {
     if (device == DeviceWish::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
+    std::error_code ignored;
+    if (std::filesystem::exists(driver, ignored)) choice.unused_gpu = why_not;
     return choice;
   }
   const int count = backend->device_count();
@@ -47,6 +49,16 @@ DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node)
   choice.description = "cuda: " + backend->info(index).name;
   choice.backend = std::move(backend);
   return choice;
+}
+
+void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log) {
+  const auto found = first_problem(world, device.unused_gpu);
+  if (found && world.rank() == 0) {
+    log.warning(
+        fmt::format("rank {} has an NVIDIA driver and no GPU that can be used, and computes on the CPU: {} "
+                    "(--device cpu says that this is meant, --device cuda makes it an error)",
+                    found->rank, found->text));
+  }
 }
 
 EnginePolicy make_policy(const ShardingOptions& options) {

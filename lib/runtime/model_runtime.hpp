@@ -1,5 +1,6 @@
 #pragma once
 // A decoder on its mesh: layers, collectives and engine wired together for one job.
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,11 +22,17 @@ struct DeviceChoice {
   std::shared_ptr<DeviceBackend> backend;  ///< null on the CPU
   std::shared_ptr<const Ops> ops;          ///< null: the back end's, or the CPU's
   std::string description;                 ///< for the first line of the log
+  std::string unused_gpu;                  ///< why the node's GPU cannot be used; empty: it is, or there is none
   bool has_values = true;                  ///< false: tensors are counted, nothing is computed or kept
 };
 
 /// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
-DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node);
+/// \param driver  a file that is there where the node has a GPU and its driver
+DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node,
+                           const std::filesystem::path& driver = "/dev/nvidiactl");
+
+/// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.
+void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log);
 
 /// The engine's part of the options, with the dtypes that --precision sets.
 EnginePolicy make_policy(const ShardingOptions& options);

@@ -66,6 +66,7 @@ class EvaluateJob {
     const auto node = world_.split_by_node();
     set_threads(node->size());
     device_ = choose_device(options_.runtime.device, node->rank(), node->size());
+    warn_of_unused_gpus(world_, device_, log_);
     open_subjects();
     if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);
     check_gates(gates, options_, input_ ? &*input_ : nullptr);
