@@ -7,20 +7,19 @@
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
-#include <ATen/ops/empty_like.h>
 #ifdef FSDP_CUDA_KERNELS
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
 #include <array>
-#include <cstdint>
 #include <tuple>
+#include <utility>
 
 #ifdef FSDP_CUDA_KERNELS
-#include "lib/cuda/kernels/kernels.hpp"
+#include "lib/cuda/kernels/launched_kernels.hpp"
 #endif
-#include "lib/ops/aten_ops.hpp"
+#include "lib/ops/fused_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
 #include "lib/ops/packed_heads.hpp"
 
@@ -38,39 +37,31 @@ struct CudaAttentionState final : AttentionState {
 };
 
 #ifdef FSDP_CUDA_KERNELS
-cuda::Float float_of(const at::Tensor& x) {
-  if (x.scalar_type() == at::kFloat) return cuda::Float::f32;
-  return x.scalar_type() == at::kBFloat16 ? cuda::Float::bf16 : cuda::Float::fp16;
-}
-
-bool is_at_multiple_of(std::uintptr_t bytes, const at::Tensor& x) {
-  return reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % bytes == 0;
-}
-#endif
-
-class CudaOps final : public AtenOps {
+/// On the stream that ATen's operators of this thread use.
+class CudaKernels final : public cuda::LaunchedKernels {
  public:
-  CudaOps(at::Device device, const GpuAttentionTraits& traits) : AtenOps(device), traits_(traits) {}
+  explicit CudaKernels(c10::DeviceIndex device) : device_(device) {}
 
-#ifdef FSDP_CUDA_KERNELS
-  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const override {
-    if (is_on_host(out_OI) || !is_at_multiple_of(16, out_OI) || !is_at_multiple_of(4, m.codes_S))
-      return AtenOps::dequantize_into(out_OI, m);
-    cuda::Nf4Launch args{};
-    args.out = out_OI.data_ptr();
-    args.packed = m.codes_S.const_data_ptr<std::uint8_t>();
-    args.elements = out_OI.numel();
-    if (m.nested_absmax.defined()) {
-      args.codes = m.absmax_S.const_data_ptr<std::uint8_t>();
-      args.nested = m.nested_absmax.const_data_ptr<float>();
-      args.offset = m.nested_offset.const_data_ptr<float>();
-    } else {
-      args.absmax = m.absmax_S.const_data_ptr<float>();
-    }
-    C10_CUDA_CHECK(cuda::launch_dequantize_nf4(float_of(out_OI), args,
-                                               c10::cuda::getCurrentCUDAStream(device().index()).stream()));
-  }
+ protected:
+  cudaStream_t stream() const override { return c10::cuda::getCurrentCUDAStream(device_).stream(); }
+  void check_launch() const override { C10_CUDA_CHECK(cudaGetLastError()); }
+
+ private:
+  c10::DeviceIndex device_;
+};
 #endif
+
+std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceIndex device) {
+#ifdef FSDP_CUDA_KERNELS
+  if (wants_fused_kernels()) return std::make_shared<CudaKernels>(device);
+#endif
+  return nullptr;
+}
+
+class CudaOps final : public FusedOps {
+ public:
+  CudaOps(at::Device device, const GpuAttentionTraits& traits)
+      : FusedOps(device, make_kernels(device.index())), traits_(traits) {}
 
   at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                        std::unique_ptr<AttentionState>* state) const override {
@@ -84,19 +75,28 @@ class CudaOps final : public AtenOps {
 
   at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                 const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
-    const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel == GpuAttention::formula)
-      return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
-    auto grad_qkv = at::empty_like(qkv_NC);
-    const auto& saved = static_cast<const CudaAttentionState&>(*state);
-    const auto [gq, gk, gv] = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, saved);
-    part_of(grad_qkv, s, Part::q).copy_(gq);
-    part_of(grad_qkv, s, Part::k).copy_(gk);
-    part_of(grad_qkv, s, Part::v).copy_(gv);
-    return grad_qkv;
+    return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
+  }
+  at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                       const at::Tensor& out_ND, const AttentionShape& s,
+                                       std::unique_ptr<AttentionState> state, const Rotation& rotation) const override {
+    return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
   }
 
  private:
+  /// \param rotation  null: queries and keys were not turned
+  at::Tensor packed_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                             const AttentionShape& s, std::unique_ptr<AttentionState> state,
+                             const Rotation* rotation) const {
+    const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
+    if (s.rows == 0 || kernel == GpuAttention::formula) {
+      if (rotation == nullptr) return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      return AtenOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
+    }
+    const auto& saved = static_cast<const CudaAttentionState&>(*state);
+    return pack_heads(backward(kernel, grad_out_ND, qkv_NC, out_ND, s, saved), s, rotation);
+  }
+
   /// [B, H, L, head_size]. Heads that share keys are the kernels' own business.
   static at::Tensor forward(GpuAttention kernel, const at::Tensor& qkv_NC, const AttentionShape& s, bool keep,
                             CudaAttentionState& saved) {

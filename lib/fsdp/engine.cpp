@@ -63,9 +63,13 @@ void Engine::sync_parameters() {
   for (auto& unit : units_) {
     const EngineObservers::Scope unit_scope(
         observers_, [&] { return "publish " + unit->name; }, "optimizer");
+    std::vector<PublishedRows> rows;
     for (std::size_t i = 0; i < unit->master_weights.size(); ++i) {
-      if (unit->master_weights[i].store() == nullptr) publish(*unit, i);  // the others were when they were changed
+      if (unit->master_weights[i].store() != nullptr) continue;  // they were when they were changed
+      const PublishedRows pair{unit->gathered->own_rows(i), unit->master_weights[i].get()};
+      if (!pair.to.is_same(pair.from)) rows.push_back(pair);
     }
+    input_.ops->publish(rows);
     unit->gathered->sync();
   }
 }

@@ -205,21 +205,21 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
 
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                            const AttentionShape& s) {
-  auto grad_qkv = at::empty_like(qkv_NC);
+  Gradients parts;  // until they lie beside each other
   switch (kernel) {
     case GpuAttention::cudnn:
-      cudnn_backward(qkv_NC, s);
+      parts = cudnn_backward(qkv_NC, s);
       break;
     case GpuAttention::flash:
-      flash_backward(qkv_NC, s);
+      parts = flash_backward(qkv_NC, s);
       break;
     case GpuAttention::memory_efficient:
-      efficient_backward(gpu, qkv_NC, s);
+      parts = efficient_backward(gpu, qkv_NC, s);
       break;
     case GpuAttention::formula:
       throw std::logic_error("plain operators run as they are");
   }
-  return grad_qkv;
+  return at::empty_like(qkv_NC);
 }
 
 at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& s, int threads, at::Tensor& logsumexp) {

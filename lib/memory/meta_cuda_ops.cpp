@@ -10,7 +10,7 @@
 
 #include "lib/memory/meta_attention.hpp"
 #include "lib/memory/meta_ops.hpp"
-#include "lib/ops/aten_ops.hpp"
+#include "lib/ops/fused_ops.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -57,7 +57,7 @@ ReductionRoom column_sum_room(const GpuSpec& gpu, std::int64_t rows, std::int64_
 
 struct MetaAttentionState final : AttentionState {
   at::Tensor logsumexp;
-  at::Tensor random_state, unused;  ///< of flash attention
+  at::Tensor random_state, unused;  ///< of flash and cuDNN
 };
 
 /// The host's kernels, which take no memory.
@@ -74,10 +74,40 @@ class NoUpdates final : public AtenOps {
   void adafactor_apply(const AdafactorUpdate&) const override {}
 };
 
-class MetaCudaOps final : public AtenOps {
+/// Kernels of our own take what they are given.
+class NoKernels final : public fused::Kernels {
+ public:
+  void norm(const fused::Norm&) const override {}
+  void norm_backward(const fused::NormBackwardPass&) const override {}
+  void column_sums(const fused::ColumnSums&) const override {}
+  void column_pass(const fused::ColumnPass&) const override {}
+  void swiglu(const fused::Swiglu&) const override {}
+  void heads(const fused::Heads&) const override {}
+  void embed(const fused::Embed&) const override {}
+  void embed_backward(const fused::EmbedBackward&) const override {}
+  void cross_entropy(const fused::CrossEntropy&) const override {}
+  void sum_squares(const fused::SumSquares&) const override {}
+  void total_sum(const fused::TotalSum&) const override {}
+  void adamw(const fused::AdamW&) const override {}
+  void publish(const fused::Publish&) const override {}
+  void nf4(const fused::Nf4&) const override {}
+};
+
+/// As this build's CUDA back end has them.
+std::shared_ptr<const fused::Kernels> make_no_kernels() {
+#ifdef FSDP_CUDA_KERNELS
+  if (wants_fused_kernels()) return std::make_shared<NoKernels>();
+#endif
+  return nullptr;
+}
+
+class MetaCudaOps final : public FusedOps {
  public:
   MetaCudaOps(std::shared_ptr<MemoryTape> tape, GpuSpec gpu)
-      : AtenOps(at::kMeta), place_(std::move(tape)), gpu_(std::move(gpu)) {}
+      : FusedOps(at::kMeta, make_no_kernels()),
+        fused_(make_no_kernels() != nullptr),
+        place_(std::move(tape)),
+        gpu_(std::move(gpu)) {}
 
   at::Device host() const override { return at::kMeta; }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
@@ -87,23 +117,20 @@ class MetaCudaOps final : public AtenOps {
   }
   void count_window(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
   void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override { place_.repeat(n, body); }
-  void adamw(const AdamWUpdate& update) const override { place_.adamw(update); }
+  void adamw(const AdamWUpdate& update) const override {
+    fused_ && !is_on_host(update.params.front()) ? FusedOps::adamw(update) : place_.adamw(update);
+  }
   double sum_squares(std::span<const GradPart> parts) const override {
     std::vector<GradPart> on_device;
     std::copy_if(parts.begin(), parts.end(), std::back_inserter(on_device),
                  [&](const GradPart& part) { return !is_on_host(part.grad); });
-    return AtenOps::sum_squares(on_device);
+    return FusedOps::sum_squares(on_device);
   }
   void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {
   }
-#ifdef FSDP_CUDA_KERNELS  // one kernel, which takes no room
-  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const override {
-    if (is_on_host(out_OI)) AtenOps::dequantize_into(out_OI, m);
-  }
-#endif
   void count_bits(const GradPart&, BitRange, std::span<double>) const override {}
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override {
-    if (!is_on_host(x_ND)) AtenOps::dropout(x_ND, keys_N, probability);
+    if (!is_on_host(x_ND)) FusedOps::dropout(x_ND, keys_N, probability);
   }
 
   at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
@@ -112,9 +139,9 @@ class MetaCudaOps final : public AtenOps {
     if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::attention(qkv_NC, s, state);
     auto saved = std::make_unique<MetaAttentionState>();
     auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->logsumexp);
-    if (kernel == GpuAttention::flash) {
+    if (kernel != GpuAttention::memory_efficient) {
       const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-      saved->random_state = at::empty({16}, bytes);
+      saved->random_state = at::empty({kernel == GpuAttention::flash ? 16 : 8}, bytes);
       saved->unused = at::empty({8}, bytes);
     }
     if (state != nullptr) *state = std::move(saved);
@@ -138,8 +165,8 @@ class MetaCudaOps final : public AtenOps {
   void product(at::Tensor&, const at::Tensor&, const at::Tensor&, bool) const override {
     if (blas_workspace_.defined()) return;
     constexpr std::int64_t kKiB = 1024;
-    // CUDABlas.cpp, parseChosenWorkspaceSize(), PyTorch 2.11.
-    const std::int64_t bytes = gpu_.compute_capability >= 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
+    // CUDABlas.cpp, parseChosenWorkspaceSize(), PyTorch 2.11: larger on Hopper alone.
+    const std::int64_t bytes = gpu_.compute_capability == 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
     const MemoryScope scope(MemoryCategory::workspace);
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
   }
@@ -181,7 +208,9 @@ class MetaCudaOps final : public AtenOps {
     auto dx = at::empty_like(norm.x_ND);
     return {dx, at::empty({dim}, norm.x_ND.options()), at::empty({dim}, norm.x_ND.options())};
   }
-  at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double, at::ScalarType dtype) const override {
+  at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
+                          at::ScalarType dtype) const override {
+    if (fused_) return FusedOps::dropout_mask(keys_N, columns, probability, dtype);
     const auto options = at::TensorOptions(at::kMeta);
     auto on_device = at::empty({keys_N.size(0), columns}, options.dtype(dtype));
     const MemoryScope scope(MemoryCategory::activations, true);
@@ -195,6 +224,7 @@ class MetaCudaOps final : public AtenOps {
     return choose_gpu_attention({gpu_.compute_capability, true}, s, qkv_NC.scalar_type());
   }
 
+  bool fused_;
   detail::MetaPlace place_;
   GpuSpec gpu_;
   NoUpdates no_updates_;

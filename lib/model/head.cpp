@@ -2,7 +2,6 @@
 // written over them.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <iterator>
@@ -84,17 +83,9 @@ class HeadLayer final : public DecoderHead {
 
   at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
                                  const NormResult& norm) const {
-    auto gamma_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
-    at::Tensor result;
-    if (is_layer_norm(p)) {
-      auto beta_grad = at::zeros({config_.embed_size}, x_ND.options().dtype(at::kFloat));
-      result = ops_.layer_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, &beta_grad, nullptr});
-      ops_.accumulate(g[1], beta_grad);
-    } else {
-      result = ops_.rms_norm_backward({grad_ND, {}, x_ND, norm, p[0]}, {gamma_grad, nullptr, nullptr});
-    }
-    ops_.accumulate(g[0], gamma_grad);
-    return result;
+    const NormBackward backward{grad_ND, {}, x_ND, norm, p[0]};
+    return is_layer_norm(p) ? ops_.layer_norm_backward(backward, {g[0], g[1], nullptr})
+                            : ops_.rms_norm_backward(backward, {g[0], nullptr, nullptr});
   }
 
   template <typename Body>

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
@@ -116,11 +115,7 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
-    if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr) {
-      auto sum_O = at::zeros({grads_NO[i].size(1)}, grads_NO[i].options().dtype(at::kFloat));
-      ops_.add_column_sums(grads_NO[i].contiguous(), sum_O);
-      ops_.accumulate(slot(g, matrix.bias), sum_O);
-    }
+    if (matrix.bias >= 0) ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
     if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
     if (matrix.lora_a >= 0) ++n;
   }
@@ -165,9 +160,9 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
   multiply(ops_, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()));
   ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
-  auto sum_O = at::zeros({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat));
-  ops_.add_column_sums(grad_NO.to(at::kFloat) * direction_NO, sum_O);
-  ops_.accumulate(slot(g, matrix.magnitude), sum_O.div_(state.norms_O[n]));
+  GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
+  ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);
+  ops_.accumulate(slot(g, matrix.magnitude), sum.grad.div_(state.norms_O[n]));
 }
 
 }  // namespace fsdp::detail

@@ -2,7 +2,6 @@
 // grouped-query attention, SwiGLU, no positions in the embedding. Names and layout are those of transformers'
 // LlamaForCausalLM. The backward is written out; see BlockLayer::backward.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -183,10 +182,10 @@ class BlockLayer final : public DecoderBlock {
     const std::array grads_o{grad_sum_ND};
     const auto grad_heads_NQ = o_.backward_input(p, g, batch, grads_o, s.lora_o);
     o_.backward_weights(p, g, batch, grads_o, s.heads_NQ, s.lora_o);
-    auto grad_qkv_NC = ops_.attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, std::move(s.attention));
+    auto grad_qkv_NC = ops_.rotary_attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape,
+                                                      std::move(s.attention), rotation(batch));
     s.qkv_NC.reset();
     s.heads_NQ.reset();
-    apply_rotary(grad_qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/true);
     const auto parts = qkv_parts(grad_qkv_NC, shape);
     auto grad_norm1_ND = qkv_.backward_input(p, g, batch, parts, s.lora_qkv);
     auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[places_.input_norm]},
@@ -251,10 +250,8 @@ class BlockLayer final : public DecoderBlock {
     return {qkv_NC.narrow(1, 0, queries), qkv_NC.narrow(1, queries, keys), qkv_NC.narrow(1, queries + keys, keys)};
   }
 
-  void apply_rotary(at::Tensor& qkv_NC, const AttentionShape& shape, const RopePlace& place, bool inverse) const {
-    const auto& table = rope_->up_to(place.first_position + place.row_length);
-    // Keys follow the queries, so their heads are rotated in the same pass.
-    ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, table, place, inverse);
+  Rotation rotation(const MicroBatch& batch) const {
+    return {rope_->up_to(batch.first_position + batch.length), {batch.length, batch.first_position}};
   }
 
   at::Tensor project_qkv(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const AttentionShape& shape,
@@ -267,18 +264,18 @@ class BlockLayer final : public DecoderBlock {
       parts[1].add_(bias(p, places_.k));
       parts[2].add_(bias(p, places_.v));
     }
-    if (x_ND.size(0) > 0) apply_rotary(qkv_NC, shape, {batch.length, batch.first_position}, /*inverse=*/false);
+    if (x_ND.size(0) == 0) return qkv_NC;
+    const auto turned = rotation(batch);
+    // Keys follow the queries, so their heads are turned in the same pass.
+    ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, turned.table, turned.place, false);
     return qkv_NC;
   }
 
   /// Gradient of a norm's input. \param normed_ND  receives its output again; null: nobody needs that
   at::Tensor norm_backward(const NormBackward& norm, GradSlot* grad_gamma, at::Tensor* normed_ND) const {
-    auto gamma_grad = at::zeros({config_.embed_size}, norm.grad_ND.options().dtype(at::kFloat));
     std::optional<NormAgain> again;
     if (normed_ND != nullptr) again.emplace(NormAgain{{}, *normed_ND});
-    auto result = ops_.rms_norm_backward(norm, {gamma_grad, nullptr, nullptr}, again ? &*again : nullptr);
-    ops_.accumulate(grad_gamma, gamma_grad);
-    return result;
+    return ops_.rms_norm_backward(norm, {grad_gamma, nullptr, nullptr}, again ? &*again : nullptr);
   }
 
   const Ops& ops_;

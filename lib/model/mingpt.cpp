@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -19,10 +18,6 @@ namespace {
 void drop(const Ops& ops, at::Tensor& x_ND, const MicroBatch& batch, std::uint64_t place, double probability) {
   ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kDropoutPlaceSpread}, batch.length, kSplitmix64Step),
               probability);
-}
-
-at::Tensor float_zeros(std::int64_t n, const at::Tensor& like) {
-  return at::zeros({n}, like.options().dtype(at::kFloat));
 }
 
 class EmbeddingLayer final : public Layer {
@@ -125,31 +120,27 @@ class BlockLayer final : public DecoderBlock {
     // Feed-forward: out = act(norm2 W_fc + b) W_out + b. Gradients of inputs come before those of weights, because
     // their passes compute the weights' other factor again.
     auto grad_mlp_ND = undo_dropout(grad_ND, batch, 2);
-    add_bias_grad(g[out_b], grad_mlp_ND);
+    ops_.bias_grad(g[out_b], grad_mlp_ND);
     auto grad_pre_NF = ops_.linear_backward(grad_mlp_ND, p[out_w]);
-    auto fc_bias_grad = float_zeros(config_.ffn_hidden_size, grad_ND);
     at::Tensor act_NF;
-    ops_.bias_gelu_backward(grad_pre_NF, s.pre_NF, fc_bias_grad, &act_NF);
+    ops_.bias_gelu_backward(grad_pre_NF, s.pre_NF, g[fc_b], &act_NF);
     s.pre_NF.reset();
     ops_.weight_grad(g[out_w], grad_mlp_ND, act_NF);
     act_NF.reset();
     grad_mlp_ND.reset();
-    ops_.accumulate(g[fc_b], fc_bias_grad);
     auto grad_norm2_ND = ops_.linear_backward(grad_pre_NF, p[fc_w]);
     // Norm 2 and the residual around the feed-forward
     const bool fused_bias = !dropping(batch);
-    auto proj_bias_grad = float_zeros(config_.embed_size, grad_ND);
     at::Tensor normed_ND;
     auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[ln2_w]}, p[ln2_b],
-                                     {g[ln2_w], g[ln2_b], fused_bias ? &proj_bias_grad : nullptr}, normed_ND);
+                                     {g[ln2_w], g[ln2_b], fused_bias ? g[proj_b] : nullptr}, normed_ND);
     grad_norm2_ND.reset();
     s.norm2 = {};
     ops_.weight_grad(g[fc_w], grad_pre_NF, normed_ND);
     grad_pre_NF.reset();
     // Attention
     auto grad_proj_ND = undo_dropout(grad_sum_ND, batch, 1);
-    if (!fused_bias) ops_.add_column_sums(grad_proj_ND, proj_bias_grad);
-    ops_.accumulate(g[proj_b], proj_bias_grad);
+    if (!fused_bias) ops_.bias_grad(g[proj_b], grad_proj_ND);
     ops_.weight_grad(g[proj_w], grad_proj_ND, s.heads_ND);
     const auto grad_heads_ND = ops_.linear_backward(grad_proj_ND, p[proj_w]);
     grad_proj_ND.reset();
@@ -157,7 +148,7 @@ class BlockLayer final : public DecoderBlock {
         ops_.attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), std::move(s.attention));
     s.qkv_N3D.reset();
     s.heads_ND.reset();
-    add_bias_grad(g[attn_b], grad_qkv_N3D);
+    ops_.bias_grad(g[attn_b], grad_qkv_N3D);
     const auto grad_norm1_ND = ops_.linear_backward(grad_qkv_N3D, p[attn_w]);
     auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
                                    {g[ln1_w], g[ln1_b], nullptr}, normed_ND);
@@ -193,29 +184,11 @@ class BlockLayer final : public DecoderBlock {
     return grad;
   }
 
-  void add_bias_grad(GradSlot* slot, const at::Tensor& grad_NO) const {
-    if (slot == nullptr) return;
-    auto sum = float_zeros(grad_NO.size(1), grad_NO);
-    ops_.add_column_sums(grad_NO, sum);
-    ops_.accumulate(slot, sum);
-  }
-
-  struct NormSlots {
-    GradSlot* gamma;
-    GradSlot* beta;
-    at::Tensor* bias_before;  ///< of the projection that the norm adds; may be null
-  };
-
   /// Gradient of a norm's input; normed_ND receives its output again.
-  at::Tensor norm_backward(const NormBackward& norm, const at::Tensor& beta_D, const NormSlots& slots,
+  at::Tensor norm_backward(const NormBackward& norm, const at::Tensor& beta_D, const NormGrads& grads,
                            at::Tensor& normed_ND) const {
-    auto gamma_grad = float_zeros(config_.embed_size, norm.grad_ND);
-    auto beta_grad = float_zeros(config_.embed_size, norm.grad_ND);
     const NormAgain again{beta_D, normed_ND};
-    auto result = ops_.layer_norm_backward(norm, {gamma_grad, &beta_grad, slots.bias_before}, &again);
-    ops_.accumulate(slots.gamma, gamma_grad);
-    ops_.accumulate(slots.beta, beta_grad);
-    return result;
+    return ops_.layer_norm_backward(norm, grads, &again);
   }
 
   AttentionShape attention_shape(const MicroBatch& batch) const {

@@ -70,10 +70,10 @@ at::Tensor AtenOps::layer_norm_backward(const NormBackward& norm, const NormGrad
     unused.eps = norm.saved.eps;
     again->out_ND = layer_norm(norm.x_ND, norm.gamma_D, again->beta_D, unused);
   }
-  grads.gamma_D.add_(dgamma);
-  grads.beta_D->add_(dbeta);
+  accumulate(grads.gamma, dgamma);
+  accumulate(grads.beta, dbeta);
   if (norm.residual_ND.defined()) dx.add_(norm.residual_ND);
-  if (grads.y_bias_D != nullptr) grads.y_bias_D->add_(column_sums(dx));
+  bias_grad(grads.y_bias, dx);
   return dx;
 }
 
@@ -99,20 +99,22 @@ at::Tensor AtenOps::rms_norm_backward(const NormBackward& norm, const NormGrads&
   const auto& x_ND = norm.x_ND;
   const auto gamma = norm.gamma_D.to(at::kFloat);
   auto dx_ND = at::empty_like(x_ND);
+  auto grad_gamma = zero_sums(x_ND);
   if (again != nullptr) again->out_ND = at::empty_like(x_ND);
   for_pieces(*this, x_ND.size(0), x_ND.size(1), [&](std::int64_t first, std::int64_t rows) {
     const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, rows); };
     const auto rstd = part(norm.saved.rstd_N).reshape({rows, 1});
     const auto normal = part(x_ND).to(at::kFloat) * rstd;
     const auto grad = part(norm.grad_ND).to(at::kFloat);
-    grads.gamma_D.add_(column_sums(grad * normal));
+    grad_gamma.add_(column_sums(grad * normal));
     const auto scaled = grad * gamma;
     auto dx = (scaled - normal * (scaled * normal).mean(at::IntArrayRef{1}, true)) * rstd;
     if (norm.residual_ND.defined()) dx.add_(part(norm.residual_ND));
     part(dx_ND).copy_(dx);
     if (again != nullptr) part(again->out_ND).copy_(normal * gamma);
   });
-  if (grads.y_bias_D != nullptr) grads.y_bias_D->add_(column_sums(dx_ND));
+  accumulate(grads.gamma, grad_gamma);
+  bias_grad(grads.y_bias, dx_ND);
   return dx_ND;
 }
 
@@ -121,11 +123,11 @@ at::Tensor AtenOps::bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) cons
   return at::gelu(pre_NF, "tanh");
 }
 
-void AtenOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+void AtenOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                                  at::Tensor* again_NF) const {
   if (again_NF != nullptr) *again_NF = at::gelu(pre_NF, "tanh");
   grad_NF.copy_(at::gelu_backward(grad_NF, pre_NF, "tanh"));
-  grad_bias_F.add_(column_sums(grad_NF));
+  bias_grad(grad_bias_F, grad_NF);
 }
 
 at::Tensor AtenOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
@@ -163,7 +165,9 @@ void AtenOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tenso
   }
 }
 
-void AtenOps::add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const { sum_D.add_(column_sums(x_ND)); }
+void AtenOps::bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const {
+  if (slot != nullptr) accumulate(slot, column_sums(grad_ND));
+}
 
 void AtenOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
                    const RopePlace& place, bool inverse) const {

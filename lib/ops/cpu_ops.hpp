@@ -39,12 +39,12 @@ class CpuOps : public Ops {
   at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
                                const NormAgain* again = nullptr) const override;
   at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override;
-  void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+  void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                           at::Tensor* again_NF = nullptr) const override;
   at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
   void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
   void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
-  void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const override;
+  void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const RopePlace& place, bool inverse) const override;

@@ -27,7 +27,7 @@ NormResult norm_result(const at::Tensor& x_ND, const at::Tensor& y_ND, double ep
   return result;
 }
 
-float* floats_or_null(at::Tensor* x) { return x == nullptr ? nullptr : x->data_ptr<float>(); }
+float* floats_or_null(at::Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
 
 }  // namespace
 
@@ -101,6 +101,9 @@ at::Tensor CpuOps::layer_norm_backward(const NormBackward& norm, const NormGrads
   const auto& x_ND = norm.x_ND;
   const auto dim = x_ND.size(1);
   auto out_ND = at::empty_like(x_ND);
+  auto grad_gamma = zero_sums(x_ND), grad_beta = zero_sums(x_ND);
+  at::Tensor grad_y_bias;
+  if (grads.y_bias != nullptr) grad_y_bias = zero_sums(x_ND);
   kernels::NormBackwardArgs args{out_ND.data_ptr(),
                                  norm.grad_ND.const_data_ptr(),
                                  data_or_null(norm.residual_ND),
@@ -119,8 +122,8 @@ at::Tensor CpuOps::layer_norm_backward(const NormBackward& norm, const NormGrads
     args.recomputed_TD = again->out_ND.data_ptr();
     args.beta_D = again->beta_D.const_data_ptr();
   }
-  const std::array<float*, 3> columns{grads.gamma_D.data_ptr<float>(), floats_or_null(grads.beta_D),
-                                      floats_or_null(grads.y_bias_D)};
+  const std::array<float*, 3> columns{floats_or_null(grad_gamma), floats_or_null(grad_beta),
+                                      floats_or_null(grad_y_bias)};
   launch_with_columns(x_ND.size(0), columns, dim,
                       [&](std::int64_t b, std::int64_t e, const std::array<float*, 3>& mine) {
                         auto part = args;
@@ -129,6 +132,9 @@ at::Tensor CpuOps::layer_norm_backward(const NormBackward& norm, const NormGrads
                         part.sum_grad_x_D = mine[2];
                         kernels::table().layer_norm_backward(type_of(x_ND), part, b, e);
                       });
+  accumulate(grads.gamma, grad_gamma);
+  accumulate(grads.beta, grad_beta);
+  if (grads.y_bias != nullptr) accumulate(grads.y_bias, grad_y_bias);
   return out_ND;
 }
 
@@ -137,7 +143,10 @@ at::Tensor CpuOps::rms_norm_backward(const NormBackward& norm, const NormGrads& 
   const auto dim = x_ND.size(1);
   auto out_ND = at::empty_like(x_ND);
   if (again != nullptr) again->out_ND = at::empty_like(x_ND);
-  const std::array<float*, 2> columns{grads.gamma_D.data_ptr<float>(), floats_or_null(grads.y_bias_D)};
+  auto grad_gamma = zero_sums(x_ND);
+  at::Tensor grad_y_bias;
+  if (grads.y_bias != nullptr) grad_y_bias = zero_sums(x_ND);
+  const std::array<float*, 2> columns{floats_or_null(grad_gamma), floats_or_null(grad_y_bias)};
   launch_with_columns(x_ND.size(0), columns, dim,
                       [&](std::int64_t b, std::int64_t e, const std::array<float*, 2>& mine) {
                         const kernels::RmsNormBackwardArgs args{out_ND.data_ptr(),
@@ -152,6 +161,8 @@ at::Tensor CpuOps::rms_norm_backward(const NormBackward& norm, const NormGrads& 
                                                                 dim};
                         kernels::table().rms_norm_backward(type_of(x_ND), args, b, e);
                       });
+  accumulate(grads.gamma, grad_gamma);
+  if (grads.y_bias != nullptr) accumulate(grads.y_bias, grad_y_bias);
   return out_ND;
 }
 
@@ -164,17 +175,19 @@ at::Tensor CpuOps::bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const
   return out_NF;
 }
 
-void CpuOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+void CpuOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                                 at::Tensor* again_NF) const {
   const auto dim = pre_NF.size(1);
   if (again_NF != nullptr) *again_NF = at::empty_like(pre_NF);
-  const std::array<float*, 1> columns{grad_bias_F.data_ptr<float>()};
+  auto grad_bias = zero_sums(pre_NF);
+  const std::array<float*, 1> columns{grad_bias.data_ptr<float>()};
   launch_with_columns(
       pre_NF.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
         const kernels::GeluBackwardArgs args{grad_NF.data_ptr(), again_NF == nullptr ? nullptr : again_NF->data_ptr(),
                                              pre_NF.const_data_ptr(), mine[0], dim};
         kernels::table().bias_gelu_backward(type_of(pre_NF), args, b, e);
       });
+  accumulate(grad_bias_F, grad_bias);
 }
 
 at::Tensor CpuOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
@@ -200,13 +213,16 @@ void CpuOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor
   });
 }
 
-void CpuOps::add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const {
-  const auto dim = x_ND.size(1);
-  const std::array<float*, 1> columns{sum_D.data_ptr<float>()};
-  launch_with_columns(x_ND.size(0), columns, dim,
+void CpuOps::bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const {
+  if (slot == nullptr) return;
+  const auto dim = grad_ND.size(1);
+  auto sum = zero_sums(grad_ND);
+  const std::array<float*, 1> columns{sum.data_ptr<float>()};
+  launch_with_columns(grad_ND.size(0), columns, dim,
                       [&](std::int64_t b, std::int64_t e, const std::array<float*, 1>& mine) {
-                        kernels::table().column_sum(type_of(x_ND), x_ND.const_data_ptr(), mine[0], dim, b, e);
+                        kernels::table().column_sum(type_of(grad_ND), grad_ND.const_data_ptr(), mine[0], dim, b, e);
                       });
+  accumulate(slot, sum);
 }
 
 void CpuOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,

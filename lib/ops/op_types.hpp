@@ -5,7 +5,26 @@
 
 #include <cstdint>
 
+#include "lib/tensor/layer.hpp"
+
 namespace fsdp {
+
+/// A gradient and how many of its first elements count: the rest is padding, zero.
+struct GradPart {
+  at::Tensor grad;
+  std::int64_t elements;
+};
+
+/// As many elements of both, of types of their own.
+struct PublishedRows {
+  at::Tensor to, from;
+};
+
+/// `bits` bits of a float32 from bit `shift` on, of elements that begin with the bits of `prefix`.
+struct BitRange {
+  std::uint32_t prefix;
+  int shift, bits;
+};
 
 struct NormResult {
   at::Tensor sum_ND;  ///< x + y + bias; x itself when there is no y
@@ -33,10 +52,11 @@ struct NormBackward {
   const at::Tensor& gamma_D;
 };
 
+/// Null: nobody wants it.
 struct NormGrads {
-  at::Tensor& gamma_D;   ///< float32, added to
-  at::Tensor* beta_D;    ///< float32, added to; null for RMSNorm
-  at::Tensor* y_bias_D;  ///< float32, added to: column sums of the result; may be null
+  GradSlot* gamma;
+  GradSlot* beta;    ///< of LayerNorm
+  GradSlot* y_bias;  ///< column sums of the result
 };
 
 /// What a norm's backward can compute once more in the same pass, so that it need not be kept since the forward.
@@ -55,6 +75,12 @@ struct RopeTable {
 struct RopePlace {
   std::int64_t row_length;
   std::int64_t first_position;
+};
+
+/// How queries and keys have been turned.
+struct Rotation {
+  const RopeTable& table;
+  RopePlace place;
 };
 
 /// Odd, so that numbers of places stay distinct when they are multiplied with it.

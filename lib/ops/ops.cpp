@@ -2,8 +2,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <utility>
 
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/tensor/memory_scope.hpp"
@@ -24,6 +26,23 @@ void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) 
 void Ops::launch(std::int64_t n, std::int64_t grain,
                  const std::function<void(std::int64_t, std::int64_t)>& body) const {
   parallel_for(n, grain, body);
+}
+
+void Ops::publish(std::span<const PublishedRows> rows) const {
+  for (const auto& [to, from] : rows) to.copy_(from);
+}
+
+at::Tensor Ops::zero_sums(const at::Tensor& x_ND) {
+  return at::zeros({x_ND.size(1)}, x_ND.options().dtype(at::kFloat));
+}
+
+at::Tensor Ops::rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& shape,
+                                          std::unique_ptr<AttentionState> state, const Rotation& rotation) const {
+  auto grad_qkv_NC = attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+  // Keys follow the queries, so their heads are turned in the same pass.
+  rope(grad_qkv_NC, shape.heads + shape.key_heads(), shape.head_size, rotation.table, rotation.place, true);
+  return grad_qkv_NC;
 }
 
 at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {

@@ -21,18 +21,6 @@
 
 namespace fsdp {
 
-/// A gradient and how many of its first elements count: the rest is padding, zero.
-struct GradPart {
-  at::Tensor grad;
-  std::int64_t elements;
-};
-
-/// `bits` bits of a float32 from bit `shift` on, of elements that begin with the bits of `prefix`.
-struct BitRange {
-  std::uint32_t prefix;
-  int shift, bits;
-};
-
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -87,6 +75,8 @@ class Ops {
   /// Adds to counts[d], for each of a part's elements whose bits above range are `prefix`, where d is its bits in
   /// range. Waits for the device. \pre 2^bits counts
   virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
+  /// Each `to` becomes its `from`, rounded into its type. They may lie in different places.
+  virtual void publish(std::span<const PublishedRows> rows) const;
   /// out[0, n) (+)= the sum of the sources, in order; out float32, sources of `dtype`, all in the host's memory.
   virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
                            at::ScalarType dtype, bool accumulate) const = 0;
@@ -136,9 +126,9 @@ class Ops {
   // --- between products
   /// pre_NF += bias in place; returns gelu_tanh(pre).
   virtual at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const = 0;
-  /// grad_NF becomes the gradient of pre_NF in place; its column sums are added to grad_bias_F (float32).
+  /// grad_NF becomes the gradient of pre_NF in place; its column sums are the bias's.
   /// \param again_NF  when not null, receives gelu(pre) once more: it need not be kept since the forward
-  virtual void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, at::Tensor& grad_bias_F,
+  virtual void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                                   at::Tensor* again_NF = nullptr) const = 0;
   /// silu(gate) * up
   virtual at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const = 0;
@@ -146,8 +136,8 @@ class Ops {
   virtual void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const = 0;
   /// x += bias (+ y when defined), in place.
   virtual void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const = 0;
-  /// sum_D (float32) += column sums of x_ND.
-  virtual void add_column_sums(const at::Tensor& x_ND, at::Tensor& sum_D) const = 0;
+  /// Gradient of a bias: slot (+)= column sums. \param slot  may be null
+  virtual void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const = 0;
   /// Keys for dropout() of rows_per_sample rows of each sample, `step` apart: int64, on the host.
   at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const;
   /// Zeroes elements with `probability` and scales the rest, in place; a row's mask depends on its key alone. Applied
@@ -169,6 +159,10 @@ class Ops {
   virtual at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
                                         const at::Tensor& out_ND, const AttentionShape& shape,
                                         std::unique_ptr<AttentionState> state) const = 0;
+  /// Likewise, of qkv_NC before its queries and keys were turned.
+  virtual at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                               const at::Tensor& out_ND, const AttentionShape& shape,
+                                               std::unique_ptr<AttentionState> state, const Rotation& rotation) const;
 
   // --- loss
   /// Adds the cross-entropy of logits_NV (first `vocab` of V columns are real) against targets_N (int32, negative:
@@ -180,6 +174,8 @@ class Ops {
 
  protected:
   virtual void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const;
+  /// What sums by column begin with: float32 zeros.
+  static at::Tensor zero_sums(const at::Tensor& x_ND);
   /// out (+)= a @ b, 2-D or (not added) 3-D; any strides.
   virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
   /// beta x + alpha a @ b as a new tensor, 2-D, rounded once.

@@ -4,6 +4,9 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <cstdlib>
+#include <utility>
+
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/operation_rooms.hpp"
 
@@ -27,8 +30,24 @@ Room real_room(const Operation& operation, at::ScalarType dtype) {
 
 Room meta_room(const Operation& operation, at::ScalarType dtype) {
   const MemoryRecorder recorder(true);
-  const auto ops = make_meta_cuda_ops(recorder.tape(), find_gpu("a100-80g"));
+  const char* card = std::getenv("FSDP_STUB_GPU");
+  const auto ops = make_meta_cuda_ops(recorder.tape(), find_gpu(card == nullptr ? "a100-80g" : card));
   return meta_room(operation, dtype, recorder, *ops);
+}
+
+Operation rotary_attention(const AttentionShape& shape) {
+  return [shape](const Ops& ops, const Inputs& in) {
+    return [&ops, shape, qkv = in.matrix(shape.rows * shape.length, shape.packed_width()),
+            grad = in.matrix(shape.rows * shape.length, shape.heads * shape.head_size),
+            table = RopeTable{in.floats(shape.length * shape.head_size / 2),
+                              in.floats(shape.length * shape.head_size / 2)}] {
+      std::unique_ptr<AttentionState> state;
+      auto out = ops.attention(qkv, shape, &state);
+      auto grad_qkv =
+          ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state), {table, {shape.length, 0}});
+      return Kept{out, grad_qkv};
+    };
+  };
 }
 
 }  // namespace
@@ -40,6 +59,9 @@ TEST_SUITE("gpu/operations") {
     cases.push_back({"flash attention", attention({2, 256, 4, 64})});
     cases.push_back({"flash attention with shared heads", attention({2, 200, 4, 64, 2})});
     cases.push_back({"attention by its formula, with dropout and shared heads", attention(dropped)});
+    cases.push_back({"attention of turned heads", rotary_attention({4, 128, 4, 64})});
+    cases.push_back({"attention of turned heads that are shared", rotary_attention({2, 128, 4, 64, 2})});
+    cases.push_back({"attention of a large layer", rotary_attention({4, 512, 32, 128})});
     for (const auto& [name, operation] : cases) {
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {
         CAPTURE(name);

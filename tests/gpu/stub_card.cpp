@@ -96,6 +96,16 @@ bool Memory::contains(const void* address) const {
   return place >= base_ && place < base_ + (kAddresses_bytes - kPage_bytes);
 }
 
+bool Memory::holds(const void* address, std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  auto after = blocks_.upper_bound(address);
+  if (after == blocks_.begin()) return false;
+  --after;
+  const auto offset =
+      static_cast<std::size_t>(static_cast<const std::byte*>(address) - static_cast<const std::byte*>(after->first));
+  return offset <= after->second && bytes <= after->second - offset;
+}
+
 std::size_t Memory::free_bytes() {
   const std::scoped_lock lock(mutex_);
   return capacity_bytes_ - used_bytes_;

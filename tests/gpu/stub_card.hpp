@@ -7,9 +7,9 @@
 // driver for, byte by byte and in their order. It cannot show what a CUDA context and NCCL take, nor the workspace that
 // the real cuBLAS and cuDNN ask for by their own judgement of a card.
 #include <cstddef>
+#include <map>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 
 namespace stub {
 
@@ -37,6 +37,8 @@ class Memory {
   /// \return false for an address that was not handed out
   bool free(void* address);
   bool contains(const void* address) const;
+  /// All of it lies in one allocation.
+  bool holds(const void* address, std::size_t bytes);
   std::size_t free_bytes();
 
  private:
@@ -45,7 +47,7 @@ class Memory {
   std::size_t next_ = 0;  ///< from base_
   std::size_t capacity_bytes_;
   std::size_t used_bytes_ = 0;
-  std::unordered_map<void*, std::size_t> blocks_;
+  std::map<const void*, std::size_t> blocks_;
 };
 
 const Card& card();

@@ -6,8 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "tests/gpu/stub_card.hpp"
+#include "tests/gpu/stub_log.hpp"
 
 namespace {
 
@@ -26,8 +30,49 @@ cudaError_t make_handle(Handle* out) {
   return cudaSuccess;
 }
 
+/// Names by the functions that stand for kernels on the host.
+std::unordered_map<const void*, const char*>& kernel_names() {
+  static auto* const names = new std::unordered_map<const void*, const char*>;
+  return *names;
+}
+
+struct LaunchSize {
+  dim3 grid, block;
+};
+thread_local LaunchSize pushed;
+
+[[noreturn]] void refuse(const std::string& name, const char* why) {
+  std::fprintf(stderr, "stub driver: %s: %s\n", name.c_str(), why);
+  std::abort();
+}
+
+cudaError_t launched(const void* function, const LaunchSize& size, void** arguments) {
+  const auto found = kernel_names().find(function);
+  const std::string name = found == kernel_names().end() ? "?" : found->second;
+  const auto& [grid, block] = size;
+  constexpr unsigned kMost = 65535, kMostThreads = 1024;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > kMost || grid.z > kMost || grid.x > 0x7fffffffu)
+    refuse(name, "a grid that no GPU takes");
+  if (block.x * block.y * block.z == 0 || block.x * block.y * block.z > kMostThreads)
+    refuse(name, "a block that no GPU takes");
+  stub::Event event{stub::EventKind::kernel, name};
+  for (const auto& touched : stub::touched_by(name, arguments[0])) {
+    if (!memory().holds(touched.data, static_cast<std::size_t>(touched.bytes)))
+      refuse(name, "an argument that leaves its allocation");
+    event.bytes += touched.bytes;
+  }
+  stub::log().add(std::move(event));
+  return cudaSuccess;
+}
+
+cudaError_t waited(const char* name) {
+  stub::log().add({stub::EventKind::wait, name});
+  return cudaSuccess;
+}
+
 /// What kernels would have written is zero; what they would read is nobody's business.
 cudaError_t copy(void* to, const void* from, std::size_t count) {
+  stub::log().add({stub::EventKind::copy, "copy"});
   if (memory().contains(to)) return cudaSuccess;
   if (memory().contains(from)) {
     std::memset(to, 0, count);
@@ -42,27 +87,44 @@ cudaError_t copy(void* to, const void* from, std::size_t count) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// --- kernels: registered nowhere, launched into nothing
-// ---------------------------------------------------------------
+// --- kernels: known by name, launched into nothing
+// --------------------------------------------------------------------
 void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
   return &handle;
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*) {}
+void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
+  kernel_names()[host] = name;
+}
 void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
-unsigned __cudaPushCallConfiguration(dim3, dim3, std::size_t, cudaStream_t) { return 0; }
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t, cudaStream_t) {
+  pushed = {grid, block};
+  return 0;
+}
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_bytes, void* stream) {
-  *grid = *block = dim3{1, 1, 1};
+  *grid = pushed.grid;
+  *block = pushed.block;
   *shared_bytes = 0;
   *static_cast<cudaStream_t*>(stream) = nullptr;
   return cudaSuccess;
 }
-cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) { return make_handle(kernel); }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { return cudaSuccess; }
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t,
+                               cudaStream_t) {
+  return launched(kernel, {grid, block}, arguments);
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t, cudaStream_t) {
+  return launched(function, {grid, block}, arguments);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  return launched(function, {config->gridDim, config->blockDim}, arguments);
+}
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
@@ -172,7 +234,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return waited("cudaDeviceSynchronize"); }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
   *function = ::dlsym(RTLD_DEFAULT, symbol);
@@ -221,7 +283,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   attributes->devicePointer = on_gpu ? const_cast<void*>(address) : nullptr;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t count, cudaMemcpyKind) { return copy(to, from, count); }
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t count, cudaMemcpyKind) {
+  waited("cudaMemcpy");
+  return copy(to, from, count);
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t count, cudaMemcpyKind, cudaStream_t) {
   return copy(to, from, count);
 }
@@ -229,14 +294,17 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
-cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) {
+  stub::log().add({stub::EventKind::copy, "memset"});
+  return cudaSuccess;
+}
 
 // --- streams and events: all work is done as soon as it is asked for
 // --------------------------------------------------
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return make_handle(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited("cudaStreamSynchronize"); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;
@@ -254,7 +322,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited("cudaEventSynchronize"); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 1.0f;
   return cudaSuccess;

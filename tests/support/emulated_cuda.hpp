@@ -6,17 +6,13 @@
 // whose result depends on that order lacks a barrier. A barrier that some threads never reach is an error, not a hang.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
-#include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <numeric>
-#include <random>
-#include <stdexcept>
-#include <vector>
+
+#include "tests/support/emulated_threads.hpp"
 
 // NOLINTBEGIN: CUDA's names
 #define __global__
@@ -26,9 +22,6 @@
 #define __grid_constant__
 #define __shared__ static thread_local  // fibers of one block share their OS thread
 
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
@@ -39,114 +32,8 @@ struct __half {
   std::uint16_t bits;
 };
 
-namespace emulated {
-
-enum class Order { forward, backward, shuffled };
-
-struct Fiber {
-  ucontext_t context{};
-  std::unique_ptr<char[]> stack;
-  bool done = false;
-  int barriers = 0, shuffles = 0;  ///< reached so far: of the block, of the warp
-  bool in_barrier = false, in_shuffle = false;
-};
-
-struct Block {
-  static constexpr std::size_t kStack_bytes = 64 << 10;
-  dim3 grid, block, index;
-  std::vector<Fiber> fibers;
-  std::vector<std::uint64_t> lanes;  ///< what shuffles exchange, twice: the next one may begin before all have read
-  ucontext_t scheduler{};
-  unsigned now = 0;
-  std::function<void()> body;
-};
-inline thread_local Block* current = nullptr;
-
-inline void give_way() { swapcontext(&current->fibers[current->now].context, &current->scheduler); }
-
-inline void enter() {
-  current->body();
-  current->fibers[current->now].done = true;
-  give_way();
-}
-
-inline void start(Block& b) {
-  const auto n = b.block.x * b.block.y * b.block.z;
-  b.fibers.resize(n);
-  b.lanes.assign(std::size_t{2} * n, 0);
-  for (auto& f : b.fibers) {
-    if (f.stack == nullptr) f.stack = std::make_unique<char[]>(Block::kStack_bytes);
-    f.done = f.in_barrier = f.in_shuffle = false;
-    f.barriers = f.shuffles = 0;
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = Block::kStack_bytes;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, enter, 0);
-  }
-}
-
-/// Whether a fiber may go on: all threads of the block have reached its barrier, all of the warp its shuffle.
-inline bool may_run(const Block& b, std::size_t t) {
-  const auto& f = b.fibers[t];
-  if (f.done) return false;
-  if (f.in_barrier)
-    return std::all_of(b.fibers.begin(), b.fibers.end(), [&](const Fiber& g) { return g.barriers >= f.barriers; });
-  if (!f.in_shuffle) return true;
-  const auto first = static_cast<std::ptrdiff_t>(t / 32 * 32);
-  const auto last = std::min(first + 32, static_cast<std::ptrdiff_t>(b.fibers.size()));
-  return std::all_of(b.fibers.begin() + first, b.fibers.begin() + last,
-                     [&](const Fiber& g) { return g.shuffles >= f.shuffles; });
-}
-
-/// Runs every fiber up to its next barrier or shuffle, in the order wished for, until all are done.
-inline void run_block(Block& b, Order order, std::mt19937& random) {
-  current = &b;
-  start(b);
-  std::vector<unsigned> turn(b.fibers.size());
-  std::iota(turn.begin(), turn.end(), 0u);
-  if (order == Order::backward) std::reverse(turn.begin(), turn.end());
-  for (std::size_t done = 0; done < b.fibers.size();) {
-    if (order == Order::shuffled) std::shuffle(turn.begin(), turn.end(), random);
-    bool moved = false;
-    for (const unsigned t : turn) {
-      if (!may_run(b, t)) continue;
-      auto& f = b.fibers[t];
-      f.in_barrier = f.in_shuffle = false;
-      b.now = t;
-      swapcontext(&b.scheduler, &f.context);
-      moved = true;
-      done += f.done ? 1 : 0;
-    }
-    if (!moved) throw std::logic_error("a barrier or shuffle that not all threads reach");
-  }
-  current = nullptr;
-}
-
-/// \throws std::logic_error as above
-template <typename Kernel, typename... Args>
-void launch(dim3 grid, dim3 block, Order order, Kernel kernel, Args... args) {
-  std::mt19937 random(7);
-  Block b;
-  b.grid = grid;
-  b.block = block;
-  b.body = [&] { kernel(args...); };
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        b.index = {x, y, z};
-        run_block(b, order, random);
-      }
-    }
-  }
-}
-
-inline dim3 thread_index() {
-  const auto& b = *current;
-  return {b.now % b.block.x, b.now / b.block.x % b.block.y, b.now / b.block.x / b.block.y};
-}
-
-}  // namespace emulated
+/// A stream says in which order threads run.
+using cudaStream_t = const emulated::Order*;
 
 #define threadIdx (emulated::thread_index())
 #define blockIdx (emulated::current->index)
@@ -162,22 +49,33 @@ inline void __syncthreads() {
 
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
-  if (mask != 0xffffffffu) throw std::logic_error("only full warps are emulated");
-  auto& b = *emulated::current;
-  const unsigned me = b.now;
-  auto& f = b.fibers[me];
-  const auto half = static_cast<std::size_t>(f.shuffles % 2) * b.fibers.size();
-  std::uint64_t word = 0;
-  std::memcpy(&word, &value, sizeof value);
-  b.lanes[half + me] = word;
-  ++f.shuffles;
-  f.in_shuffle = true;
-  emulated::give_way();
-  const auto got = b.lanes[half + (me ^ static_cast<unsigned>(lane_mask))];
+  const unsigned lane = emulated::current->now % 32;
+  const auto got = emulated::exchange(mask, value)[lane ^ static_cast<unsigned>(lane_mask)];
   std::memcpy(&value, &got, sizeof value);
   return value;
 }
 
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  const auto* given = emulated::exchange(mask, predicate != 0 ? 1u : 0u);
+  unsigned votes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) votes |= static_cast<unsigned>(given[lane]) << lane;
+  return votes;
+}
+
+inline int __syncthreads_or(int predicate) {
+  auto& b = *emulated::current;
+  auto& votes = b.votes[static_cast<std::size_t>(b.fibers[b.now].barriers % 2)];
+  if (votes.size() != b.fibers.size()) votes.assign(b.fibers.size(), 0);
+  votes[b.now] = predicate != 0 ? 1 : 0;
+  __syncthreads();
+  return std::any_of(votes.begin(), votes.end(), [](char vote) { return vote != 0; }) ? 1 : 0;
+}
+
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline float __bfloat162float(__nv_bfloat16 x) { return c10::detail::f32_from_bits(x.bits); }
+inline float __half2float(__half x) { return c10::detail::fp16_ieee_to_fp32_value(x.bits); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __frsqrt_rn(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {c10::detail::round_to_nearest_even(x)}; }
 inline __half __float2half_rn(float x) { return {c10::detail::fp16_ieee_from_fp32_value(x)}; }
 // What no compiler contracts: the same bits on host and device.

@@ -8,7 +8,6 @@
 #include <functional>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "lib/memory/memory_recorder.hpp"
 #include "lib/memory/meta_ops.hpp"
@@ -38,7 +37,6 @@ struct Inputs {
 using Operation = std::function<std::function<std::vector<at::Tensor>()>(const Ops& ops, const Inputs& in)>;
 
 using Kept = std::vector<at::Tensor>;
-
 /// Of the second run: what is only made once is there.
 inline Room meta_room(const Operation& operation, at::ScalarType dtype, const MemoryRecorder& recorder,
                       const Ops& ops) {
@@ -74,14 +72,15 @@ inline Operation attention(const AttentionShape& shape) {
 inline Operation norm(bool rms) {
   return [rms](const Ops& ops, const Inputs& in) {
     return [&ops, rms, x = in.matrix(700, 64), y = in.matrix(700, 64), bias = in.vector(64), gamma = in.vector(64),
-            beta = in.vector(64), gg = in.floats(64), gb = in.floats(64), gy = in.floats(64)]() mutable {
+            beta = in.vector(64), floats = in.floats(64)]() mutable {
       const auto saved =
           rms ? ops.add_rms_norm(x, y, bias, gamma, 1e-5) : ops.add_layer_norm(x, y, bias, gamma, beta, 1e-5);
       at::Tensor again_ND;
       const NormAgain again{beta, again_ND};
       const NormBackward norm{y, y, x, saved, gamma};
-      auto grad = rms ? ops.rms_norm_backward(norm, {gg, nullptr, &gy}, &again)
-                      : ops.layer_norm_backward(norm, {gg, &gb, &gy}, &again);
+      GradSlot gg{floats}, gb{floats, true}, gy{floats, true};
+      auto grad = rms ? ops.rms_norm_backward(norm, {&gg, nullptr, &gy}, &again)
+                      : ops.layer_norm_backward(norm, {&gg, &gb, &gy}, &again);
       return Kept{saved.out_ND, saved.sum_ND, grad, again_ND};
     };
   };
@@ -160,11 +159,12 @@ inline std::vector<OperationCase> operation_cases() {
                  sums = in.floats(96)]() mutable {
            auto out = ops.bias_gelu(a, bias);
            at::Tensor again;
-           ops.bias_gelu_backward(g, a, sums, &again);
+           GradSlot slot{sums};
+           ops.bias_gelu_backward(g, a, &slot, &again);
            auto gated = ops.swiglu(a, b);
            ops.swiglu_backward(g, a, b);
            ops.add_bias(a, b, bias);
-           ops.add_column_sums(a, sums);
+           ops.bias_grad(&slot, a);
            return Kept{out, again, gated};
          };
        }},

@@ -1,20 +1,17 @@
 // The kernel's own source on the CPU (tests/support/emulated_cuda.hpp), its threads in three orders, against the host's
 // kernel, bit for bit.
-#include "lib/cuda/kernels/nf4.cuh"
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
 #include <stdexcept>
 
-#include "lib/kernels/eight_bit_code.hpp"
-#include "lib/kernels/nf4_code.hpp"
 #include "lib/ops/nf4.hpp"
 #include "lib/ops/ops.hpp"
+#include "tests/support/emulated_ops.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
@@ -24,38 +21,15 @@ namespace {
 
 constexpr std::array kOrders{Order::forward, Order::backward, Order::shuffled};
 
-cuda::Nf4Tables tables() {
-  cuda::Nf4Tables made{};
-  std::copy(kernels::kNf4Code.begin(), kernels::kNf4Code.end(), made.values);
-  const auto& code = kernels::signed_code().values;
-  std::copy(code.begin(), code.end(), made.scale_codes);
-  return made;
-}
-
-cuda::Nf4Scales scales_of(const Nf4Matrix& m) {
-  if (!m.nested_absmax.defined()) return {m.absmax_S.const_data_ptr<float>(), nullptr, nullptr, nullptr};
-  return {nullptr, m.absmax_S.const_data_ptr<std::uint8_t>(), m.nested_absmax.const_data_ptr<float>(),
-          m.nested_offset.const_data_ptr<float>()};
-}
-
-template <typename T>
 at::Tensor dequantized(const Nf4Matrix& m, at::ScalarType dtype, Order order) {
-  auto out = at::full({m.rows, m.columns}, -1, dtype);  // what is not written is seen
-  constexpr std::int64_t kOfBlock = cuda::kNf4Threads * cuda::kNf4OfThread;
-  const auto grid = static_cast<unsigned>((out.numel() + kOfBlock - 1) / kOfBlock);
-  emulated::launch({grid}, {cuda::kNf4Threads}, order, cuda::dequantize_nf4<T>, static_cast<T*>(out.data_ptr()),
-                   m.codes_S.const_data_ptr<std::uint8_t>(), scales_of(m), tables(),
-                   static_cast<long long>(out.numel()));
-  return out;
+  return test::EmulatedOps(order).dequantize(m, dtype);
 }
 
 void check(const Nf4Matrix& m) {
   for (const auto order : kOrders) {
     CAPTURE(static_cast<int>(order));
-    CHECK(test::same_bits(dequantized<float>(m, at::kFloat, order), host_ops().dequantize(m, at::kFloat)));
-    CHECK(
-        test::same_bits(dequantized<__nv_bfloat16>(m, at::kBFloat16, order), host_ops().dequantize(m, at::kBFloat16)));
-    CHECK(test::same_bits(dequantized<__half>(m, at::kHalf, order), host_ops().dequantize(m, at::kHalf)));
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+      CHECK(test::same_bits(dequantized(m, dtype, order), host_ops().dequantize(m, dtype)));
   }
 }
 

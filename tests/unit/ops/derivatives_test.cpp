@@ -47,21 +47,21 @@ TEST_SUITE("ops/derivatives") {
       const auto x = at::randn({7, 33}), y = at::randn({7, 33}), gamma = at::randn({33}), beta = at::randn({33});
       const auto grad = at::randn({7, 33});
       const auto layer = [&](const at::Tensor& in) { return ops.add_layer_norm(in, y, {}, gamma, beta, 1e-5); };
-      auto gg = at::zeros({33}), gb = at::zeros({33});
+      GradSlot gg{at::empty({33})}, gb{at::empty({33})}, rg{at::empty({33})}, again{at::empty({33})};
       const auto saved = layer(x);
-      const auto dx = ops.layer_norm_backward({grad, {}, saved.sum_ND, saved, gamma}, {gg, &gb, nullptr});
+      const auto dx = ops.layer_norm_backward({grad, {}, saved.sum_ND, saved, gamma}, {&gg, &gb, nullptr});
       check_slope([&](const at::Tensor& in) { return layer(in).out_ND; }, x, grad, dx);
       check_slope([&](const at::Tensor& in) { return ops.add_layer_norm(x, y, {}, in, beta, 1e-5).out_ND; }, gamma,
-                  grad, gg);
+                  grad, gg.grad);
       check_slope([&](const at::Tensor& in) { return ops.add_layer_norm(x, y, {}, gamma, in, 1e-5).out_ND; }, beta,
-                  grad, gb);
+                  grad, gb.grad);
 
-      auto rg = at::zeros({33});
       const auto rms = ops.add_rms_norm(x, y, {}, gamma, 1e-5);
-      const auto rdx = ops.rms_norm_backward({grad, {}, rms.sum_ND, rms, gamma}, {rg, nullptr, nullptr});
+      const auto rdx = ops.rms_norm_backward({grad, {}, rms.sum_ND, rms, gamma}, {&rg, nullptr, nullptr});
       check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(in, y, {}, gamma, 1e-5).out_ND; }, x, grad, rdx);
-      check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(x, y, {}, in, 1e-5).out_ND; }, gamma, grad, rg);
-      const auto with_residual = ops.rms_norm_backward({grad, y, rms.sum_ND, rms, gamma}, {rg, nullptr, nullptr});
+      check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(x, y, {}, in, 1e-5).out_ND; }, gamma, grad,
+                  rg.grad);
+      const auto with_residual = ops.rms_norm_backward({grad, y, rms.sum_ND, rms, gamma}, {&again, nullptr, nullptr});
       CHECK(relative_error(with_residual, rdx + y) < 1e-6);
     });
   }
@@ -69,10 +69,11 @@ TEST_SUITE("ops/derivatives") {
   TEST_CASE("activations") {
     for_both([](const Ops& ops) {
       const auto x = at::randn({9, 21}), up = at::randn({9, 21}), bias = at::randn({21}), grad = at::randn({9, 21});
-      auto pre = x.clone(), g = grad.clone(), sums = at::zeros({21});
+      auto pre = x.clone(), g = grad.clone();
+      GradSlot sums{at::empty({21})};
       const auto act = ops.bias_gelu(pre, bias);
       at::Tensor again;
-      ops.bias_gelu_backward(g, pre, sums, &again);
+      ops.bias_gelu_backward(g, pre, &sums, &again);
       CHECK(relative_error(again, act) < 1e-6);
       check_slope([&](at::Tensor in) { return in = in.clone(), ops.bias_gelu(in, bias); }, x, grad, g);
       check_slope(
@@ -80,7 +81,7 @@ TEST_SUITE("ops/derivatives") {
             auto copy = x.clone();
             return ops.bias_gelu(copy, in);
           },
-          bias, grad, sums);
+          bias, grad, sums.grad);
 
       auto gate_grad = x.clone(), up_grad = up.clone(), out = grad.clone();
       ops.swiglu_backward(out, gate_grad, up_grad);

@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <array>
+
 #include "lib/ops/aten_ops.hpp"
 #include "lib/ops/cpu_ops.hpp"
 #include "tests/support/tensor_compare.hpp"
@@ -95,12 +97,12 @@ TEST_SUITE("ops") {
       const auto gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
       for (const bool with_residual : {false, true}) {
         const auto run = [&](const Ops& ops, at::ScalarType as) {
-          auto dgamma = at::ones({s.dim}), dbeta = at::ones({s.dim}), dbias = at::ones({s.dim});
+          GradSlot dgamma{at::ones({s.dim}), true}, dbeta{at::ones({s.dim}), true}, dbias{at::ones({s.dim}), true};
           const auto saved = ops.add_layer_norm(x.to(as), {}, {}, gamma.to(as), beta.to(as), 1e-5);
           auto dx = ops.layer_norm_backward(
               {grad.to(as), with_residual ? residual.to(as) : at::Tensor(), x.to(as), saved, gamma.to(as)},
-              {dgamma, &dbeta, with_residual ? &dbias : nullptr});
-          return std::vector<at::Tensor>{dx, dgamma, dbeta, dbias};
+              {&dgamma, &dbeta, with_residual ? &dbias : nullptr});
+          return std::vector<at::Tensor>{dx, dgamma.grad, dbeta.grad, dbias.grad};
         };
         const auto got = run(host_ops(), type), want = run(kPlain, type);
         const auto exact = run(kPlain, at::kFloat);
@@ -121,16 +123,16 @@ TEST_SUITE("ops") {
         auto pre = x.clone();
         const auto out = ops.bias_gelu(pre, bias);
         auto g = grad.clone();
-        auto dbias = at::ones({s.dim});
-        ops.bias_gelu_backward(g, pre, dbias);
-        return std::vector<at::Tensor>{pre, out, g, dbias};
+        GradSlot dbias{at::ones({s.dim}), true};
+        ops.bias_gelu_backward(g, pre, &dbias);
+        return std::vector<at::Tensor>{pre, out, g, dbias.grad};
       };
       const auto got = run(host_ops()), want = run(kPlain);
       for (std::size_t i = 0; i < got.size(); ++i) CHECK(relative_error(got[i], want[i]) < bound(type));
     });
   }
 
-  TEST_CASE("add_bias and add_column_sums") {
+  TEST_CASE("add_bias and bias_grad") {
     for_all([](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type), y = randn({s.rows, s.dim}, type), bias = randn({s.dim}, type);
       for (int form = 1; form < 4; ++form) {
@@ -142,9 +144,9 @@ TEST_SUITE("ops") {
         CHECK(relative_error(run(host_ops()), run(kPlain)) < bound(type));
       }
       const auto run = [&](const Ops& ops) {
-        auto sum = at::ones({s.dim});
-        ops.add_column_sums(x, sum);
-        return sum;
+        GradSlot sum{at::ones({s.dim}), true};
+        ops.bias_grad(&sum, x);
+        return sum.grad;
       };
       CHECK(relative_error(run(host_ops()), run(kPlain)) < 1e-5);  // summed in float32 on both sides
     });
@@ -183,16 +185,18 @@ TEST_SUITE("ops") {
       at::set_num_threads(threads);
       auto saved = ops.add_layer_norm(x, grad, {}, gamma, beta, 1e-5);
       auto pre = x.clone(), g = grad.clone(), logits = x.clone(), dropped = x.clone();
-      auto dgamma = at::zeros({257}), dbeta = at::zeros({257}), dbias = at::zeros({257}), dcolumn = at::zeros({257});
-      auto dx = ops.layer_norm_backward({grad, x, saved.sum_ND, saved, gamma}, {dgamma, &dbeta, &dbias});
+      std::array<GradSlot, 4> sums;
+      for (auto& slot : sums) slot.grad = at::empty({257});
+      auto dx = ops.layer_norm_backward({grad, x, saved.sum_ND, saved, gamma}, {&sums[0], &sums[1], &sums[2]});
       auto act = ops.bias_gelu(pre, beta);
-      ops.bias_gelu_backward(g, pre, dcolumn);
+      ops.bias_gelu_backward(g, pre, &sums[3]);
       LossSum loss;
       ops.cross_entropy(loss, logits, targets, 257, 1.0);
       ops.dropout(dropped, keys, 0.3);
       at::set_num_threads(1);
       return std::make_tuple(std::vector<at::Tensor>{saved.out_ND, dx, act, g, logits, dropped},
-                             std::vector<at::Tensor>{dgamma, dbeta, dbias, dcolumn}, loss.loss_sum);
+                             std::vector<at::Tensor>{sums[0].grad, sums[1].grad, sums[2].grad, sums[3].grad},
+                             loss.loss_sum);
     };
     const auto [rows1, sums1, loss1] = run(1);
     const auto [rows3, sums3, loss3] = run(3);

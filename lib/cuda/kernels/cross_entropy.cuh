@@ -1,0 +1,93 @@
+#pragma once
+// Loss and gradient of rows of logits: two passes over a row, which the second finds in the cache.
+#include "lib/cuda/kernels/device.cuh"
+
+namespace fsdp::cuda {
+
+constexpr int kLossThreads = 512;  ///< at most
+
+/// Sum of exp(x - largest).
+struct SoftmaxSum {
+  float largest, sum;
+};
+
+__device__ __forceinline__ SoftmaxSum joined(SoftmaxSum a, SoftmaxSum b) {
+  const float largest = fmaxf(a.largest, b.largest);
+  if (largest == -INFINITY) return {largest, a.sum + b.sum};  // nothing yet: the differences would be NaN
+  return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
+}
+
+__device__ __forceinline__ SoftmaxSum block_join(SoftmaxSum mine, SoftmaxSum (&room)[kMaxWarps]) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) {
+    const SoftmaxSum other{__shfl_xor_sync(0xffffffffu, mine.largest, lane),
+                           __shfl_xor_sync(0xffffffffu, mine.sum, lane)};
+    // Both lanes of a pair take the sums in one order.
+    mine = (threadIdx.x & static_cast<unsigned>(lane)) != 0 ? joined(other, mine) : joined(mine, other);
+  }
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = mine;
+  __syncthreads();
+  auto all = room[0];
+  for (unsigned w = 1; w < blockDim.x / 32; ++w) all = joined(all, room[w]);
+  return all;
+}
+
+/// One block for each row.
+template <typename T>
+__global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntropy a) {
+  __shared__ SoftmaxSum room[kMaxWarps];
+  const long long row = blockIdx.x;
+  auto* logits = static_cast<T*>(a.logits_NV) + row * a.width;
+  const int target = a.targets_N[row];
+  const int step = static_cast<int>(blockDim.x) * 8;
+  SoftmaxSum mine{-INFINITY, 0.0f};
+  for (int at = static_cast<int>(threadIdx.x) * 8; at < a.vocab; at += step) {
+    float x[8];
+    load_eight(x, logits + at, a.vocab - at, a.packed);
+    float largest = x[0];
+#pragma unroll
+    for (int k = 1; k < 8; ++k) largest = k < a.vocab - at ? fmaxf(largest, x[k]) : largest;
+    SoftmaxSum of_eight{largest, 0.0f};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const bool counts = k < a.vocab - at && x[k] != -INFINITY;  // of that the difference may be NaN
+      of_eight.sum += counts ? expf(x[k] - largest) : 0.0f;
+    }
+    mine = joined(mine, of_eight);
+  }
+  const auto all = block_join(mine, room);
+  if (threadIdx.x == 0)
+    a.losses_N[row] = target < 0 ? 0.0f : logf(all.sum) + all.largest - widen(logits[target]);
+  if (!a.with_grad) return;
+  __syncthreads();  // the target's logit has been read
+  const float scale = target < 0 ? 0.0f : a.grad_scale;
+  for (int at = static_cast<int>(threadIdx.x) * 8; at < a.width; at += step) {
+    float x[8];
+    load_eight(x, logits + at, a.width - at, a.packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float share = at + k < a.vocab ? expf(x[k] - all.largest) / all.sum : 0.0f;
+      // Of a target that does not count nothing remains, whatever the logits are.
+      x[k] = target < 0 ? 0.0f : (share - (at + k == target ? 1.0f : 0.0f)) * scale;
+    }
+    store_eight(logits + at, x, a.width - at, a.packed);
+  }
+}
+
+/// One block: rows' losses and how many count.
+__global__ void __launch_bounds__(kLossThreads) sum_losses(fused::CrossEntropy a) {
+  __shared__ double room[2][kMaxWarps];
+  double loss = 0, count = 0;
+  for (long long t = threadIdx.x; t < a.rows; t += blockDim.x) {
+    if (a.targets_N[t] < 0) continue;
+    loss += a.losses_N[t];
+    count += 1;
+  }
+  loss = block_sum(loss, room[0]);
+  count = block_sum(count, room[1]);
+  if (threadIdx.x != 0) return;
+  a.sums[0] += loss;
+  a.sums[1] += count;
+}
+
+}  // namespace fsdp::cuda

@@ -1,0 +1,200 @@
+#pragma once
+// One pass over a GPU's memory for what plain operators do in many: what FusedOps ask for. lib/cuda/kernels launches
+// them, lib/memory makes nothing of them, and tests run their source on the CPU.
+//
+// Pointers are the device's and rows lie one after the other unless a stride is given. `packed` says that accesses of
+// eight elements are at multiples of 16 bytes: every pointer, and the width of rows. Every sum is taken in an order
+// that sizes alone decide. Shape legend: op_types.hpp.
+#include <cstdint>
+
+namespace fsdp::fused {
+
+enum class Type : std::uint8_t { f32, bf16, fp16 };
+
+/// Where float32 sums go: an element is set, or added to, and rounded once.
+struct GradTarget {
+  void* data = nullptr;  ///< null: nobody wants them
+  Type type = Type::f32;
+  bool add = false;
+};
+
+/// As AtenOps::add_layer_norm and add_rms_norm. dim is at most kMaxNormDim: a row is kept in one block's registers.
+struct Norm {
+  Type type;
+  void *sum_ND, *out_ND;   ///< sum: null where there is no y
+  float *mean_N, *rstd_N;  ///< mean: null for RMSNorm
+  const void *x_ND, *y_ND, *y_bias_D, *gamma_D, *beta_D;
+  float eps;
+  bool packed;
+  int dim;
+  std::int64_t rows;
+};
+inline constexpr int kMaxNormDim = 8192;
+
+/// As their backwards. Sums by column are first taken over the rows of a thread block.
+struct NormBackwardPass {
+  Type type;
+  void *dx_ND, *again_ND;  ///< again: null where nobody wants it
+  const void *grad_ND, *residual_ND, *x_ND, *gamma_D, *beta_D;
+  const float *mean_N, *rstd_N;
+  float* partial;  ///< [norm_blocks(rows), sums, dim]: of gamma; with LayerNorm of beta and dx, too
+  bool packed;
+  int dim;
+  std::int64_t rows;
+};
+constexpr std::int64_t norm_blocks(std::int64_t rows) {
+  const auto blocks = (rows + 15) / 16;  // so few that their sums cost little
+  return blocks > 264 ? 264 : blocks;    // two on each of an H100's 132 multiprocessors
+}
+
+/// Adds up what thread blocks have summed. \pre partial [blocks, targets, dim]
+struct ColumnSums {
+  const float* partial;
+  std::int64_t blocks;
+  int targets, dim;
+  GradTarget to[3];
+};
+
+/// Passes over rows where columns matter.
+enum class ColumnPassKind : std::uint8_t { sum, add_bias, bias_gelu, bias_gelu_backward, dropout };
+struct ColumnPass {
+  ColumnPassKind kind;
+  Type type;
+  void *x_ND, *out_ND;         ///< of the backward: grad, and what is computed again
+  const void *y_ND, *bias_D;   ///< of the backward: y is what stood before the activation
+  const std::int64_t* keys_N;  ///< of dropout
+  float probability;
+  float* partial;  ///< [column_blocks(rows), dim]; null: no sums
+  bool packed;
+  int dim;
+  std::int64_t rows;
+};
+constexpr std::int64_t column_blocks(std::int64_t rows) {
+  const auto blocks = (rows + 63) / 64;
+  return blocks > 64 ? 64 : blocks;
+}
+
+struct Swiglu {
+  Type type;
+  void *out_NF, *gate_NF, *up_NF;  ///< of the backward: out is the output's gradient; all three are replaced
+  bool backward;
+  std::int64_t elements;
+};
+
+/// Heads of rows as attention gives them, [B, heads, L, head_size], into columns of rows, some of them rotated.
+struct HeadSource {
+  const void* data;
+  std::int64_t batch_stride, head_stride, row_stride;  ///< in elements
+  int heads;
+};
+struct Heads {
+  Type type;
+  void* to_NC;
+  std::int64_t to_stride;
+  HeadSource parts[3];  ///< beside each other; the first may be where they go
+  int num_parts, rotated_heads, head_size;
+  const float *cos_PH, *sin_PH;
+  std::int64_t rows, row_length, first_position;
+  bool inverse, packed;
+};
+
+struct Embed {
+  Type type;
+  void* out_ND;
+  const void *token_VD, *position_PD;
+  const std::int32_t* ids_N;
+  std::int64_t rows, row_length, first_position;
+  int dim;
+  bool packed;
+};
+
+/// Rows of equal ids are summed in float32, in their order, and added once.
+struct EmbedBackward {
+  Type type;
+  const void* grad_ND;
+  const std::int32_t* ids_N;  ///< null: rows are summed by their position, t % row_length
+  GradTarget to;
+  std::int64_t rows, row_length;
+  int dim;
+  bool packed;
+};
+
+struct CrossEntropy {
+  Type type;
+  void* logits_NV;
+  const std::int32_t* targets_N;
+  float* losses_N;
+  double* sums;  ///< [2]: nats and tokens, added to
+  float grad_scale;
+  bool with_grad, packed;
+  int vocab, width;
+  std::int64_t rows;
+};
+
+inline constexpr int kTensorsOfLaunch = 32;
+inline constexpr std::int64_t kBlockElements = 32768;  ///< counted from each tensor's first
+constexpr std::int64_t update_blocks(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
+
+struct SumSquares {
+  int tensors;
+  const float* data[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+  double* partial;  ///< [first_block[tensors]]
+};
+/// sum[0] = the partial sums, in order.
+struct TotalSum {
+  const double* partial;
+  std::int64_t blocks;
+  double* sum;
+};
+
+struct AdamW {
+  int tensors;
+  float *param[kTensorsOfLaunch], *exp_avg[kTensorsOfLaunch], *exp_avg_sq[kTensorsOfLaunch];
+  const float* grad[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+  float decay_factor, grad_divisor, beta1, beta2, rest1, rest2, step_size, correction, eps;
+};
+
+/// Master weights as models take them.
+struct Publish {
+  Type type;
+  int tensors;
+  void* to[kTensorsOfLaunch];
+  const float* from[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+};
+
+struct Nf4 {
+  Type type;
+  void* out;                     ///< [elements]
+  const std::uint8_t* packed;    ///< [blocks of 64, 32]
+  const float* absmax;           ///< [blocks]; null: nested
+  const std::uint8_t* codes;     ///< [blocks]
+  const float *nested, *offset;  ///< [blocks / 256], [1]
+  std::int64_t elements;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual void norm(const Norm& pass) const = 0;
+  virtual void norm_backward(const NormBackwardPass& pass) const = 0;
+  virtual void column_sums(const ColumnSums& pass) const = 0;
+  virtual void column_pass(const ColumnPass& pass) const = 0;
+  virtual void swiglu(const Swiglu& pass) const = 0;
+  virtual void heads(const Heads& pass) const = 0;
+  virtual void embed(const Embed& pass) const = 0;
+  virtual void embed_backward(const EmbedBackward& pass) const = 0;
+  virtual void cross_entropy(const CrossEntropy& pass) const = 0;
+  virtual void sum_squares(const SumSquares& pass) const = 0;
+  virtual void total_sum(const TotalSum& pass) const = 0;
+  virtual void adamw(const AdamW& pass) const = 0;
+  virtual void publish(const Publish& pass) const = 0;
+  virtual void nf4(const Nf4& pass) const = 0;
+};
+
+}  // namespace fsdp::fused

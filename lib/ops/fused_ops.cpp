@@ -1,0 +1,190 @@
+#include "lib/ops/fused_ops.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "lib/ops/fused_args.hpp"
+#include "lib/ops/packed_heads.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+bool wants_fused_kernels() {
+  const char* wish = std::getenv("FSDP_CUDA_KERNELS");
+  return wish == nullptr || std::string_view(wish) != "off";
+}
+
+FusedOps::FusedOps(at::Device device, std::shared_ptr<const fused::Kernels> kernels)
+    : AtenOps(device), kernels_(std::move(kernels)) {}
+
+bool FusedOps::takes(std::initializer_list<const at::Tensor*> tensors) const {
+  if (kernels_ == nullptr) return false;
+  const auto& first = **tensors.begin();
+  return has_fused_type(first) && first.numel() > 0 &&
+         std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* x) {
+           return !x->defined() || (x->scalar_type() == first.scalar_type() && x->is_contiguous() && !is_on_host(*x));
+         });
+}
+
+// --- tokens
+
+at::Tensor FusedOps::embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                           RopePlace place) const {
+  if (!takes({&token_VD, &position_PD}) || ids_N.numel() == 0)
+    return AtenOps::embed(token_VD, position_PD, ids_N, place);
+  const auto n = ids_N.size(0), dim = token_VD.size(1);
+  auto out_ND = at::empty({n, dim}, token_VD.options());
+  const auto *token = address_of(token_VD), *position = address_of(position_PD);
+  auto* out = address_in(out_ND);
+  kernels_->embed({fused_type(token_VD), out, token, position, ids_of(ids_N), n, place.row_length, place.first_position,
+                   static_cast<int>(dim), are_packed(dim, {out, token, position})});
+  return out_ND;
+}
+
+void FusedOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                              const at::Tensor& ids_N, std::int64_t row_length) const {
+  if (!takes({&grad_ND})) return AtenOps::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, row_length);
+  const auto n = grad_ND.size(0), dim = grad_ND.size(1);
+  const auto add = [&](at::Tensor* to_VD, const std::int32_t* ids) {
+    if (to_VD == nullptr) return;
+    const fused::GradTarget to{address_in(*to_VD), fused_type(*to_VD), true};
+    kernels_->embed_backward({fused_type(grad_ND), address_of(grad_ND), ids, to, n, row_length, static_cast<int>(dim),
+                              are_packed(dim, {address_of(grad_ND), to.data})});
+  };
+  add(grad_token_VD, ids_of(ids_N));
+  add(grad_position_PD, nullptr);
+}
+
+void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+                             double grad_scale) const {
+  if (!takes({&logits_NV})) return AtenOps::cross_entropy(sum, logits_NV, targets_N, vocab, grad_scale);
+  const auto n = logits_NV.size(0), width = logits_NV.size(1);
+  if (!sum.pending.defined()) sum.pending = at::zeros({2}, logits_NV.options().dtype(at::kDouble));
+  const auto losses_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
+  auto* logits = address_in(logits_NV);
+  kernels_->cross_entropy({fused_type(logits_NV), logits, ids_of(targets_N), floats_in(losses_N),
+                           static_cast<double*>(address_in(sum.pending)), static_cast<float>(grad_scale),
+                           grad_scale != 0, are_packed(width, {logits}), static_cast<int>(vocab),
+                           static_cast<int>(width), n});
+}
+
+// --- dropout
+
+void FusedOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const {
+  if (!takes({&x_ND})) return AtenOps::dropout(x_ND, keys_N, probability);
+  const auto keys = to_device(keys_N);
+  fused::ColumnPass pass{};
+  pass.kind = fused::ColumnPassKind::dropout;
+  pass.type = fused_type(x_ND);
+  pass.x_ND = address_in(x_ND);
+  pass.keys_N = static_cast<const std::int64_t*>(address_of(keys));
+  pass.probability = static_cast<float>(probability);
+  pass.packed = are_packed(x_ND.size(1), {pass.x_ND});
+  pass.dim = static_cast<int>(x_ND.size(1));
+  pass.rows = x_ND.size(0);
+  kernels_->column_pass(pass);
+}
+
+at::Tensor FusedOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
+                                  at::ScalarType dtype) const {
+  if (kernels_ == nullptr) return AtenOps::dropout_mask(keys_N, columns, probability, dtype);
+  auto mask = at::ones({keys_N.size(0), columns}, at::TensorOptions(dtype).device(device()));
+  dropout(mask, keys_N, probability);
+  return mask;
+}
+
+// --- heads
+
+void FusedOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+                    const RopePlace& place, bool inverse) const {
+  if (kernels_ == nullptr || !has_fused_type(x_NC) || x_NC.numel() == 0 || x_NC.stride(1) != 1)
+    return AtenOps::rope(x_NC, heads, head_size, table, place, inverse);
+  const auto stride = x_NC.stride(0);
+  fused::Heads pass{};
+  pass.type = fused_type(x_NC);
+  pass.to_NC = address_in(x_NC);
+  pass.to_stride = stride;
+  pass.parts[0] = {pass.to_NC, place.row_length * stride, head_size, stride, static_cast<int>(heads)};
+  pass.num_parts = 1;
+  pass.rotated_heads = static_cast<int>(heads);
+  pass.head_size = static_cast<int>(head_size);
+  pass.cos_PH = floats_of(table.cos_PH);
+  pass.sin_PH = floats_of(table.sin_PH);
+  pass.rows = x_NC.size(0);
+  pass.row_length = place.row_length;
+  pass.first_position = place.first_position;
+  pass.inverse = inverse;
+  pass.packed = stride % 8 == 0 && are_packed(head_size / 2, {pass.to_NC, pass.cos_PH, pass.sin_PH});
+  kernels_->heads(pass);
+}
+
+at::Tensor FusedOps::pack_heads(const std::array<at::Tensor, 3>& parts, const AttentionShape& s,
+                                const Rotation* rotation) const {
+  auto packed_NC = at::empty({s.rows * s.length, s.packed_width()}, parts[0].options());
+  const bool whole = s.head_size % 2 == 0 && kernels_ != nullptr &&
+                     std::all_of(parts.begin(), parts.end(), [](const at::Tensor& x) { return x.stride(3) == 1; });
+  if (!whole) {
+    for (const auto which : {Part::q, Part::k, Part::v})
+      part_of(packed_NC, s, which).copy_(parts[static_cast<std::size_t>(which)]);
+    if (rotation != nullptr)
+      rope(packed_NC, s.heads + s.key_heads(), s.head_size, rotation->table, rotation->place, true);
+    return packed_NC;
+  }
+  fused::Heads pass{};
+  pass.type = fused_type(packed_NC);
+  pass.to_NC = address_in(packed_NC);
+  pass.to_stride = s.packed_width();
+  pass.packed = are_packed(s.head_size / 2, {pass.to_NC});
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto& x = parts[i];
+    const auto heads = static_cast<int>(i == 0 ? s.heads : s.key_heads());
+    pass.parts[i] = {address_of(x), x.stride(0), x.stride(1), x.stride(2), heads};
+    pass.packed = pass.packed && are_packed(x.stride(0), {address_of(x)}) && are_packed(x.stride(1), {}) &&
+                  are_packed(x.stride(2), {});
+  }
+  pass.num_parts = 3;
+  pass.head_size = static_cast<int>(s.head_size);
+  pass.rows = s.rows * s.length;
+  pass.row_length = s.length;
+  pass.inverse = true;
+  if (rotation != nullptr) {
+    pass.rotated_heads = static_cast<int>(s.heads + s.key_heads());
+    pass.cos_PH = floats_of(rotation->table.cos_PH);
+    pass.sin_PH = floats_of(rotation->table.sin_PH);
+    pass.first_position = rotation->place.first_position;
+    pass.packed = pass.packed && are_packed(8, {pass.cos_PH, pass.sin_PH});
+  }
+  kernels_->heads(pass);
+  return packed_NC;
+}
+
+// --- parameters
+
+void FusedOps::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
+  const auto* codes = address_of(m.codes_S);
+  if (!takes({&out_OI}) || !are_packed(8, {address_of(out_OI)}) || reinterpret_cast<std::uintptr_t>(codes) % 4 != 0)
+    return AtenOps::dequantize_into(out_OI, m);
+  fused::Nf4 pass{};
+  pass.type = fused_type(out_OI);
+  pass.out = address_in(out_OI);
+  pass.packed = static_cast<const std::uint8_t*>(codes);
+  pass.elements = out_OI.numel();
+  if (m.nested_absmax.defined()) {
+    pass.codes = static_cast<const std::uint8_t*>(address_of(m.absmax_S));
+    pass.nested = floats_of(m.nested_absmax);
+    pass.offset = floats_of(m.nested_offset);
+  } else {
+    pass.absmax = floats_of(m.absmax_S);
+  }
+  kernels_->nf4(pass);
+}
+
+}  // namespace fsdp

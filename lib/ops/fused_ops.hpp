@@ -1,0 +1,72 @@
+#pragma once
+// Operations by kernels that make one pass over memory where plain operators make many. What a kernel does not take (a
+// type, rows that do not lie one after the other, tensors of the host) is AtenOps' to do, and all of it where there are
+// no kernels.
+#include <memory>
+
+#include "lib/ops/aten_ops.hpp"
+#include "lib/ops/fused_kernels.hpp"
+
+namespace fsdp {
+
+/// The environment does not say FSDP_CUDA_KERNELS=off: plain operators to compare with.
+bool wants_fused_kernels();
+
+class FusedOps : public AtenOps {
+ public:
+  /// \param kernels  of `device`; null: none
+  FusedOps(at::Device device, std::shared_ptr<const fused::Kernels> kernels);
+  double sum_squares(std::span<const GradPart> parts) const override;
+  void adamw(const AdamWUpdate& update) const override;
+  void publish(std::span<const PublishedRows> rows) const override;
+  at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                   RopePlace place) const override;
+  void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                      const at::Tensor& ids_N, std::int64_t row_length) const override;
+  NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                            const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
+  NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                          const at::Tensor& gamma_D, double eps) const override;
+  at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                                 const NormAgain* again = nullptr) const override;
+  at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                               const NormAgain* again = nullptr) const override;
+  at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override;
+  void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
+                          at::Tensor* again_NF = nullptr) const override;
+  at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
+  void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
+  void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
+  void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
+  void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
+  void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+            const RopePlace& place, bool inverse) const override;
+  void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+                     double grad_scale) const override;
+
+ protected:
+  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const override;
+  at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
+                          at::ScalarType dtype) const override;
+  /// Gradients of q, k and v, [B, heads, L, head_size] with any strides, as rows of [q | k | v]; those of q and k are
+  /// turned back where `rotation` is given.
+  at::Tensor pack_heads(const std::array<at::Tensor, 3>& parts, const AttentionShape& shape,
+                        const Rotation* rotation) const;
+
+ private:
+  /// Kernels take these tensors, of one type, each contiguous; undefined ones are passed over.
+  bool takes(std::initializer_list<const at::Tensor*> tensors) const;
+  NormResult norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D, const at::Tensor& gamma_D,
+                  const at::Tensor& beta_D, double eps) const;
+  at::Tensor norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const;
+  bool takes_norm(const NormBackward& norm) const;
+  void column_pass(fused::ColumnPassKind kind, at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D,
+                   at::Tensor* out_ND) const;
+  /// Likewise, and its sums by column go into the slot.
+  void column_pass_into(GradSlot* slot, fused::ColumnPassKind kind, const at::Tensor& x_ND, const at::Tensor& y_ND,
+                        at::Tensor* out_ND) const;
+
+  std::shared_ptr<const fused::Kernels> kernels_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,102 @@
+// Passes over many tensors at once: the gradients' squares and AdamW.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/ops/fused_args.hpp"
+#include "lib/ops/fused_ops.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+double FusedOps::sum_squares(std::span<const GradPart> parts) const {
+  const auto of_device = [&](const GradPart& part) { return part.elements > 0 && !is_on_host(part.grad); };
+  std::vector<GradPart> on_device, on_host;
+  for (const auto& part : parts) {
+    if (part.elements > 0) (of_device(part) ? on_device : on_host).push_back(part);
+  }
+  if (kernels_ == nullptr || on_device.empty()) return AtenOps::sum_squares(parts);
+  std::int64_t blocks = 0;
+  for (const auto& part : on_device) blocks += fused::update_blocks(part.elements);
+  const auto options = on_device.front().grad.options().dtype(at::kDouble);
+  const auto partial = at::empty({blocks}, options);
+  auto* to = static_cast<double*>(address_in(partial));
+  for (std::size_t first = 0; first < on_device.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, on_device.size() - first);
+    fused::SumSquares pass{};
+    pass.tensors = static_cast<int>(count);
+    pass.partial = to;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& part = on_device[first + i];
+      pass.data[i] = floats_of(part.grad);
+      pass.elements[i] = part.elements;
+      pass.first_block[i + 1] = pass.first_block[i] + fused::update_blocks(part.elements);
+    }
+    kernels_->sum_squares(pass);
+    to += pass.first_block[count];
+  }
+  const auto sum = at::empty({1}, options);
+  kernels_->total_sum({static_cast<const double*>(address_of(partial)), blocks, static_cast<double*>(address_in(sum))});
+  return (on_host.empty() ? 0.0 : AtenOps::sum_squares(on_host)) + read(sum)[0];
+}
+
+void FusedOps::publish(std::span<const PublishedRows> rows) const {
+  // Of one type, on the device: what has another source is copied one by one.
+  std::vector<PublishedRows> together, others;
+  for (const auto& pair : rows) {
+    if (pair.to.numel() == 0) continue;
+    const bool kernel = takes({&pair.to}) && takes({&pair.from}) && pair.from.scalar_type() == at::kFloat &&
+                        (together.empty() || pair.to.scalar_type() == together.front().to.scalar_type());
+    (kernel ? together : others).push_back(pair);
+  }
+  AtenOps::publish(others);
+  for (std::size_t first = 0; first < together.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, together.size() - first);
+    fused::Publish pass{};
+    pass.type = fused_type(together.front().to);
+    pass.tensors = static_cast<int>(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& [to, from] = together[first + i];
+      pass.to[i] = address_in(to);
+      pass.from[i] = floats_of(from);
+      pass.elements[i] = from.numel();
+      pass.first_block[i + 1] = pass.first_block[i] + fused::update_blocks(from.numel());
+    }
+    kernels_->publish(pass);
+  }
+}
+
+void FusedOps::adamw(const AdamWUpdate& u) const {
+  if (kernels_ == nullptr || is_on_host(u.params.front())) return AtenOps::adamw(u);
+  for (std::size_t first = 0; first < u.params.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, u.params.size() - first);
+    fused::AdamW pass{};
+    for (std::size_t i = first; i < first + count; ++i) {
+      const auto elements = u.params[i].numel();
+      if (elements == 0) continue;
+      const auto n = static_cast<std::size_t>(pass.tensors++);
+      pass.param[n] = floats_in(u.params[i]);
+      pass.exp_avg[n] = floats_in(u.exp_avg[i]);
+      pass.exp_avg_sq[n] = floats_in(u.exp_avg_sq[i]);
+      pass.grad[n] = floats_of(u.grads[i]);
+      pass.elements[n] = elements;
+      pass.first_block[n + 1] = pass.first_block[n] + fused::update_blocks(elements);
+    }
+    if (pass.tensors == 0) continue;
+    const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(u.step)); };
+    pass.decay_factor = static_cast<float>(1 - u.lr * u.weight_decay);
+    pass.grad_divisor = static_cast<float>(u.grad_divisor);
+    pass.beta1 = static_cast<float>(u.beta1);
+    pass.beta2 = static_cast<float>(u.beta2);
+    pass.rest1 = static_cast<float>(1 - u.beta1);
+    pass.rest2 = static_cast<float>(1 - u.beta2);
+    pass.step_size = static_cast<float>(u.lr / (1 - power(u.beta1)));
+    pass.correction = static_cast<float>(std::sqrt(1 - power(u.beta2)));
+    pass.eps = static_cast<float>(u.eps);
+    kernels_->adamw(pass);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,216 @@
+#include "tests/gpu/stub_log.hpp"
+
+#include <cstdlib>
+#include <functional>
+#include <utility>
+
+#include "lib/ops/fused_kernels.hpp"
+
+namespace stub {
+namespace {
+
+using namespace fsdp::fused;
+using Touches = std::vector<Touched>;
+
+std::int64_t size_of(Type type) { return type == Type::f32 ? 4 : 2; }
+
+void touch(Touches& all, const void* data, std::int64_t bytes) {
+  if (data != nullptr) all.push_back({data, bytes});
+}
+
+Touches of_norm(const Norm& a) {
+  Touches all;
+  const auto row = a.dim * size_of(a.type), matrix = a.rows * row;
+  for (const void* x : {static_cast<const void*>(a.sum_ND), static_cast<const void*>(a.out_ND), a.x_ND, a.y_ND})
+    touch(all, x, matrix);
+  for (const void* x : {a.y_bias_D, a.gamma_D, a.beta_D}) touch(all, x, row);
+  touch(all, a.mean_N, 4 * a.rows);
+  touch(all, a.rstd_N, 4 * a.rows);
+  return all;
+}
+
+Touches of_norm_backward(const NormBackwardPass& a) {
+  Touches all;
+  const auto row = a.dim * size_of(a.type), matrix = a.rows * row;
+  for (const void* x :
+       {static_cast<const void*>(a.dx_ND), static_cast<const void*>(a.again_ND), a.grad_ND, a.residual_ND, a.x_ND})
+    touch(all, x, matrix);
+  touch(all, a.gamma_D, row);
+  touch(all, a.beta_D, row);
+  touch(all, a.mean_N, 4 * a.rows);
+  touch(all, a.rstd_N, 4 * a.rows);
+  touch(all, a.partial, norm_blocks(a.rows) * (a.mean_N != nullptr ? 3 : 1) * a.dim * 4);
+  return all;
+}
+
+Touches of_column_sums(const ColumnSums& a) {
+  Touches all;
+  touch(all, a.partial, a.blocks * a.targets * a.dim * 4);
+  for (const auto& to : a.to) touch(all, to.data, a.dim * size_of(to.type));
+  return all;
+}
+
+Touches of_column_pass(const ColumnPass& a) {
+  Touches all;
+  const auto row = a.dim * size_of(a.type), matrix = a.rows * row;
+  touch(all, a.x_ND, matrix);  // read
+  if (a.kind != ColumnPassKind::sum) touch(all, a.x_ND, matrix);
+  touch(all, a.out_ND, matrix);
+  touch(all, a.y_ND, matrix);
+  touch(all, a.bias_D, row);
+  touch(all, a.keys_N, 8 * a.rows);
+  touch(all, a.partial, column_blocks(a.rows) * a.dim * 4);
+  return all;
+}
+
+Touches of_swiglu(const Swiglu& a) {
+  Touches all;
+  const auto bytes = a.elements * size_of(a.type);
+  for (int round = 0; round < (a.backward ? 2 : 1); ++round) {
+    for (const void* x : {a.out_NF, a.gate_NF, a.up_NF}) touch(all, x, bytes);
+  }
+  return all;
+}
+
+Touches of_heads(const Heads& a) {
+  Touches all;
+  const auto element = size_of(a.type);
+  std::int64_t heads = 0;
+  for (int i = 0; i < a.num_parts; ++i) heads += a.parts[i].heads;
+  // Rows with what lies between them, but for the last.
+  touch(all, a.to_NC, ((a.rows - 1) * a.to_stride + heads * a.head_size) * element);
+  for (int i = 0; i < a.num_parts; ++i) touch(all, a.parts[i].data, a.rows * a.parts[i].heads * a.head_size * element);
+  const auto table = (a.first_position + a.row_length) * (a.head_size / 2) * 4;
+  touch(all, a.cos_PH, table);
+  touch(all, a.sin_PH, table);
+  return all;
+}
+
+Touches of_embed(const Embed& a) {
+  Touches all;
+  const auto matrix = a.rows * a.dim * size_of(a.type);
+  touch(all, a.out_ND, matrix);
+  touch(all, a.token_VD, 1);
+  touch(all, a.position_PD, 1);
+  touch(all, a.ids_N, 4 * a.rows);
+  return all;
+}
+
+Touches of_embed_backward(const EmbedBackward& a) {
+  Touches all;
+  touch(all, a.grad_ND, a.rows * a.dim * size_of(a.type));
+  touch(all, a.ids_N, 4 * a.rows);
+  touch(all, a.to.data, 1);
+  return all;
+}
+
+Touches of_cross_entropy(const CrossEntropy& a) {
+  Touches all;
+  for (int round = 0; round < (a.with_grad ? 2 : 1); ++round)
+    touch(all, a.logits_NV, a.rows * a.width * size_of(a.type));
+  touch(all, a.targets_N, 4 * a.rows);
+  touch(all, a.losses_N, 4 * a.rows);
+  touch(all, a.sums, 16);
+  return all;
+}
+
+Touches of_sum_losses(const CrossEntropy& a) {
+  return {{a.losses_N, 4 * a.rows}, {a.targets_N, 4 * a.rows}, {a.sums, 16}};
+}
+
+Touches of_sum_squares(const SumSquares& a) {
+  Touches all;
+  for (int i = 0; i < a.tensors; ++i) touch(all, a.data[i], 4 * a.elements[i]);
+  touch(all, a.partial, 8 * a.first_block[a.tensors]);
+  return all;
+}
+
+Touches of_total_sum(const TotalSum& a) { return {{a.partial, 8 * a.blocks}, {a.sum, 8}}; }
+
+Touches of_adamw(const AdamW& a) {
+  Touches all;
+  for (int i = 0; i < a.tensors; ++i) {
+    for (int round = 0; round < 2; ++round) {
+      for (const void* x : {a.param[i], a.exp_avg[i], a.exp_avg_sq[i]}) touch(all, x, 4 * a.elements[i]);
+    }
+    touch(all, a.grad[i], 4 * a.elements[i]);
+  }
+  return all;
+}
+
+Touches of_publish(const Publish& a) {
+  Touches all;
+  for (int i = 0; i < a.tensors; ++i) {
+    touch(all, a.from[i], 4 * a.elements[i]);
+    touch(all, a.to[i], size_of(a.type) * a.elements[i]);
+  }
+  return all;
+}
+
+Touches of_nf4(const Nf4& a) {
+  Touches all;
+  const auto blocks = (a.elements + 63) / 64;
+  touch(all, a.out, a.elements * size_of(a.type));
+  touch(all, a.packed, 32 * blocks);
+  touch(all, a.absmax, 4 * blocks);
+  touch(all, a.codes, blocks);
+  touch(all, a.nested, (blocks + 255) / 256 * 4);
+  touch(all, a.offset, 4);
+  return all;
+}
+
+template <typename Pass>
+auto reader(Touches (*read)(const Pass&)) {
+  return [read](const void* pass) { return read(*static_cast<const Pass*>(pass)); };
+}
+
+}  // namespace
+
+std::vector<Touched> touched_by(const std::string& name, const void* pass) {
+  if (name.find("4fsdp4cuda") == std::string::npos) return {};
+  using Reader = std::function<Touches(const void*)>;
+  static const std::vector<std::pair<std::string, Reader>> readers{{"norm_forward", reader(of_norm)},
+                                                                   {"norm_backward", reader(of_norm_backward)},
+                                                                   {"column_sums", reader(of_column_sums)},
+                                                                   {"column_pass", reader(of_column_pass)},
+                                                                   {"swiglu", reader(of_swiglu)},
+                                                                   {"move_heads", reader(of_heads)},
+                                                                   {"embed_backward", reader(of_embed_backward)},
+                                                                   {"embed", reader(of_embed)},
+                                                                   {"cross_entropy", reader(of_cross_entropy)},
+                                                                   {"sum_losses", reader(of_sum_losses)},
+                                                                   {"sum_squares", reader(of_sum_squares)},
+                                                                   {"total_sum", reader(of_total_sum)},
+                                                                   {"adamw", reader(of_adamw)},
+                                                                   {"publish", reader(of_publish)},
+                                                                   {"dequantize_nf4", reader(of_nf4)}};
+  for (const auto& [part, read] : readers) {
+    if (name.find(part) != std::string::npos) return read(pass);
+  }
+  return {};
+}
+
+void Log::add(Event event) {
+  const std::scoped_lock lock(mutex_);
+  if (wanted_) events_.push_back(std::move(event));
+}
+
+std::vector<Event> Log::take() {
+  const std::scoped_lock lock(mutex_);
+  wanted_ = true;
+  return std::exchange(events_, {});
+}
+
+Log& log() {
+  static auto* const the_log = new Log;  // kernels may be launched during static destruction
+  return *the_log;
+}
+
+}  // namespace stub
+
+/// For the program that runs on the driver. \param each  called for every event since the last time
+extern "C" __attribute__((visibility("default"))) void fsdp_stub_take_events(
+    void (*each)(void* context, int kind, const char* name, std::int64_t bytes), void* context) {
+  for (const auto& event : stub::log().take())
+    each(context, static_cast<int>(event.kind), event.name.c_str(), event.bytes);
+}

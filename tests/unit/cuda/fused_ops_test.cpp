@@ -1,0 +1,303 @@
+// The kernels' own source on the CPU, their threads in three orders: the same bits in all, and near the plain operators
+// in float32.
+#include "tests/support/torch_doctest.hpp"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "tests/support/emulated_ops.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+using emulated::Order;
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+
+/// Sums of at most 700 float32 numbers: 1e-5. Of 16 bits each result is rounded once, half a unit of 2^-8 or 2^-11;
+/// what is summed from results that were rounded before, as the sum of a norm is, has that twice.
+double bound(at::ScalarType type) { return type == at::kFloat ? 1e-5 : type == at::kBFloat16 ? 6e-3 : 8e-4; }
+
+struct Size {
+  std::int64_t rows, dim;
+};
+/// Rows of one thread and of many, widths that are no multiple of the vector, two vectors for a thread, rows for more
+/// than one block.
+constexpr Size kSizes[] = {{1, 7}, {3, 8}, {33, 17}, {5, 257}, {9, 256}, {3, 4168}, {130, 24}};
+
+at::Tensor randn(at::IntArrayRef sizes, at::ScalarType type) { return at::randn(sizes).to(type); }
+at::Tensor wide(const at::Tensor& x) {
+  return x.defined() && x.is_floating_point() ? x.to(at::kFloat, false, true) : x;
+}
+
+/// body(ops, convert): what it returns must be the plain operators' when convert makes float32 of its inputs.
+void check(at::ScalarType type,
+           const std::function<Tensors(const Ops&, const std::function<at::Tensor(at::Tensor)>&)>& body) {
+  const auto as_is = [](at::Tensor x) { return x.defined() ? x.clone() : x; };
+  const auto widened = [](at::Tensor x) { return wide(x); };
+  const auto want = body(AtenOps(at::kCPU), widened);
+  const auto first = body(EmulatedOps(Order::forward), as_is);
+  for (const auto order : {Order::backward, Order::shuffled}) {
+    const auto again = body(EmulatedOps(order), as_is);
+    for (std::size_t i = 0; i < first.size(); ++i) CHECK(same_bits(again[i], first[i]));
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    INFO("result ", i);
+    CHECK(relative_error(first[i], want[i]) < bound(type));
+  }
+}
+
+template <typename Body>
+void for_all(const Body& body) {
+  at::manual_seed(1);
+  for (const auto type : kTypes) {
+    for (const auto size : kSizes) {
+      INFO(std::string(c10::toString(type)), " rows ", size.rows, " dim ", size.dim);
+      body(type, size);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("cuda/fused operations") {
+  TEST_CASE("norms of sums") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto x = randn({s.rows, s.dim}, type).add_(0.5), y = randn({s.rows, s.dim}, type);
+      const auto bias = randn({s.dim}, type), gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
+      for (int form = 0; form < 3; ++form) {
+        CAPTURE(form);
+        check(type, [&](const Ops& ops, const auto& as) {
+          const auto more = form > 0 ? as(y) : at::Tensor(), shift = form > 1 ? as(bias) : at::Tensor();
+          const auto layer = ops.add_layer_norm(as(x), more, shift, as(gamma), as(beta), 1e-5);
+          const auto rms = ops.add_rms_norm(as(x), more, shift, as(gamma), 1e-5);
+          return Tensors{layer.sum_ND, layer.out_ND, layer.mean_N, layer.rstd_N, rms.sum_ND, rms.out_ND, rms.rstd_N};
+        });
+      }
+    });
+  }
+
+  TEST_CASE("backward of norms: input, scale, shift, the bias before, and the output again") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type);
+      const auto residual = randn({s.rows, s.dim}, type), gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
+      for (const bool full : {false, true}) {
+        CAPTURE(full);
+        check(type, [&](const Ops& ops, const auto& as) {
+          std::array<GradSlot, 5> slots;
+          for (auto& slot : slots) slot = {at::ones({s.dim}), full};
+          const auto in = as(x), g = as(gamma), dy = as(grad), past = full ? as(residual) : at::Tensor();
+          at::Tensor layer_again, rms_again;
+          const NormAgain layer_more{as(beta), layer_again}, rms_more{{}, rms_again};
+          const auto layer = ops.add_layer_norm(in, {}, {}, g, as(beta), 1e-5);
+          const auto rms = ops.add_rms_norm(in, {}, {}, g, 1e-5);
+          Tensors all{ops.layer_norm_backward({dy, past, in, layer, g},
+                                              {&slots[0], &slots[1], full ? &slots[2] : nullptr}, &layer_more),
+                      ops.rms_norm_backward({dy, past, in, rms, g}, {&slots[3], nullptr, full ? &slots[4] : nullptr},
+                                            full ? &rms_more : nullptr)};
+          for (const auto& slot : slots) all.push_back(slot.grad);
+          all.push_back(layer_again);
+          if (full) all.push_back(rms_again);
+          return all;
+        });
+      }
+    });
+  }
+
+  TEST_CASE("gradients of parameters go into slots of any type, set or added to") {
+    at::manual_seed(2);
+    for (const auto type : kTypes) {
+      for (const bool written : {false, true}) {
+        const auto x = randn({100, 40}, at::kFloat);
+        check(type, [&](const Ops& ops, const auto& as) {
+          GradSlot slot{as(at::full({40}, 0.25, type)), written};
+          ops.bias_grad(&slot, x);
+          CHECK(slot.written);
+          ops.bias_grad(nullptr, x);
+          return Tensors{slot.grad};
+        });
+      }
+    }
+  }
+
+  TEST_CASE("activations and biases") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto x = randn({s.rows, s.dim}, type), y = randn({s.rows, s.dim}, type), bias = randn({s.dim}, type);
+      const auto grad = randn({s.rows, s.dim}, type);
+      check(type, [&](const Ops& ops, const auto& as) {
+        GradSlot bias_slot{at::ones({s.dim}), true}, sum_slot{at::empty({s.dim})};
+        auto pre = as(x), g = as(grad);
+        const auto out = ops.bias_gelu(pre, as(bias));
+        at::Tensor again;
+        auto kept = as(y);
+        ops.bias_gelu_backward(g, kept, &bias_slot, &again);
+        auto gate = as(x), up = as(y), gated = as(grad);
+        const auto product = ops.swiglu(gate, up);
+        ops.swiglu_backward(gated, gate, up);
+        auto all = as(x), with_bias = as(x), with_y = as(x);
+        ops.add_bias(all, as(y), as(bias));
+        ops.add_bias(with_bias, {}, as(bias));
+        ops.add_bias(with_y, as(y), {});
+        ops.bias_grad(&sum_slot, as(x));
+        return Tensors{pre,  out, again, g,         bias_slot.grad, product,      gated,
+                       gate, up,  all,   with_bias, with_y,         sum_slot.grad};
+      });
+    });
+  }
+
+  TEST_CASE("rotary positions: heads of any size, rows within wider ones, there and back") {
+    at::manual_seed(4);
+    for (const auto type : kTypes) {
+      for (const std::int64_t head_size : {2, 6, 16, 24, 64}) {
+        CAPTURE(head_size);
+        const std::vector<float> frequencies(static_cast<std::size_t>(head_size / 2), 0.37f);
+        const auto table = host_ops().rope_table(frequencies, 40);
+        for (const std::int64_t beside : {0, 3, 32}) {
+          const auto x = randn({21, 3 * head_size + beside}, type);
+          check(type, [&](const Ops& ops, const auto& as) {
+            auto there = as(x), back = as(x), part = as(x);
+            ops.rope(there, 3, head_size, table, {7, 5}, false);
+            ops.rope(back, 2, head_size, table, {21, 0}, true);
+            auto view = part.narrow(1, 0, 3 * head_size);
+            ops.rope(view, 3, head_size, table, {7, 5}, false);
+            return Tensors{there, back, part};
+          });
+        }
+      }
+    }
+  }
+
+  TEST_CASE("embedding and its backward: ids that come often, once, never; gradients of every type") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto token = randn({11, s.dim}, type), position = randn({20, s.dim}, type);
+      const auto ids = at::randint(0, 5, {s.rows}, at::kInt), grad = randn({s.rows, s.dim}, type);
+      check(type, [&](const Ops& ops, const auto& as) {
+        return Tensors{ops.embed(as(token), as(position), ids, {7, 3}), ops.embed(as(token), {}, ids, {7, 3})};
+      });
+      for (const auto wire : kTypes) {
+        check(wire, [&](const Ops& ops, const auto& as) {
+          auto tokens = as(at::full({11, s.dim}, 0.5, wire)), positions = as(at::full({20, s.dim}, 0.5, wire));
+          const auto from = wide(grad).to(type);
+          ops.embed_backward(&tokens, &positions, from, ids, 20);
+          ops.embed_backward(nullptr, &positions, from, ids, 20);
+          ops.embed_backward(&tokens, nullptr, from, ids, 20);
+          return Tensors{tokens, positions};
+        });
+      }
+    });
+  }
+
+  TEST_CASE("dropout: the host's masks") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto x = randn({s.rows, s.dim}, type);
+      const auto keys = at::randint(0, 1 << 30, {s.rows}, at::kLong).mul_(0x632be59bd9b4e019);
+      for (const auto order : {Order::forward, Order::shuffled}) {
+        auto want = x.clone(), got = x.clone();
+        host_ops().dropout(want, keys, 0.3);
+        EmulatedOps(order).dropout(got, keys, 0.3);
+        CHECK(same_bits(got, want));
+      }
+    });
+  }
+
+  TEST_CASE("loss and gradient: padding, targets that do not count, logits that are not numbers") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      auto targets = at::randint(0, s.dim, {s.rows}, at::kInt);
+      if (s.rows > 2) targets.narrow(0, 1, 2).fill_(-1);
+      for (const double scale : {0.5, 0.0}) {
+        check(type, [&](const Ops& ops, const auto& as) {
+          auto out = as(logits);
+          LossSum sum{1, 2, {}};
+          for (int round = 0; round < 2; ++round) {  // the second adds to what is pending
+            auto copy = as(logits);
+            ops.cross_entropy(sum, round == 0 ? out : copy, targets, s.dim, scale);
+          }
+          ops.fetch(sum);
+          CHECK(sum.tokens == 2 + 2 * (s.rows - (s.rows > 2 ? 2 : 0)));
+          return Tensors{out, at::full({1}, sum.loss_sum, at::kDouble)};
+        });
+      }
+    });
+    auto logits = at::zeros({2, 5000});
+    logits[0].narrow(0, 8, 8).fill_(std::numeric_limits<float>::quiet_NaN());
+    logits[1].fill_(-std::numeric_limits<float>::infinity());
+    logits[1][3].fill_(0);
+    LossSum sum;
+    EmulatedOps(Order::forward).cross_entropy(sum, logits, at::full({2}, 3, at::kInt), 5000, 1.0);
+    CHECK(std::isnan(sum.pending[0].item<double>()));
+    CHECK(std::isnan(logits[0][100].item<float>()));
+    CHECK(logits[1].abs().max().item<float>() == 0);  // all of the probability is where it should be
+  }
+
+  TEST_CASE("rows are published in one pass, whatever their type and place") {
+    at::manual_seed(7);
+    std::vector<PublishedRows> rows;
+    for (const std::int64_t n : {0, 1, 8, 33, 40000}) {
+      for (int round = 0; round < 9; ++round) rows.push_back({at::empty({n}, at::kBFloat16), at::randn({n})});
+    }
+    rows.push_back({at::empty({70}, at::kHalf), at::randn({70})});
+    rows.push_back({at::empty({7, 10}), at::randn({10, 7}).t()});
+    EmulatedOps(Order::shuffled).publish(rows);
+    for (const auto& [to, from] : rows) CHECK(same_bits(to, from.to(to.scalar_type()).contiguous()));
+  }
+
+  TEST_CASE("squares of many gradients, and AdamW of many parameters") {
+    at::manual_seed(6);
+    const std::vector<std::int64_t> sizes{1, 7, 0, 8, 300, 32768, 32769, 65544};
+    std::vector<GradPart> parts;
+    for (int round = 0; round < 6; ++round) {
+      for (const auto n : sizes) parts.push_back({at::randn({n + 3}), n});
+    }
+    const auto sum = [&](const Ops& ops) { return ops.sum_squares(parts); };
+    const double first = sum(EmulatedOps(Order::forward));
+    CHECK(first == sum(EmulatedOps(Order::shuffled)));
+    // At most 128 squares are summed in float32: 128 roundings of 2^-25 on average.
+    CHECK(first == doctest::Approx(sum(host_ops())).epsilon(1e-6));
+
+    Tensors params, grads;
+    for (const auto& part : parts) {
+      params.push_back(at::randn({part.elements}));
+      grads.push_back(part.grad.narrow(0, 3, part.elements));  // where no vector begins
+    }
+    check(at::kFloat, [&](const Ops& ops, const auto& as) {
+      AdamWUpdate update;
+      update.lr = 1e-2;
+      update.weight_decay = 0.1;
+      update.grad_divisor = 3;
+      update.beta1 = 0.9;
+      update.beta2 = 0.99;
+      update.eps = 1e-8;
+      for (std::size_t i = 0; i < params.size(); ++i) {
+        update.params.push_back(as(params[i]));
+        update.exp_avg.push_back(at::zeros_like(params[i]));
+        update.exp_avg_sq.push_back(at::zeros_like(params[i]));
+      }
+      for (update.step = 1; update.step <= 3; ++update.step) {
+        update.grads.clear();  // PyTorch's divides them in place
+        for (const auto& grad : grads)
+          update.grads.push_back(at::cat({grad.new_zeros({3}), grad}).narrow(0, 3, grad.size(0)));
+        ops.adamw(update);
+      }
+      auto all = update.params;
+      all.insert(all.end(), update.exp_avg.begin(), update.exp_avg.end());
+      all.insert(all.end(), update.exp_avg_sq.begin(), update.exp_avg_sq.end());
+      return all;
+    });
+  }
+}
