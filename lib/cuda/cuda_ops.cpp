@@ -9,6 +9,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #ifdef FSDP_CUDA_KERNELS
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -53,7 +54,8 @@ class CudaKernels final : public cuda::LaunchedKernels {
 
 std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceIndex device) {
 #ifdef FSDP_CUDA_KERNELS
-  if (wants_fused_kernels()) return std::make_shared<CudaKernels>(device);
+  const c10::cuda::CUDAGuard guard(device);
+  if (wants_fused_kernels() && cuda::LaunchedKernels::have_code()) return std::make_shared<CudaKernels>(device);
 #endif
   return nullptr;
 }

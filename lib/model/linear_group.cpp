@@ -115,7 +115,8 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
-    if (matrix.bias >= 0) ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
+    if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr)
+      ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
     if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
     if (matrix.lora_a >= 0) ++n;
   }

@@ -79,6 +79,7 @@ void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tens
 // --- dropout
 
 void FusedOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const {
+  if (x_ND.numel() == 0) return;
   if (!takes({&x_ND})) return AtenOps::dropout(x_ND, keys_N, probability);
   const auto keys = to_device(keys_N);
   fused::ColumnPass pass{};
@@ -97,6 +98,7 @@ at::Tensor FusedOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns
                                   at::ScalarType dtype) const {
   if (kernels_ == nullptr) return AtenOps::dropout_mask(keys_N, columns, probability, dtype);
   auto mask = at::ones({keys_N.size(0), columns}, at::TensorOptions(dtype).device(device()));
+  if (!takes({&mask})) return AtenOps::dropout_mask(keys_N, columns, probability, dtype);
   dropout(mask, keys_N, probability);
   return mask;
 }

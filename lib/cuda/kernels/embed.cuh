@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kEmbedThreads) embed_backward_tokens(fused::Em
   const int me = static_cast<int>(threadIdx.x);
   const int id = a.ids_N[first];
   int earlier = 0;
-  for (long long t = me; t < first; t += kEmbedThreads) earlier |= a.ids_N[t] == id;
+  for (long long t = me; t < first && earlier == 0; t += kEmbedThreads) earlier = a.ids_N[t] == id;
   if (__syncthreads_or(earlier) != 0) return;
   const int column = static_cast<int>(blockIdx.y) * kEmbedColumns + me * 8;
   float sum[8] = {};

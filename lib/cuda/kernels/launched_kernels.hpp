@@ -13,6 +13,8 @@ namespace fsdp::cuda {
 
 class LaunchedKernels : public fused::Kernels {
  public:
+  /// This object has code for the current device.
+  static bool have_code();
   void norm(const fused::Norm& pass) const override;
   void norm_backward(const fused::NormBackwardPass& pass) const override;
   void column_sums(const fused::ColumnSums& pass) const override;

@@ -215,6 +215,22 @@ TEST_SUITE("cuda/fused operations") {
     });
   }
 
+  TEST_CASE("dropout of what no kernel takes: nothing, views with gaps, other types") {
+    const EmulatedOps ops(Order::forward);
+    const auto keys = at::randint(0, 1 << 30, {6}, at::kLong);
+    auto empty = at::empty({0, 8});
+    ops.dropout(empty, keys.narrow(0, 0, 0), 0.3);
+    auto want = at::ones({6, 8});
+    host_ops().dropout(want, keys, 0.3);
+    auto whole = at::ones({6, 16});
+    auto view = whole.narrow(1, 4, 8);
+    ops.dropout(view, keys, 0.3);
+    CHECK(same_bits(view.contiguous(), want));
+    auto doubles = at::ones({6, 8}, at::kDouble);
+    ops.dropout(doubles, keys, 0.3);
+    CHECK(relative_error(doubles, want) < 1e-6);
+  }
+
   TEST_CASE("loss and gradient: padding, targets that do not count, logits that are not numbers") {
     for_all([](at::ScalarType type, Size s) {
       const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
