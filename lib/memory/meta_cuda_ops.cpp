@@ -104,10 +104,7 @@ std::shared_ptr<const fused::Kernels> make_no_kernels() {
 class MetaCudaOps final : public FusedOps {
  public:
   MetaCudaOps(std::shared_ptr<MemoryTape> tape, GpuSpec gpu)
-      : FusedOps(at::kMeta, make_no_kernels()),
-        fused_(make_no_kernels() != nullptr),
-        place_(std::move(tape)),
-        gpu_(std::move(gpu)) {}
+      : FusedOps(at::kMeta, make_no_kernels()), place_(std::move(tape)), gpu_(std::move(gpu)) {}
 
   at::Device host() const override { return at::kMeta; }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
@@ -118,7 +115,7 @@ class MetaCudaOps final : public FusedOps {
   void count_window(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
   void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override { place_.repeat(n, body); }
   void adamw(const AdamWUpdate& update) const override {
-    fused_ && !is_on_host(update.params.front()) ? FusedOps::adamw(update) : place_.adamw(update);
+    has_kernels() && !is_on_host(update.params.front()) ? FusedOps::adamw(update) : place_.adamw(update);
   }
   double sum_squares(std::span<const GradPart> parts) const override {
     std::vector<GradPart> on_device;
@@ -210,7 +207,7 @@ class MetaCudaOps final : public FusedOps {
   }
   at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
                           at::ScalarType dtype) const override {
-    if (fused_) return FusedOps::dropout_mask(keys_N, columns, probability, dtype);
+    if (has_kernels()) return FusedOps::dropout_mask(keys_N, columns, probability, dtype);
     const auto options = at::TensorOptions(at::kMeta);
     auto on_device = at::empty({keys_N.size(0), columns}, options.dtype(dtype));
     const MemoryScope scope(MemoryCategory::activations, true);
@@ -224,7 +221,6 @@ class MetaCudaOps final : public FusedOps {
     return choose_gpu_attention({gpu_.compute_capability, true}, s, qkv_NC.scalar_type());
   }
 
-  bool fused_;
   detail::MetaPlace place_;
   GpuSpec gpu_;
   NoUpdates no_updates_;

@@ -2,6 +2,7 @@
 // Tensors as kernels take them; internal to lib/ops.
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -40,6 +41,31 @@ inline fused::GradTarget target_of(GradSlot* slot) {
   const fused::GradTarget target{address_in(slot->grad), fused_type(slot->grad), slot->written};
   slot->written = true;
   return target;
+}
+
+/// Over x [N, D] and what lies beside it; undefined or null: there is none. Packed as these are.
+inline fused::ColumnPass column_pass_of(fused::ColumnPassKind kind, const at::Tensor& x_ND, const at::Tensor& y_ND,
+                                        const at::Tensor& bias_D, const at::Tensor* out_ND) {
+  fused::ColumnPass pass{};
+  pass.kind = kind;
+  pass.type = fused_type(x_ND);
+  pass.x_ND = const_cast<void*>(address_of(x_ND));  // a sum alone only reads it
+  pass.out_ND = out_ND == nullptr ? nullptr : address_in(*out_ND);
+  pass.y_ND = address_of(y_ND);
+  pass.bias_D = address_of(bias_D);
+  pass.packed = are_packed(x_ND.size(1), {pass.x_ND, pass.out_ND, pass.y_ND, pass.bias_D});
+  pass.dim = static_cast<int>(x_ND.size(1));
+  pass.rows = x_ND.size(0);
+  return pass;
+}
+
+/// Gives a tensor of a pass over many its blocks. \return its place in the pass
+template <typename Pass>
+std::size_t add_tensor(Pass& pass, std::int64_t elements) {
+  const auto n = static_cast<std::size_t>(pass.tensors++);
+  pass.elements[n] = elements;
+  pass.first_block[n + 1] = pass.first_block[n] + fused::update_blocks(elements);
+  return n;
 }
 
 }  // namespace fsdp::detail

@@ -82,15 +82,9 @@ void FusedOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probab
   if (x_ND.numel() == 0) return;
   if (!takes({&x_ND})) return AtenOps::dropout(x_ND, keys_N, probability);
   const auto keys = to_device(keys_N);
-  fused::ColumnPass pass{};
-  pass.kind = fused::ColumnPassKind::dropout;
-  pass.type = fused_type(x_ND);
-  pass.x_ND = address_in(x_ND);
+  auto pass = column_pass_of(fused::ColumnPassKind::dropout, x_ND, {}, {}, nullptr);
   pass.keys_N = static_cast<const std::int64_t*>(address_of(keys));
   pass.probability = static_cast<float>(probability);
-  pass.packed = are_packed(x_ND.size(1), {pass.x_ND});
-  pass.dim = static_cast<int>(x_ND.size(1));
-  pass.rows = x_ND.size(0);
   kernels_->column_pass(pass);
 }
 

@@ -45,6 +45,7 @@ class FusedOps : public AtenOps {
                      double grad_scale) const override;
 
  protected:
+  bool has_kernels() const { return kernels_ != nullptr; }
   void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const override;
   at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
                           at::ScalarType dtype) const override;
@@ -60,9 +61,7 @@ class FusedOps : public AtenOps {
                   const at::Tensor& beta_D, double eps) const;
   at::Tensor norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const;
   bool takes_norm(const NormBackward& norm) const;
-  void column_pass(fused::ColumnPassKind kind, at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D,
-                   at::Tensor* out_ND) const;
-  /// Likewise, and its sums by column go into the slot.
+  /// A pass whose sums by column go into the slot.
   void column_pass_into(GradSlot* slot, fused::ColumnPassKind kind, const at::Tensor& x_ND, const at::Tensor& y_ND,
                         at::Tensor* out_ND) const;
 

@@ -113,36 +113,12 @@ at::Tensor FusedOps::norm_backward(const NormBackward& norm, const NormGrads& gr
   return dx_ND;
 }
 
-void FusedOps::column_pass(fused::ColumnPassKind kind, at::Tensor& x_ND, const at::Tensor& y_ND,
-                           const at::Tensor& bias_D, at::Tensor* out_ND) const {
-  fused::ColumnPass pass{};
-  pass.kind = kind;
-  pass.type = fused_type(x_ND);
-  pass.x_ND = address_in(x_ND);
-  pass.out_ND = out_ND == nullptr ? nullptr : address_in(*out_ND);
-  pass.y_ND = address_of(y_ND);
-  pass.bias_D = address_of(bias_D);
-  pass.packed = are_packed(x_ND.size(1), {pass.x_ND, pass.out_ND, pass.y_ND, pass.bias_D});
-  pass.dim = static_cast<int>(x_ND.size(1));
-  pass.rows = x_ND.size(0);
-  kernels_->column_pass(pass);
-}
-
 void FusedOps::column_pass_into(GradSlot* slot, fused::ColumnPassKind kind, const at::Tensor& x_ND,
                                 const at::Tensor& y_ND, at::Tensor* out_ND) const {
   const auto blocks = fused::column_blocks(x_ND.size(0));
   const auto partial = float_room({blocks, x_ND.size(1)}, x_ND);
-  fused::ColumnPass pass{};
-  pass.kind = kind;
-  pass.type = fused_type(x_ND);
-  // A sum alone only reads it.
-  pass.x_ND = const_cast<void*>(address_of(x_ND));
-  pass.out_ND = out_ND == nullptr ? nullptr : address_in(*out_ND);
-  pass.y_ND = address_of(y_ND);
+  auto pass = column_pass_of(kind, x_ND, y_ND, {}, out_ND);
   pass.partial = floats_in(partial);
-  pass.packed = are_packed(x_ND.size(1), {pass.x_ND, pass.out_ND, pass.y_ND});
-  pass.dim = static_cast<int>(x_ND.size(1));
-  pass.rows = x_ND.size(0);
   kernels_->column_pass(pass);
   if (slot != nullptr) kernels_->column_sums({pass.partial, blocks, 1, pass.dim, {target_of(slot), {}, {}}});
 }
@@ -150,7 +126,7 @@ void FusedOps::column_pass_into(GradSlot* slot, fused::ColumnPassKind kind, cons
 at::Tensor FusedOps::bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const {
   if (!takes({&pre_NF, &bias_F})) return AtenOps::bias_gelu(pre_NF, bias_F);
   auto out_NF = at::empty_like(pre_NF);
-  column_pass(fused::ColumnPassKind::bias_gelu, pre_NF, {}, bias_F, &out_NF);
+  kernels_->column_pass(column_pass_of(fused::ColumnPassKind::bias_gelu, pre_NF, {}, bias_F, &out_NF));
   return out_NF;
 }
 
@@ -169,7 +145,7 @@ void FusedOps::bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const {
 
 void FusedOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const {
   if (!takes({&x_ND, &y_ND, &bias_D})) return AtenOps::add_bias(x_ND, y_ND, bias_D);
-  column_pass(fused::ColumnPassKind::add_bias, x_ND, y_ND, bias_D, nullptr);
+  kernels_->column_pass(column_pass_of(fused::ColumnPassKind::add_bias, x_ND, y_ND, bias_D, nullptr));
 }
 
 at::Tensor FusedOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {

@@ -12,10 +12,9 @@ namespace fsdp {
 using namespace detail;
 
 double FusedOps::sum_squares(std::span<const GradPart> parts) const {
-  const auto of_device = [&](const GradPart& part) { return part.elements > 0 && !is_on_host(part.grad); };
   std::vector<GradPart> on_device, on_host;
   for (const auto& part : parts) {
-    if (part.elements > 0) (of_device(part) ? on_device : on_host).push_back(part);
+    if (part.elements > 0) (is_on_host(part.grad) ? on_host : on_device).push_back(part);
   }
   if (kernels_ == nullptr || on_device.empty()) return AtenOps::sum_squares(parts);
   std::int64_t blocks = 0;
@@ -26,14 +25,9 @@ double FusedOps::sum_squares(std::span<const GradPart> parts) const {
   for (std::size_t first = 0; first < on_device.size(); first += fused::kTensorsOfLaunch) {
     const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, on_device.size() - first);
     fused::SumSquares pass{};
-    pass.tensors = static_cast<int>(count);
     pass.partial = to;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto& part = on_device[first + i];
-      pass.data[i] = floats_of(part.grad);
-      pass.elements[i] = part.elements;
-      pass.first_block[i + 1] = pass.first_block[i] + fused::update_blocks(part.elements);
-    }
+    for (const auto& part : std::span(on_device).subspan(first, count))
+      pass.data[add_tensor(pass, part.elements)] = floats_of(part.grad);
     kernels_->sum_squares(pass);
     to += pass.first_block[count];
   }
@@ -56,13 +50,10 @@ void FusedOps::publish(std::span<const PublishedRows> rows) const {
     const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, together.size() - first);
     fused::Publish pass{};
     pass.type = fused_type(together.front().to);
-    pass.tensors = static_cast<int>(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto& [to, from] = together[first + i];
-      pass.to[i] = address_in(to);
-      pass.from[i] = floats_of(from);
-      pass.elements[i] = from.numel();
-      pass.first_block[i + 1] = pass.first_block[i] + fused::update_blocks(from.numel());
+    for (const auto& [to, from] : std::span(together).subspan(first, count)) {
+      const auto n = add_tensor(pass, from.numel());
+      pass.to[n] = address_in(to);
+      pass.from[n] = floats_of(from);
     }
     kernels_->publish(pass);
   }
@@ -76,13 +67,11 @@ void FusedOps::adamw(const AdamWUpdate& u) const {
     for (std::size_t i = first; i < first + count; ++i) {
       const auto elements = u.params[i].numel();
       if (elements == 0) continue;
-      const auto n = static_cast<std::size_t>(pass.tensors++);
+      const auto n = add_tensor(pass, elements);
       pass.param[n] = floats_in(u.params[i]);
       pass.exp_avg[n] = floats_in(u.exp_avg[i]);
       pass.exp_avg_sq[n] = floats_in(u.exp_avg_sq[i]);
       pass.grad[n] = floats_of(u.grads[i]);
-      pass.elements[n] = elements;
-      pass.first_block[n + 1] = pass.first_block[n] + fused::update_blocks(elements);
     }
     if (pass.tensors == 0) continue;
     const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(u.step)); };
