@@ -100,7 +100,8 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
          "gather the next unit before (pre), after (post) or not during a unit's backward")
       ->default_str("pre")
       ->group(group);
-  app.add_flag(spellings("forward-prefetch"), o.forward_prefetch, "gather the next unit before a unit's forward")
+  app.add_flag("--forward-prefetch,--forward_prefetch,!--no-forward-prefetch", o.forward_prefetch,
+               "gather the next unit before a unit's forward (the default on GPUs)")
       ->group(group);
   app.add_flag("--limit-all-gathers,--limit_all_gathers,!--no-limit-all-gathers", o.limit_all_gathers,
                "at most two units gathered or on their way, beside the root (the default)")

@@ -56,7 +56,7 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
       block.stored = state.values.place();
     } else {
       block.data = at::empty(sizes, state.values.dtype());
-      block.data.copy_(state.values.get().narrow(0, first, rows));
+      runtime.ops().transfer(block.data, state.values.get().narrow(0, first, rows));
     }
     snapshot.blocks.push_back(std::move(block));
   };

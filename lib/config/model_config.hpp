@@ -79,6 +79,8 @@ struct ParameterSpec {
   bool embedding = false;  ///< a table of which a step uses some rows
   bool adapter = false;    ///< not the model's own: adapter_table()
   Storage storage = Storage::model;
+  /// Matrices with the same number, not 0, read the same input: one product where they lie side by side.
+  int same_input = 0;
   /// Part of a quantized matrix, and never trained: of its codes the matrix's elements, of its scales 0. Else -1.
   std::int64_t stands_for = -1;
 };

@@ -76,19 +76,20 @@ std::vector<ParameterSpec> llama_parameter_table(const ModelConfig& config) {
   table.push_back({"model.embed_tokens.weight", {config.vocab_size, d}, Init::normal, 0.02, true, -1, true});
   for (int i = 0; i < config.num_layers; ++i) {
     const auto prefix = "model.layers." + std::to_string(i) + ".";
-    const auto linear = [&](const char* name, std::int64_t rows, std::int64_t columns, bool bias) {
+    const auto linear = [&](const char* name, std::int64_t rows, std::int64_t columns, bool bias, int same_input = 0) {
       table.push_back({prefix + name + ".weight", {rows, columns}, Init::normal, 0.02, true, i});
+      if (same_input != 0) table.back().same_input = 2 * i + same_input;
       if (bias) table.push_back({prefix + name + ".bias", {rows}, Init::zeros, 0.0, false, i});
     };
     const auto norm = [&](const char* name) {
       table.push_back({prefix + name + ".weight", {d}, Init::ones, 0.0, false, i});
     };
-    linear("self_attn.q_proj", queries, d, config.attention_bias);
-    linear("self_attn.k_proj", keys, d, config.attention_bias);
-    linear("self_attn.v_proj", keys, d, config.attention_bias);
+    linear("self_attn.q_proj", queries, d, config.attention_bias, 1);
+    linear("self_attn.k_proj", keys, d, config.attention_bias, 1);
+    linear("self_attn.v_proj", keys, d, config.attention_bias, 1);
     linear("self_attn.o_proj", d, queries, config.attention_bias);
-    linear("mlp.gate_proj", f, d, config.mlp_bias);
-    linear("mlp.up_proj", f, d, config.mlp_bias);
+    linear("mlp.gate_proj", f, d, config.mlp_bias, 2);
+    linear("mlp.up_proj", f, d, config.mlp_bias, 2);
     linear("mlp.down_proj", d, f, config.mlp_bias);
     norm("input_layernorm");
     norm("post_attention_layernorm");

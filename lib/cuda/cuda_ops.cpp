@@ -7,6 +7,9 @@
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
 #ifdef FSDP_CUDA_KERNELS
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -14,12 +17,16 @@
 #endif
 
 #include <array>
+#include <cstring>
+#include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #ifdef FSDP_CUDA_KERNELS
 #include "lib/cuda/kernels/launched_kernels.hpp"
 #endif
+#include "lib/cuda/staged_copies.hpp"
 #include "lib/ops/fused_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
 #include "lib/ops/packed_heads.hpp"
@@ -63,7 +70,36 @@ std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceI
 class CudaOps final : public FusedOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits)
-      : FusedOps(device, make_kernels(device.index())), traits_(traits) {}
+      : FusedOps(device, make_kernels(device.index())), traits_(traits), copies_(device.index()) {}
+
+  /// From pageable memory the driver has taken the bytes when it returns; none of what is locked changes meanwhile.
+  at::Tensor to_device(const at::Tensor& x) const override {
+    return x.to(device(), x.scalar_type(), /*non_blocking=*/true);
+  }
+  void transfer(const at::Tensor& to, const at::Tensor& from) const override {
+    const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
+    if (!plain || is_on_host(to) == is_on_host(from)) return FusedOps::transfer(to, from);
+    if (is_on_host(to)) return copies_.to_host(bytes_in(to), bytes_of(from), from.nbytes());
+    copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
+      std::memcpy(room, bytes_of(from) + first, count);
+    });
+  }
+  std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
+    return is_on_host(x) ? lock_host_pages(x.mutable_data_ptr(), x.nbytes()) : nullptr;
+  }
+  /// Master weights on the host are rounded there, into what is sent.
+  void publish(std::span<const PublishedRows> rows) const override {
+    std::vector<PublishedRows> here;
+    for (const auto& pair : rows) {
+      const bool apart = is_on_host(pair.from) && !is_on_host(pair.to);
+      if (apart && pair.to.is_contiguous() && pair.from.is_contiguous()) {
+        send_rounded(pair.to, pair.from);
+      } else {
+        here.push_back(pair);
+      }
+    }
+    FusedOps::publish(here);
+  }
 
   at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                        std::unique_ptr<AttentionState>* state) const override {
@@ -85,7 +121,31 @@ class CudaOps final : public FusedOps {
     return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
   }
 
+ protected:
+  bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
+    if (add) {
+      at::addmm_out(out, out, a, b, at::kFloat);
+    } else {
+      at::mm_out(out, a, b, at::kFloat);
+    }
+    return true;
+  }
+
  private:
+  static std::byte* bytes_in(const at::Tensor& x) { return static_cast<std::byte*>(x.mutable_data_ptr()); }
+  static const std::byte* bytes_of(const at::Tensor& x) { return static_cast<const std::byte*>(x.const_data_ptr()); }
+
+  void send_rounded(const at::Tensor& to, const at::Tensor& from) const {
+    const auto element = to.element_size();
+    const auto flat = from.reshape({-1});
+    copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
+      const auto elements = static_cast<std::int64_t>(count / element);
+      at::from_blob(room, {elements}, at::TensorOptions(to.scalar_type()))
+          .copy_(flat.narrow(0, static_cast<std::int64_t>(first / element), elements));
+    });
+  }
+
   /// \param rotation  null: queries and keys were not turned
   at::Tensor packed_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                              const AttentionShape& s, std::unique_ptr<AttentionState> state,
@@ -146,6 +206,7 @@ class CudaOps final : public FusedOps {
   }
 
   GpuAttentionTraits traits_;
+  mutable StagedCopies copies_;
 };
 
 }  // namespace

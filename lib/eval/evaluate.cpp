@@ -68,7 +68,9 @@ Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::i
   const auto per_round = micro_batch_size * world.size();
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
-    loss += runtime.engine().evaluate(reader.read(rows, {}, runtime.device()));
+    auto batch = reader.read(rows);
+    move_to(runtime.device(), batch);
+    loss += runtime.engine().evaluate(batch);
     runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
   }
   runtime.ops().fetch(loss);
@@ -95,15 +97,12 @@ RowScores score_rows(ModelRuntime& runtime, const DataLoader& reader, const Scor
   for (std::int64_t first = 0; first < options.rows; first += per_round) {
     const auto count = std::min(per_round, options.rows - first);
     const auto rows = rows_of_rank(world, first, count);
-    auto batch = reader.read(rows, {}, at::kCPU);
+    auto batch = reader.read(rows);
     for (std::int64_t r = 0; options.tokenizer != nullptr && r < batch.rows; ++r) {
       scores.bytes[static_cast<std::size_t>(rows[static_cast<std::size_t>(r)])] =
           target_bytes(*options.tokenizer, batch, r);
     }
-    if (!runtime.device().is_cpu()) {
-      batch.ids_N = batch.ids_N.to(runtime.device());
-      batch.targets_N = batch.targets_N.to(runtime.device());
-    }
+    move_to(runtime.device(), batch);
     std::vector<LossSum> losses(rows.size());
     forward_logits(runtime, batch, [&](std::int64_t begin, at::Tensor& logits_NV) {
       add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, losses);

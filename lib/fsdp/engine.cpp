@@ -1,13 +1,17 @@
 #include "lib/fsdp/engine.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
+#include "lib/fsdp/early_copy.hpp"
 #include "lib/fsdp/engine_unit.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 
@@ -55,7 +59,14 @@ ShardRange Engine::range(std::size_t param) const {
   return shard_range(input_.parameters[param].rows(), input_.mesh->shard->size(), input_.mesh->shard->rank());
 }
 
-void Engine::sync_parameters() {
+at::Tensor Engine::published_rows(std::size_t param) {
+  auto& unit = unit_of(static_cast<int>(param));
+  const auto place = static_cast<std::size_t>(slot_index_[param]);
+  const auto own = unit.gathered->own_rows(place);
+  return own.is_same(unit.master_weights[place].get()) ? at::Tensor() : own;
+}
+
+void Engine::sync_parameters(bool published) {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
@@ -64,7 +75,7 @@ void Engine::sync_parameters() {
     const EngineObservers::Scope unit_scope(
         observers_, [&] { return "publish " + unit->name; }, "optimizer");
     std::vector<PublishedRows> rows;
-    for (std::size_t i = 0; i < unit->master_weights.size(); ++i) {
+    for (std::size_t i = 0; i < unit->master_weights.size() && !published; ++i) {
       if (unit->master_weights[i].store() != nullptr) continue;  // they were when they were changed
       const PublishedRows pair{unit->gathered->own_rows(i), unit->master_weights[i].get()};
       if (!pair.to.is_same(pair.from)) rows.push_back(pair);
@@ -132,6 +143,7 @@ LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
+  finish_replicas();
   return state.loss;
 }
 
@@ -153,26 +165,38 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
     ++counts_.shard.reduce_scatters;
     counts_.shard.bytes += unit.reduce_bytes;
   }
-  if (state.place.last) sum_replicas(unit);
+  finish_replicas();
+  if (state.place.last) start_replicas(unit);
+  if (unit.held) {
+    finish_replicas();
+    if (state.place.last) measure_stored(unit);
+  }
   unit.held.reset();
 }
 
-void Engine::sum_replicas(Unit& unit) {
-  if (input_.mesh->replicate->size() > 1) {
-    // Those on the host by way of the device, where that is not the host.
-    std::vector<at::Tensor> shards, on_device;
-    for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
-      shards.push_back(unit.grads->shard(i));
-      on_device.push_back(input_.ops->to_device(shards.back()));
-    }
-    input_.replicate_collectives->all_reduce(on_device)->wait();
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      if (!shards[i].is_same(on_device[i])) shards[i].copy_(on_device[i]);
-    }
-    ++counts_.replicate.all_reduces;
-    counts_.replicate.bytes += unit.shard_bytes;
+/// Waited for one unit late, as reductions are: meanwhile the next unit's backward computes.
+void Engine::start_replicas(Unit& unit) {
+  if (input_.mesh->replicate->size() == 1) return;
+  const MemoryScope scope(MemoryCategory::reduce_buffers);
+  // Those on the host by way of the device, where that is not the host.
+  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i)
+    unit.replica_sums.push_back(input_.ops->to_device(unit.grads->shard(i)).to(unit.wire_dtype));
+  unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
+  summed_ = &unit;
+  ++counts_.replicate.all_reduces;
+  counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
+}
+
+void Engine::finish_replicas() {
+  if (summed_ == nullptr) return;
+  auto& unit = *std::exchange(summed_, nullptr);
+  unit.replica_work->wait();
+  unit.replica_work.reset();
+  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
+    const auto shard = unit.grads->shard(i);
+    if (!shard.is_same(unit.replica_sums[i])) detail::early_copy(shard, unit.replica_sums[i]);
   }
-  if (unit.held) measure_stored(unit);
+  unit.replica_sums.clear();
 }
 
 std::string Engine::describe(const Action& action) const {
@@ -314,6 +338,36 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
   if (!was_gathered) unit.gathered->reshard();
 }
 
+std::vector<GradPart> Engine::gradient_parts() {
+  std::vector<GradPart> parts;
+  for (std::size_t param = 0; param < num_parameters(); ++param) {
+    const auto n = range(param).num_rows * layout(param).row_elements();
+    if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
+  }
+  return parts;
+}
+
+bool Engine::decides_on_device() const {
+  return input_.ops->step_decider() != nullptr && input_.store == nullptr && !policy_.cpu_offload;
+}
+
+at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm) {
+  const at::NoGradGuard no_grad;
+  const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
+  auto nats = loss.pending;
+  if (!nats.defined()) nats = at::zeros({2}, at::TensorOptions(at::kDouble).device(input_.ops->device()));
+  if (loss.loss_sum != 0) nats.narrow(0, 0, 1).add_(loss.loss_sum);
+  const auto& decider = *input_.ops->step_decider();
+  const std::array sums{decider.device_sum_squares(gradient_parts()), nats};
+  const auto sum_over = [&](const ProcessGroup& axis, TensorCollectives& ranks) {
+    if (axis.size() > 1) ranks.all_reduce(sums)->wait();
+  };
+  sum_over(*input_.mesh->shard, *input_.shard_collectives);
+  // Replicas have the same gradients; their sums go together, too, so that all decide by the same bits.
+  sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
+  return decider.decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
+}
+
 double Engine::gradient_norm() {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
@@ -321,12 +375,7 @@ double Engine::gradient_norm() {
   if (input_.store != nullptr) {
     for (std::size_t param = 0; param < num_parameters(); ++param) sum += sum_squares(param);
   } else {
-    std::vector<GradPart> parts;
-    for (std::size_t param = 0; param < num_parameters(); ++param) {
-      const auto n = range(param).num_rows * layout(param).row_elements();
-      if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
-    }
-    sum = input_.ops->sum_squares(parts);
+    sum = input_.ops->sum_squares(gradient_parts());
   }
   return std::sqrt(input_.mesh->shard->all_reduce(sum, Reduce::sum));
 }

@@ -73,7 +73,10 @@ class Engine {
   /// The same with gradients alone.
   void read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
-  void sync_parameters();
+  /// \param published  published_rows() are written already
+  void sync_parameters(bool published = false);
+  /// The rows that gathers read, where they are not master_weight(param) itself; undefined where they are.
+  at::Tensor published_rows(std::size_t param);
 
   /// Forward and backward of grad_scale * (sum of token losses). Gradients of the micro-batches of a step add up.
   LossSum forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
@@ -88,6 +91,11 @@ class Engine {
   double gradient_norm();
   /// L2 norms of each parameter's gradient, likewise; 0 of a frozen one. Collective.
   std::vector<double> gradient_norms();
+
+  /// Gradients, rows and the ranks' sums are all on the device, which then decides a step by itself.
+  bool decides_on_device() const;
+  /// By the gradients and by the loss of this rank's micro-batches (StepDecider::decide). Nothing waits. Collective.
+  at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm);
 
   const CommCounts& counts() const { return counts_; }
   EngineObservers& observers() { return observers_; }
@@ -108,6 +116,7 @@ class Engine {
   std::optional<StoreHold> hold_gradients(const Unit& unit);
   void measure_stored(Unit& unit);
   double sum_squares(std::size_t param);
+  std::vector<GradPart> gradient_parts();
   bool accumulates(const Run& run) const;
   void build_gradients();
   int first_backward() const;
@@ -119,7 +128,8 @@ class Engine {
   std::string describe(const Action& action) const;
   void unshard(Unit& unit);
   void finish_reduce(Unit& unit, const Run& run);
-  void sum_replicas(Unit& unit);
+  void start_replicas(Unit& unit);
+  void finish_replicas();
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPlace place);
 
@@ -132,6 +142,7 @@ class Engine {
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
   int first_backward_ = 0;  ///< layers below it only run forward: nothing there is trained
+  Unit* summed_ = nullptr;  ///< whose gradients are on their way between replicas
   bool peer_memory_ = false;
   bool rows_changed_ = false;         ///< in the store, by with_rows()
   std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand

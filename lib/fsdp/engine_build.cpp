@@ -62,7 +62,7 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
   unit.grad_layouts.push_back(layout);
   unit.reduce_bytes +=
       others * static_cast<std::int64_t>(c10::elementSize(detail::type_of(layout, precision.reduce_dtype)));
-  unit.shard_bytes += own.numel() * 4;
+  unit.shard_elements += own.numel();
 }
 
 void Engine::build_gradients() {
@@ -75,6 +75,10 @@ void Engine::build_gradients() {
                                        [](const ParamLayout& layout) { return layout.is_float; });
     return accumulate_locally || any_float ? at::kFloat : policy_.precision.reduce_dtype;
   };
+  // NCCL and the host sum bf16 in one rounding; fp16 would overflow sooner than one rank's gradients do.
+  for (auto& unit : units_) {
+    if (type_of(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
+  }
   const auto context_of = [&](Unit& unit) {
     auto its = context;
     if (input_.store != nullptr) its.stored_grads = store_gradients(unit);

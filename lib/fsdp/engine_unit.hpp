@@ -31,11 +31,14 @@ struct Engine::Unit {
   };
   std::vector<StepGroup> step_groups;
   std::optional<std::size_t> grad_group;
-  std::optional<StoreHold> held;  ///< its gradients, while they are reduced
+  std::optional<StoreHold> held;           ///< its gradients, while they are reduced
+  at::ScalarType wire_dtype = at::kFloat;  ///< of its gradients between replicas
+  std::unique_ptr<Work> replica_work;      ///< their sum under way,
+  std::vector<at::Tensor> replica_sums;    ///< of these
   bool is_gathered = false;
   std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
   std::int64_t reduce_bytes = 0;
-  std::int64_t shard_bytes = 0;  ///< float32 gradient shard: an all-reduce of the replicate axis
+  std::int64_t shard_elements = 0;  ///< of gradients, in this rank's rows
 };
 
 }  // namespace fsdp

@@ -7,6 +7,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
+#include "lib/fsdp/early_copy.hpp"
+#include "lib/fsdp/side_by_side.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -126,6 +128,7 @@ class CollectiveUnitGrads final : public UnitGrads {
                       bool shards_on_host, bool accumulates)
       : context_(context),
         layouts_(std::move(layouts)),
+        groups_(side_by_side(layouts_, context_.shard_group.size(), context_.ops.joins_products())),
         options_(at::TensorOptions(dtype).device(context.ops.device())),
         shards_on_host_(shards_on_host),
         alone_(context_.shard_group.size() == 1),
@@ -135,25 +138,23 @@ class CollectiveUnitGrads final : public UnitGrads {
     if (!shards_.empty()) return;
     if (!in_place_) {
       shards_ = make_shards(context_, layouts_, shards_on_host_);
+      for (const auto& shard : shards_) {
+        if (shards_on_host_ && shard.store() == nullptr) locked_.push_back(context_.ops.lock_pages(shard.get()));
+      }
       return;
     }
     const MemoryScope scope(MemoryCategory::gradients);
-    for (const auto& layout : layouts_) {
-      buffers_.push_back(at::zeros(layout.shape_with_rows(layout.buffer_rows(1)), options_));
-      shards_.emplace_back(buffers_.back().narrow(0, 0, layout.rows()));
-    }
+    allocate([&](at::IntArrayRef sizes) { return at::zeros(sizes, options_); });
+    for (std::size_t i = 0; i < layouts_.size(); ++i)
+      shards_.emplace_back(buffers_[i].narrow(0, 0, layouts_[i].rows()));
   }
 
   void begin() override {
     if (!slots_.empty()) return;
     const MemoryScope scope(MemoryCategory::reduce_buffers);
-    for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      const auto& layout = layouts_[i];
-      if (!in_place_)
-        buffers_.push_back(
-            at::empty(layout.shape_with_rows(layout.buffer_rows(context_.shard_group.size())), options_));
-      slots_.push_back({buffers_[i].narrow(0, 0, layout.compute_rows()), false});
-    }
+    if (!in_place_) allocate([&](at::IntArrayRef sizes) { return at::empty(sizes, options_); });
+    for (std::size_t i = 0; i < layouts_.size(); ++i)
+      slots_.push_back({buffers_[i].narrow(0, 0, layouts_[i].compute_rows()), false});
   }
   std::vector<GradSlot>& slots() override { return slots_; }
 
@@ -185,7 +186,7 @@ class CollectiveUnitGrads final : public UnitGrads {
       work_.reset();
       for (std::size_t i = 0; i < layouts_.size(); ++i) {
         const auto shard = shards_[i].get();
-        if (!shard.is_same(targets_[i])) shard.copy_(targets_[i]);
+        if (!shard.is_same(targets_[i])) detail::early_copy(shard, targets_[i]);
       }
     }
     targets_.clear();
@@ -195,12 +196,24 @@ class CollectiveUnitGrads final : public UnitGrads {
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
+  void allocate(const std::function<at::Tensor(at::IntArrayRef)>& make) {
+    buffers_.resize(layouts_.size());
+    for (const auto& group : groups_) {
+      const auto buffers = make_buffers(layouts_, group, context_.shard_group.size(), make);
+      for (std::size_t n = 0; n < group.size(); ++n) buffers_[group[n]] = buffers[n];
+    }
+  }
+
   /// There is nobody to sum with.
   void take_own() {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto shard = shards_[i].get();
       const auto own = buffers_[i].narrow(0, 0, layouts_[i].rows());
-      accumulate_ ? shard.add_(own.to(shard.device())) : shard.copy_(own);
+      if (accumulate_) {
+        shard.add_(own.to(shard.device()));
+      } else {
+        detail::early_copy(shard, own);
+      }
     }
   }
 
@@ -214,12 +227,14 @@ class CollectiveUnitGrads final : public UnitGrads {
 
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
+  std::vector<std::vector<std::size_t>> groups_;  ///< what lies in one buffer
   at::TensorOptions options_;
   bool shards_on_host_;
   bool alone_;
   bool in_place_;  ///< alone and in float32 the full gradient is the shard: no second copy
   bool accumulate_ = false;
   std::vector<StoredTensor> shards_;
+  std::vector<std::shared_ptr<void>> locked_;  // those on the host, which the device writes
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way
   std::unique_ptr<Work> work_;

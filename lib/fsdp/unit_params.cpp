@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
+#include "lib/fsdp/side_by_side.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -81,21 +82,32 @@ class SharedUnitParams final : public UnitParams {
 class CollectiveUnitParams final : public UnitParams {
  public:
   CollectiveUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype)
-      : context_(context), layouts_(layouts), dtype_(dtype), full_(layouts.size()) {
+      : context_(context),
+        layouts_(layouts),
+        dtype_(dtype),
+        groups_(side_by_side(layouts, context.shard_group.size(), context.ops.joins_products())),
+        own_(layouts.size()),
+        full_(layouts.size()) {
     const int ranks = context_.shard_group.size();
+    for (const auto& group : groups_) {
+      if (!stays_gathered(group.front())) continue;
+      // The own rows are the whole parameter: no second copy is made.
+      const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
+        return at::zeros(sizes, options(layouts_[group.front()]));
+      });
+      for (std::size_t n = 0; n < group.size(); ++n) {
+        const auto i = group[n];
+        own_[i] = buffers[n].narrow(0, 0, layouts_[i].rows());
+        full_[i] = buffers[n].narrow(0, 0, layouts_[i].compute_rows());
+      }
+    }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      if (own_[i].defined()) continue;
       const auto& layout = layouts_[i];
       const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
-      if (stays_gathered(i)) {
-        // The own rows are the whole parameter: no second copy is made.
-        const auto buffer = at::zeros(layout.shape_with_rows(layout.buffer_rows(ranks)), options(layout));
-        own_.push_back(buffer.narrow(0, 0, range.padded_rows));
-        full_[i] = buffer.narrow(0, 0, layout.compute_rows());
-      } else {
-        const MemoryScope scope(MemoryCategory::parameters, is_elsewhere(i));
-        const auto device = is_elsewhere(i) ? context_.ops.host() : context_.ops.device();
-        own_.push_back(at::zeros(layout.shape_with_rows(range.padded_rows), options(layout).device(device)));
-      }
+      const MemoryScope scope(MemoryCategory::parameters, is_elsewhere(i));
+      const auto device = is_elsewhere(i) ? context_.ops.host() : context_.ops.device();
+      own_[i] = at::zeros(layout.shape_with_rows(range.padded_rows), options(layout).device(device));
     }
   }
 
@@ -106,20 +118,12 @@ class CollectiveUnitParams final : public UnitParams {
     const MemoryScope scope(MemoryCategory::gathered);
     const int ranks = context_.shard_group.size();
     std::vector<TensorGather> gathers;
-    for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      if (stays_gathered(i)) continue;
-      const auto& layout = layouts_[i];
-      const auto rows = layout.buffer_rows(ranks);
-      auto buffer = at::empty(layout.shape_with_rows(rows), options(layout));
-      const auto gathered_rows = own_[i].size(0) * ranks;
-      if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
-      full_[i] = buffer.narrow(0, 0, layout.compute_rows());
-      if (alone()) {
-        buffer.narrow(0, 0, gathered_rows).copy_(own_[i]);
-        continue;
-      }
-      sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
-      gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
+    for (const auto& group : groups_) {
+      if (stays_gathered(group.front())) continue;
+      const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
+        return at::empty(sizes, options(layouts_[group.front()]));
+      });
+      for (std::size_t n = 0; n < group.size(); ++n) gather(group[n], buffers[n], gathers);
     }
     if (!gathers.empty()) work_ = context_.collectives.all_gather(gathers);
   }
@@ -136,6 +140,18 @@ class CollectiveUnitParams final : public UnitParams {
   }
 
  private:
+  void gather(std::size_t i, const at::Tensor& buffer, std::vector<TensorGather>& gathers) {
+    const auto rows = buffer.size(0), gathered_rows = own_[i].size(0) * context_.shard_group.size();
+    if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
+    full_[i] = buffer.narrow(0, 0, layouts_[i].compute_rows());
+    if (alone()) {
+      buffer.narrow(0, 0, gathered_rows).copy_(own_[i]);
+      return;
+    }
+    sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
+    gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
+  }
+
   bool alone() const { return context_.shard_group.size() == 1; }
   /// On the host between gathers.
   bool is_elsewhere(std::size_t i) const { return context_.offload_frozen && !layouts_[i].trainable; }
@@ -147,6 +163,7 @@ class CollectiveUnitParams final : public UnitParams {
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
   at::ScalarType dtype_;
+  std::vector<std::vector<std::size_t>> groups_;  ///< what is gathered into one buffer
   std::vector<at::Tensor> own_;
   std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
   std::vector<at::Tensor> sent_;  ///< what a gather under way reads

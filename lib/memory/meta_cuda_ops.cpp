@@ -88,8 +88,10 @@ class NoKernels final : public fused::Kernels {
   void cross_entropy(const fused::CrossEntropy&) const override {}
   void sum_squares(const fused::SumSquares&) const override {}
   void total_sum(const fused::TotalSum&) const override {}
+  void decide_step(const fused::DecideStep&) const override {}
   void adamw(const fused::AdamW&) const override {}
   void publish(const fused::Publish&) const override {}
+  void dropout_keys(const fused::DropoutKeys&) const override {}
   void nf4(const fused::Nf4&) const override {}
 };
 
@@ -108,7 +110,10 @@ class MetaCudaOps final : public FusedOps {
 
   at::Device host() const override { return at::kMeta; }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
-  at::Tensor to_device(const at::Tensor& x) const override { return is_on_host(x) ? at::empty_like(x) : x; }
+  at::Tensor to_device(const at::Tensor& x) const override {
+    if (x.is_cpu()) return at::empty(x.sizes(), x.options().device(at::kMeta));  // samples' keys have values
+    return is_on_host(x) ? at::empty_like(x) : x;
+  }
   at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
     return place_.tensor_at(data, sizes, dtype);
   }
@@ -166,6 +171,11 @@ class MetaCudaOps final : public FusedOps {
     const std::int64_t bytes = gpu_.compute_capability == 90 ? 32 * 1024 * kKiB : (4096 * 2 + 16 * 8) * kKiB;
     const MemoryScope scope(MemoryCategory::workspace);
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
+  }
+  bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
+    product(out, a, b, add);
+    return true;
   }
   at::Tensor column_sums(const at::Tensor& x_ND) const override {
     auto out = at::empty({x_ND.size(1)}, x_ND.options().dtype(at::kFloat));

@@ -6,14 +6,14 @@
 
 namespace fsdp {
 
-MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                            at::Device device) const {
+MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
+                            const std::vector<std::uint64_t>& sample_keys) const {
   const MemoryScope scope(MemoryCategory::batch);
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
   batch.length = tokens_;
   batch.num_targets = batch.rows * tokens_;
-  const auto options = at::TensorOptions(at::kInt).device(device);
+  const auto options = at::TensorOptions(at::kInt).device(at::kMeta);
   batch.ids_N = at::empty({batch.num_targets}, options);
   batch.targets_N = at::empty({batch.num_targets}, options);
   set_sample_keys(batch, sample_keys);

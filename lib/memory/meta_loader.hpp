@@ -9,8 +9,8 @@ class MetaLoader final : public DataLoader {
  public:
   MetaLoader(std::int64_t num_rows, std::int64_t tokens) : num_rows_(num_rows), tokens_(tokens) {}
   std::int64_t num_rows() const override { return num_rows_; }
-  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                  at::Device device) const override;
+  MicroBatch read(const std::vector<std::int64_t>& rows,
+                  const std::vector<std::uint64_t>& sample_keys = {}) const override;
 
  private:
   std::int64_t num_rows_;

@@ -34,6 +34,35 @@ void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, con
   }
 }
 
+/// Rows of `parts` as one matrix, where they lie behind each other in one storage; undefined where not.
+at::Tensor joined_rows(std::span<const at::Tensor> parts) {
+  if (parts.size() < 2) return {};
+  const auto& first = parts.front();
+  auto rows = std::int64_t{0};
+  for (const auto& part : parts) {
+    if (part.dim() != 2 || !part.is_contiguous() || !part.is_alias_of(first) ||
+        part.scalar_type() != first.scalar_type() || part.size(1) != first.size(1) ||
+        part.storage_offset() != first.storage_offset() + rows * first.size(1))
+      return {};
+    rows += part.size(0);
+  }
+  return first.as_strided({rows, first.size(1)}, {first.size(1), 1});
+}
+
+/// Columns likewise.
+at::Tensor joined_columns(std::span<const at::Tensor> parts) {
+  if (parts.size() < 2) return {};
+  const auto& first = parts.front();
+  auto columns = std::int64_t{0};
+  for (const auto& part : parts) {
+    if (part.dim() != 2 || part.strides() != first.strides() || part.stride(1) != 1 || !part.is_alias_of(first) ||
+        part.storage_offset() != first.storage_offset() + columns)
+      return {};
+    columns += part.size(1);
+  }
+  return first.as_strided({first.size(0), columns}, {first.stride(0), 1});
+}
+
 }  // namespace
 
 LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vector<Linear> matrices,
@@ -48,6 +77,28 @@ LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vec
   }
 }
 
+at::Tensor LinearGroup::joined_weight(LayerParams p, at::ScalarType activations) const {
+  std::vector<at::Tensor> weights;
+  for (const auto& matrix : matrices_) {
+    if (matrix.absmax >= 0 || matrix.magnitude >= 0 || p[matrix.weight].scalar_type() != activations) return {};
+    weights.push_back(p[matrix.weight]);
+  }
+  return joined_rows(weights);
+}
+
+std::vector<at::Tensor> LinearGroup::make_outputs(LayerParams p, const at::Tensor& x_NI) const {
+  std::vector<at::Tensor> outs_NO;
+  const auto joined = joined_weight(p, x_NI.scalar_type());
+  const auto all_NO = joined.defined() ? at::empty({x_NI.size(0), joined.size(0)}, x_NI.options()) : at::Tensor();
+  auto first = std::int64_t{0};
+  for (const auto& matrix : matrices_) {
+    outs_NO.push_back(all_NO.defined() ? all_NO.narrow(1, first, matrix.rows)
+                                       : at::empty({x_NI.size(0), matrix.rows}, x_NI.options()));
+    first += matrix.rows;
+  }
+  return outs_NO;
+}
+
 at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const {
   if (matrix.absmax < 0) return p[matrix.weight];
   const bool nested = matrix.nested_absmax >= 0;
@@ -60,7 +111,10 @@ at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarTy
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                           LoraState* keep) const {
   std::vector<at::Tensor> norms_O;
-  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+  auto joined_NO = joined_columns(outs_NO);
+  const auto joined_OI = joined_NO.defined() ? joined_weight(p, x_NI.scalar_type()) : at::Tensor();
+  if (joined_OI.defined()) ops_.linear_into(joined_NO, x_NI, joined_OI);
+  for (std::size_t i = 0; i < matrices_.size() && !joined_OI.defined(); ++i) {
     const auto& matrix = matrices_[i];
     const auto weight_OI = weight(p, matrix, x_NI.scalar_type());
     multiply(ops_, outs_NO[i], x_NI, weight_OI);
@@ -87,10 +141,13 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
                                        std::span<const at::Tensor> grads_NO, LoraState& state) const {
   at::Tensor grad_x_NI;
   std::vector<at::Tensor> grads_down, all_a;
+  const auto joined_NO = joined_columns(grads_NO);
+  const auto joined_OI = joined_NO.defined() ? joined_weight(p, joined_NO.scalar_type()) : at::Tensor();
+  if (joined_OI.defined()) grad_x_NI = ops_.linear_backward(joined_NO, joined_OI);
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     const auto grad_NO = matrix.magnitude < 0 ? grads_NO[i] : unscaled(p, n, grads_NO[i], state);
-    add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
+    if (!joined_OI.defined()) add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
     if (matrix.lora_a < 0) continue;
     const auto wide_NO = grad_NO.to(at::kFloat);
     ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
@@ -112,9 +169,10 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
 void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch,
                                    std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI,
                                    const LoraState& state) const {
+  const bool joined = joined_weight_grad(g, grads_NO, x_NI);
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
-    ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
+    if (!joined) ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
     if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr)
       ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
     if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
@@ -124,6 +182,22 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
   const auto grads_RI = ops_.lora_down(state.grad_down_NR.t(), adapter_input(batch, x_NI), 1.0);
   for (std::size_t n = 0; n < adapted_.size(); ++n)
     ops_.accumulate(slot(g, matrices_[adapted_[n]].lora_a), part(grads_RI.t(), n).t().contiguous());
+}
+
+bool LinearGroup::joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const {
+  std::vector<at::Tensor> slots;
+  const auto* first = g[matrices_.front().weight];
+  for (const auto& matrix : matrices_) {
+    const auto* slot = g[matrix.weight];
+    if (slot == nullptr || slot->written != first->written) return false;
+    slots.push_back(slot->grad);
+  }
+  GradSlot all{joined_rows(slots), first->written};
+  const auto joined_NO = joined_columns(grads_NO);
+  if (!all.grad.defined() || !joined_NO.defined()) return false;
+  ops_.weight_grad(&all, joined_NO, x_NI);
+  for (const auto& matrix : matrices_) g[matrix.weight]->written = true;
+  return true;
 }
 
 bool LinearGroup::needs_input(LayerGrads g) const {

@@ -1,6 +1,6 @@
 #pragma once
 // Matrices of a block that read the same input, with their biases and low-rank adapters: the one place where a block
-// multiplies with its weights.
+// multiplies with its weights. Those that lie side by side (lib/fsdp/side_by_side.hpp) are one product.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -39,6 +39,8 @@ class LinearGroup {
   /// \param dropout_place  a number of its own in the model, for the adapters' dropout
   LinearGroup(const Ops& ops, const DecoderOptions& options, std::vector<Linear> matrices, std::uint64_t dropout_place);
 
+  /// Room for outs, side by side where one product can fill them.
+  std::vector<at::Tensor> make_outputs(LayerParams p, const at::Tensor& x_NI) const;
   /// outs[i] = x W_i^T and what its adapter adds; without the bias.
   /// \param keep  receives what the backward needs; null when there will be none
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
@@ -55,6 +57,10 @@ class LinearGroup {
   const Linear& operator[](std::size_t i) const { return matrices_[i]; }
 
  private:
+  /// The matrices as one, where they are multiplied as they are and lie side by side; undefined where not.
+  at::Tensor joined_weight(LayerParams p, at::ScalarType activations) const;
+  /// Their gradients by one product. \return false: they do not lie so, nothing was done
+  bool joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const;
   /// The matrix as it is multiplied: itself, or made of its codes for as long as the caller holds it.
   at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
   bool has_adapters() const { return !adapted_.empty(); }

@@ -223,15 +223,14 @@ class BlockLayer final : public DecoderBlock {
   /// Of a group of one matrix; without its bias.
   at::Tensor project(const LinearGroup& group, LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
                      LoraState* keep) const {
-    std::array outs{at::empty({x_NI.size(0), group[0].rows}, x_NI.options())};
+    auto outs = group.make_outputs(p, x_NI);
     group.forward(p, batch, x_NI, outs, keep);
     return outs[0];
   }
 
   std::pair<at::Tensor, at::Tensor> project_gate_up(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
                                                     LoraState* keep) const {
-    const std::array shape{x_ND.size(0), config_.ffn_hidden_size};
-    std::array outs{at::empty(shape, x_ND.options()), at::empty(shape, x_ND.options())};
+    auto outs = gate_up_.make_outputs(p, x_ND);
     gate_up_.forward(p, batch, x_ND, outs, keep);
     if (config_.mlp_bias) {
       ops_.add_bias(outs[0], {}, bias(p, places_.gate));

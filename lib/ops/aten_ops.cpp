@@ -69,12 +69,12 @@ void AtenOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_positio
 at::Tensor AtenOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
                                  at::ScalarType dtype) const {
   auto mask = at::ones({keys_N.size(0), columns}, at::TensorOptions(at::kFloat).device(host()));
-  host_ops().dropout(mask, keys_N, probability);
+  host_ops().dropout(mask, keys_N.to(host()), probability);
   return to_device(mask.to(dtype));
 }
 
 void AtenOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const {
-  if (!on_host() && is_on_host(x_ND)) return host_ops().dropout(x_ND, keys_N, probability);
+  if (!on_host() && is_on_host(x_ND)) return host_ops().dropout(x_ND, keys_N.to(host()), probability);
   x_ND.mul_(dropout_mask(keys_N, x_ND.size(1), probability, x_ND.scalar_type()));
 }
 

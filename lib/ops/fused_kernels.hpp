@@ -7,9 +7,9 @@
 // that sizes alone decide. Shape legend: op_types.hpp.
 #include <cstdint>
 
-namespace fsdp::fused {
+#include "lib/ops/fused_update_passes.hpp"
 
-enum class Type : std::uint8_t { f32, bf16, fp16 };
+namespace fsdp::fused {
 
 /// Where float32 sums go: an element is set, or added to, and rounded once.
 struct GradTarget {
@@ -77,8 +77,9 @@ constexpr std::int64_t column_blocks(std::int64_t rows) {
 struct Swiglu {
   Type type;
   void *out_NF, *gate_NF, *up_NF;  ///< of the backward: out is the output's gradient; all three are replaced
-  bool backward;
-  std::int64_t elements;
+  std::int64_t stride;             ///< between rows of gate, and of up; out's lie one after the other
+  bool backward, packed;
+  std::int64_t rows, width;
 };
 
 /// Heads of rows as attention gives them, [B, heads, L, head_size], into columns of rows, some of them rotated.
@@ -131,41 +132,12 @@ struct CrossEntropy {
   std::int64_t rows;
 };
 
-inline constexpr int kTensorsOfLaunch = 32;
-inline constexpr std::int64_t kBlockElements = 32768;  ///< counted from each tensor's first
-constexpr std::int64_t update_blocks(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
-
-struct SumSquares {
-  int tensors;
-  const float* data[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
-  double* partial;  ///< [first_block[tensors]]
-};
-/// sum[0] = the partial sums, in order.
-struct TotalSum {
-  const double* partial;
-  std::int64_t blocks;
-  double* sum;
-};
-
-struct AdamW {
-  int tensors;
-  float *param[kTensorsOfLaunch], *exp_avg[kTensorsOfLaunch], *exp_avg_sq[kTensorsOfLaunch];
-  const float* grad[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
-  float decay_factor, grad_divisor, beta1, beta2, rest1, rest2, step_size, correction, eps;
-};
-
-/// Master weights as models take them.
-struct Publish {
-  Type type;
-  int tensors;
-  void* to[kTensorsOfLaunch];
-  const float* from[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
+/// (samples[b] ^ place) + t * step, for t in [0, rows_per_sample).
+struct DropoutKeys {
+  const std::int64_t* samples;
+  std::int64_t* keys;
+  std::uint64_t place, step;
+  std::int64_t rows, rows_per_sample;
 };
 
 struct Nf4 {
@@ -192,8 +164,10 @@ class Kernels {
   virtual void cross_entropy(const CrossEntropy& pass) const = 0;
   virtual void sum_squares(const SumSquares& pass) const = 0;
   virtual void total_sum(const TotalSum& pass) const = 0;
+  virtual void decide_step(const DecideStep& pass) const = 0;
   virtual void adamw(const AdamW& pass) const = 0;
   virtual void publish(const Publish& pass) const = 0;
+  virtual void dropout_keys(const DropoutKeys& pass) const = 0;
   virtual void nf4(const Nf4& pass) const = 0;
 };
 

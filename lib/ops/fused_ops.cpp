@@ -12,6 +12,7 @@
 
 #include "lib/ops/fused_args.hpp"
 #include "lib/ops/packed_heads.hpp"
+#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 
@@ -77,6 +78,18 @@ void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tens
 }
 
 // --- dropout
+
+at::Tensor FusedOps::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {
+  if (kernels_ == nullptr) return AtenOps::dropout_keys(place, rows_per_sample, step);
+  const MemoryScope scope(MemoryCategory::activations);
+  const auto samples_B = to_device(place.sample_keys_B);
+  auto keys_N = at::empty({samples_B.size(0) * rows_per_sample}, at::TensorOptions(at::kLong).device(device()));
+  if (keys_N.numel() > 0)
+    kernels_->dropout_keys({static_cast<const std::int64_t*>(address_of(samples_B)),
+                            static_cast<std::int64_t*>(address_in(keys_N)), place.place, step, keys_N.numel(),
+                            rows_per_sample});
+  return keys_N;
+}
 
 void FusedOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const {
   if (x_ND.numel() == 0) return;

@@ -12,10 +12,13 @@ namespace fsdp {
 /// The environment does not say FSDP_CUDA_KERNELS=off: plain operators to compare with.
 bool wants_fused_kernels();
 
-class FusedOps : public AtenOps {
+class FusedOps : public AtenOps, private StepDecider {
  public:
   /// \param kernels  of `device`; null: none
   FusedOps(at::Device device, std::shared_ptr<const fused::Kernels> kernels);
+  bool joins_products() const override { return has_kernels(); }
+  const StepDecider* step_decider() const override { return has_kernels() ? this : nullptr; }
+  at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
   void publish(std::span<const PublishedRows> rows) const override;
@@ -55,8 +58,14 @@ class FusedOps : public AtenOps {
                         const Rotation* rotation) const;
 
  private:
+  at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
+  at::Tensor decide(const StepSums& sums) const override;
+  StepOutcome outcome_of(const at::Tensor& decision) const override;
   /// Kernels take these tensors, of one type, each contiguous; undefined ones are passed over.
   bool takes(std::initializer_list<const at::Tensor*> tensors) const;
+  /// Both with the same distance between rows.
+  bool takes_swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
+  void swiglu_pass(const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF, bool backward) const;
   NormResult norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D, const at::Tensor& gamma_D,
                   const at::Tensor& beta_D, double eps) const;
   at::Tensor norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const;

@@ -148,21 +148,39 @@ void FusedOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tens
   kernels_->column_pass(column_pass_of(fused::ColumnPassKind::add_bias, x_ND, y_ND, bias_D, nullptr));
 }
 
+bool FusedOps::takes_swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
+  return kernels_ != nullptr && has_fused_type(gate_NF) && gate_NF.numel() > 0 && !is_on_host(gate_NF) &&
+         up_NF.scalar_type() == gate_NF.scalar_type() && up_NF.strides() == gate_NF.strides() && gate_NF.stride(1) == 1;
+}
+
+void FusedOps::swiglu_pass(const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF,
+                           bool backward) const {
+  fused::Swiglu pass{};
+  pass.type = fused_type(gate_NF);
+  pass.out_NF = address_in(out_NF);
+  pass.gate_NF = const_cast<void*>(address_of(gate_NF));  // the forward only reads it
+  pass.up_NF = const_cast<void*>(address_of(up_NF));
+  pass.backward = backward;
+  pass.stride = gate_NF.stride(0);
+  const bool whole = gate_NF.is_contiguous();
+  pass.rows = whole ? 1 : gate_NF.size(0);
+  pass.width = whole ? gate_NF.numel() : gate_NF.size(1);
+  pass.packed =
+      are_packed(whole ? 8 : pass.stride, {pass.out_NF, pass.gate_NF, pass.up_NF}) && (whole || pass.width % 8 == 0);
+  kernels_->swiglu(pass);
+}
+
 at::Tensor FusedOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
-  if (!takes({&gate_NF, &up_NF}) || !are_packed(8, {address_of(gate_NF), address_of(up_NF)}))
-    return AtenOps::swiglu(gate_NF, up_NF);
-  auto out_NF = at::empty_like(gate_NF);
-  kernels_->swiglu({fused_type(gate_NF), address_in(out_NF), const_cast<void*>(address_of(gate_NF)),
-                    const_cast<void*>(address_of(up_NF)), false, gate_NF.numel()});
+  if (!takes_swiglu(gate_NF, up_NF)) return AtenOps::swiglu(gate_NF, up_NF);
+  auto out_NF = at::empty(gate_NF.sizes(), gate_NF.options());
+  swiglu_pass(out_NF, gate_NF, up_NF, false);
   return out_NF;
 }
 
 void FusedOps::swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
-  if (!takes({&grad_NF, &gate_NF, &up_NF}) ||
-      !are_packed(8, {address_of(grad_NF), address_of(gate_NF), address_of(up_NF)}))
+  if (!takes({&grad_NF}) || !takes_swiglu(gate_NF, up_NF) || grad_NF.scalar_type() != gate_NF.scalar_type())
     return AtenOps::swiglu_backward(grad_NF, gate_NF, up_NF);
-  kernels_->swiglu(
-      {fused_type(gate_NF), address_in(grad_NF), address_in(gate_NF), address_in(up_NF), true, gate_NF.numel()});
+  swiglu_pass(grad_NF, gate_NF, up_NF, true);
 }
 
 }  // namespace fsdp

@@ -1,5 +1,6 @@
 // Passes over many tensors at once: the gradients' squares and AdamW.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,23 +18,41 @@ double FusedOps::sum_squares(std::span<const GradPart> parts) const {
     if (part.elements > 0) (is_on_host(part.grad) ? on_host : on_device).push_back(part);
   }
   if (kernels_ == nullptr || on_device.empty()) return AtenOps::sum_squares(parts);
+  return (on_host.empty() ? 0.0 : AtenOps::sum_squares(on_host)) + read(device_sum_squares(on_device))[0];
+}
+
+at::Tensor FusedOps::device_sum_squares(std::span<const GradPart> parts) const {
+  const auto options = at::TensorOptions(at::kDouble).device(device());
   std::int64_t blocks = 0;
-  for (const auto& part : on_device) blocks += fused::update_blocks(part.elements);
-  const auto options = on_device.front().grad.options().dtype(at::kDouble);
+  for (const auto& part : parts) blocks += fused::update_blocks(part.elements);
+  if (blocks == 0) return at::zeros({1}, options);
   const auto partial = at::empty({blocks}, options);
   auto* to = static_cast<double*>(address_in(partial));
-  for (std::size_t first = 0; first < on_device.size(); first += fused::kTensorsOfLaunch) {
-    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, on_device.size() - first);
+  for (std::size_t first = 0; first < parts.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, parts.size() - first);
     fused::SumSquares pass{};
     pass.partial = to;
-    for (const auto& part : std::span(on_device).subspan(first, count))
+    for (const auto& part : parts.subspan(first, count))
       pass.data[add_tensor(pass, part.elements)] = floats_of(part.grad);
     kernels_->sum_squares(pass);
     to += pass.first_block[count];
   }
-  const auto sum = at::empty({1}, options);
+  auto sum = at::empty({1}, options);
   kernels_->total_sum({static_cast<const double*>(address_of(partial)), blocks, static_cast<double*>(address_in(sum))});
-  return (on_host.empty() ? 0.0 : AtenOps::sum_squares(on_host)) + read(sum)[0];
+  return sum;
+}
+
+at::Tensor FusedOps::decide(const StepSums& sums) const {
+  auto decision = at::empty({fused::kDecisionSize}, sums.squares.options());
+  kernels_->decide_step({static_cast<const double*>(address_of(sums.squares)),
+                         static_cast<const double*>(address_of(sums.loss)), static_cast<double>(sums.replicas),
+                         sums.loss_scale, sums.clip_norm, static_cast<double*>(address_in(decision))});
+  return decision;
+}
+
+StepOutcome FusedOps::outcome_of(const at::Tensor& decision) const {
+  const auto values = read(decision);
+  return {values[fused::kNorm], values[fused::kNats], values[fused::kSkipped] != 0.0};
 }
 
 void FusedOps::publish(std::span<const PublishedRows> rows) const {
@@ -72,11 +91,15 @@ void FusedOps::adamw(const AdamWUpdate& u) const {
       pass.exp_avg[n] = floats_in(u.exp_avg[i]);
       pass.exp_avg_sq[n] = floats_in(u.exp_avg_sq[i]);
       pass.grad[n] = floats_of(u.grads[i]);
+      if (u.published.empty() || !u.published[i].defined()) continue;
+      pass.published[n] = address_in(u.published[i]);
+      pass.published_type = fused_type(u.published[i]);
     }
     if (pass.tensors == 0) continue;
     const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(u.step)); };
     pass.decay_factor = static_cast<float>(1 - u.lr * u.weight_decay);
     pass.grad_divisor = static_cast<float>(u.grad_divisor);
+    pass.decision = static_cast<const double*>(address_of(u.decision));
     pass.beta1 = static_cast<float>(u.beta1);
     pass.beta2 = static_cast<float>(u.beta2);
     pass.rest1 = static_cast<float>(1 - u.beta1);

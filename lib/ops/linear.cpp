@@ -37,10 +37,16 @@ void Ops::weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tenso
     slot->written = true;
     return;
   }
+  if (slot->grad.scalar_type() == at::kFloat && wide_product(slot->grad, grad_ON, x_NI, slot->written)) {
+    slot->written = true;
+    return;
+  }
   auto sum_OI = at::empty({grad_ON.size(0), x_NI.size(1)}, x_NI.options());
   product(sum_OI, grad_ON, x_NI, false);
   accumulate(slot, sum_OI);
 }
+
+bool Ops::wide_product(at::Tensor&, const at::Tensor&, const at::Tensor&, bool) const { return false; }
 
 void Ops::accumulate(GradSlot* slot, const at::Tensor& values) const {
   if (slot == nullptr) return;

@@ -1,28 +1,16 @@
 #include "lib/ops/ops.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <utility>
 
-#include "lib/tensor/host_allocator.hpp"
 #include "lib/tensor/memory_scope.hpp"
 #include "lib/tensor/parallel.hpp"
 
 namespace fsdp {
 
-at::Device Ops::host() const { return at::kCPU; }
-bool Ops::is_on_host(const at::Tensor& x) const { return x.device().is_cpu(); }
-at::Tensor Ops::to_device(const at::Tensor& x) const { return x.to(device()); }
-at::Tensor Ops::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const {
-  return at::from_blob(data, sizes, at::TensorOptions(dtype));
-}
-void Ops::count_window(std::int64_t bytes) const { count_external_host_memory(bytes); }
-void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
-  for (std::int64_t i = 0; i < n; ++i) body(i);
-}
 void Ops::launch(std::int64_t n, std::int64_t grain,
                  const std::function<void(std::int64_t, std::int64_t)>& body) const {
   parallel_for(n, grain, body);

@@ -17,31 +17,17 @@
 
 #include "lib/ops/op_types.hpp"
 #include "lib/ops/optimizer_updates.hpp"
+#include "lib/ops/place.hpp"
+#include "lib/ops/step_decider.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
 
-class Ops {
+class Ops : public Place {
  public:
-  virtual ~Ops() = default;
-
-  // --- where tensors are
-  virtual at::Device device() const = 0;
-  /// The device's memory is the host's: ranks of a node can share it.
-  virtual bool on_host() const = 0;
-  /// Where tensors of the host are.
-  virtual at::Device host() const;
-  virtual bool is_on_host(const at::Tensor& x) const;
-  /// x itself when it is there.
-  virtual at::Tensor to_device(const at::Tensor& x) const;
-  /// A tensor over memory of the host that something else owns.
-  virtual at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const;
-  /// Counts memory of the host that ATen does not allocate; negative when it goes.
-  virtual void count_window(std::int64_t bytes) const;
-  /// body(0), ..., body(n - 1), each of which gives back the memory that it takes.
-  virtual void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
-
   // --- products with weights, and nowhere else (linear.cpp)
+  /// One product of several matrices beats several: the engine lays those that read the same input side by side.
+  virtual bool joins_products() const { return false; }
   /// x W^T as a new tensor.
   at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) const;
   /// out = x W^T; out may be columns of a larger matrix.
@@ -75,6 +61,8 @@ class Ops {
   /// Adds to counts[d], for each of a part's elements whose bits above range are `prefix`, where d is its bits in
   /// range. Waits for the device. \pre 2^bits counts
   virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
+  /// Null: steps are decided on the host.
+  virtual const StepDecider* step_decider() const { return nullptr; }
   /// Each `to` becomes its `from`, rounded into its type. They may lie in different places.
   virtual void publish(std::span<const PublishedRows> rows) const;
   /// out[0, n) (+)= the sum of the sources, in order; out float32, sources of `dtype`, all in the host's memory.
@@ -138,8 +126,8 @@ class Ops {
   virtual void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const = 0;
   /// Gradient of a bias: slot (+)= column sums. \param slot  may be null
   virtual void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const = 0;
-  /// Keys for dropout() of rows_per_sample rows of each sample, `step` apart: int64, on the host.
-  at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const;
+  /// Keys for dropout() of rows_per_sample rows of each sample, `step` apart: int64, where they are used.
+  virtual at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const;
   /// Zeroes elements with `probability` and scales the rest, in place; a row's mask depends on its key alone. Applied
   /// to a gradient it is its own backward.
   virtual void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const = 0;
@@ -178,6 +166,8 @@ class Ops {
   static at::Tensor zero_sums(const at::Tensor& x_ND);
   /// out (+)= a @ b, 2-D or (not added) 3-D; any strides.
   virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
+  /// The same of factors of 16 bits into float32, not rounded in between. \return false: there is no such product here
+  virtual bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const;
   /// beta x + alpha a @ b as a new tensor, 2-D, rounded once.
   virtual at::Tensor blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
                                      double alpha) const;

@@ -20,6 +20,11 @@ struct UpdateGroup {
   double weight_decay = 0;
   double grad_divisor = 1;
   std::int64_t step = 0;  ///< counted from 1
+  /// Of StepDecider::decide(), in grad_divisor's place; undefined: none. AdamW's alone.
+  at::Tensor decision = {};
+  /// With a decision, by parameter: the same rows in the type that models read, written in the same pass; undefined:
+  /// none.
+  std::vector<at::Tensor> published = {};
 };
 
 /// Loshchilov and Hutter, 2019; torch/optim/adamw.py.

@@ -182,25 +182,52 @@ void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::si
 
 void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor) {
   begin_step();
-  std::vector<std::size_t> all(num_params());
-  std::iota(all.begin(), all.end(), 0);
-  step_part(all, gradients, lr, grad_divisor);
+  step_part(all_params(), gradients, lr, grad_divisor);
 }
 
 void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                           double grad_divisor) {
+  UpdateGroup common;
+  common.lr = lr;
+  common.grad_divisor = grad_divisor;
+  step_both(params, gradients, std::move(common));
+}
+
+void Optimizer::step_decided(const std::vector<at::Tensor>& gradients, double lr, const at::Tensor& decision,
+                             const std::vector<at::Tensor>& published) {
+  begin_step();
+  UpdateGroup common;
+  common.lr = lr;
+  common.decision = decision;
+  common.published = published;
+  step_both(all_params(), gradients, std::move(common));
+}
+
+std::vector<std::size_t> Optimizer::all_params() const {
+  std::vector<std::size_t> all(num_params());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void Optimizer::step_both(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
+                          UpdateGroup common) {
   const at::NoGradGuard no_grad;
   mask_gradients(params, gradients);
-  step_group(params, gradients, {{}, {}, lr, options().weight_decay, grad_divisor, steps_}, true);
-  step_group(params, gradients, {{}, {}, lr, 0.0, grad_divisor, steps_}, false);
+  common.step = steps_;
+  common.weight_decay = options().weight_decay;
+  step_group(params, gradients, common, true);
+  common.weight_decay = 0;
+  step_group(params, gradients, std::move(common), false);
 }
 
 void Optimizer::step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
                            UpdateGroup group, bool decay) {
   std::vector<std::size_t> members;
+  const auto published = std::exchange(group.published, {});
   for (const auto i : params) {
     if (is_frozen(i) || param(i).decay != decay) continue;
     members.push_back(i);
+    if (!published.empty()) group.published.push_back(published[i]);
     group.params.push_back(param(i).master_weight.get());
     group.grads.push_back(gradients[i]);
   }

@@ -103,6 +103,11 @@ class Optimizer {
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  double grad_divisor);
+  /// The whole step, where takes_decisions(). \param published  see UpdateGroup; by parameter
+  void step_decided(const std::vector<at::Tensor>& gradients, double lr, const at::Tensor& decision,
+                    const std::vector<at::Tensor>& published);
+  /// Its update may be decided on the device (lib/ops/step_decider.hpp) without the host.
+  virtual bool takes_decisions() const { return false; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
@@ -168,6 +173,8 @@ class Optimizer {
   virtual void update(const UpdateGroup& group, const std::vector<std::size_t>& params) = 0;
 
  private:
+  std::vector<std::size_t> all_params() const;
+  void step_both(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, UpdateGroup common);
   void step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, UpdateGroup group,
                   bool decay);
   void mask_gradients(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients) const;

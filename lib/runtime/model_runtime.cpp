@@ -65,7 +65,7 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   EnginePolicy policy;
   policy.sharding = options.sharding;
   policy.backward_prefetch = options.backward_prefetch;
-  policy.forward_prefetch = options.forward_prefetch;
+  policy.forward_prefetch = options.forward_prefetch.value_or(false);
   policy.limit_all_gathers = options.limit_all_gathers;
   policy.checkpoint_every = options.checkpoint_every;
   policy.reduce_every_micro_batch = options.reduce_every_micro_batch;
@@ -93,6 +93,8 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
       policy_(make_policy(options)),
       decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
       trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
+  // Where memory is shared nothing is sent ahead, and elsewhere on the host nothing goes on beside a transfer.
+  if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
@@ -109,7 +111,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   for (const auto& spec : decoder_.parameters) {
     input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay,
                                 trainable_[input.parameters.size()], spec.storage == Storage::float32,
-                                spec.storage == Storage::byte});
+                                spec.storage == Storage::byte, spec.same_input});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
   input.units = make_units(wrap_inputs, options.wrap);

@@ -81,6 +81,9 @@ class ModelRuntime {
   /// True on the ranks whose shards are saved: one copy of each.
   bool saves_shards() const { return mesh_.replicate->rank() == 0; }
 
+  /// False: tensors are counted, nothing is computed or kept.
+  bool has_values() const { return device_.has_values; }
+
  private:
   ProcessGroup& world_;
   DeviceChoice device_;

@@ -45,7 +45,7 @@ struct ShardingOptions {
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
-  bool forward_prefetch = false;
+  std::optional<bool> forward_prefetch;  ///< none: on GPUs
   bool limit_all_gathers = true;
   c10::ScalarType precision = c10::ScalarType::Float;  ///< of the three below where they are not given
   std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype, master_dtype;

@@ -13,12 +13,6 @@
 namespace fsdp {
 namespace {
 
-void move_to(at::Device device, MicroBatch& batch) {
-  if (batch.ids_N.device() == device) return;
-  batch.ids_N = batch.ids_N.to(device);
-  batch.targets_N = batch.targets_N.to(device);
-}
-
 constexpr std::int32_t kIgnored = -1;
 
 /// The targets of a sequence: its ids from the second one on, as far as they count. \return how many do
@@ -35,7 +29,7 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 }  // namespace
 
 TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
-    : vocab_size_(vocab_size) {
+    : positions_(limit.positions), vocab_size_(vocab_size) {
   if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
   if (token_file_kind(file) == TokenFileKind::rows) {
     rows_.emplace(file);
@@ -85,12 +79,18 @@ void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& b
   }
 }
 
+std::int64_t TokenLoader::padded(std::int64_t length) const {
+  const auto rounded = (length + step_ - 1) / step_ * step_;
+  return std::max(length, std::min(rounded, positions_));
+}
+
 void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   constexpr std::int32_t kPad = 0;
   batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
   for (const auto row : rows) {
     batch.length = std::max(batch.length, std::min(documents_->length(row), pairs_ + 1) - 1);
   }
+  batch.length = padded(batch.length);
   batch.ids_N = at::full({batch.rows * batch.length}, kPad, at::kInt);
   batch.targets_N = at::full({batch.rows * batch.length}, kIgnored, at::kInt);
   std::vector<std::int32_t> ids;
@@ -116,18 +116,17 @@ void DataLoader::set_sample_keys(MicroBatch& batch, const std::vector<std::uint6
   }
 }
 
-MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                             at::Device device) const {
+MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
+                             const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
   rows_ ? fill_rows(rows, batch) : fill_documents(rows, batch);
   set_sample_keys(batch, sample_keys);
-  move_to(device, batch);
   return batch;
 }
 
-MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                              at::Device device) const {
+MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
+                              const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
   batch.length = pairs_;
@@ -144,8 +143,14 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows, const std::
     }
   }
   set_sample_keys(batch, sample_keys);
-  move_to(device, batch);
   return batch;
+}
+
+void move_to(at::Device device, MicroBatch& batch) {
+  if (batch.ids_N.device() == device) return;
+  // The driver has taken what it reads from pageable memory when it returns.
+  batch.ids_N = batch.ids_N.to(device, at::kInt, /*non_blocking=*/true);
+  batch.targets_N = batch.targets_N.to(device, at::kInt, /*non_blocking=*/true);
 }
 
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {

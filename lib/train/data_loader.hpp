@@ -22,10 +22,11 @@ class DataLoader {
  public:
   virtual ~DataLoader() = default;
   virtual std::int64_t num_rows() const = 0;
+  /// On the host.
   /// \param rows         row numbers; none gives a micro-batch without rows
   /// \param sample_keys  one per row for dropout; empty: no dropout
-  virtual MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                          at::Device device) const = 0;
+  virtual MicroBatch read(const std::vector<std::int64_t>& rows,
+                          const std::vector<std::uint64_t>& sample_keys = {}) const = 0;
 
  protected:
   static void set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys);
@@ -48,16 +49,19 @@ class TokenLoader final : public DataLoader {
   std::int64_t num_rows() const override;
   bool has_documents() const { return documents_.has_value(); }
   bool has_loss_mask() const { return rows_ ? rows_->has_loss_mask() : documents_->has_loss_mask(); }
-  /// Pairs of a row; of documents the most that one gives.
-  std::int64_t tokens_per_row() const { return pairs_; }
+  /// Pads documents to a multiple of `step` tokens, as far as the model has positions. GPUs' attention makes a plan for
+  /// each new length.
+  void pad_to(std::int64_t step) { step_ = step; }
+  /// Pairs of a row; of documents the most that one gives, padded.
+  std::int64_t tokens_per_row() const { return documents_ ? padded(pairs_) : pairs_; }
   /// Ids of the first `num_rows` rows or documents.
   std::int64_t num_ids(std::int64_t num_rows) const;
   /// Those of them that lie behind the end of their sequence: neither input nor target.
   std::int64_t ids_left_out(std::int64_t num_rows) const;
 
   /// \throws FormatError naming file and row of an id outside the vocabulary
-  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                  at::Device device) const override;
+  MicroBatch read(const std::vector<std::int64_t>& rows,
+                  const std::vector<std::uint64_t>& sample_keys = {}) const override;
 
  private:
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
@@ -65,7 +69,10 @@ class TokenLoader final : public DataLoader {
 
   std::optional<TokenRows> rows_;
   std::optional<TokenDocuments> documents_;
+  std::int64_t padded(std::int64_t length) const;
+
   std::int64_t pairs_ = 0;
+  std::int64_t positions_ = 0, step_ = 1;
   std::int64_t vocab_size_ = 0;
 };
 
@@ -76,12 +83,18 @@ class RandomLoader final : public DataLoader {
   RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size)
       : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size) {}
   std::int64_t num_rows() const override { return num_rows_; }
-  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& sample_keys,
-                  at::Device device) const override;
+  MicroBatch read(const std::vector<std::int64_t>& rows,
+                  const std::vector<std::uint64_t>& sample_keys = {}) const override;
 
  private:
   std::int64_t num_rows_, pairs_, vocab_size_;
 };
+
+/// Sends ids and targets there; the host does not wait.
+void move_to(at::Device device, MicroBatch& batch);
+
+/// What documents are padded to on GPUs.
+inline constexpr std::int64_t kGpuLengthStep = 64;
 
 /// Dropout key of the sample at a stream position: depends on nothing else.
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position);

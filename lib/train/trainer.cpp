@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <numeric>
+#include <utility>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
@@ -43,6 +45,9 @@ void take_worst(ProcessGroup& world, StepReport& report) {
   report.offload_wait_seconds = worst[8];
 }
 
+/// In the loss of a step with so many tokens.
+double weight_of_token(double tokens) { return tokens > 0 ? 1.0 / tokens : 0.0; }
+
 /// Nothing moved where nothing is on a disk.
 StoreStats stats_of(const TensorStore* store) { return store == nullptr ? StoreStats() : store->stats(); }
 
@@ -64,10 +69,11 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   if (runtime_.policy().precision.needs_loss_scale()) state_.loss_scale = kFirstLossScale;
 }
 
-std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples, int micro_batches) {
-  const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
+Trainer::StepData Trainer::read(std::int64_t first, std::int64_t samples) {
   const auto& world = runtime_.world();
-  std::vector<MicroBatch> batches;
+  const auto per_round = options_.batches.micro_batch_size * world.size();
+  const auto micro_batches = static_cast<int>((samples + per_round - 1) / per_round);
+  StepData data{first, samples, {}};
   for (int m = 0; m < micro_batches; ++m) {
     const auto slice =
         micro_batch_slice(first, samples, m, world.rank(), world.size(), options_.batches.micro_batch_size);
@@ -76,19 +82,38 @@ std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples, 
       for (std::int64_t i = 0; i < slice.num_samples; ++i)
         keys.push_back(sample_key(options_.seed, slice.first_position + i));
     }
-    batches.push_back(reader_.read(order_.rows(slice.first_position, slice.num_samples), keys, runtime_.device()));
+    data.batches.push_back(reader_.read(order_.rows(slice.first_position, slice.num_samples), keys));
   }
-  return batches;
+  return data;
 }
 
-/// Of the samples that the report names; its loss and tokens are filled. \return false: asked to stop
-bool Trainer::compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted) {
+/// Reads what comes behind the report's step, while a device is at that step.
+void Trainer::read_ahead(const StepReport& report, std::int64_t max_samples) {
+  const auto samples = std::min(options_.batches.rows_per_step, max_samples - report.samples);
+  if (samples <= 0 || !runtime_.has_values()) return;
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens ahead", "input");
+  try {
+    ahead_ = read(report.first_sample + report.samples, samples);
+  } catch (const std::exception&) {
+    ahead_.reset();  // that step's own error, not this one's
+  }
+}
+
+/// On the device.
+std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples) {
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
+  auto data = std::exchange(ahead_, std::nullopt);
+  if (!data || data->first != first || data->samples != samples) data = read(first, samples);
+  for (auto& batch : data->batches) move_to(runtime_.device(), batch);
+  return std::move(data->batches);
+}
+
+/// Of the samples that the report names; its tokens are filled. \return this rank's loss; none: asked to stop
+std::optional<LossSum> Trainer::compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
   auto& world = runtime_.world();
   auto& engine = runtime_.engine();
-  const auto per_round = options_.batches.micro_batch_size * world.size();
-  const auto micro_batches = static_cast<int>((report.samples + per_round - 1) / per_round);
-  const auto batches = load(report.first_sample, report.samples, micro_batches);
+  const auto batches = load(report.first_sample, report.samples);
   double tokens = 0;
   for (const auto& batch : batches) {
     tokens += static_cast<double>(batch.num_targets);
@@ -100,20 +125,24 @@ bool Trainer::compute_gradients(StepReport& report, const std::function<bool()>&
   std::array<double, 1> total{tokens};
   world.all_reduce(total, Reduce::sum);
   report.tokens = static_cast<std::int64_t>(total[0]);
-  const double weight = total[0] > 0 ? 1.0 / total[0] : 0.0;
+  const double weight = weight_of_token(total[0]);
   LossSum sum;
-  for (int m = 0; m < micro_batches; ++m) {
-    if (any_rank(world, stop_wanted())) return false;
-    const MicroBatchPlace place{m == 0, m + 1 == micro_batches};
-    sum += engine.forward_backward(batches[static_cast<std::size_t>(m)], place, weight * state_.loss_scale);
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    if (any_rank(world, stop_wanted())) return std::nullopt;
+    const MicroBatchPlace place{m == 0, m + 1 == batches.size()};
+    sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
   }
+  return sum;
+}
+
+/// Of all ranks.
+void Trainer::read_loss(LossSum sum, StepReport& report) {
   // A rank that died shows here as an error, before anything waits for the device without a limit.
   runtime_.synchronize();
   runtime_.ops().fetch(sum);
   std::array<double, 1> loss{sum.loss_sum};
-  world.all_reduce(loss, Reduce::sum);
-  report.loss = loss[0] * weight;
-  return true;
+  runtime_.world().all_reduce(loss, Reduce::sum);
+  report.loss = loss[0] * weight_of_token(static_cast<double>(report.tokens));
 }
 
 StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
@@ -123,12 +152,22 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
-  if (!compute_gradients(report, stop_wanted)) {
+  const auto loss = compute_gradients(report, stop_wanted);
+  if (!loss) {
     report.stopped = true;
     return report;
   }
   report.lr = options_.schedule.at(report.step);
-  update(runtime_.engine().gradient_norm(), report);
+  if (optimizer_->takes_decisions() && runtime_.engine().decides_on_device()) {
+    const auto decision = update_on_device(*loss, report);
+    read_ahead(report, max_samples);
+    runtime_.synchronize();
+    take_outcome(runtime_.ops().step_decider()->outcome_of(decision), report);
+  } else {
+    read_loss(*loss, report);
+    update(runtime_.engine().gradient_norm(), report);
+    runtime_.synchronize();  // the step ends with its update
+  }
   state_.step += 1;
   state_.samples += report.samples;
   report.seconds = seconds_since(start);
@@ -145,11 +184,38 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
 bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& report) {
   std::array<double, 2> bad{std::isfinite(loss) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
   runtime_.world().all_reduce(bad, Reduce::max);
-  report.skipped = bad[0] + bad[1] > 0;
-  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
-  report.overflow =
-      report.skipped && bad[0] == 0 && state_.loss_scale > 1.0 && runtime_.policy().precision.needs_loss_scale();
+  if (bad[0] + bad[1] > 0) skip(bad[0] == 0, report);
   return report.skipped;
+}
+
+void Trainer::skip(bool loss_is_finite, StepReport& report) {
+  report.skipped = true;
+  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
+  report.overflow = loss_is_finite && state_.loss_scale > 1.0 && runtime_.policy().precision.needs_loss_scale();
+}
+
+/// Norm, clipping, update and the rows that models read, all asked for before the host waits for any of it.
+at::Tensor Trainer::update_on_device(const LossSum& loss, const StepReport& report) {
+  auto& engine = runtime_.engine();
+  const EngineObservers::Scope scope(engine.observers(), optimizer_->name().c_str(), "optimizer");
+  auto decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
+  std::vector<at::Tensor> published;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) published.push_back(engine.published_rows(i));
+  optimizer_->step_decided(gradients(), report.lr, decision, published);
+  engine.sync_parameters(/*published=*/true);
+  return decision;
+}
+
+/// A step that the device has skipped has changed nothing there.
+void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
+  report.loss = outcome.nats * weight_of_token(static_cast<double>(report.tokens));
+  report.grad_norm = outcome.norm / state_.loss_scale;
+  if (outcome.skipped) {
+    optimizer_->set_steps(optimizer_->steps() - 1);
+    skip(std::isfinite(outcome.nats), report);
+  }
+  state_.optimizer_steps = optimizer_->steps();
+  if (runtime_.policy().precision.needs_loss_scale()) adjust_loss_scale(outcome.skipped);
 }
 
 void Trainer::update(double scaled_norm, StepReport& report) {
@@ -199,7 +265,9 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   StepReport report;
   report.samples = options_.batches.rows_per_step;
   report.first_sample = state_.fisher_batches * report.samples;
-  if (!compute_gradients(report, stop_wanted)) return false;
+  const auto loss = compute_gradients(report, stop_wanted);
+  if (!loss) return false;
+  read_loss(*loss, report);
   const auto norms = engine.gradient_norms();
   const auto all = std::accumulate(norms.begin(), norms.end(), 0.0);
   if (anyone_not_finite(report.loss, all, report)) {
@@ -227,8 +295,9 @@ double Trainer::loss_ahead() {
   const auto& world = runtime_.world();
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
-  auto loss = runtime_.engine().evaluate(
-      reader_.read(order_.rows(slice.first_position, slice.num_samples), {}, runtime_.device()));
+  auto batch = reader_.read(order_.rows(slice.first_position, slice.num_samples));
+  move_to(runtime_.device(), batch);
+  auto loss = runtime_.engine().evaluate(batch);
   runtime_.synchronize();
   runtime_.ops().fetch(loss);
   std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};

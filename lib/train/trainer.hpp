@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lib/config/run_manifest.hpp"
@@ -74,10 +75,21 @@ class Trainer {
   double loss_ahead();
 
  private:
-  std::vector<MicroBatch> load(std::int64_t first, std::int64_t samples, int micro_batches);
-  bool compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted);
+  /// A step's samples, on the host.
+  struct StepData {
+    std::int64_t first = 0, samples = 0;
+    std::vector<MicroBatch> batches;
+  };
+  StepData read(std::int64_t first, std::int64_t samples);
+  void read_ahead(const StepReport& report, std::int64_t max_samples);
+  std::vector<MicroBatch> load(std::int64_t first, std::int64_t samples);
+  std::optional<LossSum> compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted);
+  void read_loss(LossSum loss, StepReport& report);
   std::vector<at::Tensor> gradients();
   void update(double scaled_norm, StepReport& report);
+  at::Tensor update_on_device(const LossSum& loss, const StepReport& report);
+  void take_outcome(const StepOutcome& outcome, StepReport& report);
+  void skip(bool loss_is_finite, StepReport& report);
   bool anyone_not_finite(double loss, double scaled_norm, StepReport& report);
   void adjust_loss_scale(bool overflow);
   void read_memory(StepReport& report) const;
@@ -88,6 +100,7 @@ class Trainer {
   Sampler order_;
   std::unique_ptr<Optimizer> optimizer_;
   RunState state_;
+  std::optional<StepData> ahead_;  ///< the next step's
 };
 
 }  // namespace fsdp

@@ -17,7 +17,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 REGISTERS = {"norm_backward": 128, "adamw": 72}  # AdamW: eight elements of four tensors
 MOST_REGISTERS = 64
 # Single numbers of a column or a row each.
-ONE_BY_ONE = ("column_sums", "sum_losses", "total_sum")
+ONE_BY_ONE = ("column_sums", "sum_losses", "total_sum", "decide_step", "dropout_keys")
 
 
 @unittest.skipUnless(glob.glob(os.path.join(LOGS, "*.ptxas")), "the CUDA kernels were not built: no nvcc")

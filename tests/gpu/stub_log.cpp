@@ -65,7 +65,7 @@ Touches of_column_pass(const ColumnPass& a) {
 
 Touches of_swiglu(const Swiglu& a) {
   Touches all;
-  const auto bytes = a.elements * size_of(a.type);
+  const auto bytes = a.rows * a.width * size_of(a.type);
   for (int round = 0; round < (a.backward ? 2 : 1); ++round) {
     for (const void* x : {a.out_NF, a.gate_NF, a.up_NF}) touch(all, x, bytes);
   }
@@ -127,6 +127,12 @@ Touches of_sum_squares(const SumSquares& a) {
 
 Touches of_total_sum(const TotalSum& a) { return {{a.partial, 8 * a.blocks}, {a.sum, 8}}; }
 
+Touches of_decide_step(const DecideStep& a) { return {{a.squares, 8}, {a.nats, 8}, {a.decision, 8 * kDecisionSize}}; }
+
+Touches of_dropout_keys(const DropoutKeys& a) {
+  return {{a.samples, 8 * ((a.rows + a.rows_per_sample - 1) / a.rows_per_sample)}, {a.keys, 8 * a.rows}};
+}
+
 Touches of_adamw(const AdamW& a) {
   Touches all;
   for (int i = 0; i < a.tensors; ++i) {
@@ -134,7 +140,9 @@ Touches of_adamw(const AdamW& a) {
       for (const void* x : {a.param[i], a.exp_avg[i], a.exp_avg_sq[i]}) touch(all, x, 4 * a.elements[i]);
     }
     touch(all, a.grad[i], 4 * a.elements[i]);
+    touch(all, a.published[i], size_of(a.published_type) * a.elements[i]);
   }
+  touch(all, a.decision, 8 * kDecisionSize);
   return all;
 }
 
@@ -181,6 +189,8 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"sum_losses", reader(of_sum_losses)},
                                                                    {"sum_squares", reader(of_sum_squares)},
                                                                    {"total_sum", reader(of_total_sum)},
+                                                                   {"decide_step", reader(of_decide_step)},
+                                                                   {"dropout_keys", reader(of_dropout_keys)},
                                                                    {"adamw", reader(of_adamw)},
                                                                    {"publish", reader(of_publish)},
                                                                    {"dequantize_nf4", reader(of_nf4)}};

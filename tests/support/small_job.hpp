@@ -53,13 +53,14 @@ struct SmallJob {
   int accumulation_steps = 1;
   double lr = 1e-2;
   OptimizerOptions optimizer;
+  DeviceChoice device = {};
 };
 
 /// One rank: runtime, data and trainer, with weights made from a seed.
 class SmallJobRank {
  public:
   SmallJobRank(ProcessGroup& world, const SmallJob& job)
-      : runtime(world, job.model, job.sharding, {}, job.accumulation_steps),
+      : runtime(world, job.model, job.sharding, job.device, job.accumulation_steps),
         loader(job.data, {0, job.model.block_size}, job.model.vocab_size) {
     const auto rows = job.micro_batch_size * world.size() * job.accumulation_steps;
     LrSchedule schedule;

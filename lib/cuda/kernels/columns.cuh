@@ -112,4 +112,12 @@ __global__ void __launch_bounds__(kStripThreads) column_sums(fused::ColumnSums a
   put_one(to, column, all);
 }
 
+__global__ void __launch_bounds__(kStripThreads) dropout_keys(fused::DropoutKeys a) {
+  const long long row = static_cast<long long>(blockIdx.x) * kStripThreads + threadIdx.x;
+  if (row >= a.rows) return;
+  const auto first = static_cast<std::uint64_t>(a.samples[row / a.rows_per_sample]) ^ a.place;
+  const auto step = static_cast<std::uint64_t>(row % a.rows_per_sample) * a.step;
+  a.keys[row] = static_cast<std::int64_t>(first + step);
+}
+
 }  // namespace fsdp::cuda

@@ -26,8 +26,10 @@ class LaunchedKernels : public fused::Kernels {
   void cross_entropy(const fused::CrossEntropy& pass) const override;
   void sum_squares(const fused::SumSquares& pass) const override;
   void total_sum(const fused::TotalSum& pass) const override;
+  void decide_step(const fused::DecideStep& pass) const override;
   void adamw(const fused::AdamW& pass) const override;
   void publish(const fused::Publish& pass) const override;
+  void dropout_keys(const fused::DropoutKeys& pass) const override;
   void nf4(const fused::Nf4& pass) const override;
 
  protected:

@@ -36,9 +36,16 @@ void LaunchedKernels::column_pass(const fused::ColumnPass& a) const {
   check_launch();
 }
 
+void LaunchedKernels::dropout_keys(const fused::DropoutKeys& a) const {
+  const dim3 grid{static_cast<unsigned>((a.rows + kStripThreads - 1) / kStripThreads), 1, 1};
+  launch(cuda::dropout_keys, grid, kStripThreads, stream(), a);
+  check_launch();
+}
+
 void LaunchedKernels::swiglu(const fused::Swiglu& a) const {
   constexpr std::int64_t kOfBlock = 8 * kFlatThreads;
-  const dim3 grid{static_cast<unsigned>((a.elements + kOfBlock - 1) / kOfBlock), 1, 1};
+  const dim3 grid{static_cast<unsigned>((a.width + kOfBlock - 1) / kOfBlock),
+                  static_cast<unsigned>(a.rows > 65535 ? 65535 : a.rows), 1};
   with_type(a.type, [&](auto type) {
     using T = decltype(type);
     launch(a.backward ? cuda::swiglu<T, true> : cuda::swiglu<T, false>, grid, kFlatThreads, stream(), a);

@@ -49,12 +49,30 @@ __global__ void __launch_bounds__(kUpdateThreads) total_sum(fused::TotalSum a) {
   if (threadIdx.x == 0) *a.sum = sum;
 }
 
+__device__ __forceinline__ bool is_finite(double x) { return x - x == 0.0; }
+
+/// As the host does it where it decides (Trainer::update): torch.nn.utils.clip_grad_norm_'s factor, at most 1.
+__global__ void decide_step(fused::DecideStep a) {
+  const double squares = *a.squares / a.replicas, nats = *a.nats;
+  const double norm = sqrt(squares);
+  const double factor = a.clip_norm / (norm / a.loss_scale + 1e-6);
+  a.decision[fused::kDivisor] = a.clip_norm > 0 && factor < 1.0 ? a.loss_scale / factor : a.loss_scale;
+  a.decision[fused::kSkipped] = is_finite(squares) && is_finite(nats) ? 0.0 : 1.0;
+  a.decision[fused::kNorm] = norm;
+  a.decision[fused::kNats] = nats;
+}
+
+template <typename T>
 __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ fused::AdamW a) {
+  if (a.decision != nullptr && a.decision[fused::kSkipped] != 0.0) return;
+  const float divisor = a.decision == nullptr ? a.grad_divisor : static_cast<float>(a.decision[fused::kDivisor]);
   const BlockRange range(a);
   float* params = a.param[range.tensor];
   float *means = a.exp_avg[range.tensor], *squares = a.exp_avg_sq[range.tensor];
   const float* grads = a.grad[range.tensor];
-  const bool packed = is_packed(params) && is_packed(means) && is_packed(squares) && is_packed(grads);
+  T* published = static_cast<T*>(a.published[range.tensor]);
+  const bool packed =
+      is_packed(params) && is_packed(means) && is_packed(squares) && is_packed(grads) && is_packed(published);
   for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
     const long long count = range.end - at;
     float p[8], m[8], v[8], g[8];
@@ -64,12 +82,13 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
     load_eight(g, grads + at, count, packed);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float grad = g[k] / a.grad_divisor;
+      const float grad = g[k] / divisor;
       m[k] = a.beta1 * m[k] + a.rest1 * grad;
       v[k] = a.beta2 * v[k] + a.rest2 * grad * grad;
       p[k] = p[k] * a.decay_factor - a.step_size * m[k] / (sqrtf(v[k]) / a.correction + a.eps);
     }
     store_eight(params + at, p, count, packed);
+    if (published != nullptr) store_eight(published + at, p, count, packed);
     store_eight(means + at, m, count, packed);
     store_eight(squares + at, v, count, packed);
   }

@@ -45,8 +45,14 @@ void LaunchedKernels::total_sum(const fused::TotalSum& a) const {
   check_launch();
 }
 
+void LaunchedKernels::decide_step(const fused::DecideStep& a) const {
+  launch(cuda::decide_step, dim3{1, 1, 1}, 1, stream(), a);
+  check_launch();
+}
+
 void LaunchedKernels::adamw(const fused::AdamW& a) const {
-  launch(cuda::adamw, grid_of(a), kUpdateThreads, stream(), a);
+  with_type(a.published_type,
+            [&](auto type) { launch(cuda::adamw<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
   check_launch();
 }
 

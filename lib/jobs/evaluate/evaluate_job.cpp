@@ -69,6 +69,9 @@ class EvaluateJob {
     warn_of_unused_gpus(world_, device_, log_);
     open_subjects();
     if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);
+    if (input_ && device_.backend != nullptr) {
+      for (auto& data : input_->of_subject) data.reader->pad_to(kGpuLengthStep);
+    }
     check_gates(gates, options_, input_ ? &*input_ : nullptr);
     report["world_size"] = world_.size();
     if (options_.compare.empty()) {

@@ -74,7 +74,9 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.quiet = options.runtime.quiet;
   const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
   const auto open = [&](const std::string& data) {
-    return TokenLoader(prepare_tokens(world, data, texts, log, stopped), limit, setup.config.vocab_size);
+    TokenLoader loader(prepare_tokens(world, data, texts, log, stopped), limit, setup.config.vocab_size);
+    if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
+    return loader;
   };
   if (!options.val_data.empty()) setup.val_data.emplace(open(options.val_data));
   texts.max_rows = options.max_rows;

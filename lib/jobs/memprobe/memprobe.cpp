@@ -57,7 +57,6 @@ class MemprobeJob {
     set_threads(node->size());
     job_ranks_per_node_ = node->size();
     config_ = plan_model(options_.train, std::nullopt);
-    plan_tokens();
     if (options_.gpu.empty() || options_.measure) {
       device_ = choose_device(options_.train.runtime.device, node->rank(), node->size());
     }
@@ -66,6 +65,7 @@ class MemprobeJob {
     } else if (device_.backend != nullptr) {
       budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
     }
+    plan_tokens();
     if (!options_.gpu.empty() && !budget_.gpu) {
       log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
     }
@@ -100,7 +100,9 @@ class MemprobeJob {
     const auto& data = options_.train.train_data;
     std::error_code error;
     if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return;
-    tokens_ = TokenLoader(data, {wish.seq_len, config_.block_size}, config_.vocab_size).tokens_per_row();
+    TokenLoader loader(data, {wish.seq_len, config_.block_size}, config_.vocab_size);
+    if (budget_.gpu) loader.pad_to(kGpuLengthStep);
+    tokens_ = loader.tokens_per_row();
   }
 
   std::vector<Combination> combinations() {

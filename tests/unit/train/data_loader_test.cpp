@@ -51,8 +51,8 @@ TEST_SUITE("train/data_loader") {
     const TokenLoader whole(file, {0, 100}, 50);
     const TokenLoader cut(file, {2, 100}, 50);
 
-    const auto batch = whole.read({1, 0}, {}, at::kCPU);
-    const auto short_batch = cut.read({1}, {}, at::kCPU);
+    const auto batch = whole.read({1, 0});
+    const auto short_batch = cut.read({1});
 
     CHECK(whole.num_rows() == 2);
     CHECK(batch.rows == 2);
@@ -69,8 +69,8 @@ TEST_SUITE("train/data_loader") {
     const TempDir dir;
     const TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100}, 50);
 
-    const auto batch = loader.read({3, 0, 1}, {}, at::kCPU);
-    const auto alone = loader.read({2}, {}, at::kCPU);
+    const auto batch = loader.read({3, 0, 1});
+    const auto alone = loader.read({2});
 
     CHECK(batch.length == 3);  // 4 ids of the longest
     CHECK(ids_of(batch.ids_N) == Ids{7, 8, 0, 1, 2, 3, 0, 0, 0});
@@ -80,10 +80,23 @@ TEST_SUITE("train/data_loader") {
     CHECK(loader.ids_left_out(4) == 1);  // the fifth of the first
   }
 
+  TEST_CASE("documents are padded to a multiple for GPUs, within the model's positions") {
+    const TempDir dir;
+    TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5, 6}, {6, 7}}), {6, 7}, 50);
+    loader.pad_to(4);
+    const auto batch = loader.read({1});
+    CHECK(batch.length == 4);
+    CHECK(ids_of(batch.ids_N) == Ids{6, 0, 0, 0});
+    CHECK(ids_of(batch.targets_N) == Ids{7, -1, -1, -1});
+    CHECK(batch.num_targets == 1);
+    CHECK(loader.read({0}).length == 7);  // 8 would be a position too many
+    CHECK(loader.tokens_per_row() == 7);
+  }
+
   TEST_CASE("no rows make a micro-batch without rows") {
     const TempDir dir;
     const TokenLoader loader(write_documents(dir, {{1, 2}}), {}, 50);
-    CHECK(loader.read({}, {}, at::kCPU).rows == 0);
+    CHECK(loader.read({}).rows == 0);
   }
 
   TEST_CASE("an id that the model does not have is refused by file and row") {
@@ -91,10 +104,10 @@ TEST_SUITE("train/data_loader") {
     const auto file = write_documents(dir, {{1, 2}, {3, 49}});
     const TokenLoader loader(file, {0, 100}, 49);
 
-    CHECK_NOTHROW(loader.read({0}, {}, at::kCPU));
+    CHECK_NOTHROW(loader.read({0}));
     std::string message;
     try {
-      loader.read({1}, {}, at::kCPU);
+      loader.read({1});
     } catch (const fsdp::FormatError& error) {
       message = error.what();
     }
@@ -112,12 +125,12 @@ TEST_SUITE("train/data_loader") {
   TEST_CASE("random rows are the vocabulary's, and the same each time") {
     const auto loader = fsdp::RandomLoader(5, 12, 50);
 
-    const auto batch = loader.read({4, 1}, {}, at::kCPU);
+    const auto batch = loader.read({4, 1});
 
     CHECK(loader.num_rows() == 5);
     CHECK(batch.ids_N.min().item<std::int32_t>() >= 0);
     CHECK(batch.ids_N.max().item<std::int32_t>() < 50);
-    CHECK(at::equal(batch.ids_N, loader.read({4, 1}, {}, at::kCPU).ids_N));
+    CHECK(at::equal(batch.ids_N, loader.read({4, 1}).ids_N));
     CHECK_FALSE(at::equal(batch.ids_N.narrow(0, 0, 12), batch.ids_N.narrow(0, 12, 12)));
   }
 }

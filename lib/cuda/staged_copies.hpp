@@ -1,0 +1,45 @@
+#pragma once
+// Copies between the device and ordinary memory of the host, through two pinned buffers on a stream of their own: while
+// the device reads or writes one, the host writes or reads the other.
+//
+// Pageable memory would go through the driver's own buffer, piece by piece, with the host waiting for each.
+#include <c10/core/Device.h>
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "lib/cuda/cuda_handles.hpp"
+
+namespace fsdp::detail {
+
+/// Any thread; one copy at a time.
+class StagedCopies {
+ public:
+  explicit StagedCopies(c10::DeviceIndex device) : device_(device) {}
+
+  /// Behind all that the current stream was asked for. Returns when the bytes are there.
+  void to_host(std::byte* to, const std::byte* from, std::size_t bytes);
+  /// Likewise; what the current stream is asked for afterwards comes after it. Returns when `fill` has given all bytes.
+  /// \param fill  writes bytes [first, first + count) of what is sent to `room`
+  void to_device(std::byte* to, std::size_t bytes,
+                 const std::function<void(std::byte* room, std::size_t first, std::size_t count)>& fill);
+
+ private:
+  static constexpr std::size_t kSlot_bytes = std::size_t{16} << 20;
+  /// Made at the first copy: 32 MiB of pinned memory and a stream.
+  struct Slots;
+  Slots& slots();
+
+  c10::DeviceIndex device_;
+  std::mutex mutex_;
+  std::shared_ptr<Slots> slots_;
+};
+
+/// Pages of [address, address + bytes) stay where they are, and the device reaches them, as long as the result lives.
+/// \return null where the driver refuses that: copies then go as from any memory
+std::shared_ptr<void> lock_host_pages(void* address, std::size_t bytes);
+
+}  // namespace fsdp::detail

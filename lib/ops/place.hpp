@@ -1,0 +1,34 @@
+#pragma once
+// Where the tensors of an Ops are, and how they get there.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace fsdp {
+
+class Place {
+ public:
+  virtual ~Place() = default;
+  virtual at::Device device() const = 0;
+  /// The device's memory is the host's: ranks of a node can share it.
+  virtual bool on_host() const = 0;
+  /// Where tensors of the host are.
+  virtual at::Device host() const;
+  virtual bool is_on_host(const at::Tensor& x) const;
+  /// x itself when it is there.
+  virtual at::Tensor to_device(const at::Tensor& x) const;
+  /// to = from, of one type, one of them on the device; contiguous. The host may go on with both.
+  virtual void transfer(const at::Tensor& to, const at::Tensor& from) const;
+  /// Lets the device read and write x, on the host, by itself for as long as the result lives; null: it does not.
+  virtual std::shared_ptr<void> lock_pages(const at::Tensor& x) const;
+  /// A tensor over memory of the host that something else owns.
+  virtual at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const;
+  /// Counts memory of the host that ATen does not allocate; negative when it goes.
+  virtual void count_window(std::int64_t bytes) const;
+  /// body(0), ..., body(n - 1), each of which gives back the memory that it takes.
+  virtual void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
+};
+
+}  // namespace fsdp

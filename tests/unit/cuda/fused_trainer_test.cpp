@@ -1,0 +1,158 @@
+// Whole training steps as GPUs run them (kernels' own source on the CPU, decided without the host, matrices side by
+// side), against the host's.
+#include "tests/support/emulated_ops.hpp"
+#include "tests/support/small_job.hpp"
+#include "tests/support/temp_files.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+#include <cmath>
+#include <limits>
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+DeviceChoice emulated_device() {
+  DeviceChoice device;
+  device.ops = std::make_shared<EmulatedOps>(emulated::Order::shuffled);
+  return device;
+}
+
+/// Its matrices' rows divide by 2 and by 4, those of keys not by 4.
+ModelConfig small_llama() {
+  auto config = small_model();
+  config.architecture = Architecture::llama;
+  config.num_kv_heads = 1;
+  config.embed_size = 24;
+  config.head_size = 10;
+  config.ffn_hidden_size = 32;
+  return config;
+}
+
+std::vector<StepReport> train(const SmallJob& job, int ranks, int steps) {
+  std::vector<StepReport> reports;
+  run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
+    SmallJobRank rank(world, job);
+    for (int i = 0; i < steps; ++i) {
+      const auto report = rank.step();
+      if (world.rank() == 0) reports.push_back(report);
+    }
+  });
+  return reports;
+}
+
+void check_same(SmallJob job, int ranks) {
+  job.device = {};
+  const auto want = train(job, ranks, 4);
+  job.device = emulated_device();
+  const auto got = train(job, ranks, 4);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    // Float32 sums in another order, carried on for four steps.
+    CHECK(std::abs(got[i].loss / want[i].loss - 1) < 1e-5);
+    CHECK(std::abs(got[i].grad_norm / want[i].grad_norm - 1) < 1e-4);
+    CHECK(got[i].tokens == want[i].tokens);
+    CHECK(got[i].first_sample == want[i].first_sample);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("cuda/fused trainer") {
+  TEST_CASE("losses and norms are the host's, on any ranks, in any strategy") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    for (const auto& model : {small_model(), small_llama()}) {
+      job.model = model;
+      for (const int ranks : {1, 2, 4}) {
+        for (const auto sharding : {Sharding::full_shard, Sharding::no_shard, Sharding::hybrid_grad_shard}) {
+          if (sharding == Sharding::hybrid_grad_shard && ranks != 4) continue;
+          CAPTURE(ranks);
+          INFO(to_string(sharding));
+          job.sharding.sharding = sharding;
+          job.sharding.shard_group_size = sharding == Sharding::hybrid_grad_shard ? 2 : 0;
+          check_same(job, ranks);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("likewise with dropout, accumulation, recomputation and what is frozen") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.micro_batch_size = 1;
+    job.accumulation_steps = 2;
+    check_same(job, 2);
+    job.sharding.reduce_every_micro_batch = true;
+    job.sharding.checkpoint_every = 1;
+    check_same(job, 2);
+    job.model.dropout = 0.2;
+    check_same(job, 2);
+    job.model = small_llama();
+    job.sharding.freeze.freeze = {"*.k_proj.weight"};
+    check_same(job, 2);
+  }
+
+  TEST_CASE("what is not finite on one rank is skipped by all, and changes nothing") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = emulated_device();
+    job.sharding.precision = at::kBFloat16;  // published rows stand apart
+    run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      auto& engine = rank.runtime.engine();
+      const auto first = rank.step();
+      CHECK_FALSE(first.skipped);
+      if (world.rank() == 1) engine.master_weight(2).view({-1})[0] = std::numeric_limits<float>::quiet_NaN();
+      engine.sync_parameters();
+      const auto before = engine.master_weight(0).clone(),
+                 moment = rank.trainer->optimizer().state("exp_avg", 0).clone();
+      const auto published = engine.published_rows(0).clone();
+      const auto report = rank.step();
+      CHECK(report.skipped);
+      CHECK_FALSE(report.overflow);
+      CHECK(std::isnan(report.loss));
+      CHECK(rank.trainer->state().step == 2);
+      CHECK(rank.trainer->state().optimizer_steps == 1);
+      CHECK(same_bits(engine.master_weight(0), before));
+      CHECK(same_bits(rank.trainer->optimizer().state("exp_avg", 0), moment));
+      CHECK(same_bits(engine.published_rows(0), published));
+    });
+  }
+
+  TEST_CASE("rows that models read are the master weights, rounded, after every step") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = emulated_device();
+    job.sharding.precision = at::kBFloat16;
+    run_thread_ranks(3, 3, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      for (int step = 0; step < 2; ++step) {
+        rank.step();
+        auto& engine = rank.runtime.engine();
+        for (std::size_t i = 0; i < engine.num_parameters(); ++i)
+          CHECK(same_bits(engine.published_rows(i), engine.master_weight(i).to(at::kBFloat16)));
+      }
+    });
+  }
+
+  TEST_CASE("a loss scale that is too large is halved, and the update skipped") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = emulated_device();
+    job.sharding.precision = at::kHalf;
+    run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      rank.trainer->state().loss_scale = 1e30;
+      const auto report = rank.step();
+      CHECK(report.overflow);
+      CHECK(report.skipped);
+      CHECK(std::isfinite(report.loss));
+      CHECK(rank.trainer->state().loss_scale == 0.5e30);
+      rank.trainer->state().loss_scale = 256;
+      const auto next = rank.step();
+      CHECK_FALSE(next.skipped);
+      CHECK(rank.trainer->state().optimizer_steps == 1);
+    });
+  }
+}
