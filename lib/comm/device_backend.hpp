@@ -39,7 +39,7 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
   virtual int device_count() const = 0;
-  /// Collective over `group`, which need not outlive the result.
+  /// Collective over `group`, which must outlive the result.
   /// \throws RuntimeFailure naming NCCL's reason, or the timeout, when the ranks do not get together
   virtual std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) = 0;
   /// What computes on `device`.
@@ -72,7 +72,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 4";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 5";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

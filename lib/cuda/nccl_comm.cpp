@@ -85,7 +85,8 @@ ncclDataType_t nccl_type(c10::ScalarType type) {
 }
 
 NcclComm::NcclComm(ProcessGroup& group, int device)
-    : rank_(group.rank()),
+    : group_(group),
+      rank_(group.rank()),
       size_(group.size()),
       device_(device),
       timeout_(group.timeout()),
@@ -172,9 +173,13 @@ bool NcclComm::poll() {
     watched_ = first.number;
     watched_since_ = Clock::now();
   }
-  if (Clock::now() - watched_since_ > timeout_) {
-    fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout)",
-                     first.label.kind, first.number, first.label.tensors, first.label.bytes, seconds(timeout_)));
+  const auto waited = Clock::now() - watched_since_;
+  // A rank whose wait began earlier asks who is here: answer, so that it does not count this one as missing.
+  if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.roll_called())) {
+    const auto missing = group_.missing_ranks();
+    fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout){}",
+                     first.label.kind, first.number, first.label.tensors, first.label.bytes, seconds(timeout_),
+                     missing.empty() ? "" : fmt::format("; did not answer: rank {}", fmt::join(missing, ", "))));
   }
   return false;
 }

@@ -36,7 +36,8 @@ struct CollectiveLabel {
 /// rank that never comes is a timeout here instead of a hang inside NCCL.
 class NcclComm {
  public:
-  /// Collective over `group`, on the current device. \throws RuntimeFailure
+  /// Collective over `group`, on the current device; the group is asked who is missing when a collective does not end.
+  /// \throws RuntimeFailure
   NcclComm(ProcessGroup& group, int device);
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -75,6 +76,7 @@ class NcclComm {
   bool flushed_within(std::chrono::milliseconds limit) noexcept;
   void abort_within(std::chrono::milliseconds limit) noexcept;
 
+  ProcessGroup& group_;
   int rank_;
   int size_;
   int device_;

@@ -100,7 +100,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     // A rank whose wait began earlier asks who is here: answer, so that it does not count this one as missing.
-    if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && alarm_raised())) {
+    if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && roll_called())) {
       const auto missing = missing_ranks();
       throw RuntimeFailure(fmt::format(
           "{} did not complete within {} s (--collective-timeout); {}", what,
@@ -111,7 +111,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
   }
 }
 
-bool MpiGroup::alarm_raised() {
+bool MpiGroup::roll_called() {
   int found = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_.get(), &found, MPI_STATUS_IGNORE);
   return found != 0;

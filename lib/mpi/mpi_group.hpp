@@ -52,17 +52,16 @@ class MpiGroup final : public ProcessGroup {
   std::chrono::milliseconds timeout() const override { return timeout_; }
   int world_rank(int member) const override { return world_ranks_[static_cast<std::size_t>(member)]; }
 
+  /// Ranks that wait here as well answer.
+  std::vector<int> missing_ranks() override;
+  bool roll_called() override;
+
   /// A barrier that gives up: false when some rank did not come in time. The group is of no use afterwards.
   bool barrier_within(std::chrono::milliseconds patience);
   /// Waits for all requests. \throws RuntimeFailure naming the ranks that did not come, past the timeout
   void wait(std::span<MPI_Request> requests, const char* what);
 
  private:
-  /// Another rank's wait has timed out.
-  bool alarm_raised();
-  /// Ranks that wait here as well answer; returns those that do not. Called when a wait has timed out.
-  std::vector<int> missing_ranks();
-
   UniqueComm comm_;
   UniqueComm alarm_;  ///< its messages cannot be confused with a collective's
   std::chrono::milliseconds timeout_;

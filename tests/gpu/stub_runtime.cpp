@@ -12,6 +12,7 @@
 
 #include "tests/gpu/stub_card.hpp"
 #include "tests/gpu/stub_log.hpp"
+#include "tests/gpu/stub_stall.hpp"
 
 namespace {
 
@@ -66,15 +67,19 @@ cudaError_t launched(const void* function, const LaunchSize& size, void** argume
 }
 
 cudaError_t waited(const char* name) {
+  stub::wait_for_device();
   stub::log().add({stub::EventKind::wait, name});
   return cudaSuccess;
 }
+
+cudaError_t done_or_not() { return stub::stalled() ? failed(cudaErrorNotReady) : cudaSuccess; }
 
 /// What kernels would have written is zero; what they would read is nobody's business.
 cudaError_t copy(void* to, const void* from, std::size_t count) {
   stub::log().add({stub::EventKind::copy, "copy"});
   if (memory().contains(to)) return cudaSuccess;
   if (memory().contains(from)) {
+    stub::wait_for_device();
     std::memset(to, 0, count);
   } else {
     std::memmove(to, from, count);
@@ -303,7 +308,7 @@ cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) {
 // --------------------------------------------------
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return make_handle(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return done_or_not(); }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited("cudaStreamSynchronize"); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
@@ -319,7 +324,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return make_handle(event); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return make_handle(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return done_or_not(); }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited("cudaEventSynchronize"); }
