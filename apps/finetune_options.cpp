@@ -100,8 +100,10 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
          "gather the next unit before (pre), after (post) or not during a unit's backward")
       ->default_str("pre")
       ->group(group);
-  app.add_flag("--forward-prefetch,--forward_prefetch,!--no-forward-prefetch", o.forward_prefetch,
-               "gather the next unit before a unit's forward (the default on GPUs)")
+  app.add_flag_function(
+         "--forward-prefetch,--forward_prefetch,!--no-forward-prefetch",
+         [&](std::int64_t count) { o.forward_prefetch = count > 0; },
+         "gather the next unit before a unit's forward (the default on GPUs)")
       ->group(group);
   app.add_flag("--limit-all-gathers,--limit_all_gathers,!--no-limit-all-gathers", o.limit_all_gathers,
                "at most two units gathered or on their way, beside the root (the default)")

@@ -41,6 +41,12 @@ class Gpu(fsdp_cli.Case):
                 self.assertEqual(found["predicted_bytes"], found["measured_bytes"])  # required: within 3 %
                 self.assertEqual((found["card_bytes"], found["overhead_bytes"]), (40338 * MIB, OUTSIDE))
 
+    def test_the_next_unit_is_gathered_ahead_unless_told_otherwise(self):
+        for more, expected in ([], "prefetch pre [+] forward,"), (["--no-forward-prefetch"], "prefetch pre,"):
+            result = self.train("ahead", "--dry-run", *more, ranks=1)
+            self.assertEqual(result.code, 0, str(result))
+            self.assertRegex(result.err, expected)
+
     def test_ranks_over_nccl_measure_what_was_predicted(self):
         for sharding, precision in (("full-shard", "bf16"), ("no-shard", "float32"), ("grad-shard", "bf16")):
             with self.subTest(sharding=sharding):
