@@ -1,0 +1,76 @@
+"""Behind scripts/gpu-check, which says what it does."""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import kernels
+import results
+import speed
+import truth
+from checks import FAIL, Stage, Stopped, stop_on_signals
+from machine import CannotRun, Machine
+
+STAGES = {"truth": truth.run, "speed": speed.run, "profile": kernels.run}
+# A call of one stage stays below ten minutes, start and tidying up included, and all three below 25.
+STAGE_SECONDS = {"truth": 590, "speed": 590, "profile": 290}
+PASSED, COULD_NOT_RUN, FAILED = 0, 1, 3
+
+
+def parsed():
+    parser = argparse.ArgumentParser(prog="gpu-check", add_help=False, allow_abbrev=False)
+    parser.add_argument("stages", nargs="*", metavar="STAGE")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/gpu-check"))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    for stage in options.stages:
+        if stage not in STAGES:
+            parser.error(f"no stage is called '{stage}': {', '.join(STAGES)}")
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
+    options.stages = list(dict.fromkeys(options.stages)) or list(STAGES)
+    return options
+
+
+def run_stages(options, work):
+    options.out = options.out.resolve()
+    results.read(options.out)  # what cannot be added to is found before the time is spent
+    begin = time.monotonic()
+    machine = Machine(options.device, options.out, work)
+    print(f"{machine.facts['gpu'] or options.device}, PyTorch {machine.facts['torch']}, {machine.version.splitlines()[0]}", flush=True)
+    failed = 0
+    for name in options.stages:
+        stage = Stage(name, machine, STAGE_SECONDS[name] - (time.monotonic() - begin))
+        print(f"-- {name}", flush=True)
+        STAGES[name](stage)
+        results.add(options.out, stage, machine, time.monotonic() - begin, options.json)
+        failed += sum(row["verdict"] == FAIL for row in stage.rows)
+        begin = time.monotonic()
+    print(f"{failed} failed; {options.out / results.MARKDOWN}", flush=True)
+    return FAILED if failed else PASSED
+
+
+def main():
+    options = parsed()
+    stop_on_signals()
+    work = None
+    try:
+        work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp-gpu-check."))
+        return run_stages(options, work)
+    except Stopped as signal:
+        print(f"gpu-check: stopped by {signal}: nothing of the stage that ran was kept", file=sys.stderr)
+    except (CannotRun, OSError, subprocess.TimeoutExpired) as reason:
+        print(f"gpu-check: {reason}", file=sys.stderr)
+    finally:
+        if work:
+            shutil.rmtree(work, ignore_errors=True)
+    return COULD_NOT_RUN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

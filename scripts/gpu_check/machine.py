@@ -1,0 +1,109 @@
+"""What this machine has: programs, a launcher for ranks, PyTorch, a GPU, tools; and the environment that fits them
+together."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]  # the project, or the unpacked tarball
+REFERENCE = HERE / "reference.py"
+# A job's own variables would have programs and launcher look for the ranks of the job.
+OF_JOBS = ("SLURM_", "PBS_", "PMI_", "PMIX_", "PALS_")
+
+
+class CannotRun(Exception):
+    """Nothing can be checked here, and why."""
+
+
+class Machine:
+    def __init__(self, device, out, work):
+        self.device, self.work, self.logs = device, work, out / "logs"
+        self.environment = self.own_environment()
+        self.facts = self.ask_pytorch()
+        self.programs = self.find_programs()
+        self.tests = self.programs.parent / "tests"
+        self.thin = self.fit_to_pytorch()
+        self.version = self.ask_version()
+        self.mpiexec = self.find_mpiexec()
+        if device == "cuda" and not self.facts["gpus"]:
+            raise CannotRun(f"no GPU: {self.facts.get('no_gpu', 'PyTorch sees none')}; --device cpu rehearses without one")
+        self.logs.mkdir(parents=True, exist_ok=True)
+
+    def own_environment(self):
+        found = {name: value for name, value in os.environ.items() if not name.startswith(OF_JOBS)}
+        # One node, with hydra's own way to start ranks there; what killed programs leave and compilers keep goes with `work`.
+        found |= {"PYTHONDONTWRITEBYTECODE": "1", "HYDRA_LAUNCHER": "fork", "TMPDIR": str(self.work), "TRITON_CACHE_DIR": str(self.work / "triton"),
+                  "TORCHINDUCTOR_CACHE_DIR": str(self.work / "inductor")}
+        if self.device == "cpu":
+            found["OMP_NUM_THREADS"] = "1"
+        return found
+
+    def ask_pytorch(self):
+        asked = subprocess.run([sys.executable, REFERENCE, "facts", "--device", self.device], env=self.environment,
+                               capture_output=True, text=True, timeout=300, check=False)
+        if asked.returncode:
+            why = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise CannotRun(f"{sys.executable} has no PyTorch that works ({why}): set FSDP_PYTHON to one that has")
+        return json.loads(asked.stdout.splitlines()[-1])
+
+    def find_programs(self):
+        given = os.environ.get("FSDP_BIN")
+        # The last: what was installed below PREFIX/share/fsdp has its programs in PREFIX/bin.
+        places = [pathlib.Path(given)] if given else [ROOT / "build/bin", ROOT / "bin", ROOT / "../../bin"]
+        for place in places:
+            if (place / "fsdp-finetune").exists():
+                return place.resolve()
+        raise CannotRun(f"no fsdp-finetune in {' nor '.join(map(str, places))}: scripts/build makes it; FSDP_BIN names another folder")
+
+    def fit_to_pytorch(self):
+        """A tarball without LibTorch takes python's, which must be the one it was built with: C++ promises no more."""
+        mark = self.programs.parent / "lib/torch-version"
+        if not mark.exists():
+            return False
+        built, here = mark.read_text(encoding="utf-8").strip(), self.facts["torch"].partition("+")[0]
+        if built != here:
+            raise CannotRun(f"these programs were built with LibTorch {built}, and {sys.executable} has PyTorch {here}")
+        before = self.environment.get("LD_LIBRARY_PATH")
+        self.environment["LD_LIBRARY_PATH"] = ":".join([*self.facts["folders"], *([before] if before else [])])
+        return True
+
+    def ask_version(self):
+        asked = subprocess.run([self.programs / "fsdp-finetune", "--version"], env=self.environment, capture_output=True,
+                               text=True, timeout=120, check=False)
+        if asked.returncode:
+            raise CannotRun(f"fsdp-finetune --version ended with {asked.returncode}: {asked.stderr.strip()[:300]}")
+        return asked.stdout.strip()
+
+    def find_mpiexec(self):
+        """The one that came with the programs, before one on PATH that may belong to another MPI."""
+        given = os.environ.get("MPIEXEC")
+        for place in [given] if given else [self.programs / "mpiexec", shutil.which("mpiexec")]:
+            if place and os.access(place, os.X_OK):
+                return pathlib.Path(place)
+        return None
+
+    def has_bf16(self):
+        """A GPU without units for it: fsdp-finetune refuses to emulate, and its speed would say nothing."""
+        return self.device == "cpu" or int(self.facts["capability"].partition(".")[0]) >= 8
+
+    def tool(self, name):
+        """A tool of CUDA's, on PATH or in its toolkit; None where there is none."""
+        homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+        places = [shutil.which(name), *(pathlib.Path(home) / "bin" / name for home in homes if home)]
+        return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+    def summary(self):
+        """For the results: what decides the figures, and no host or user."""
+        found = {"device": self.device, "torch": self.facts["torch"], "cuda": self.facts["cuda"], "programs": self.version,
+                 "thin": self.thin}
+        if self.device == "cuda":
+            found |= {name: self.facts[name] for name in ("gpu", "gpus", "gpu_bytes", "capability")}
+            driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                                    text=True, check=False) if shutil.which("nvidia-smi") else None
+            if driver and driver.returncode == 0:
+                found["driver"] = driver.stdout.splitlines()[0].strip()
+        return found

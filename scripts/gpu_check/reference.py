@@ -1,0 +1,162 @@
+"""PyTorch's side of scripts/gpu-check; a program of its own, so that neither side can spoil the other's memory or time.
+
+    reference.py facts [--device cuda]                what this PyTorch and GPU are, one JSON object
+    reference.py make DIR SHAPE                       a model directory and rows (inputs.py); SHAPE is JSON
+    reference.py train DIR --precision P... --to DIR  trains, writes TO/P.jsonl: a line per step, and one of totals
+
+Training is FSDP2 (fully_shard over one rank): float32 masters, gathered weights and gradients in the precision, fused
+AdamW, gradients clipped to 1. With --compile every block and the loss are compiled, as torchtitan does it.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import inputs
+import models
+
+TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FP16_SCALE = 2.0**16
+
+
+def library_folders():
+    """Where this PyTorch's libraries lie, and those of CUDA and NCCL that came with it: what the system's loader finds by
+    itself is left out."""
+    found = {}
+    for line in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        path = pathlib.Path(line.split(maxsplit=5)[-1])
+        if re.match(r"lib(torch|c10|cu|nv|nccl)[\w-]*\.so", path.name) and not str(path).startswith(("/lib/", "/lib64/", "/usr/lib")):
+            found[str(path.parent)] = True
+    return list(found)
+
+
+def facts(options):
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpu": None, "gpus": 0, "folders": library_folders()}
+    if options.device == "cuda":
+        try:
+            found |= {"gpus": torch.cuda.device_count(), "gpu": torch.cuda.get_device_name(0),
+                      "gpu_bytes": torch.cuda.get_device_properties(0).total_memory,
+                      "capability": ".".join(map(str, torch.cuda.get_device_capability(0)))}
+        except (AssertionError, RuntimeError) as reason:  # no CUDA in this build; no driver
+            found["no_gpu"] = str(reason).splitlines()[0]
+    print(json.dumps(found))
+
+
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def load(folder, device, options, precision):
+    """The sharded model and its loss function."""
+    shape = json.loads((folder / inputs.SHAPE).read_text(encoding="utf-8"))
+    model = models.build(shape).to_empty(device=device)
+    weights = inputs.read_safetensors(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
+    loss = cross_entropy
+    if options.compile:
+        loss = torch.compile(loss)
+        for block in model.blocks():
+            block.compile(fullgraph=True)
+    kind = TYPES[precision]
+    policy = MixedPrecisionPolicy() if precision == "float32" else MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=kind)
+    mesh = init_device_mesh(device.type, (1,))
+    for block in model.blocks():
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model, loss
+
+
+class Clock:
+    """Times between steps without waiting for the device in them."""
+
+    def __init__(self, device):
+        self.device, self.marks = device, []
+
+    def mark(self):
+        if self.device.type == "cuda":
+            self.marks.append(torch.cuda.Event(enable_timing=True))
+            self.marks[-1].record()
+        else:
+            self.marks.append(time.perf_counter())
+
+    def seconds(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            return [a.elapsed_time(b) / 1e3 for a, b in zip(self.marks, self.marks[1:])]
+        return [b - a for a, b in zip(self.marks, self.marks[1:])]
+
+
+def train(options, device, precision):
+    model, loss_of = load(options.folder, device, options, precision)
+    adam = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    rows = torch.load(options.folder / inputs.ROWS).to(device)
+    scale = FP16_SCALE if precision == "fp16" else 1.0
+    clock, losses, norms = Clock(device), [], []
+    clock.mark()
+    for step in range(options.steps):
+        batch = rows[[(step * options.batch + i) % len(rows) for i in range(options.batch)]]
+        loss = loss_of(model(batch[:, :-1]), batch[:, 1:])
+        (loss * scale if scale != 1.0 else loss).backward()
+        if scale != 1.0:
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        losses.append(loss.detach())
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        clock.mark()
+    peak = torch.cuda.max_memory_reserved() if device.type == "cuda" else None
+    lines = [{"loss": loss.item(), "grad_norm": norm.full_tensor().item(), "step_seconds": seconds}
+             for loss, norm, seconds in zip(losses, norms, clock.seconds())]
+    lines.append({"tokens": options.batch * (rows.shape[1] - 1), "reserved_memory_bytes": peak})
+    (options.to / f"{precision}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("facts", "make", "train"))
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("shape", type=json.loads, nargs="?")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--precision", nargs="+", choices=TYPES, default=["bf16"])
+    parser.add_argument("--to", type=pathlib.Path)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--compile", action="store_true")
+    return parser.parse_args()
+
+
+def main():
+    options = parsed()
+    if options.what == "facts":
+        facts(options)
+        return
+    device = torch.device(options.device)
+    if options.what == "make":
+        inputs.make(options.folder, options.shape, device)
+        return
+    options.to.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as meeting:  # a file, not a port, which another job may have
+        dist.init_process_group("nccl" if options.device == "cuda" else "gloo", rank=0, world_size=1,
+                                init_method=f"file://{meeting}/ranks")
+        for precision in options.precision:
+            train(options, device, precision)
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # one rank needs no network
+    main()

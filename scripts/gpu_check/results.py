@@ -1,0 +1,76 @@
+"""What stages found, gathered over several calls: gpu-check.json, and gpu-check.md to paste."""
+
+import datetime
+import json
+import os
+import tempfile
+
+from machine import CannotRun
+
+FORMAT = "fsdp-gpu-check 1"
+ORDER = ["truth", "speed", "profile"]
+JSON, MARKDOWN = "gpu-check.json", "gpu-check.md"
+
+
+def read(out):
+    """The results of earlier stages."""
+    path = out / JSON
+    if not path.exists():
+        return {"format": FORMAT, "stages": {}}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] == FORMAT and set(found["stages"]) <= set(ORDER):
+            return found
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise CannotRun(f"{path} is none of this program's results: give another --out")
+
+
+def write_whole(path, text):
+    """By a rename: whoever reads the name finds the old content or the new."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def add(out, stage, machine, seconds, copy):
+    """Replaces a stage's results by its new ones."""
+    found = read(out)
+    found["stages"][stage.name] = {"finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                                   "seconds": round(seconds), "machine": machine.summary(), "checks": stage.rows}
+    found["stages"] = dict(sorted(found["stages"].items(), key=lambda each: ORDER.index(each[0])))
+    text = json.dumps(found, indent=1) + "\n"
+    for path in [out / JSON, *([copy] if copy else [])]:
+        write_whole(path, text)
+    write_whole(out / MARKDOWN, markdown(found))
+
+
+def cell(text):
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def markdown(found):
+    lines = ["# gpu-check", ""]
+    for name, stage in found["stages"].items():
+        counts = {}
+        for row in stage["checks"]:
+            counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+        facts = stage["machine"]
+        lines += [f"## {name}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()), "",
+                  f"{facts.get('gpu') or facts['device'].upper()}, PyTorch {facts['torch']}"
+                  + (f", driver {facts['driver']}" if "driver" in facts else "") + f"; {stage['finished']}, {stage['seconds']} s", "",
+                  "| check | | figures | s |", "|---|---|---|---|"]
+        lines += [f"| {cell(row['check'])} | {row['verdict']} | {cell(row['text'])} | {row['seconds']} |" for row in stage["checks"]]
+        lines.append("")
+        for row in stage["checks"]:
+            kernels = row["figures"].get("kernels")
+            if kernels:
+                lines += ["| kernel | ms a step | calls a step |", "|---|---|---|"]
+                lines += [f"| `{cell(each['name'])}` | {each['ms_per_step']} | {each['calls_per_step']} |" for each in kernels] + [""]
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""Stage speed: fsdp-finetune beside FSDP2, eager and compiled, on the same shapes in the same run."""
+
+import os
+import shutil
+import statistics
+
+from checks import NOTE, Trouble, skip, verdict_of
+from training import Trainings, spread
+
+STEPS, WARM_UP = 20, 8  # the first ones compile, choose kernels and fill the allocator
+# What is asked of an H200 with the first case; on other GPUs and cases the figures are only told.
+GOAL_GPU, GOAL_RATIO, GOAL_MFU = "H200", 1.05, 0.58
+SHAPES = {
+    "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),
+    "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
+CASES = [("codellama", 16, 2), ("codellama", 4, 1), ("mingpt", 8, 2)]  # shape, rows a step, turns
+REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
+OURS, EAGER, COMPILED = "ours", "FSDP2", "FSDP2 compiled"
+
+
+def layers_that_fit(gpu_bytes, shape):
+    """Of 8, 4, 2 and 1: 16 bytes a parameter of states on PyTorch's side, four for copies, 8 GiB for activations and logits."""
+    layer = 4 * shape["width"] ** 2 + 3 * shape["width"] * shape["ffn"]
+    rest = 2 * shape["width"] * shape["vocab"]
+    return next((n for n in (8, 4, 2) if 20 * (n * layer + rest) + 2**33 <= gpu_bytes), 1)
+
+
+class Speed:
+    def __init__(self, stage):
+        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage)
+        self.shapes = {name: dict(shape) for name, shape in SHAPES.items()}
+        if self.machine.device == "cuda":
+            self.shapes["codellama"]["layers"] = layers_that_fit(self.machine.facts["gpu_bytes"], SHAPES["codellama"])
+        else:
+            for shape in self.shapes.values():
+                shape |= REHEARSAL
+        self.made = set()
+
+    def run(self):
+        if not self.machine.has_bf16():
+            self.stage.check("tokens/s", lambda: skip("this GPU has no units for bf16"))
+            return
+        for index, (name, batch, turns) in enumerate(CASES):
+            shape, runs = self.shapes[name], {}
+            title = f"{name} {batch} x {shape['length']}"
+            self.stage.check(f"{title}, tokens/s", self.turns, name, batch, turns, runs)
+            if OURS in runs:
+                self.stage.check(f"{title}, to FSDP2", self.ratio, runs, index == 0)
+                self.stage.check(f"{title}, MFU", self.share_of_peak, runs, index == 0)
+
+    def contenders(self):
+        # Triton compiles the launchers of its kernels, inductor what runs on a CPU.
+        compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+        return [OURS, EAGER, *([COMPILED] if compiler else [])]
+
+    def turns(self, name, batch, turns, runs):
+        """All take turns, so that a machine that drifts slows all; a turn's rate is the median of its steps."""
+        if name not in self.made:
+            self.trainings.make_model(name, self.shapes[name], 120)
+            self.made.add(name)
+        failed, shape = {}, self.shapes[name]
+        for turn in range(turns):
+            for contender in self.contenders():
+                if contender not in failed:
+                    try:
+                        self.one_turn(name, batch, contender, turn, runs)
+                    except Trouble as trouble:  # the others' figures are worth having
+                        failed[contender] = str(trouble)
+                        runs.pop(contender, None)
+        parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.memory(found)}" for contender, found in runs.items()]
+        parts += [f"{contender} failed: {why}" for contender, why in failed.items()]
+        return verdict_of(not failed), f"{', '.join(parts)}; {shape['layers']} layers x {shape['width']}", runs
+
+    def one_turn(self, name, batch, contender, turn, runs):
+        what = f"{name} {batch} {contender} turn {turn + 1}"
+        if contender == OURS:
+            lines = self.trainings.ours(what, name, "bf16", STEPS, batch, 100)
+            totals = lines[-1]
+        else:
+            lines, totals = self.trainings.pytorch(what, name, ["bf16"], STEPS, batch, 150, contender == COMPILED)
+            lines = lines["bf16"]
+        counted, tokens = lines[WARM_UP:], batch * self.shapes[name]["length"]
+        found = runs.setdefault(contender, {"tokens_per_second": [], "mfu": [], "reserved_memory_bytes": []})
+        found["tokens_per_second"].append(tokens / statistics.median(line["step_seconds"] for line in counted))
+        found["mfu"] += [line["mfu"] for line in counted if "mfu" in line]
+        found["reserved_memory_bytes"].append(totals.get("reserved_memory_bytes"))
+
+    @staticmethod
+    def memory(found):
+        peak = found["reserved_memory_bytes"][-1]
+        return f" in {peak / 2**30:.1f} GiB" if peak else ""
+
+    def judged(self, good, has_goal):
+        """PASS or FAIL where a goal is set for this GPU and case, else NOTE."""
+        if has_goal and GOAL_GPU in (self.machine.facts["gpu"] or ""):
+            return verdict_of(good)
+        return NOTE
+
+    def ratio(self, runs, has_goal):
+        rates = {contender: found["tokens_per_second"] for contender, found in runs.items()}
+        per_turn = {other: [a / b for a, b in zip(rates[OURS], rates[other])] for other in (COMPILED, EAGER) if other in rates}
+        text = ", ".join(f"{spread(ratios)} times {other}" for other, ratios in per_turn.items())
+        if COMPILED not in per_turn:
+            why = "it failed" if COMPILED in self.contenders() else "no C compiler on PATH, and CC names none"
+            return skip(f"nothing of {COMPILED} to compare with ({why}){text and '; ' + text}")
+        goal = f" (goal on an {GOAL_GPU}: {GOAL_RATIO} times {COMPILED})" if has_goal else ""
+        return self.judged(statistics.median(per_turn[COMPILED]) >= GOAL_RATIO, has_goal), text + goal, per_turn
+
+    def share_of_peak(self, runs, has_goal):
+        """Of the data sheet's dense bf16 figure; both sides do the same useful operations for a token."""
+        if not runs[OURS]["mfu"]:
+            return skip("the peak of this GPU is not known")
+        ours = statistics.median(runs[OURS]["mfu"])
+        rates = {contender: statistics.median(found["tokens_per_second"]) for contender, found in runs.items()}
+        shares = {contender: ours * rate / rates[OURS] for contender, rate in rates.items()}
+        goal = f" (goal on an {GOAL_GPU}: {100 * GOAL_MFU:.0f} %)" if has_goal else ""
+        text = ", ".join(f"{contender} {100 * share:.1f} %" for contender, share in shares.items())
+        return self.judged(ours >= GOAL_MFU, has_goal), text + goal, shares
+
+
+def run(stage):
+    Speed(stage).run()

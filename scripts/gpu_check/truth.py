@@ -1,0 +1,172 @@
+"""Stage truth: are the numbers, the memory and the kernels right?"""
+
+import dataclasses
+import json
+import re
+
+from checks import FAIL, PASS, Trouble, skip, verdict_of
+from training import TOLERANCES, Trainings, worst
+
+STEPS, ROWS = 8, 4  # of the optimizer; of a step, over all ranks and micro-batches. Eight rows: each is met four times
+GPU_SHAPES = {  # heads of 128, as CodeLlama's
+    "llama": dict(kind="llama", layers=4, width=512, heads=4, ffn=1408, vocab=32016, length=512, rows=8),
+    "mingpt": dict(kind="mingpt", layers=4, width=512, heads=8, ffn=2048, vocab=50257, length=256, rows=8)}
+CPU_SHAPES = {
+    "llama": dict(kind="llama", layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64, rows=8),
+    "mingpt": dict(kind="mingpt", layers=2, width=64, heads=4, ffn=256, vocab=1000, length=64, rows=8)}
+MEMORY_TOLERANCE = 0.03
+LIMIT = 90  # seconds of a run; most of it is for the first start from a slow file system
+SEPARATE_HOSTS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+
+
+@dataclasses.dataclass
+class Run:
+    """A run of fsdp-finetune that is to give PyTorch's numbers."""
+    name: str
+    precision: str = "float32"
+    model: str = "llama"
+    options: tuple = ()
+    batch: int = ROWS
+    ranks: int = 1
+    kernels: bool = True
+
+
+RUNS = [
+    Run("llama float32"), Run("llama bf16", "bf16"), Run("llama fp16", "fp16"),
+    Run("llama float32, plain operators", kernels=False), Run("llama bf16, plain operators", "bf16", kernels=False),
+    Run("llama float32, recomputed", options=("--activation-checkpointing", "all")),
+    Run("llama bf16, recomputed", "bf16", options=("--activation-checkpointing", "all")),
+    Run("llama float32, CPU offload", options=("--cpu-offload",)),
+    Run("llama bf16, CPU offload", "bf16", options=("--cpu-offload",)),
+    Run("llama float32, accumulated", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
+    Run("llama bf16, accumulated", "bf16", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
+    Run("minGPT float32", model="mingpt"), Run("minGPT bf16", "bf16", model="mingpt"),
+    Run("two ranks, full-shard", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
+    Run("two ranks, grad-shard", options=("--sharding", "grad-shard"), batch=ROWS // 2, ranks=2),
+    Run("two ranks, no-shard", options=("--sharding", "no-shard"), batch=ROWS // 2, ranks=2),
+    Run("two ranks, full-shard, bf16", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
+]
+
+
+class Truth:
+    def __init__(self, stage):
+        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage)
+        self.on_gpu = self.machine.device == "cuda"
+        self.theirs = {}
+
+    def run(self):
+        check = self.stage.check
+        check("back end", self.back_end)
+        check("device tests", self.device_tests)
+        for model, shape in (GPU_SHAPES if self.on_gpu else CPU_SHAPES).items():
+            check(f"PyTorch's own {model}", self.train_pytorch, model, shape)
+        for run in RUNS:
+            check(run.name, self.compare, run)
+        check("a learning rate 1 % off is noticed", self.control)
+        for model, precision in (("llama", "bf16"), ("mingpt", "float32")):
+            check(f"memory of {model}, {precision}", self.memory, model, precision)
+        for tool in ("memcheck", "racecheck"):
+            check(f"compute-sanitizer {tool}", self.sanitize, tool)
+
+    def back_end(self):
+        """tests/gpu_backend: the CUDA back end loads, or gives one line why not."""
+        return self.test_program("gpu_backend", 60)
+
+    def device_tests(self):
+        """tests/gpu_device: kernels, collectives and whole models on the GPU against the CPU."""
+        return self.test_program("gpu_device", 120) if self.on_gpu else skip("needs a GPU")
+
+    def test_program(self, name, limit):
+        program = self.machine.tests / name
+        if not program.exists():
+            return skip(f"no tests/{name} beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
+        moved = self.machine.programs.parent / "lib/fsdp/libfsdp_cuda.so"
+        log = self.stage.run(name, [program], limit, {"FSDP_CUDA_LIBRARY": str(moved)} if moved.exists() else None)
+        counts = re.search(r"test cases: *(\d+) .*?(\d+) passed", log.read_text(encoding="utf-8", errors="replace"))
+        return PASS, f"{counts[2] if counts else 'all'} test cases passed", {}
+
+    def train_pytorch(self, model, shape):
+        precisions = ["float32", "bf16"] + (["fp16"] if model == "llama" else [])
+        self.trainings.make_model(model, shape, LIMIT)
+        self.theirs[model], _ = self.trainings.pytorch(f"pytorch {model}", model, precisions, STEPS, ROWS, LIMIT)
+        losses = [line["loss"] for line in self.theirs[model]["float32"]]
+        fell = losses[0] - losses[-1]
+        # Rows that come again are learned: a loss that stays would compare the first step's numbers alone.
+        return verdict_of(fell > 0.1), f"FSDP2, {STEPS} steps: float32 loss {losses[0]:.4f} -> {losses[-1]:.4f}", {"fell": fell}
+
+    def compare(self, run):
+        if run.model not in self.theirs:
+            return FAIL, "PyTorch's own run is missing", {}
+        if not run.kernels and not self.on_gpu:
+            return skip("FSDP_CUDA_KERNELS=off is a GPU's")
+        if run.precision == "bf16" and not self.machine.has_bf16():
+            return skip("this GPU has no units for bf16")
+        launch, over = None, ""
+        if run.ranks > 1:
+            if self.machine.mpiexec is None:
+                return skip("no mpiexec beside the programs or on PATH: MPIEXEC names one")
+            launch, over = self.two_ranks()
+        ours = self.trainings.ours(run.name, run.model, run.precision, STEPS, run.batch, LIMIT, run.options,
+                                   None if run.kernels else {"FSDP_CUDA_KERNELS": "off"}, launch)
+        loss, norm = worst(ours, self.theirs[run.model][run.precision])
+        most_loss, most_norm = TOLERANCES[run.precision]
+        text = f"loss within {loss:.1e} of {most_loss:g}, gradient norm {norm:.1e} of {most_norm:g}{over}"
+        figures = {"loss": loss, "grad_norm": norm, "tolerances": [most_loss, most_norm]}
+        return verdict_of(loss <= most_loss and norm <= most_norm), text, figures
+
+    def two_ranks(self):
+        """How to launch them. NCCL refuses two ranks of one host on one GPU: each is told that it is a host of its own."""
+        if not self.on_gpu:
+            return (lambda command: [self.machine.mpiexec, "-n", 2, *command]), ", over shared memory"
+        if self.machine.facts["gpus"] > 1:
+            return (lambda command: [self.machine.mpiexec, "-n", 2, *command]), ", NCCL on two GPUs"
+        variables = [f"{name}={value}" for name, value in SEPARATE_HOSTS.items()]
+
+        def launch(command):
+            first, second = (["-n", 1, "env", *variables, f"NCCL_HOSTID={host}", *command] for host in ("a", "b"))
+            return [self.machine.mpiexec, *first, ":", *second]
+        return launch, ", NCCL through sockets on one GPU"
+
+    def control(self):
+        """That a comparison can fail, by as much as this ought to make of it."""
+        if "llama" not in self.theirs:
+            return FAIL, "PyTorch's own run is missing", {}
+        ours = self.trainings.ours("control", "llama", "float32", STEPS, ROWS, LIMIT, ("--lr", 1.01e-3))
+        loss, _ = worst(ours, self.theirs["llama"]["float32"])
+        most = TOLERANCES["float32"][0]
+        return verdict_of(most < loss < 0.01), f"loss {loss:.1e} apart, {loss / most:.1f} times the tolerance", {"loss": loss}
+
+    def memory(self, model, precision):
+        arguments = ["--model", self.trainings.folder(model) / "config.json", "--batch-size", ROWS, "--precision", precision,
+                     "--seq-len", (GPU_SHAPES if self.on_gpu else CPU_SHAPES)[model]["length"], "--device", self.machine.device,
+                     "--measure", "--json", "--quiet"]
+        log = self.stage.run(f"memory {model}", [self.machine.programs / "fsdp-memprobe", *arguments], LIMIT)
+        text = log.read_text(encoding="utf-8")
+        found = json.loads(text[text.index("{"):text.rindex("}") + 1])
+        # On a GPU what the allocator takes from the card; the context and NCCL are outside it.
+        predicted, measured = found.get("reserved_peak_bytes", found["peak_bytes"]), found["measured_peak_bytes"]
+        if measured <= 0:
+            raise Trouble(f"nothing was measured: {log}")
+        error = predicted / measured - 1
+        return (verdict_of(abs(error) <= MEMORY_TOLERANCE),
+                f"predicted {predicted / 2**20:.1f} MiB, measured {measured / 2**20:.1f} MiB: {100 * error:+.2f} % of 3 %",
+                {"predicted_bytes": predicted, "measured_bytes": measured, "relative_error": error})
+
+    def sanitize(self, tool):
+        """A step of training under it, with an eye on the kernels of this project (their mangled names hold `fsdp`): NVIDIA's
+        and PyTorch's are slow to watch and not to be judged here. Without the caching allocator each tensor is an allocation
+        of its own, whose bounds memcheck sees."""
+        program = self.machine.tool("compute-sanitizer")
+        if not self.on_gpu:
+            return skip("needs a GPU")
+        if program is None:
+            return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin")
+        command = self.trainings.ours_command("mingpt", f"sanitizer-{tool}", "bf16", 1, 1, ("--seq-len", 64, "--dropout", 0.1, "--allow-emulated-bf16"))
+        options = ["--tool", tool, "--kernel-name", "kns=fsdp", "--report-api-errors", "no", "--error-exitcode", 9]
+        self.stage.run(f"sanitizer {tool}", [program, *options, *command], 110,
+                       {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool == "memcheck" else None)
+        return PASS, "a step of minGPT in bf16: no errors in kernels of this project", {}
+
+
+def run(stage):
+    Truth(stage).run()

@@ -1,0 +1,116 @@
+"""scripts/gpu-check on a CPU: the stage truth against PyTorch; wrong numbers are found; a stop leaves nothing behind."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import fsdp_cli
+
+try:
+    import torch.distributed.fsdp  # noqa: F401
+except ImportError as missing:
+    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu-check"
+# Trains in no time, with numbers that are none of PyTorch's; predicts a tenth too little.
+FINETUNE = """#!{python}
+import json, os, pathlib, sys
+words = sys.argv
+if "--version" in words: os.execv("{real}", words)
+value = lambda name: words[words.index(name) + 1]
+run = pathlib.Path(value("--out-dir")) / value("--run-name")
+run.mkdir(parents=True)
+lines = [json.dumps(dict(loss=7.0, grad_norm=1.0)) + "\\n" for _ in range(int(value("--max-steps")))]
+(run / "metrics.jsonl").write_text("".join(lines))
+"""
+MEMPROBE = """#!/bin/sh
+echo '{"peak_bytes": 900, "measured_peak_bytes": 1000, "relative_error": -0.1}'
+"""
+
+
+class GpuCheck(fsdp_cli.Case):
+    def command(self, *arguments):
+        return [str(SCRIPT), *map(str, arguments)]
+
+    def environment(self, **more):
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        return fsdp_cli.environment({"FSDP_PYTHON": sys.executable, "MPIEXEC": os.environ["FSDP_MPIEXEC"], "TMPDIR": str(self.folder / "tmp"), **more})
+
+    def check(self, *arguments, code=0, **more):
+        done = subprocess.run(self.command(*arguments), env=self.environment(**more), capture_output=True, text=True, timeout=400, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [], "temporary files are left")
+        return done
+
+    def rows(self, out, stage="truth"):
+        found = json.loads((out / "gpu-check.json").read_text())
+        return {row["check"]: row for row in found["stages"][stage]["checks"]}
+
+    def planted(self):
+        folder = self.folder / "planted"
+        folder.mkdir()
+        for name, text in (("fsdp-finetune", FINETUNE), ("fsdp-memprobe", MEMPROBE)):
+            (folder / name).write_text(text.format(python=sys.executable, real=fsdp_cli.folder("FSDP_BIN") / name) if "{python}" in text else text)
+            (folder / name).chmod(0o755)
+        return str(folder)
+
+    def test_numbers_are_pytorchs_and_wrong_ones_are_found(self):
+        out = self.folder / "out"
+        self.check("profile", "--device", "cpu", "--out", out)
+        done = self.check("truth", "--device", "cpu", "--out", out, "--json", self.folder / "copy.json")
+        fsdp_cli.say(done.stdout)
+        rows = self.rows(out)
+        self.assertEqual({row["verdict"] for row in rows.values()}, {"PASS", "SKIP"})
+        for name in ("llama float32", "llama bf16", "llama fp16", "llama float32, recomputed", "llama float32, CPU offload", "llama float32, accumulated",
+                     "minGPT float32", "two ranks, full-shard", "two ranks, no-shard", "memory of llama, bf16", "a learning rate 1 % off is noticed"):
+            self.assertEqual(rows[name]["verdict"], "PASS", rows[name])
+        for name in ("device tests", "compute-sanitizer memcheck", "llama bf16, plain operators"):
+            self.assertEqual(rows[name]["verdict"], "SKIP", rows[name])
+            self.assertIn("GPU", rows[name]["text"])
+        self.assertEqual((self.folder / "copy.json").read_text(), (out / "gpu-check.json").read_text())
+        # The other stage is still there; one that runs again replaces its rows.
+        self.assertEqual(self.rows(out, "profile")["time by kernel"]["verdict"], "SKIP")
+        done = self.check("truth", "--device", "cpu", "--out", out, code=3, FSDP_BIN=self.planted())
+        rows = self.rows(out)
+        for name in ("llama float32", "llama fp16", "minGPT bf16", "two ranks, full-shard", "memory of llama, bf16"):
+            self.assertEqual(rows[name]["verdict"], "FAIL", rows[name])
+            self.assertRegex(done.stdout, f"(?m)^FAIL  {name} ")
+        self.assertAlmostEqual(rows["memory of llama, bf16"]["figures"]["relative_error"], -0.1)
+        page = (out / "gpu-check.md").read_text()
+        self.assertIn("## profile: 1 SKIP", page)
+        self.assertRegex(page, r"\| llama float32 \| FAIL \| loss within .* of 1e-05")
+
+    def test_a_stop_leaves_nothing(self):
+        out = self.folder / "stopped"
+        started = subprocess.Popen(self.command("truth", "--device", "cpu", "--out", out), env=self.environment(), stdout=subprocess.PIPE, text=True)
+        for line in started.stdout:
+            if line.startswith("PASS"):
+                break
+        time.sleep(0.3)  # into the next check
+        below = fsdp_cli.descendants(started.pid)
+        started.send_signal(signal.SIGINT)
+        self.assertEqual(started.wait(timeout=30), 1)
+        started.stdout.close()
+        self.assertEqual([pid for pid in below if pathlib.Path(f"/proc/{pid}").exists()], [])
+        self.assertEqual([path.name for path in out.iterdir()], ["logs"])
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [])
+
+    def test_what_cannot_run(self):
+        self.assertIn("--device cuda|cpu", self.check("--help").stdout)
+        self.assertIn("no stage is called 'speeed'", self.check("speeed", code=2).stderr)
+        self.assertIn("no fsdp-finetune", self.check("truth", "--out", self.folder / "none", code=1, FSDP_BIN=str(self.folder)).stderr)
+        self.assertIn("there is no folder", self.check("truth", "--json", "none/x.json", code=2).stderr)
+        (self.folder / "other").mkdir()
+        (self.folder / "other/gpu-check.json").write_text("[1]")
+        self.assertIn("none of this program's results", self.check("truth", "--out", self.folder / "other", code=1).stderr)
+        if not torch.cuda.is_available():
+            self.assertIn("--device cpu rehearses", self.check("truth", "--out", self.folder / "none", code=1).stderr)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
