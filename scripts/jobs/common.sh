@@ -126,3 +126,17 @@ end_run() {
     fi
     if declare -F chain_goes_on >/dev/null; then chain_goes_on; fi
 }
+
+# check_gpu ARGUMENTS of scripts/gpu-check: on this node, by one process that starts what it needs; ends the script.
+check_gpu() {
+    local code=0
+    local -a stages
+    read -ra stages <<<"${STAGES:-}"
+    arguments_given "$@"
+    option --out "${OUT_DIR:-runs/gpu-check}"
+    option --device "${DEVICE-}"
+    export FSDP_BIN
+    say "${stages[*]:-all stages} with ${FSDP_PYTHON:-the python3 of the project or on PATH}, programs of $FSDP_BIN"
+    "$FSDP_HOME/scripts/gpu-check" "${stages[@]}" "${options[@]}" "$@" || code=$?
+    die "gpu-check ended with code $code" "$code"
+}

@@ -1,0 +1,42 @@
+#!/bin/bash
+# Check a GPU node in its first half hour: numbers against PyTorch, memory, speed, time by kernel (docs/gpu-check.md). Ends
+# with scripts/gpu-check's code: 0 all passed, 1 could not run, 3 a check failed.
+#
+#   sbatch -A ACCOUNT -p PARTITION slurm/gpu_check.sh                 # from the project or the unpacked tarball
+#   sbatch --gres=gpu:2 slurm/gpu_check.sh                            # NCCL between two GPUs, not on one
+#   STAGES=truth sbatch --time=00:10:00 slurm/gpu_check.sh            # one stage; other options go to scripts/gpu-check
+#   sbatch --export=ALL,FSDP_PYTHON=/sw/pytorch/bin/python3 slurm/gpu_check.sh
+#
+# Variables, all with a default:
+#   STAGES        of truth, speed, profile      all three, ten minutes each at most
+#   OUT_DIR       receives gpu-check.json, gpu-check.md and logs/       runs/gpu-check
+#   DEVICE        cuda, or cpu for a rehearsal  cuda
+#   FSDP_PYTHON   a python3 with the PyTorch that the programs were built with   FSDP_HOME/.deps/venv's, else on PATH
+#   FSDP_BIN      folder of the programs        build/bin or bin below the folder of submission or FSDP_HOME, else on PATH
+#   FSDP_HOME     folder of the project or the unpacked tarball   where the submitted script is, or the folder of submission
+#   MPIEXEC       starts two ranks on the node  the one beside the programs, else on PATH
+#   TMPDIR        room for 4 GB on the node     /tmp
+#
+#SBATCH --job-name=gpu_check
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --gres=gpu:1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=64G
+#SBATCH --time=00:30:00
+#SBATCH --output=%x-%j.out
+set -euo pipefail
+
+# Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
+submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |
+    sed -nE 's,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p' || true)
+for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
+    if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/slurm.sh ]]; then break; fi
+done
+FSDP_HOME=$(cd "$FSDP_HOME" && pwd)
+# shellcheck source=../scripts/jobs/slurm.sh
+source "$FSDP_HOME/scripts/jobs/slurm.sh" || { echo "submit from the project's folder, or set FSDP_HOME to it" && exit 2; }
+need_slurm
+cd "${SLURM_SUBMIT_DIR:-.}"
+find_programs fsdp-finetune
+check_gpu "$@"
