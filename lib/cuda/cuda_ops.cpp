@@ -10,10 +10,10 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
+#include <c10/cuda/CUDAStream.h>
 #ifdef FSDP_CUDA_KERNELS
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #endif
 
 #include <array>
@@ -59,6 +59,31 @@ class CudaKernels final : public cuda::LaunchedKernels {
 };
 #endif
 
+class CudaTransfer final : public Transfer {
+ public:
+  CudaTransfer(UniqueEvent done, at::Tensor to, at::Tensor from)
+      : done_(std::move(done)), to_(std::move(to)), from_(std::move(from)) {}
+  CudaTransfer(const CudaTransfer&) = delete;
+  CudaTransfer& operator=(const CudaTransfer&) = delete;
+  /// Not waited for: an exception is on its way, and memory that is given back now may be given to others.
+  ~CudaTransfer() override {
+    if (to_.defined()) static_cast<void>(cudaStreamWaitEvent(current().stream(), done_.get(), 0));
+  }
+  void wait() override {
+    done_.make_wait(current().stream());
+    to_.reset();
+    from_.reset();
+  }
+
+ private:
+  c10::cuda::CUDAStream current() const {
+    return c10::cuda::getCurrentCUDAStream(to_.is_cuda() ? to_.get_device() : from_.get_device());
+  }
+
+  UniqueEvent done_;
+  at::Tensor to_, from_;
+};
+
 std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceIndex device) {
 #ifdef FSDP_CUDA_KERNELS
   const c10::cuda::CUDAGuard guard(device);
@@ -83,6 +108,12 @@ class CudaOps final : public FusedOps {
     copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
       std::memcpy(room, bytes_of(from) + first, count);
     });
+  }
+  std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
+    const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
+    if (!plain || is_on_host(to) == is_on_host(from)) return FusedOps::start_transfer(to, from);
+    return std::make_unique<CudaTransfer>(copies_.start(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes()), to,
+                                          from);
   }
   std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
     return is_on_host(x) ? lock_host_pages(x.mutable_data_ptr(), x.nbytes()) : nullptr;

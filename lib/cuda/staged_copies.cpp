@@ -82,6 +82,18 @@ void StagedCopies::to_device(std::byte* to, std::size_t bytes,
   all.here.make_wait(current);
 }
 
+UniqueEvent StagedCopies::start(void* to, const void* from, std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  const c10::cuda::CUDAGuard guard(device_);
+  if (early_ == nullptr) early_ = std::make_shared<UniqueStream>();
+  UniqueEvent here, done;
+  here.record(c10::cuda::getCurrentCUDAStream(device_).stream());
+  here.make_wait(early_->get());
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, early_->get()), "cudaMemcpyAsync");
+  done.record(early_->get());
+  return done;
+}
+
 std::shared_ptr<void> lock_host_pages(void* address, std::size_t bytes) {
   if (bytes == 0 || cudaHostRegister(address, bytes, cudaHostRegisterPortable) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());  // not to be blamed on a later call

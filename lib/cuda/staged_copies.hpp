@@ -1,6 +1,7 @@
 #pragma once
-// Copies between the device and ordinary memory of the host, through two pinned buffers on a stream of their own: while
-// the device reads or writes one, the host writes or reads the other.
+// Copies between the device and memory of the host, on a stream of their own: those of locked pages run beside
+// everything else; those of ordinary memory go through two pinned buffers, and while the device reads or writes one,
+// the host writes or reads the other.
 //
 // Pageable memory would go through the driver's own buffer, piece by piece, with the host waiting for each.
 #include <c10/core/Device.h>
@@ -26,6 +27,9 @@ class StagedCopies {
   /// \param fill  writes bytes [first, first + count) of what is sent to `room`
   void to_device(std::byte* to, std::size_t bytes,
                  const std::function<void(std::byte* room, std::size_t first, std::size_t count)>& fill);
+  /// Behind all that the current stream was asked for; of locked pages nobody waits for it.
+  /// \return reached when it is done
+  UniqueEvent start(void* to, const void* from, std::size_t bytes);
 
  private:
   static constexpr std::size_t kSlot_bytes = std::size_t{16} << 20;
@@ -36,6 +40,7 @@ class StagedCopies {
   c10::DeviceIndex device_;
   std::mutex mutex_;
   std::shared_ptr<Slots> slots_;
+  std::shared_ptr<UniqueStream> early_;  ///< of start()
 };
 
 /// Pages of [address, address + bytes) stay where they are, and the device reaches them, as long as the result lives.

@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lib/fsdp/early_copy.hpp"
 #include "lib/fsdp/engine_unit.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
@@ -143,7 +142,7 @@ LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
-  finish_replicas();
+  settle();
   return state.loss;
 }
 
@@ -165,36 +164,43 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
     ++counts_.shard.reduce_scatters;
     counts_.shard.bytes += unit.reduce_bytes;
   }
-  finish_replicas();
+  settle();
+  settling_ = &unit;
   if (state.place.last) start_replicas(unit);
   if (unit.held) {
-    finish_replicas();
+    settle();
     if (state.place.last) measure_stored(unit);
   }
   unit.held.reset();
 }
 
-/// Waited for one unit late, as reductions are: meanwhile the next unit's backward computes.
 void Engine::start_replicas(Unit& unit) {
   if (input_.mesh->replicate->size() == 1) return;
+  unit.grads->settle();  // what is on the host is read again
   const MemoryScope scope(MemoryCategory::reduce_buffers);
   // Those on the host by way of the device, where that is not the host.
   for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i)
     unit.replica_sums.push_back(input_.ops->to_device(unit.grads->shard(i)).to(unit.wire_dtype));
   unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
-  summed_ = &unit;
   ++counts_.replicate.all_reduces;
   counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
 }
 
-void Engine::finish_replicas() {
-  if (summed_ == nullptr) return;
-  auto& unit = *std::exchange(summed_, nullptr);
+/// Waits for what was left under way of the last unit's gradients, one unit late as reductions are: meanwhile the next
+/// unit's backward computes.
+void Engine::settle() {
+  if (settling_ == nullptr) return;
+  auto& unit = *std::exchange(settling_, nullptr);
+  unit.grads->settle();
+  if (unit.replica_work != nullptr) finish_replicas(unit);
+}
+
+void Engine::finish_replicas(Unit& unit) {
   unit.replica_work->wait();
   unit.replica_work.reset();
   for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
     const auto shard = unit.grads->shard(i);
-    if (!shard.is_same(unit.replica_sums[i])) detail::early_copy(shard, unit.replica_sums[i]);
+    if (!shard.is_same(unit.replica_sums[i])) shard.copy_(unit.replica_sums[i]);
   }
   unit.replica_sums.clear();
 }

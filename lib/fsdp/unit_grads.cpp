@@ -7,7 +7,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
-#include "lib/fsdp/early_copy.hpp"
 #include "lib/fsdp/side_by_side.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
@@ -186,16 +185,29 @@ class CollectiveUnitGrads final : public UnitGrads {
       work_.reset();
       for (std::size_t i = 0; i < layouts_.size(); ++i) {
         const auto shard = shards_[i].get();
-        if (!shard.is_same(targets_[i])) detail::early_copy(shard, targets_[i]);
+        if (!shard.is_same(targets_[i])) send(shard, targets_[i]);
       }
     }
     targets_.clear();
     slots_.clear();
     if (!in_place_) buffers_.clear();
   }
+  void settle() override {
+    for (const auto& transfer : transfers_) transfer->wait();
+    transfers_.clear();
+  }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
+  /// Those of a disk are read as soon as they are there.
+  void send(const at::Tensor& shard, const at::Tensor& from) {
+    if (!shards_on_host_ || !context_.stored_grads.empty()) {
+      shard.copy_(from);
+    } else if (auto transfer = context_.ops.start_transfer(shard, from)) {
+      transfers_.push_back(std::move(transfer));
+    }
+  }
+
   void allocate(const std::function<at::Tensor(at::IntArrayRef)>& make) {
     buffers_.resize(layouts_.size());
     for (const auto& group : groups_) {
@@ -212,7 +224,7 @@ class CollectiveUnitGrads final : public UnitGrads {
       if (accumulate_) {
         shard.add_(own.to(shard.device()));
       } else {
-        detail::early_copy(shard, own);
+        send(shard, own);
       }
     }
   }
@@ -235,6 +247,7 @@ class CollectiveUnitGrads final : public UnitGrads {
   bool accumulate_ = false;
   std::vector<StoredTensor> shards_;
   std::vector<std::shared_ptr<void>> locked_;  // those on the host, which the device writes
+  std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way
   std::unique_ptr<Work> work_;

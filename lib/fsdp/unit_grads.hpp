@@ -22,8 +22,10 @@ class UnitGrads {
   virtual std::vector<GradSlot>& slots() = 0;
   /// The gradients of this rank are complete; shard(i) will become, or be added, their sum over the ranks.
   virtual void start_reduce(bool accumulate) = 0;
-  /// shard(i) holds the sum. Slots are not writable until the next begin().
+  /// shard(i) holds the sum, on the device; on the host after settle(). Slots are not writable until the next begin().
   virtual void finish_reduce() = 0;
+  /// Ends what finish_reduce() has left under way: copies to the host.
+  virtual void settle() {}
   /// float32 [padded_rows, ...], zero in the padding. After prepare().
   virtual at::Tensor shard(std::size_t param) = 0;
 };

@@ -108,6 +108,7 @@ class CollectiveUnitParams final : public UnitParams {
       const MemoryScope scope(MemoryCategory::parameters, is_elsewhere(i));
       const auto device = is_elsewhere(i) ? context_.ops.host() : context_.ops.device();
       own_[i] = at::zeros(layout.shape_with_rows(range.padded_rows), options(layout).device(device));
+      if (is_elsewhere(i)) locked_.push_back(context_.ops.lock_pages(own_[i]));
     }
   }
 
@@ -131,6 +132,8 @@ class CollectiveUnitParams final : public UnitParams {
     if (work_ != nullptr) work_->wait();
     work_.reset();
     sent_.clear();
+    for (const auto& transfer : transfers_) transfer->wait();
+    transfers_.clear();
   }
   at::Tensor full(std::size_t param) override { return full_.at(param); }
   void reshard() override {
@@ -145,7 +148,8 @@ class CollectiveUnitParams final : public UnitParams {
     if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
     full_[i] = buffer.narrow(0, 0, layouts_[i].compute_rows());
     if (alone()) {
-      buffer.narrow(0, 0, gathered_rows).copy_(own_[i]);
+      if (auto transfer = context_.ops.start_transfer(buffer.narrow(0, 0, gathered_rows), own_[i]))
+        transfers_.push_back(std::move(transfer));
       return;
     }
     sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
@@ -168,6 +172,8 @@ class CollectiveUnitParams final : public UnitParams {
   std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
   std::vector<at::Tensor> sent_;  ///< what a gather under way reads
   std::unique_ptr<Work> work_;
+  std::vector<std::shared_ptr<void>> locked_;  ///< rows on the host
+  std::vector<std::unique_ptr<Transfer>> transfers_;
 };
 
 }  // namespace

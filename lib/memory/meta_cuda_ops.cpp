@@ -60,6 +60,19 @@ struct MetaAttentionState final : AttentionState {
   at::Tensor random_state, unused;  ///< of flash and cuDNN
 };
 
+/// Holds tensors until wait(), as the device's copies do.
+class HeldTransfer final : public Transfer {
+ public:
+  HeldTransfer(at::Tensor to, at::Tensor from) : to_(std::move(to)), from_(std::move(from)) {}
+  void wait() override {
+    to_.reset();
+    from_.reset();
+  }
+
+ private:
+  at::Tensor to_, from_;
+};
+
 /// The host's kernels, which take no memory.
 class NoUpdates final : public AtenOps {
  public:
@@ -113,6 +126,10 @@ class MetaCudaOps final : public FusedOps {
   at::Tensor to_device(const at::Tensor& x) const override {
     if (x.is_cpu()) return at::empty(x.sizes(), x.options().device(at::kMeta));  // samples' keys have values
     return is_on_host(x) ? at::empty_like(x) : x;
+  }
+  std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
+    if (to.scalar_type() != from.scalar_type()) return nullptr;
+    return std::make_unique<HeldTransfer>(to, from);
   }
   at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
     return place_.tensor_at(data, sizes, dtype);

@@ -81,8 +81,8 @@ class ProcessGroup {
 
   /// How long a wait may last before the job is declared stuck.
   virtual std::chrono::milliseconds timeout() const = 0;
-  /// Asks who is there, for seconds, once a wait has lasted too long. \return world ranks that do not answer; none where
-  /// that cannot be told
+  /// Asks who is there, for seconds, once a wait has lasted too long. \return world ranks that do not answer; none
+  /// where that cannot be told
   virtual std::vector<int> missing_ranks() { return {}; }
   /// Another rank asks that: its wait began earlier than this one's.
   virtual bool roll_called() { return false; }

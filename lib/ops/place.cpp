@@ -10,6 +10,10 @@ at::Device Place::host() const { return at::kCPU; }
 bool Place::is_on_host(const at::Tensor& x) const { return x.device().is_cpu(); }
 at::Tensor Place::to_device(const at::Tensor& x) const { return x.to(device()); }
 void Place::transfer(const at::Tensor& to, const at::Tensor& from) const { to.copy_(from); }
+std::unique_ptr<Transfer> Place::start_transfer(const at::Tensor& to, const at::Tensor& from) const {
+  to.copy_(from);
+  return nullptr;
+}
 std::shared_ptr<void> Place::lock_pages(const at::Tensor&) const { return nullptr; }
 at::Tensor Place::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const {
   return at::from_blob(data, sizes, at::TensorOptions(dtype));

@@ -8,6 +8,14 @@
 
 namespace fsdp {
 
+/// A copy on its way.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// What the device is asked for from now on comes after it; the host still has to wait for the device.
+  virtual void wait() = 0;
+};
+
 class Place {
  public:
   virtual ~Place() = default;
@@ -21,6 +29,10 @@ class Place {
   virtual at::Tensor to_device(const at::Tensor& x) const;
   /// to = from, of one type, one of them on the device; contiguous. The host may go on with both.
   virtual void transfer(const at::Tensor& to, const at::Tensor& from) const;
+  /// The same for memory of the host that lock_pages() has locked, beside what the device computes: it begins behind
+  /// all that was asked for, and neither the host nor the device waits for it before wait(). Both tensors stay as they
+  /// are until then. \return null: it is done
+  virtual std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const;
   /// Lets the device read and write x, on the host, by itself for as long as the result lives; null: it does not.
   virtual std::shared_ptr<void> lock_pages(const at::Tensor& x) const;
   /// A tensor over memory of the host that something else owns.

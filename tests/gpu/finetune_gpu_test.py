@@ -32,7 +32,9 @@ class Gpu(fsdp_cli.Case):
 
     def test_what_was_predicted_is_what_it_takes(self):
         for ranks, more in ((1, []), (2, ["--precision", "bf16"]), (2, ["--sharding", "grad-shard", "--gradient-accumulation-steps", 2]),
-                            (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"])):
+                            (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"]),
+                            (2, ["--sharding", "no-shard", "--cpu-offload", "--precision", "bf16"]),
+                            (4, ["--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--cpu-offload"])):
             with self.subTest(ranks=ranks, more=more):
                 result = self.train("run", *more, ranks=ranks)
                 self.assertEqual(result.code, 0, str(result))
