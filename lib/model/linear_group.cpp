@@ -163,7 +163,9 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
   }
   auto through_adapters_NI = ops_.lora_down(state.grad_down_NR, at::cat(all_a), 1.0);
   ops_.dropout(through_adapters_NI, keys, lora_.dropout);
-  return grad_x_NI.add_(through_adapters_NI);
+  GradSlot sum{grad_x_NI, true};
+  ops_.accumulate(&sum, through_adapters_NI);
+  return grad_x_NI;
 }
 
 void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch,

@@ -18,7 +18,7 @@ struct GradTarget {
   bool add = false;
 };
 
-/// As AtenOps::add_layer_norm and add_rms_norm. dim is at most kMaxNormDim: a row is kept in one block's registers.
+/// As AtenOps::add_layer_norm and add_rms_norm.
 struct Norm {
   Type type;
   void *sum_ND, *out_ND;   ///< sum: null where there is no y
@@ -29,7 +29,6 @@ struct Norm {
   int dim;
   std::int64_t rows;
 };
-inline constexpr int kMaxNormDim = 8192;
 
 /// As their backwards. Sums by column are first taken over the rows of a thread block.
 struct NormBackwardPass {

@@ -19,15 +19,14 @@ at::Tensor float_room(at::IntArrayRef sizes, const at::Tensor& like) {
 
 NormResult FusedOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                                     const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const {
-  if (!takes({&x_ND, &y_ND, &y_bias_D, &gamma_D, &beta_D}) || x_ND.size(1) > fused::kMaxNormDim)
+  if (!takes({&x_ND, &y_ND, &y_bias_D, &gamma_D, &beta_D}))
     return AtenOps::add_layer_norm(x_ND, y_ND, y_bias_D, gamma_D, beta_D, eps);
   return norm(x_ND, y_ND, y_bias_D, gamma_D, beta_D, eps);
 }
 
 NormResult FusedOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                                   const at::Tensor& gamma_D, double eps) const {
-  if (!takes({&x_ND, &y_ND, &y_bias_D, &gamma_D}) || x_ND.size(1) > fused::kMaxNormDim)
-    return AtenOps::add_rms_norm(x_ND, y_ND, y_bias_D, gamma_D, eps);
+  if (!takes({&x_ND, &y_ND, &y_bias_D, &gamma_D})) return AtenOps::add_rms_norm(x_ND, y_ND, y_bias_D, gamma_D, eps);
   return norm(x_ND, y_ND, y_bias_D, gamma_D, {}, eps);
 }
 
@@ -61,8 +60,7 @@ NormResult FusedOps::norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const 
 }
 
 bool FusedOps::takes_norm(const NormBackward& norm) const {
-  return takes({&norm.x_ND, &norm.grad_ND, &norm.residual_ND, &norm.gamma_D}) &&
-         norm.x_ND.size(1) <= fused::kMaxNormDim;
+  return takes({&norm.x_ND, &norm.grad_ND, &norm.residual_ND, &norm.gamma_D});
 }
 
 at::Tensor FusedOps::layer_norm_backward(const NormBackward& norm, const NormGrads& grads,

@@ -20,7 +20,7 @@ void Ops::lora_up(at::Tensor& out_NO, const at::Tensor& h_NR, const at::Tensor& 
   const MemoryScope scope(MemoryCategory::workspace);
   auto update_NO = at::empty(out_NO.sizes(), h_NR.options());
   product(update_NO, h_NR, m_RO, false);
-  out_NO.add_(update_NO);
+  add_converted(out_NO, update_NO);
 }
 
 at::Tensor Ops::lora_row_norms(const at::Tensor& weight_OI, const at::Tensor& b_OR, const at::Tensor& a_RI,

@@ -77,7 +77,7 @@ class Offload(fsdp_cli.Case):
 
     def test_memory_limit(self):
         """States of twice, or four times, the limit: bf16 rows of the whole model and little else are in memory."""
-        layers, ratio = (120, 4) if os.environ.get("FSDP_ALL") else (32, 2)
+        layers, ratio = (120, 4) if os.environ.get("FSDP_ALL") else (36, 2)
         width, steps = 512, 3
         model = ["--num-layers", layers, "--num-heads", 8, "--embed-size", width, "--vocab-size", 512, "--seq-len", 32, "--batch-size", 1,
                  "--activation-checkpointing", "all", *BF16, "--max-steps", steps, "--no-save"]

@@ -1,61 +1,9 @@
 #pragma once
 // Operations and how much room each takes: to compare those that compute with those that only allocate.
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <functional>
-#include <ostream>
-#include <string>
-
-#include "lib/memory/memory_recorder.hpp"
-#include "lib/memory/meta_ops.hpp"
+#include "tests/support/operation_room.hpp"
+#include "tests/support/update_rooms.hpp"
 
 namespace fsdp::test {
-
-struct Room {
-  std::int64_t allocations = 0;
-  std::int64_t peak_bytes = 0;  ///< beside what was there
-  std::int64_t kept_bytes = 0;
-  bool operator==(const Room&) const = default;
-};
-
-inline std::ostream& operator<<(std::ostream& out, const Room& room) {
-  return out << room.allocations << " allocations, peak " << room.peak_bytes << ", kept " << room.kept_bytes;
-}
-
-struct Inputs {
-  at::TensorOptions options;
-  at::Tensor matrix(std::int64_t rows, std::int64_t columns) const { return at::zeros({rows, columns}, options); }
-  at::Tensor floats(std::int64_t n) const { return at::zeros({n}, options.dtype(at::kFloat)); }
-  at::Tensor vector(std::int64_t n) const { return at::zeros({n}, options); }
-  at::Tensor ids(std::int64_t n) const { return at::zeros({n}, options.dtype(at::kInt)); }
-};
-
-/// Makes inputs and returns what is measured, whose result is what it keeps.
-using Operation = std::function<std::function<std::vector<at::Tensor>()>(const Ops& ops, const Inputs& in)>;
-
-using Kept = std::vector<at::Tensor>;
-/// Of the second run: what is only made once is there.
-inline Room meta_room(const Operation& operation, at::ScalarType dtype, const MemoryRecorder& recorder,
-                      const Ops& ops) {
-  const auto run = operation(ops, {at::TensorOptions(dtype).device(at::kMeta)});
-  (void)run();
-  const auto first = recorder.log().records.size();
-  const auto kept = run();
-  Room room;
-  for (std::size_t i = first; i < recorder.log().records.size(); ++i) {
-    const auto& record = recorder.log().records[i];
-    if (record.on_host || record.bytes == 0) continue;  // empty tensors ask no allocator
-    if (record.bytes > 0) ++room.allocations;
-    room.kept_bytes += record.bytes;
-    room.peak_bytes = std::max(room.peak_bytes, room.kept_bytes);
-  }
-  return room;
-}
-
-using OperationCase = std::pair<std::string, Operation>;
 
 inline Operation attention(const AttentionShape& shape) {
   return [shape](const Ops& ops, const Inputs& in) {
@@ -86,12 +34,10 @@ inline Operation norm(bool rms) {
   };
 }
 
-/// One parameter of 100 elements.
-inline UpdateGroup update_group(const Inputs& in) { return {{in.floats(100)}, {in.floats(100)}, 1e-3, 0.1, 2.0, 1}; }
-
 /// One of each, but attention.
 inline std::vector<OperationCase> operation_cases() {
-  return {
+  auto all = update_cases();
+  const std::vector<OperationCase> others{
       {"linear",
        [](const Ops& ops, const Inputs& in) {
          return [&ops, x = in.matrix(96, 128), w = in.matrix(80, 128)] { return Kept{ops.linear(x, w)}; };
@@ -122,37 +68,6 @@ inline std::vector<OperationCase> operation_cases() {
            GradSlot slot{same, false};
            ops.accumulate(&slot, values);
            ops.accumulate(&slot, values);
-           return Kept{};
-         };
-       }},
-      {"adamw",
-       [](const Ops& ops, const Inputs& in) {
-         return [&ops, group = update_group(in), m = in.floats(100), v = in.floats(100)] {
-           ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
-           return Kept{};
-         };
-       }},
-      {"decided step",
-       [](const Ops& ops, const Inputs& in) {
-         return
-             [&ops, group = update_group(in), m = in.floats(100), v = in.floats(100), rows = in.vector(100)]() mutable {
-               const auto* decider = ops.step_decider();
-               if (decider == nullptr) return Kept{};
-               const GradPart part{group.grads[0], 100};
-               const auto squares = decider->device_sum_squares({&part, 1});
-               const auto loss = at::zeros({2}, squares.options());
-               group.decision = decider->decide({squares, loss});
-               group.published = {rows};
-               ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
-               return Kept{};
-             };
-       }},
-      {"anyprecision, lion, sgd",
-       [](const Ops& ops, const Inputs& in) {
-         return [&ops, group = update_group(in), m = in.floats(100), v = in.vector(100).to(at::kBFloat16)] {
-           ops.any_precision({group, {m}, {v}, {v}, 0.9, 0.99, 1e-8});
-           ops.lion({group, {m}, 0.9, 0.99});
-           ops.sgd({group, {m}, 0.9, true});
            return Kept{};
          };
        }},
@@ -210,6 +125,8 @@ inline std::vector<OperationCase> operation_cases() {
          };
        }},
   };
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
 }
 
 }  // namespace fsdp::test

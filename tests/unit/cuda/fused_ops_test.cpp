@@ -14,6 +14,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "tests/support/emulated_ops.hpp"
@@ -38,6 +39,7 @@ struct Size {
 };
 /// Rows of one thread and of many, widths that are no multiple of the vector, two vectors for a thread, rows for more
 /// than one block.
+constexpr Size kWideRows[] = {{2, 8193}, {19, 8200}};  ///< than registers hold; more rows than blocks
 constexpr Size kSizes[] = {{1, 7}, {3, 8}, {33, 17}, {5, 257}, {9, 256}, {3, 4168}, {130, 24}};
 
 at::Tensor randn(at::IntArrayRef sizes, at::ScalarType type) { return at::randn(sizes).to(type); }
@@ -63,10 +65,10 @@ void check(at::ScalarType type,
 }
 
 template <typename Body>
-void for_all(const Body& body) {
+void for_all(const Body& body, std::span<const Size> sizes = kSizes) {
   at::manual_seed(1);
   for (const auto type : kTypes) {
-    for (const auto size : kSizes) {
+    for (const auto size : sizes) {
       INFO(std::string(c10::toString(type)), " rows ", size.rows, " dim ", size.dim);
       body(type, size);
     }
@@ -77,7 +79,7 @@ void for_all(const Body& body) {
 
 TEST_SUITE("cuda/fused operations") {
   TEST_CASE("norms of sums") {
-    for_all([](at::ScalarType type, Size s) {
+    const auto body = [](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type).add_(0.5), y = randn({s.rows, s.dim}, type);
       const auto bias = randn({s.dim}, type), gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
       for (int form = 0; form < 3; ++form) {
@@ -89,11 +91,13 @@ TEST_SUITE("cuda/fused operations") {
           return Tensors{layer.sum_ND, layer.out_ND, layer.mean_N, layer.rstd_N, rms.sum_ND, rms.out_ND, rms.rstd_N};
         });
       }
-    });
+    };
+    for_all(body);
+    for_all(body, kWideRows);
   }
 
   TEST_CASE("backward of norms: input, scale, shift, the bias before, and the output again") {
-    for_all([](at::ScalarType type, Size s) {
+    const auto body = [](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type);
       const auto residual = randn({s.rows, s.dim}, type), gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
       for (const bool full : {false, true}) {
@@ -116,7 +120,9 @@ TEST_SUITE("cuda/fused operations") {
           return all;
         });
       }
-    });
+    };
+    for_all(body);
+    for_all(body, kWideRows);
   }
 
   TEST_CASE("gradients of parameters go into slots of any type, set or added to") {

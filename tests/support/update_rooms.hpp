@@ -1,0 +1,43 @@
+#pragma once
+// Updates of optimizers among the operations whose room is compared.
+#include "tests/support/operation_room.hpp"
+
+namespace fsdp::test {
+
+/// One parameter of 100 elements.
+inline UpdateGroup update_group(const Inputs& in) { return {{in.floats(100)}, {in.floats(100)}, 1e-3, 0.1, 2.0, 1}; }
+
+inline std::vector<OperationCase> update_cases() {
+  return {{"adamw",
+           [](const Ops& ops, const Inputs& in) {
+             return [&ops, group = update_group(in), m = in.floats(100), v = in.floats(100)] {
+               ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
+               return Kept{};
+             };
+           }},
+          {"decided step",
+           [](const Ops& ops, const Inputs& in) {
+             return [&ops, group = update_group(in), m = in.floats(100), v = in.floats(100),
+                     rows = in.vector(100)]() mutable {
+               const auto* decider = ops.step_decider();
+               if (decider == nullptr) return Kept{};
+               const GradPart part{group.grads[0], 100};
+               const auto squares = decider->device_sum_squares({&part, 1});
+               const auto loss = at::zeros({2}, squares.options());
+               group.decision = decider->decide({squares, loss});
+               group.published = {rows};
+               ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
+               return Kept{};
+             };
+           }},
+          {"anyprecision, lion, sgd", [](const Ops& ops, const Inputs& in) {
+             return [&ops, group = update_group(in), m = in.floats(100), v = in.vector(100).to(at::kBFloat16)] {
+               ops.any_precision({group, {m}, {v}, {v}, 0.9, 0.99, 1e-8});
+               ops.lion({group, {m}, 0.9, 0.99});
+               ops.sgd({group, {m}, 0.9, true});
+               return Kept{};
+             };
+           }}};
+}
+
+}  // namespace fsdp::test
