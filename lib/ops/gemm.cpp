@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "lib/ops/onednn_limit.hpp"
 #include "lib/ops/wide_product.hpp"
 
 #ifdef FSDP_HAS_MKLDNN_MATMUL
@@ -26,6 +27,7 @@ bool choose_onednn() {
   // Without these LibTorch's entry refuses to work at all.
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
     return false;
+  if (!onednn_may_use(OnednnLevel::avx512)) return false;
   if (wish == nullptr) return !__builtin_cpu_is("intel");
 #endif
   return wish != nullptr && std::string_view(wish) == "onednn";

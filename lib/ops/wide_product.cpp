@@ -10,6 +10,8 @@
 #include <cpuid.h>
 #endif
 
+#include "lib/ops/onednn_limit.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -33,7 +35,8 @@ NativeTypes find_native_types() {
   const bool avx512_fp16 = known && __builtin_cpu_supports("avx512f") && (edx & 1U << 23) != 0;
   // Half of float32's rate on Intel's, twice on AMD's.
   const bool full_rate = __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
-  return {amx_bf16 || full_rate, avx512_fp16};
+  const bool allowed = onednn_may_use(OnednnLevel::avx512_bf16);
+  return {allowed && (amx_bf16 || full_rate), allowed && avx512_fp16};
 #else
   return {};  // AArch64's products of both types are ATen's own
 #endif
