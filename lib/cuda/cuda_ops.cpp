@@ -18,6 +18,7 @@
 
 #include <array>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -58,6 +59,31 @@ class CudaKernels final : public cuda::LaunchedKernels {
   c10::DeviceIndex device_;
 };
 #endif
+
+/// Where an exception is on its way, a copy may still wait behind a collective that never ends: the pages stay locked,
+/// and the memory there, until the process is gone.
+class LockedPages {
+ public:
+  /// Null where the driver refuses: copies then go as from any memory.
+  static std::shared_ptr<void> of(const at::Tensor& x) {
+    auto lock = lock_host_pages(x.mutable_data_ptr(), x.nbytes());
+    return lock == nullptr ? nullptr : std::make_shared<LockedPages>(x, std::move(lock));
+  }
+  LockedPages(at::Tensor x, std::shared_ptr<void> lock) : kept_(new Kept{std::move(x), std::move(lock)}) {}
+  LockedPages(const LockedPages&) = delete;
+  LockedPages& operator=(const LockedPages&) = delete;
+  ~LockedPages() {
+    if (std::uncaught_exceptions() > exceptions_at_birth_) static_cast<void>(kept_.release());
+  }
+
+ private:
+  struct Kept {
+    at::Tensor x;
+    std::shared_ptr<void> lock;
+  };
+  std::unique_ptr<Kept> kept_;
+  int exceptions_at_birth_ = std::uncaught_exceptions();
+};
 
 class CudaTransfer final : public Transfer {
  public:
@@ -116,7 +142,7 @@ class CudaOps final : public FusedOps {
                                           from);
   }
   std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
-    return is_on_host(x) ? lock_host_pages(x.mutable_data_ptr(), x.nbytes()) : nullptr;
+    return is_on_host(x) ? LockedPages::of(x) : nullptr;
   }
   /// Master weights on the host are rounded there, into what is sent.
   void publish(std::span<const PublishedRows> rows) const override {

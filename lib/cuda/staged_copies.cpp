@@ -23,6 +23,7 @@ struct StagedCopies::Slots {
     std::byte* data() const { return static_cast<std::byte*>(memory.get()); }
   };
   std::array<Slot, 2> both;
+  std::size_t turn = 0;  ///< over calls: small tensors take turns, too
   UniqueEvent here;
   UniqueStream stream;
 };
@@ -46,8 +47,12 @@ void StagedCopies::to_host(std::byte* to, const std::byte* from, std::size_t byt
   all.here.record(c10::cuda::getCurrentCUDAStream(device_).stream());
   all.here.make_wait(all.stream.get());
   const auto size_at = [&](std::size_t first) { return std::min(kSlot_bytes, bytes - first); };
+  const auto slot_at = [&, turn = all.turn](std::size_t first) -> const Slots::Slot& {
+    return all.both[(turn + first / kSlot_bytes) % 2];
+  };
+  all.turn += (bytes + kSlot_bytes - 1) / kSlot_bytes;
   const auto start = [&](std::size_t first) {
-    const auto& slot = all.both[first / kSlot_bytes % 2];
+    const auto& slot = slot_at(first);
     check_cuda(cudaMemcpyAsync(slot.data(), from + first, size_at(first), cudaMemcpyDeviceToHost, all.stream.get()),
                "cudaMemcpyAsync");
     slot.done.record(all.stream.get());
@@ -55,7 +60,7 @@ void StagedCopies::to_host(std::byte* to, const std::byte* from, std::size_t byt
   if (bytes > 0) start(0);
   for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
     if (first + kSlot_bytes < bytes) start(first + kSlot_bytes);
-    const auto& slot = all.both[first / kSlot_bytes % 2];
+    const auto& slot = slot_at(first);
     wait_for(slot.done);
     std::memcpy(to + first, slot.data(), size_at(first));
   }
@@ -70,7 +75,7 @@ void StagedCopies::to_device(std::byte* to, std::size_t bytes,
   all.here.record(current);
   all.here.make_wait(all.stream.get());
   for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
-    const auto& slot = all.both[first / kSlot_bytes % 2];
+    const auto& slot = all.both[all.turn++ % 2];
     wait_for(slot.done);  // of an earlier call's transfer, too
     const auto count = std::min(kSlot_bytes, bytes - first);
     fill(slot.data(), first, count);

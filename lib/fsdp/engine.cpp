@@ -1,16 +1,12 @@
 #include "lib/fsdp/engine.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <stdexcept>
 #include <utility>
 
 #include "lib/fsdp/engine_unit.hpp"
-#include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 
@@ -143,6 +139,7 @@ LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
   settle();
+  settle();  // what the first has sent
   return state.loss;
 }
 
@@ -159,50 +156,20 @@ bool Engine::accumulates(const Run& state) const { return policy_.reduce_every_m
 void Engine::finish_reduce(Unit& unit, const Run& state) {
   // One that adds to what was there has been held since it began.
   if (unit.grad_group && !unit.held) unit.held.emplace(*input_.store, *unit.grad_group, Access::overwrite);
-  unit.grads->finish_reduce();
+  const bool to_replicas = state.place.last && input_.mesh->replicate->size() > 1;
+  unit.grads->finish_reduce(to_replicas);
   if (input_.mesh->shard->size() > 1) {
     ++counts_.shard.reduce_scatters;
     counts_.shard.bytes += unit.reduce_bytes;
   }
   settle();
   settling_ = &unit;
-  if (state.place.last) start_replicas(unit);
+  if (to_replicas) start_replicas(unit);
   if (unit.held) {
     settle();
     if (state.place.last) measure_stored(unit);
   }
   unit.held.reset();
-}
-
-void Engine::start_replicas(Unit& unit) {
-  if (input_.mesh->replicate->size() == 1) return;
-  unit.grads->settle();  // what is on the host is read again
-  const MemoryScope scope(MemoryCategory::reduce_buffers);
-  // Those on the host by way of the device, where that is not the host.
-  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i)
-    unit.replica_sums.push_back(input_.ops->to_device(unit.grads->shard(i)).to(unit.wire_dtype));
-  unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
-  ++counts_.replicate.all_reduces;
-  counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
-}
-
-/// Waits for what was left under way of the last unit's gradients, one unit late as reductions are: meanwhile the next
-/// unit's backward computes.
-void Engine::settle() {
-  if (settling_ == nullptr) return;
-  auto& unit = *std::exchange(settling_, nullptr);
-  unit.grads->settle();
-  if (unit.replica_work != nullptr) finish_replicas(unit);
-}
-
-void Engine::finish_replicas(Unit& unit) {
-  unit.replica_work->wait();
-  unit.replica_work.reset();
-  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
-    const auto shard = unit.grads->shard(i);
-    if (!shard.is_same(unit.replica_sums[i])) shard.copy_(unit.replica_sums[i]);
-  }
-  unit.replica_sums.clear();
 }
 
 std::string Engine::describe(const Action& action) const {
@@ -342,57 +309,6 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
   }
   body(full_parameters(params));
   if (!was_gathered) unit.gathered->reshard();
-}
-
-std::vector<GradPart> Engine::gradient_parts() {
-  std::vector<GradPart> parts;
-  for (std::size_t param = 0; param < num_parameters(); ++param) {
-    const auto n = range(param).num_rows * layout(param).row_elements();
-    if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
-  }
-  return parts;
-}
-
-bool Engine::decides_on_device() const {
-  return input_.ops->step_decider() != nullptr && input_.store == nullptr && !policy_.cpu_offload;
-}
-
-at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm) {
-  const at::NoGradGuard no_grad;
-  const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
-  auto nats = loss.pending;
-  if (!nats.defined()) nats = at::zeros({2}, at::TensorOptions(at::kDouble).device(input_.ops->device()));
-  if (loss.loss_sum != 0) nats.narrow(0, 0, 1).add_(loss.loss_sum);
-  const auto& decider = *input_.ops->step_decider();
-  const std::array sums{decider.device_sum_squares(gradient_parts()), nats};
-  const auto sum_over = [&](const ProcessGroup& axis, TensorCollectives& ranks) {
-    if (axis.size() > 1) ranks.all_reduce(sums)->wait();
-  };
-  sum_over(*input_.mesh->shard, *input_.shard_collectives);
-  // Replicas have the same gradients; their sums go together, too, so that all decide by the same bits.
-  sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
-  return decider.decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
-}
-
-double Engine::gradient_norm() {
-  const at::NoGradGuard no_grad;
-  const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
-  double sum = 0;
-  if (input_.store != nullptr) {
-    for (std::size_t param = 0; param < num_parameters(); ++param) sum += sum_squares(param);
-  } else {
-    sum = input_.ops->sum_squares(gradient_parts());
-  }
-  return std::sqrt(input_.mesh->shard->all_reduce(sum, Reduce::sum));
-}
-
-std::vector<double> Engine::gradient_norms() {
-  const at::NoGradGuard no_grad;
-  std::vector<double> norms;
-  for (std::size_t param = 0; param < num_parameters(); ++param) norms.push_back(sum_squares(param));
-  input_.mesh->shard->all_reduce(norms, Reduce::sum);
-  for (auto& norm : norms) norm = std::sqrt(norm);
-  return norms;
 }
 
 }  // namespace fsdp

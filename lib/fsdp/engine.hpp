@@ -130,7 +130,7 @@ class Engine {
   void finish_reduce(Unit& unit, const Run& run);
   void start_replicas(Unit& unit);
   void settle();
-  static void finish_replicas(Unit& unit);
+  void finish_replicas(Unit& unit);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPlace place);
 
@@ -142,7 +142,8 @@ class Engine {
   std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
-  int first_backward_ = 0;    ///< layers below it only run forward: nothing there is trained
+  int first_backward_ = 0;                          ///< layers below it only run forward: nothing there is trained
+  std::vector<std::unique_ptr<Transfer>> leaving_;  ///< sums over replicas on their way to the host
   Unit* settling_ = nullptr;  ///< whose gradients are on their way between replicas, or to the host
   bool peer_memory_ = false;
   bool rows_changed_ = false;         ///< in the store, by with_rows()

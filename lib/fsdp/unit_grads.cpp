@@ -70,7 +70,7 @@ class SharedUnitGrads final : public UnitGrads {
     memory_->mark_ready(my_slots_[which_]);
   }
 
-  void finish_reduce() override {
+  void finish_reduce(bool /*stay*/) override {
     const int slot = my_slots_[which_];
     memory_->wait_ready(slot);
     if (!in_place_) sum(slot);
@@ -130,6 +130,7 @@ class CollectiveUnitGrads final : public UnitGrads {
         groups_(side_by_side(layouts_, context_.shard_group.size(), context_.ops.joins_products())),
         options_(at::TensorOptions(dtype).device(context.ops.device())),
         shards_on_host_(shards_on_host),
+        elsewhere_(shards_on_host && !context_.ops.on_host()),
         alone_(context_.shard_group.size() == 1),
         in_place_(alone_ && dtype == at::kFloat && !shards_on_host && !accumulates && context_.stored_grads.empty()) {}
 
@@ -177,13 +178,18 @@ class CollectiveUnitGrads final : public UnitGrads {
     work_ = context_.collectives.reduce_scatter(reduces);
   }
 
-  void finish_reduce() override {
+  void finish_reduce(bool stay) override {
+    stay = stay && elsewhere_ && context_.stored_grads.empty() && !(alone_ && accumulate_);
+    if (stay) {
+      for (std::size_t i = 0; i < layouts_.size(); ++i)
+        sums_.push_back(alone_ ? buffers_[i].narrow(0, 0, layouts_[i].rows()) : targets_[i]);
+    }
     if (alone_) {
-      if (!in_place_) take_own();
+      if (!in_place_ && !stay) take_own();
     } else {
       work_->wait();
       work_.reset();
-      for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      for (std::size_t i = 0; i < layouts_.size() && !stay; ++i) {
         const auto shard = shards_[i].get();
         if (!shard.is_same(targets_[i])) send(shard, targets_[i]);
       }
@@ -195,13 +201,15 @@ class CollectiveUnitGrads final : public UnitGrads {
   void settle() override {
     for (const auto& transfer : transfers_) transfer->wait();
     transfers_.clear();
+    sums_.clear();
   }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
+  at::Tensor device_sum(std::size_t param) override { return sums_.empty() ? shard(param) : sums_[param]; }
 
  private:
   /// Those of a disk are read as soon as they are there.
   void send(const at::Tensor& shard, const at::Tensor& from) {
-    if (!shards_on_host_ || !context_.stored_grads.empty()) {
+    if (!elsewhere_ || !context_.stored_grads.empty()) {
       shard.copy_(from);
     } else if (auto transfer = context_.ops.start_transfer(shard, from)) {
       transfers_.push_back(std::move(transfer));
@@ -231,9 +239,10 @@ class CollectiveUnitGrads final : public UnitGrads {
 
   /// What a reduction writes: the shard itself where it is on the device for good.
   at::Tensor target_of(std::size_t i, bool accumulate) const {
-    if (context_.stored_grads.empty()) return context_.ops.to_device(shards_[i].get());
+    if (!elsewhere_ && context_.stored_grads.empty()) return shards_[i].get();
     auto on_device = at::empty(shards_[i].sizes(), options_.dtype(at::kFloat));
-    if (accumulate) on_device.copy_(shards_[i].get());
+    // Locked pages only change behind the device's own copies.
+    if (accumulate) on_device.copy_(shards_[i].get(), /*non_blocking=*/context_.stored_grads.empty());
     return on_device;
   }
 
@@ -242,12 +251,14 @@ class CollectiveUnitGrads final : public UnitGrads {
   std::vector<std::vector<std::size_t>> groups_;  ///< what lies in one buffer
   at::TensorOptions options_;
   bool shards_on_host_;
+  bool elsewhere_;  ///< than where gradients are made
   bool alone_;
   bool in_place_;  ///< alone and in float32 the full gradient is the shard: no second copy
   bool accumulate_ = false;
   std::vector<StoredTensor> shards_;
   std::vector<std::shared_ptr<void>> locked_;  // those on the host, which the device writes
   std::vector<std::unique_ptr<Transfer>> transfers_;
+  std::vector<at::Tensor> sums_;  // that have stayed on the device
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> targets_;  // of the reduction under way
   std::unique_ptr<Work> work_;

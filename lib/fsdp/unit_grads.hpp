@@ -22,8 +22,12 @@ class UnitGrads {
   virtual std::vector<GradSlot>& slots() = 0;
   /// The gradients of this rank are complete; shard(i) will become, or be added, their sum over the ranks.
   virtual void start_reduce(bool accumulate) = 0;
-  /// shard(i) holds the sum, on the device; on the host after settle(). Slots are not writable until the next begin().
-  virtual void finish_reduce() = 0;
+  /// shard(i) holds the sum; where shards are on the host, after settle(). Slots are not writable until the next
+  /// begin(). \param stay  sums that belong to the host stay on the device, as device_sum(), for the caller to take
+  /// there
+  virtual void finish_reduce(bool stay) = 0;
+  /// shard(i), or what has stayed.
+  virtual at::Tensor device_sum(std::size_t param) { return shard(param); }
   /// Ends what finish_reduce() has left under way: copies to the host.
   virtual void settle() {}
   /// float32 [padded_rows, ...], zero in the padding. After prepare().

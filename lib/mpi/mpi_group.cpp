@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -66,23 +67,34 @@ UniqueComm::~UniqueComm() {
   if (comm_ != MPI_COMM_NULL && finalized == 0 && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
-MpiGroup::MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout) : comm_(std::move(comm)), timeout_(timeout) {
+namespace {
+
+std::vector<int> world_ranks_of(MPI_Comm comm) {
+  int size = 0;
+  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  std::vector<int> ranks(static_cast<std::size_t>(size)), members(ranks.size());
+  std::iota(members.begin(), members.end(), 0);
+  MPI_Group here = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  MPI_Comm_group(comm, &here);
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_translate_ranks(here, size, members.data(), world, ranks.data());
+  MPI_Group_free(&here);
+  MPI_Group_free(&world);
+  return ranks;
+}
+
+}  // namespace
+
+MpiGroup::MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout, std::shared_ptr<const UniqueComm> alarm)
+    : comm_(std::move(comm)), alarm_(std::move(alarm)), timeout_(timeout) {
   MPI_Comm_set_errhandler(comm_.get(), MPI_ERRORS_RETURN);
   check_mpi(MPI_Comm_rank(comm_.get(), &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_.get(), &size_), "MPI_Comm_size");
-  MPI_Comm alarm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(comm_.get(), &alarm), "MPI_Comm_dup");
-  alarm_ = UniqueComm(alarm);
-  world_ranks_.resize(static_cast<std::size_t>(size_));
-  MPI_Group here = MPI_GROUP_NULL;
-  MPI_Group world = MPI_GROUP_NULL;
-  MPI_Comm_group(comm_.get(), &here);
-  MPI_Comm_group(MPI_COMM_WORLD, &world);
-  std::vector<int> members(static_cast<std::size_t>(size_));
-  std::iota(members.begin(), members.end(), 0);
-  MPI_Group_translate_ranks(here, size_, members.data(), world, world_ranks_.data());
-  MPI_Group_free(&here);
-  MPI_Group_free(&world);
+  world_ranks_ = world_ranks_of(comm_.get());
+  if (alarm_ != nullptr) return;
+  MPI_Comm alarm_comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(comm_.get(), &alarm_comm), "MPI_Comm_dup");
+  alarm_ = std::make_shared<const UniqueComm>(UniqueComm(alarm_comm));
 }
 
 void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
@@ -113,37 +125,39 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
 
 bool MpiGroup::roll_called() {
   int found = 0;
-  MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_.get(), &found, MPI_STATUS_IGNORE);
+  MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, MPI_STATUS_IGNORE);
   return found != 0;
 }
 
 std::vector<int> MpiGroup::missing_ranks() {
-  std::vector<bool> heard(static_cast<std::size_t>(size_), false);
-  heard[static_cast<std::size_t>(rank_)] = true;
-  std::vector<MPI_Request> sends;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
+  const auto everyone = world_ranks_of(alarm_->get());
+  std::vector<bool> heard(everyone.size(), false);
+  for (std::size_t r = 0; r < everyone.size(); ++r) {
+    heard[r] = everyone[r] == world_rank(rank_);
+    if (heard[r]) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Isend(nullptr, 0, MPI_BYTE, r, 0, alarm_.get(), &request);
+    MPI_Isend(nullptr, 0, MPI_BYTE, static_cast<int>(r), 0, alarm_->get(), &request);
     MPI_Request_free(&request);
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   while (std::chrono::steady_clock::now() < deadline) {
     int found = 0;
     MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_.get(), &found, &status);
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, &status);
     if (found != 0) {
-      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, 0, alarm_.get(), MPI_STATUS_IGNORE);
+      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, 0, alarm_->get(), MPI_STATUS_IGNORE);
       heard[static_cast<std::size_t>(status.MPI_SOURCE)] = true;
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  std::vector<int> missing;
-  for (int r = 0; r < size_; ++r) {
-    if (!heard[static_cast<std::size_t>(r)]) missing.push_back(world_rank(r));
+  std::vector<int> members, others;
+  for (std::size_t r = 0; r < everyone.size(); ++r) {
+    if (heard[r]) continue;
+    const bool mine = std::find(world_ranks_.begin(), world_ranks_.end(), everyone[r]) != world_ranks_.end();
+    (mine ? members : others).push_back(everyone[r]);
   }
-  return missing;
+  return members.empty() ? others : members;
 }
 
 void MpiGroup::barrier() {
@@ -242,13 +256,13 @@ std::unique_ptr<Work> MpiGroup::all_to_all(std::span<const ExchangeBlock> blocks
 std::unique_ptr<ProcessGroup> MpiGroup::split(int color) {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm_.get(), color, rank_, &comm), "MPI_Comm_split");
-  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_);
+  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_, alarm_);
 }
 
 std::unique_ptr<ProcessGroup> MpiGroup::split_by_node() {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(comm_.get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &comm), "MPI_Comm_split_type");
-  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_);
+  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_, alarm_);
 }
 
 std::unique_ptr<PeerMemory> MpiGroup::peer_memory(std::size_t size_bytes, std::size_t num_counters) {

@@ -36,7 +36,8 @@ void check_mpi(int code, const char* call);
 
 class MpiGroup final : public ProcessGroup {
  public:
-  MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout);
+  /// \param alarm  of the group that this one is split from: the whole job's. Null: this is the whole job
+  MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout, std::shared_ptr<const UniqueComm> alarm = nullptr);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -52,7 +53,8 @@ class MpiGroup final : public ProcessGroup {
   std::chrono::milliseconds timeout() const override { return timeout_; }
   int world_rank(int member) const override { return world_ranks_[static_cast<std::size_t>(member)]; }
 
-  /// Ranks that wait here as well answer.
+  /// Ranks that wait as well answer, in whichever group. Members that do not, else others that do not: they keep a
+  /// member from coming.
   std::vector<int> missing_ranks() override;
   bool roll_called() override;
 
@@ -63,7 +65,7 @@ class MpiGroup final : public ProcessGroup {
 
  private:
   UniqueComm comm_;
-  UniqueComm alarm_;  ///< its messages cannot be confused with a collective's
+  std::shared_ptr<const UniqueComm> alarm_;  ///< its messages cannot be confused with a collective's
   std::chrono::milliseconds timeout_;
   int rank_ = 0;
   int size_ = 1;

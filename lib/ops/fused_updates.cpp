@@ -79,7 +79,10 @@ void FusedOps::publish(std::span<const PublishedRows> rows) const {
 }
 
 void FusedOps::adamw(const AdamWUpdate& u) const {
-  if (kernels_ == nullptr || is_on_host(u.params.front())) return AtenOps::adamw(u);
+  if (kernels_ == nullptr || is_on_host(u.params.front())) {
+    TORCH_CHECK(!u.decision.defined(), "a step that the device decides has parameters elsewhere");
+    return AtenOps::adamw(u);
+  }
   for (std::size_t first = 0; first < u.params.size(); first += fused::kTensorsOfLaunch) {
     const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, u.params.size() - first);
     fused::AdamW pass{};

@@ -163,10 +163,12 @@ std::pair<UpdateGroup, std::vector<std::size_t>> Optimizer::choose(const UpdateG
   auto chosen = group;
   chosen.params.clear();
   chosen.grads.clear();
+  chosen.published.clear();
   std::vector<std::size_t> chosen_params;
   for (const auto n : members) {
     chosen.params.push_back(group.params[n]);
     chosen.grads.push_back(group.grads[n]);
+    if (!group.published.empty()) chosen.published.push_back(group.published[n]);
     chosen_params.push_back(params[n]);
   }
   return {std::move(chosen), std::move(chosen_params)};

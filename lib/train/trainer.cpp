@@ -67,6 +67,9 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
       {runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives(), runtime_.store()});
   if (auto* store = runtime_.store()) run_agreed(runtime_.world(), [&] { store->reserve(); });
   if (runtime_.policy().precision.needs_loss_scale()) state_.loss_scale = kFirstLossScale;
+  // A node with another environment or GPU would take part in other collectives.
+  const bool decides = optimizer_->takes_decisions() && engine.decides_on_device();
+  device_decides_ = runtime_.world().all_reduce(decides ? 1.0 : 0.0, Reduce::min) > 0;
 }
 
 Trainer::StepData Trainer::read(std::int64_t first, std::int64_t samples) {
@@ -104,6 +107,7 @@ std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples) 
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   auto data = std::exchange(ahead_, std::nullopt);
   if (!data || data->first != first || data->samples != samples) data = read(first, samples);
+  if (!runtime_.ops().on_host()) sent_ = data->batches;
   for (auto& batch : data->batches) move_to(runtime_.device(), batch);
   return std::move(data->batches);
 }
@@ -158,7 +162,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
     return report;
   }
   report.lr = options_.schedule.at(report.step);
-  if (optimizer_->takes_decisions() && runtime_.engine().decides_on_device()) {
+  if (device_decides_) {
     const auto decision = update_on_device(*loss, report);
     read_ahead(report, max_samples);
     runtime_.synchronize();

@@ -100,7 +100,9 @@ class Trainer {
   Sampler order_;
   std::unique_ptr<Optimizer> optimizer_;
   RunState state_;
+  bool device_decides_ = false;    ///< on all ranks
   std::optional<StepData> ahead_;  ///< the next step's
+  std::vector<MicroBatch> sent_;   ///< on the host, while a device may still read it
 };
 
 }  // namespace fsdp

@@ -52,6 +52,8 @@ class DeadPeer(fsdp_cli.Case):
         self.check("stopped-forward", "41:1:stop", missing)
         self.check("stopped-host-decides", "42:1:stop", missing, "--optimizer", "lion")
         self.check("stopped-accumulating", "43:1:stop", missing, "--gradient-accumulation-steps", 2, "--activation-checkpointing", "all")
+        self.check("stopped-offload", "41:1:stop", missing, "--cpu-offload")
+        self.check("stopped-replicas", "23:1:stop", missing.replace("all-gather", "all-reduce"), "--cpu-offload", "--sharding", "no-shard", "--precision", "bf16")
         self.check("stopped-validating", "5:1:stop", missing, "--max-epochs", -1, "--val-data",
                    fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5")
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -74,12 +76,40 @@ cudaError_t waited(const char* name) {
 
 cudaError_t done_or_not() { return stub::stalled() ? failed(cudaErrorNotReady) : cudaSuccess; }
 
+/// Memory of the host that the device reaches by itself: copies to it are not waited for.
+class LockedMemory {
+ public:
+  void add(const void* address, std::size_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    blocks_[address] = bytes;
+  }
+  void remove(const void* address) {
+    const std::scoped_lock lock(mutex_);
+    blocks_.erase(address);
+  }
+  bool contains(const void* address) {
+    const std::scoped_lock lock(mutex_);
+    auto at = blocks_.upper_bound(address);
+    if (at == blocks_.begin()) return false;
+    --at;
+    return address < static_cast<const char*>(at->first) + at->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, std::size_t> blocks_;
+};
+LockedMemory& locked() {
+  static auto* const the_memory = new LockedMemory;
+  return *the_memory;
+}
+
 /// What kernels would have written is zero; what they would read is nobody's business.
 cudaError_t copy(void* to, const void* from, std::size_t count) {
   stub::log().add({stub::EventKind::copy, "copy"});
   if (memory().contains(to)) return cudaSuccess;
   if (memory().contains(from)) {
-    stub::wait_for_device();
+    if (!locked().contains(to)) stub::wait_for_device();
     std::memset(to, 0, count);
   } else {
     std::memmove(to, from, count);
@@ -273,14 +303,23 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
   constexpr std::size_t kPage_bytes = 4096;
   *address = std::aligned_alloc(kPage_bytes, (bytes + kPage_bytes - 1) / kPage_bytes * kPage_bytes);
+  if (*address != nullptr) locked().add(*address, bytes);
   return *address != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void* address) {
+  locked().remove(address);
   std::free(address);
   return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
+  locked().add(address, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* address) {
+  locked().remove(address);
+  stub::wait_for_device();  // at the worst
+  return cudaSuccess;
+}
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
   const bool on_gpu = memory().contains(address);

@@ -121,7 +121,7 @@ TEST_SUITE("fsdp/unit_grads") {
             context.ops.accumulate(&unit.slots()[p], gradient_values(p, rank, key, type));
           }
           unit.start_reduce(accumulate);
-          if (u > 0) units[static_cast<std::size_t>(u) - 1]->finish_reduce();
+          if (u > 0) units[static_cast<std::size_t>(u) - 1]->finish_reduce(false);
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             auto& sum = want[static_cast<std::size_t>(u)][p];
             if (!accumulate) sum = at::zeros_like(sum);
@@ -131,7 +131,7 @@ TEST_SUITE("fsdp/unit_grads") {
             }
           }
         }
-        units[2]->finish_reduce();
+        units[2]->finish_reduce(false);
         for (std::size_t u = 0; u < 3; ++u) {
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             INFO("round ", round, " unit ", u, " parameter ", p);
