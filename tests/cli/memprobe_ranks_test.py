@@ -191,8 +191,10 @@ class Search(fsdp_cli.Case):
         fsdp_cli.say(f"predicted {found['predicted_largest_batch_per_device']}, measured {largest}")
         self.assertLess(largest, found["predicted_largest_batch_per_device"] * 3 / 4)
         self.assertGreater(largest, 0)
-        self.assertEqual(run("--alone", "--batch-size", largest).code, 0)
-        self.assert_refused(run("--alone", "--batch-size", largest + max(2, largest // 10)), 1, "out of memory")
+        # Within a tenth: libraries and threads take a few MiB more in one process than in the next.
+        margin = max(2, largest // 10)
+        self.assertEqual(run("--alone", "--batch-size", largest - margin).code, 0)
+        self.assert_refused(run("--alone", "--batch-size", largest + margin), 1, "out of memory")
 
 
 class OtherLaunchers(fsdp_cli.Case):
