@@ -65,7 +65,7 @@ def run_ours(size, precision, model_dir, work, program, mpiexec, data):
     env = dict(os.environ, OMP_NUM_THREADS="1")
     name = f"{size}-{precision}"
     command = [mpiexec, "-n", "2", program, "--model", model_dir, "--train-data", data, "--no-shuffle", "--seq-len", "256",
-               "--batch-size", str(s["batch"]), "--max-steps", str(s["steps"]), "--lr", "1e-3", "--betas", "0.9", "0.999",
+               "--batch-size", str(s["batch"]), "--max-steps", str(s["steps"]), "--lr", "1e-3", "--lr-schedule", "constant", "--betas", "0.9", "0.999",
                "--weight-decay", "0.01", "--decay-all", "--clip-grad-norm", "1.0", "--precision", precision,
                "--out-dir", work, "--run-name", name, "--no-save", "--quiet", "--device", "cpu",
                "--trace", os.path.join(work, "trace.json")]
