@@ -81,6 +81,19 @@ class SmallJobRank {
   std::unique_ptr<Trainer> trainer;
 };
 
+/// The reports of rank 0.
+inline std::vector<StepReport> train_small_job(const SmallJob& job, int ranks, int steps) {
+  std::vector<StepReport> reports;
+  run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
+    SmallJobRank rank(world, job);
+    for (int i = 0; i < steps; ++i) {
+      const auto report = rank.step();
+      if (world.rank() == 0) reports.push_back(report);
+    }
+  });
+  return reports;
+}
+
 /// Copies of the master weights and of the optimizer's states, put together from the ranks' rows.
 struct FullState {
   std::vector<at::Tensor> master_weights;

@@ -30,23 +30,11 @@ ModelConfig small_llama() {
   return config;
 }
 
-std::vector<StepReport> train(const SmallJob& job, int ranks, int steps) {
-  std::vector<StepReport> reports;
-  run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
-    SmallJobRank rank(world, job);
-    for (int i = 0; i < steps; ++i) {
-      const auto report = rank.step();
-      if (world.rank() == 0) reports.push_back(report);
-    }
-  });
-  return reports;
-}
-
 void check_same(SmallJob job, int ranks) {
   job.device = {};
-  const auto want = train(job, ranks, 4);
+  const auto want = train_small_job(job, ranks, 4);
   job.device = emulated_device();
-  const auto got = train(job, ranks, 4);
+  const auto got = train_small_job(job, ranks, 4);
   for (std::size_t i = 0; i < want.size(); ++i) {
     // Float32 sums in another order, carried on for four steps.
     CHECK(std::abs(got[i].loss / want[i].loss - 1) < 1e-5);

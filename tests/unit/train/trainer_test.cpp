@@ -7,39 +7,21 @@
 #include "tests/support/tensor_compare.hpp"
 
 using fsdp::ProcessGroup;
-using fsdp::StepReport;
 using fsdp::test::SmallJob;
 using fsdp::test::SmallJobRank;
 using fsdp::test::TempDir;
-
-namespace {
-
-/// The reports of rank 0.
-std::vector<StepReport> train(SmallJob job, int ranks, int steps) {
-  std::vector<StepReport> reports;
-  fsdp::run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
-    SmallJobRank rank(world, job);
-    for (int i = 0; i < steps; ++i) {
-      const auto report = rank.step();
-      if (world.rank() == 0) reports.push_back(report);
-    }
-  });
-  return reports;
-}
-
-}  // namespace
 
 TEST_SUITE("train/trainer") {
   TEST_CASE("a step's rows dealt out in any way give the same losses and norms") {
     const TempDir dir;
     SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
     job.micro_batch_size = 6;
-    const auto alone = train(job, 1, 4);
+    const auto alone = fsdp::test::train_small_job(job, 1, 4);
 
     for (const auto& [ranks, rows, accumulation] : {std::tuple{1, 2, 3}, {2, 3, 1}, {3, 2, 1}, {3, 1, 2}}) {
       job.micro_batch_size = rows;
       job.accumulation_steps = accumulation;
-      const auto dealt = train(job, ranks, 4);
+      const auto dealt = fsdp::test::train_small_job(job, ranks, 4);
       CAPTURE(ranks);
       CAPTURE(accumulation);
       for (std::size_t i = 0; i < alone.size(); ++i) {
