@@ -1,7 +1,7 @@
 #pragma once
 // Operations on a GPU. Attention by PyTorch's fused kernels, forward and backward named and chosen by shape
-// (lib/ops/gpu_attention.hpp); weights of 4 bits by a kernel of our own (lib/cuda/kernels), where there was an nvcc;
-// all others by plain operators for now.
+// (lib/ops/gpu_attention.hpp); passes between products by kernels of our own (lib/cuda/kernels), where there was an
+// nvcc; products by cuBLAS, everything else by plain operators.
 #include <memory>
 
 #include "lib/ops/ops.hpp"
