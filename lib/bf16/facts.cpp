@@ -62,14 +62,17 @@ json gemm_to_json(const GemmFacts& g) {
   return {{"bf16_tflops", g.bf16_tflops},
           {"float32_tflops", g.float32_tflops},
           {"float32_aten_tflops", g.float32_aten_tflops},
+          {"bf16_aten_tflops", g.bf16_aten_tflops},
           {"size", g.size},
           {"implementation", g.implementation},
+          {"widened", g.widened},
           {"failure", g.failure}};
 }
 
 GemmFacts gemm_from(const json& j) {
-  return {j.at("bf16_tflops"), j.at("float32_tflops"), j.at("float32_aten_tflops"),
-          j.at("size"),        j.at("implementation"), j.at("failure")};
+  return {j.at("bf16_tflops"),      j.at("float32_tflops"), j.at("float32_aten_tflops"),
+          j.at("bf16_aten_tflops"), j.at("size"),           j.at("implementation"),
+          j.at("widened"),          j.at("failure")};
 }
 
 json reduce_to_json(const ReduceFacts& r) {

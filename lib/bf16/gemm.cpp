@@ -8,12 +8,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/ops/gemm.hpp"
+#include "lib/ops/wide_product.hpp"
 
 namespace fsdp {
 namespace {
@@ -101,8 +102,11 @@ GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchron
   constexpr int kRounds = 6;
   GemmFacts facts;
   try {
-    std::array timers{Timer(device, at::kBFloat16, training, synchronize),
-                      Timer(device, at::kFloat, training, synchronize), Timer(device, at::kFloat, aten, synchronize)};
+    std::vector<Timer> timers;
+    timers.emplace_back(device, at::kBFloat16, training, synchronize);
+    timers.emplace_back(device, at::kFloat, training, synchronize);
+    timers.emplace_back(device, at::kFloat, aten, synchronize);
+    if (device.is_cpu()) timers.emplace_back(device, at::kBFloat16, aten, synchronize);
     for (auto& timer : timers) timer.find_size(budget.seconds_per_type / 64, budget.largest_size);
     // In turns, so that what disturbs one disturbs them all.
     for (int round = 0; round < kRounds; ++round) {
@@ -112,7 +116,11 @@ GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchron
     facts.float32_tflops = timers[1].tflops();
     facts.float32_aten_tflops = timers[2].tflops();
     facts.size = timers[0].size();
-    if (device.is_cpu()) facts.implementation = onednn_bf16_implementation();
+    if (device.is_cpu()) {
+      facts.bf16_aten_tflops = timers[3].tflops();
+      facts.implementation = onednn_bf16_implementation();
+      facts.widened = is_widened(at::kBFloat16);
+    }
   } catch (const c10::Error& error) {
     facts.failure = error.what_without_backtrace();
   } catch (const std::bad_alloc&) {

@@ -11,7 +11,7 @@
 namespace fsdp {
 
 struct GemmBudget {
-  double seconds_per_type = 0.25;    ///< about that on each of bf16, float32 and float32 by at::mm
+  double seconds_per_type = 0.25;    ///< about that on each of bf16 and float32, as training does it and by at::mm
   std::int64_t largest_size = 8192;  ///< of the square matrices
 };
 

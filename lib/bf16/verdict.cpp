@@ -23,6 +23,15 @@ std::optional<Bf16Answer> nccl_problem(const char* when, const LibraryVersion& v
   return absent(fmt::format("NCCL {} {}: bf16 needs 2.10", when, has));
 }
 
+/// What training multiplies by on this processor, and what that costs.
+std::string way_of_products(const GemmFacts& gemm) {
+  if (gemm.widened && gemm.float32_tflops > 0) {
+    return fmt::format("; multiplied through float32 at {:.2f} of its speed (bf16's own code: {:.2f})", gemm.ratio(),
+                       gemm.bf16_aten_tflops / gemm.float32_tflops);
+  }
+  return gemm.implementation.empty() ? "" : "; oneDNN " + gemm.implementation;
+}
+
 /// What cannot be repaired by speed: hardware, libraries, wrong sums.
 Bf16Answer judge_alone(const RankFacts& facts, bool job_has_gpus) {
   if (facts.gpu_broken) return absent("no GPU can be used: " + facts.gpu_missing);
@@ -36,7 +45,7 @@ Bf16Answer judge_alone(const RankFacts& facts, bool job_has_gpus) {
       return absent(fmt::format("the bf16 all-reduce over {} ranks is wrong: {}", reduce->ranks, reduce->wrong));
     }
   }
-  if (!facts.gpu && !facts.gemm.implementation.empty()) answer.reason += "; oneDNN " + facts.gemm.implementation;
+  if (!facts.gpu) answer.reason += way_of_products(facts.gemm);
   return answer;
 }
 

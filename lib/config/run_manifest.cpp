@@ -59,11 +59,13 @@ nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
                        {"loss_scale", manifest.state.loss_scale},
                        {"good_steps", manifest.state.good_steps}};
   if (manifest.state.fisher_batches > 0) state["fisher_batches"] = manifest.state.fisher_batches;
-  return {{"model", model_config_to_json(manifest.config)},
-          {"state", state},
-          {"options", manifest.options},
-          {"data", manifest.data},
-          {"world_size", manifest.world_size}};
+  nlohmann::json json{{"model", model_config_to_json(manifest.config)},
+                      {"state", state},
+                      {"options", manifest.options},
+                      {"data", manifest.data},
+                      {"world_size", manifest.world_size}};
+  if (!manifest.products.empty()) json["products"] = manifest.products;
+  return json;
 }
 
 RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string& source) {
@@ -86,6 +88,7 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
       throw FormatError(source + ": field 'world_size' is " + std::to_string(world_size) + ", which is not possible");
     }
     manifest.world_size = static_cast<int>(world_size);
+    manifest.products = json.value("products", std::string());
     require_sense(manifest, source);
     return manifest;
   } catch (const nlohmann::json::exception& error) {

@@ -31,6 +31,7 @@ struct RunManifest {
   nlohmann::json options = nlohmann::json::object();  ///< training options by long name, as text; resuming reads them
   nlohmann::json data = nlohmann::json::object();     ///< token file, rows
   int world_size = 1;
+  std::string products;  ///< how matrices were multiplied, RunContext::products; "" in older checkpoints
   std::map<std::string, FileInfo> files;  ///< data files and .metadata
 };
 

@@ -19,6 +19,8 @@ const Ops& host_ops() {
   return ops;
 }
 
+std::string CpuOps::product_way(at::ScalarType dtype) const { return host_product_way(dtype); }
+
 void CpuOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const {
   host_product(out, a, b, add);
 }

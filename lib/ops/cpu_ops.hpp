@@ -14,6 +14,7 @@ class CpuOps : public Ops {
  public:
   at::Device device() const override { return at::kCPU; }
   bool on_host() const override { return true; }
+  std::string product_way(at::ScalarType dtype) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
                    bool accumulate) const override;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "lib/ops/onednn_limit.hpp"
@@ -76,5 +77,12 @@ void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, boo
 }
 
 std::string_view float32_gemm_name() { return chosen_onednn() ? "onednn" : "aten"; }
+
+std::string host_product_way(at::ScalarType dtype) {
+  const std::string wide = "float32 by " + std::string(float32_gemm_name());
+  if (dtype == at::kFloat) return wide;
+  const std::string name = dtype == at::kBFloat16 ? "bf16" : "fp16";
+  return is_widened(dtype) ? name + " through " + wide : name + " natively";
+}
 
 }  // namespace fsdp

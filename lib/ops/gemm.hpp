@@ -8,6 +8,7 @@
 // overrides it.
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <string_view>
 
 namespace fsdp {
@@ -21,6 +22,10 @@ void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, boo
 
 /// What multiplies float32: "onednn" or "aten".
 std::string_view float32_gemm_name();
+
+/// How host_product() multiplies factors of this type: "float32 by onednn", "bf16 natively", "bf16 through float32 by
+/// aten".
+std::string host_product_way(at::ScalarType dtype);
 
 /// Whether host_product() gives these to oneDNN itself.
 bool goes_to_onednn(const at::Tensor& a, const at::Tensor& b);

@@ -16,6 +16,10 @@ void Ops::launch(std::int64_t n, std::int64_t grain,
   parallel_for(n, grain, body);
 }
 
+std::string Ops::product_way(at::ScalarType dtype) const {
+  return dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bf16 natively" : "fp16 natively";
+}
+
 void Ops::publish(std::span<const PublishedRows> rows) const {
   for (const auto& [to, from] : rows) to.copy_(from);
 }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/ops/op_types.hpp"
@@ -26,6 +27,9 @@ namespace fsdp {
 class Ops : public Place {
  public:
   // --- products with weights, and nowhere else (linear.cpp)
+  /// How factors of this type are multiplied, for people: "bf16 through float32 by aten". Runs that differ in it differ
+  /// in the last bits of their sums.
+  virtual std::string product_way(at::ScalarType dtype) const;
   /// One product of several matrices beats several: the engine lays those that read the same input side by side.
   virtual bool joins_products() const { return false; }
   /// x W^T as a new tensor.

@@ -23,6 +23,8 @@ import sys
 import tempfile
 import time
 
+from machine import print_machine
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SKIPPED = 77
 MIB, GIB = 1 << 20, 1 << 30
@@ -160,6 +162,7 @@ def main():
     arguments = parser.parse_args()
     parts = arguments.parts.split(",")
     done = 0
+    print_machine(os.path.join(os.path.dirname(arguments.program), "fsdp-bf16check"))
     # What a process inherits from this script until it is the program that was asked for.
     print(f"smallest memory that can be measured here: {Run(['true']).rss / MIB:.0f} MiB")
     with tempfile.TemporaryDirectory(prefix="fsdp-bench.", dir=arguments.folder) as work:

@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 
+from machine import print_machine
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARMUP = 2
 WORLD = 2
@@ -89,6 +91,7 @@ def main():
     if importlib.util.find_spec("transformers") is None:
         print("skipped: transformers is not installed (scripts/setup --full)")
         sys.exit(77)
+    print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
     print(f"{'run':<15} {'tok/s':>22} {'RSS MB':>8}   ratio of ours: median (min..max)")
     with tempfile.TemporaryDirectory() as work:
         model_dir = os.path.join(work, "model")

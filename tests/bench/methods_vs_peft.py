@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from machine import print_machine
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARMUP = 2
 MODEL = dict(hidden_size=512, num_hidden_layers=8, intermediate_size=1376, num_attention_heads=8, num_key_value_heads=8, vocab_size=32016)
@@ -126,6 +128,7 @@ def main():
     methods = args.methods.split(",")
     if "qlora" in methods and importlib.util.find_spec("bitsandbytes") is None:
         print("bitsandbytes is not installed: QLoRA is measured here alone (.deps/venv/bin/pip install bitsandbytes==0.50.2)")
+    print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
     print(f"{'precision method':<16} {'theirs tok/s':>13} {'ours tok/s':>11}   {'ratio':<20} {'RSS MB, theirs':>14} {'ours':>6}   loss of the last step")
     with tempfile.TemporaryDirectory() as work:
         folder = os.path.join(work, "model")

@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 
+from machine import print_machine
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SIZES = {
     "S": dict(layers=4, embed=256, heads=4, batch=4, steps=8),
@@ -141,6 +143,7 @@ def main():
         print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
         sys.exit(77)
     data = os.path.join(ROOT, "data/shakespeare/train.h5")
+    print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
     print(f"{'run':<12} {'tok/s':>22} {'% of GEMM peak':>14} {'RSS MB':>8}   ratio of ours: median (min..max)")
     with tempfile.TemporaryDirectory() as work:
         for size in args.sizes.split(","):

@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+from machine import print_machine
+
 PIECE = 1 << 20
 MODEL = ["--num-layers", "48", "--num-heads", "8", "--embed-size", "512", "--vocab-size", "512", "--seq-len", "32", "--activation-checkpointing", "all"]
 STEPS = 6
@@ -66,6 +68,7 @@ def main():
     except ImportError as missing:
         print(f"SKIPPED: {missing}")
         return 77
+    print_machine()
     ratios, steps, losses = [], [], []
     with tempfile.TemporaryDirectory(dir=options.disk) as folder:
         with h5py.File(f"{folder}/rows.h5", "w") as file:

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <vector>
 
+#include "lib/kernels/kernels.hpp"
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/optim/optimizer.hpp"
 #include "lib/tensor/parallel.hpp"
@@ -157,8 +158,8 @@ void measure(const Pass& pass) {
 }  // namespace fsdp
 
 int main() {
-  fmt::print("{} threads, {} elements, {} rounds: median (least to most)\n", at::get_num_threads(), fsdp::kElements,
-             fsdp::kRounds);
+  fmt::print("kernels for {}; {} threads, {} elements, {} rounds: median (least to most)\n",
+             fsdp::kernels::table().name, at::get_num_threads(), fsdp::kElements, fsdp::kRounds);
   for (const auto& pass : fsdp::passes()) fsdp::measure(pass);
   return EXIT_SUCCESS;
 }

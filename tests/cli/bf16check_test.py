@@ -79,6 +79,13 @@ class Bf16Check(fsdp_cli.Case):
         self.assertEqual(held_back["verdict"], "native")
         self.assertIn("oneDNN does not use", " ".join(held_back["notes"]))
 
+    def test_the_way_of_products_is_told_with_its_price(self):
+        for way, widened in (("widened", True), ("native", False)):
+            rank = self.check("--json", code=0 if has_bf16() else 3, env={"FSDP_BF16_GEMM": way}).json()["ranks"][0]
+            self.assertEqual(rank["gemm"]["widened"], widened)
+            self.assertGreater(rank["gemm"]["bf16_aten_tflops"], 0)
+            self.assertEqual("multiplied through float32 at" in rank["reason"], widened, rank["reason"])
+
     def test_a_rank_without_bf16_instructions_is_named_and_excluded(self):
         file = self.folder / "exclude"
         patches = {"*": NATIVE, "2": {"host": "old7", **OLD}}

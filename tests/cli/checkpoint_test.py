@@ -1,5 +1,6 @@
 """Checkpoints: resuming on the same and on other numbers of ranks, what a resume takes over, and housekeeping."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -58,6 +59,18 @@ class Checkpoints(fsdp_cli.Case):
         # What is given wins over what was saved.
         self.train("saved", "--restart-checkpoint-file", "latest", "--max-steps", 7, "--lr", 0.1, "--lr-schedule", "constant")
         self.assertEqual(fsdp_cli.steps(self.run_directory("saved"))[-1]["lr"], 0.1)
+
+    def test_how_matrices_are_multiplied_is_kept_and_a_change_is_told(self):
+        given = ["--precision", "bf16", "--batch-size", 4]
+        first = self.train("ways", "--max-steps", 2, *given, env={"FSDP_BF16_GEMM": "native"})
+        self.assertNotIn("products", first.err)
+        manifest = json.loads((self.checkpoints("ways") / "step-00000002" / "run.json").read_text())
+        self.assertEqual(manifest["products"], "bf16 natively")
+        changed = self.train("ways", "--max-steps", 4, "--restart-checkpoint-file", "latest", *given, env={"FSDP_BF16_GEMM": "widened"})
+        self.assertRegex(changed.err, "products  bf16 through float32 by (onednn|aten); the saved run had bf16 natively")
+        ways = [r["products"] for r in fsdp_cli.steps(self.run_directory("ways"))]
+        self.assertEqual(ways[:2], ["bf16 natively"] * 2)
+        self.assertTrue(all(way.startswith("bf16 through float32") for way in ways[2:]), ways)
 
     def test_a_resume_cuts_metrics_to_the_checkpoint(self):
         self.train("cut", "--max-steps", 8, "--save-every", 3, "--val-data", self.val_data, "--eval-every", 4)

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "lib/base/text_format.hpp"
+#include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/train/prepare_data.hpp"
 
@@ -69,7 +70,19 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
 
 }  // namespace
 
-void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const Logger& log) {
+std::string agree_on_products(ProcessGroup& world, const ModelRuntime& runtime, const Logger& log) {
+  const auto mine = runtime.ops().product_way(runtime.policy().precision.param_dtype);
+  const auto first = text_of_root(world, [&] { return mine; });
+  const auto other = first_problem(world, mine == first ? "" : mine);
+  if (other && world.rank() == 0) {
+    log.warning(fmt::format("processors differ: rank {} multiplies {}, rank 0 {}; the slowest sets the pace",
+                            other->rank, other->text, first));
+  }
+  return first;
+}
+
+void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const std::string& products,
+                  const Logger& log) {
   const auto& device = setup.device;
   const auto& mesh = runtime.mesh();
   log.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
@@ -81,7 +94,7 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                                                                                        : "MPI collectives"));
   const auto& policy = runtime.policy();
   log.info(fmt::format(
-      "model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}   {}", architecture_name(setup.config),
+      "model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}   {}{}", architecture_name(setup.config),
       setup.config.num_layers, setup.config.embed_size,
       static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
       format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
@@ -89,7 +102,8 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                                                format_count_of(mesh.replicate->size(), "replica"))
                                  : "",
       to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
-      policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype)));
+      policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype),
+      products.find(" through ") == std::string::npos ? "" : ", multiplied through float32"));
   if (setup.train_data) {
     describe_training(setup, runtime, log);
     describe_data(world, setup, log);

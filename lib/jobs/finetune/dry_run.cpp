@@ -38,7 +38,7 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
     const MemoryRecorder recorder(setup.device.backend != nullptr);
     ModelRuntime runtime(*fake_world, setup.config, sharding, make_meta_device(gpu, recorder.tape(), 1),
                          setup.batches.accumulation_steps);
-    describe_run(world, setup, runtime, log);
+    describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
   }
   if (setup.train_data) MemoryWatch(world, setup, log).predict();
   if (world.rank() == 0) say_whether_weights_are_there(setup, log);

@@ -262,14 +262,19 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   const auto trainer = make_trainer(setup, runtime);
   MemoryWatch memory(world, setup, log);
-  describe_run(world, setup, runtime, log);
+  const auto products = agree_on_products(world, runtime, log);
+  describe_run(world, setup, runtime, products, log);
   if (trainer) memory.predict();
   const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
+  if (taken && !taken->manifest.products.empty() && taken->manifest.products != products) {
+    log.info(fmt::format("products  {}; the saved run had {}: sums differ from its own in their last bits", products,
+                         taken->manifest.products));
+  }
   if (start.restart) start.restart->checkpoint.reset();  // its index is as large as the job
   ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
   auto code = ExitCode::ok;
   if (trainer) {
-    const RunContext context{world, log, setup, runtime, *trainer, progress};
+    const RunContext context{world, log, setup, runtime, *trainer, progress, products};
     code = Training(context, start, memory, taken).run(trace, report);
   } else if (setup.val_data) {
     const double loss = validate(runtime, setup, progress, taken ? taken->manifest.state.step : 0, nullptr);

@@ -1,5 +1,7 @@
 #pragma once
 // What all parts of a training job hold.
+#include <string>
+
 #include "lib/base/log.hpp"
 #include "lib/config/adapter_config.hpp"
 #include "lib/jobs/finetune/run_setup.hpp"
@@ -16,9 +18,11 @@ struct RunContext {
   ModelRuntime& runtime;
   Trainer& trainer;
   ProgressLine& progress;
+  std::string products;  ///< what multiplies matrices, on rank 0: Ops::product_way()
 
   RunManifest manifest() const {
     auto manifest = manifest_of(setup, trainer.state(), world.size());
+    manifest.products = products;
     if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
       manifest.data["quantize"] = quantization_to_json(quantize);
     if (runtime.has_adapters()) {

@@ -41,7 +41,10 @@ void check_bf16(ProcessGroup& world, const TrainOptions& options, const DeviceCh
         "--precision bf16 would be emulated: " + first +
         "; use float32 or fp16, other nodes (fsdp-bf16check names the bad ones), or --allow-emulated-bf16");
   }
-  if (world.rank() == 0) log.warning("bf16 is emulated here and will be slow: " + first);
+  if (world.rank() != 0) return;
+  log.warning((device.backend != nullptr ? "bf16 is emulated here and will be slow: "
+                                         : "bf16 saves memory here, but no time: ") +
+              first);
 }
 
 /// The tokenizer that was asked for, else the one of the weights or of the run that goes on, else GPT-2's.

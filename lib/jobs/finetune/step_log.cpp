@@ -22,7 +22,8 @@ void StepLog::after_step(const StepReport& step, bool) {
                         {"tokens_per_second", rate},
                         {"data_wait_seconds", step.data_wait_seconds},
                         {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
-                        {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)}};
+                        {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)},
+                        {"products", context_.products}};
   const double flops = rate * flops_per_token(context_.setup.config, context_.setup.train_data->tokens_per_row(),
                                               context_.runtime.trainable());
   if (peak_flops_ > 0 && flops > peak_flops_) {

@@ -134,6 +134,18 @@ TEST_SUITE("bf16/verdict") {
     CHECK(answer.bad_hosts == std::vector<std::string>{"cpu1"});
   }
 
+  TEST_CASE("judge_bf16: a processor whose bf16 instructions are slow says what training does, and at which price") {
+    auto ranks = ranks_of(on_processor, 2);
+    CHECK_FALSE(contains(judge_bf16(ranks).ranks[0].bf16.reason, "float32"));
+    ranks[0].gemm.widened = true;
+    ranks[0].gemm.float32_tflops = 0.2;
+    ranks[0].gemm.bf16_tflops = 0.19;
+    ranks[0].gemm.bf16_aten_tflops = 0.09;
+    const auto answer = judge_bf16(ranks).ranks[0].bf16;
+    CHECK(answer.verdict == Bf16Verdict::native);
+    CHECK(contains(answer.reason, "multiplied through float32 at 0.95 of its speed (bf16's own code: 0.45)"));
+  }
+
   TEST_CASE("judge_bf16: wrong sums and failed operations are no bf16") {
     auto ranks = ranks_of(a100, 4);
     ranks[1].job_reduce.wrong = "element 7 is 3, the exact sum is 4";

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""One process on all cores, on the same machine, in one run: what threads cost us, and PyTorch without any FSDP.
+
+For each size and precision the contenders take turns, --reps times, on the same rows, weights' shapes and cores:
+  threads   fsdp-finetune, one rank that has all cores
+  ranks     fsdp-finetune, a rank for each core, full-shard
+  tuned     PyTorch in one process: fused AdamW and a malloc that keeps its memory
+  compiled  the same through torch.compile
+and the ratios threads/other are formed turn by turn. A number below 1 at `ranks` is what is lost by threads.
+
+Needs the peer program peer_mingpt.py (PEER_DIR, by default ../shared/peers beside the repository); skips without it.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from machine import print_machine
+from mingpt_vs_pytorch import ROOT, SIZES, TUNED_MALLOC, WARMUP, spread
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def peer_rate(peer, size, precision, compiled, data):
+    s = SIZES[size]
+    env = dict(os.environ, OMP_NUM_THREADS=str(CORES), MKL_NUM_THREADS=str(CORES), **TUNED_MALLOC)
+    command = [sys.executable, peer, "--impl", "single", "--precision", precision, "--layers", str(s["layers"]), "--embed", str(s["embed"]),
+               "--heads", str(s["heads"]), "--batch_size", str(s["batch"] * CORES), "--steps", str(s["steps"]), "--warmup", str(WARMUP),
+               "--loss_dtype", "float32", "--optim", "fused", "--threads", str(CORES), "--data", data] + (["--compile"] if compiled else [])
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("PEER_JSON")]
+    if done.returncode != 0 or not lines:
+        sys.exit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+    d = json.loads(lines[0][10:])
+    return d["tokens_per_step"] / statistics.median(d["step_s"][WARMUP:])
+
+
+def our_rate(program, mpiexec, size, precision, ranks, work, data):
+    s = SIZES[size]
+    env = dict(os.environ, OMP_NUM_THREADS=str(CORES // ranks))
+    name = f"{size}-{precision}-{ranks}"
+    command = [mpiexec, "-n", str(ranks), program, "--model", "mingpt", "--num-layers", str(s["layers"]), "--num-heads", str(s["heads"]),
+               "--embed-size", str(s["embed"]), "--train-data", data, "--no-shuffle", "--seq-len", "256",
+               "--batch-size", str(s["batch"] * CORES // ranks), "--max-steps", str(s["steps"]), "--lr", "1e-3", "--lr-schedule", "constant",
+               "--clip-grad-norm", "1.0", "--precision", precision, "--out-dir", work, "--run-name", name, "--no-save", "--quiet",
+               "--device", "cpu"]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit("fsdp-finetune failed: " + done.stderr)
+    with open(os.path.join(work, name, "metrics.jsonl"), encoding="utf-8") as f:
+        records = [r for r in map(json.loads, f) if "loss" in r]
+    return records[0]["tokens"] / statistics.median(r["step_seconds"] for r in records[WARMUP:])
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--sizes", default=os.environ.get("BENCH_SIZES", "S,M"))
+    ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))
+    ap.add_argument("--reps", type=int, default=int(os.environ.get("BENCH_REPS", "3")))
+    ap.add_argument("--program", default=os.environ.get("FSDP_FINETUNE", os.path.join(ROOT, "build/bin/fsdp-finetune")))
+    ap.add_argument("--mpiexec", default=os.environ.get("FSDP_MPIEXEC", "mpiexec"))
+    args = ap.parse_args()
+    peer = os.path.join(os.environ.get("PEER_DIR", os.path.join(ROOT, "..", "shared", "peers")), "peer_mingpt.py")
+    if not os.path.exists(peer):
+        print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
+        sys.exit(77)
+    data = os.path.join(ROOT, "data/shakespeare/train.h5")
+    print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
+    with tempfile.TemporaryDirectory() as work:
+        for size in args.sizes.split(","):
+            for precision in args.precisions.split(","):
+                turns = []
+                for _ in range(args.reps):
+                    turns.append({"threads": our_rate(args.program, args.mpiexec, size, precision, 1, work, data),
+                                  "ranks": our_rate(args.program, args.mpiexec, size, precision, CORES, work, data),
+                                  "tuned": peer_rate(peer, size, precision, False, data),
+                                  "compiled": peer_rate(peer, size, precision, True, data)})
+                for name in turns[0]:
+                    ratio = "" if name == "threads" else f"   threads / {name} {spread([t['threads'] / t[name] for t in turns])}"
+                    rates = [t[name] for t in turns]
+                    print(f"{size} {precision} {name:<9} {statistics.median(rates):7.0f} ({min(rates):.0f}..{max(rates):.0f}) tok/s{ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
