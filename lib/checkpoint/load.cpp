@@ -122,7 +122,8 @@ class Loader {
     const auto& tensors = reader_.source().tensors();
     throw FormatError(plan_.path.string() + ": '" + tensors[copy].name + "' differs from '" +
                       tensors[plan_.weights[i - plan_.first]].name +
-                      "': the model's head is tied to its token embedding, so they must be equal");
+                      "': the model's head is tied to its token embedding, so they must be equal; to keep both, "
+                      "set tie_word_embeddings to false in its config.json");
   }
 
   detail::RowReader reader_;

@@ -143,6 +143,15 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
     }
     plan.weights.push_back(tensor->second);
   }
+  const auto table = parameter_table(config);
+  for (const auto& [alias, name] : tied_names(config)) {
+    const auto copy = numbers.find(alias);
+    if (copy == numbers.end()) continue;
+    const auto original =
+        std::find_if(table.begin(), table.end(), [&name = name](const auto& spec) { return spec.name == name; });
+    check_fit(source.tensors()[copy->second], original->shape, directory);
+    plan.copies.emplace(static_cast<std::size_t>(original - table.begin()), copy->second);
+  }
   return plan;
 }
 

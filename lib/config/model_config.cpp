@@ -61,10 +61,13 @@ void config_detail::validate(const ModelConfig& config, const std::string& sourc
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
   const auto type = config_detail::field_or(json, "model_type", std::string("mingpt"), source);
-  if (type == "llama") return config_detail::llama_from_json(json, source);
+  if (const auto* family = config_detail::find_family(type))
+    return config_detail::decoder_from_json(*family, json, source);
   if (type == "gpt2") return config_detail::gpt2_from_json(json, source);
   if (type != "mingpt") {
-    throw FormatError(source + ": model_type '" + type + "' is not supported; supported: gpt2, llama, mingpt");
+    std::string known = "mingpt, gpt2";
+    for (const auto& family : config_detail::families()) known += ", " + std::string(family.type);
+    throw FormatError(source + ": model_type '" + type + "' is not supported; supported: " + known);
   }
   ModelConfig config;
   config.num_layers = field<std::int64_t>(json, "n_layer", source);
@@ -87,7 +90,7 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
 }
 
 nlohmann::json model_config_to_json(const ModelConfig& config) {
-  if (config.architecture == Architecture::llama) return config_detail::llama_to_json(config);
+  if (config.architecture == Architecture::llama) return config_detail::decoder_to_json(config);
   return {{"model_type", "mingpt"},
           {"n_layer", config.num_layers},
           {"n_head", config.num_heads},
@@ -117,7 +120,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
 }
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
-  if (config.architecture == Architecture::llama) return config_detail::llama_parameter_table(config);
+  if (config.architecture == Architecture::llama) return config_detail::decoder_parameter_table(config);
   const auto d = config.embed_size;
   const auto f = config.ffn_hidden_size;
   // minGPT scales the projections into the residual stream so that its variance does not grow with depth.
@@ -195,9 +198,15 @@ double flops_per_token(const ModelConfig& config, std::int64_t sequence_length, 
         (2.0 + (reached ? 2.0 : 0.0) + (is_trained(i) ? 2.0 : 0.0)) * static_cast<double>(num_parameters({table[i]}));
   }
   const auto width = static_cast<double>(config.num_heads * config.head_width());
-  // Scores and their product with the values: 2 x 2 x L x d forward, twice that backward; half of it is masked away.
-  const auto layers = static_cast<double>(config.num_layers) + 2.0 * static_cast<double>(config.num_layers - lowest);
-  return flops + 2.0 * layers * static_cast<double>(sequence_length) * width;
+  // Scores and their product with the values: 2 x 2 x L x d forward, twice that backward; half of it is masked away,
+  // and all that lies behind a window.
+  const auto length = static_cast<double>(sequence_length);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const auto window = config.traits.slides(layer) ? static_cast<double>(config.traits.window) : length;
+    const double seen = window < length ? window - window * window / (2 * length) : length / 2;
+    flops += 4.0 * (layer >= lowest ? 3.0 : 1.0) * seen * width;
+  }
+  return flops;
 }
 
 }  // namespace fsdp

@@ -7,12 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "lib/config/decoder_traits.hpp"
+
 namespace fsdp {
 
-enum class Architecture { mingpt, llama };
+enum class Architecture {
+  mingpt,
+  llama  ///< and its kin: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
+};
 
 /// A decoder. Field names in JSON follow the architecture's own config: minGPT's n_layer, n_head, n_embd, n_hidden,
-/// vocab_size, block_size, ... or, for Llama, those of Hugging Face's LlamaConfig.
+/// vocab_size, block_size, ... or, for Llama and its kin, those of the family's config in Hugging Face's transformers.
 struct ModelConfig {
   Architecture architecture = Architecture::mingpt;
   std::int64_t num_layers = 12;
@@ -23,31 +28,40 @@ struct ModelConfig {
   std::int64_t block_size = 256;  ///< longest sequence (positions that have an embedding)
   double dropout = 0.0;
   double layer_norm_eps = 1e-5;  ///< Llama: rms_norm_eps
-  // Llama only.
+  // Llama and its kin only.
   std::int64_t num_kv_heads = 0;     ///< heads of keys and values; 0: num_heads
   std::int64_t head_size = 0;        ///< JSON's head_dim; 0: embed_size / num_heads
   double rope_theta = 10000.0;       ///< base of the rotary embedding's wavelengths
   std::string rope_scaling;          ///< JSON's rope_scaling as compact JSON text; empty: none
   bool tie_word_embeddings = false;  ///< the head is the token embedding (minGPT: always)
-  bool attention_bias = false;
+  bool attention_bias = false;       ///< on queries, keys, values and what follows them
   bool mlp_bias = false;
+  DecoderTraits traits;
 
   std::int64_t kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   std::int64_t head_width() const { return head_size == 0 ? embed_size / num_heads : head_size; }
+  /// Elements of a head that turn, as transformers counts them; an odd number turns one more.
+  std::int64_t rotary_width() const {
+    return static_cast<std::int64_t>(static_cast<double>(head_width()) * traits.rotary_fraction);
+  }
+  std::int64_t rotary_pairs() const { return (rotary_width() + 1) / 2; }
+  bool has_qkv_bias() const { return attention_bias || traits.qkv_bias; }
 
   /// \throws UsageError naming the sizes that cannot work together
   void validate() const;
 };
 
 /// Accepts our own fields and Hugging Face's of model_type gpt2 (a minGPT, whose directory keeps the matrices
-/// transposed) and llama. \throws FormatError naming `source` and the field that is missing or wrong
+/// transposed) and of the families in family.hpp. \throws FormatError naming `source` and the field that is missing,
+///         wrong, or changes the model in a way that is not built
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json model_config_to_json(const ModelConfig& config);
 /// Reads DIR/config.json, or the file itself.
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file);
 
 /// The config.json with which Hugging Face's transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is
-/// GPT-2's gelu_new, and LlamaForCausalLM. Pure ASCII; the caller adds what it alone knows (torch_dtype).
+/// GPT-2's gelu_new, and the family's class for Llama and its kin. Pure ASCII; the caller adds what it alone knows
+/// (torch_dtype).
 nlohmann::json hf_config(const ModelConfig& config);
 /// The inverse: model_config_from_json() of JSON that must have a model_type.
 /// \throws FormatError naming `source` and the field whose value our models do not have

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/config/family.hpp"
 #include "lib/config/model_config.hpp"
 
 namespace fsdp::config_detail {
@@ -59,9 +60,9 @@ void validate(const ModelConfig& config, const std::string& source);
 
 /// A config.json with model_type gpt2: a minGPT of the same mathematics. \throws FormatError
 ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source);
-/// A config.json with model_type llama, as transformers 4 and 5 write it. \throws FormatError
-ModelConfig llama_from_json(const nlohmann::json& json, const std::string& source);
-nlohmann::json llama_to_json(const ModelConfig& config);
-std::vector<ParameterSpec> llama_parameter_table(const ModelConfig& config);
+/// A config.json with the model_type of a family, as transformers 4 and 5 write it. \throws FormatError
+ModelConfig decoder_from_json(const Family& family, const nlohmann::json& json, const std::string& source);
+nlohmann::json decoder_to_json(const ModelConfig& config);
+std::vector<ParameterSpec> decoder_parameter_table(const ModelConfig& config);
 
 }  // namespace fsdp::config_detail

@@ -69,8 +69,8 @@ ModelConfig config_detail::gpt2_from_json(const nlohmann::json& json, const std:
 
 nlohmann::json hf_config(const ModelConfig& config) {
   if (config.architecture == Architecture::mingpt) return gpt2_config(config);
-  auto json = config_detail::llama_to_json(config);
-  json["architectures"] = {"LlamaForCausalLM"};
+  auto json = config_detail::decoder_to_json(config);
+  json["architectures"] = {std::string(config_detail::find_family(config.traits.family)->architecture)};
   json["initializer_range"] = 0.02;
   return json;
 }

@@ -40,20 +40,24 @@ void scale_llama3(std::vector<float>& frequencies, const nlohmann::json& scaling
 
 }  // namespace
 
-std::vector<float> rope_frequencies(const ModelConfig& config) {
-  const auto width = config.head_width();
-  if (width % 2 != 0) {
-    throw UsageError("head_dim " + std::to_string(width) + " is odd: rotary positions turn pairs of elements");
+std::vector<float> rope_frequencies(const ModelConfig& config, bool slides) {
+  const auto width = config.head_width(), rotated = config.rotary_width();
+  if (rotated < 1 || 2 * config.rotary_pairs() > width) {
+    throw UsageError("head_dim " + std::to_string(width) +
+                     (width % 2 != 0 ? " is odd" : " is too small for partial_rotary_factor") +
+                     ": rotary positions turn pairs of elements");
   }
-  if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
-    throw UsageError("rope_theta must be a number above 0");
+  const bool local = slides && config.traits.local_rope_theta > 0;
+  const double theta = local ? config.traits.local_rope_theta : config.rope_theta;
+  if (!(theta > 0) || !std::isfinite(theta)) {
+    throw UsageError(std::string(local ? "rope_local_base_freq" : "rope_theta") + " must be a number above 0");
   }
   std::vector<float> frequencies;
-  for (std::int64_t j = 0; j < width; j += 2) {
-    const auto exponent = static_cast<float>(j) / static_cast<float>(width);
-    frequencies.push_back(1.0f / std::pow(static_cast<float>(config.rope_theta), exponent));
+  for (std::int64_t j = 0; j < rotated; j += 2) {
+    const auto exponent = static_cast<float>(j) / static_cast<float>(rotated);
+    frequencies.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
   }
-  if (config.rope_scaling.empty()) return frequencies;
+  if (config.rope_scaling.empty() || local) return frequencies;
   const auto scaling = parse_json_or_discard(config.rope_scaling, "rope_scaling");
   const auto text = [&](const char* name) {
     const auto found = scaling.is_object() ? scaling.find(name) : scaling.end();

@@ -100,9 +100,15 @@ std::vector<std::string> known_order(const std::unordered_map<std::string_view, 
     config.num_layers = count_layers(names, "transformer.h.", ".ln_1.weight");
   } else if (names.contains("model.embed_tokens.weight")) {
     config.architecture = Architecture::llama;
-    config.num_layers = count_layers(names, "model.layers.", ".input_layernorm.weight");
-    config.attention_bias = names.contains("model.layers.0.self_attn.q_proj.bias");
-    config.mlp_bias = names.contains("model.layers.0.mlp.gate_proj.bias");
+    config.num_layers = count_layers(names, "model.layers.", ".post_attention_layernorm.weight");
+    const auto has = [&](const char* member) { return names.contains("model.layers.0." + std::string(member)); };
+    config.attention_bias = has("self_attn.o_proj.bias");
+    config.mlp_bias = has("mlp.gate_proj.bias");
+    config.traits.qkv_bias = has("self_attn.q_proj.bias");
+    config.traits.fused_projections = has("self_attn.qkv_proj.weight");
+    config.traits.pre_norms = has("input_layernorm.weight");
+    config.traits.post_norms = has("post_feedforward_layernorm.weight");
+    if (has("self_attn.q_norm.weight")) config.traits.head_norm = HeadNorm::per_head;
   } else {
     return {};
   }

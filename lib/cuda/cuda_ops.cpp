@@ -222,15 +222,16 @@ class CudaOps final : public FusedOps {
     const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
     if (kernel == GpuAttention::memory_efficient) {
       auto [out, logsumexp, seed, offset] =
-          at::_scaled_dot_product_efficient_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true);
+          at::_scaled_dot_product_efficient_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true, given_scale(s));
       saved.logsumexp = logsumexp;
       saved.philox_seed = seed;
       saved.philox_offset = offset;
       return out;
     }
-    auto all = kernel == GpuAttention::cudnn
-                   ? at::_scaled_dot_product_cudnn_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true)
-                   : at::_scaled_dot_product_flash_attention(q, k, v, 0.0, /*is_causal=*/true);
+    auto all =
+        kernel == GpuAttention::cudnn
+            ? at::_scaled_dot_product_cudnn_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true, false, given_scale(s))
+            : at::_scaled_dot_product_flash_attention(q, k, v, 0.0, /*is_causal=*/true, false, given_scale(s));
     saved.logsumexp = std::get<1>(all);
     saved.cum_seq_q = std::get<2>(all);
     saved.cum_seq_k = std::get<3>(all);
@@ -249,16 +250,17 @@ class CudaOps final : public FusedOps {
     if (kernel == GpuAttention::memory_efficient) {
       auto [gq, gk, gv, gbias] = at::_scaled_dot_product_efficient_attention_backward(
           grad_out, q, k, v, {}, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, 0.0,
-          {true, true, true, false}, /*is_causal=*/true);
+          {true, true, true, false}, /*is_causal=*/true, given_scale(s));
       return {gq, gk, gv};
     }
-    const auto all = kernel == GpuAttention::cudnn
-                         ? at::_scaled_dot_product_cudnn_attention_backward(
-                               grad_out, q, k, v, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, {},
-                               saved.cum_seq_q, saved.cum_seq_k, saved.max_q, saved.max_k, 0.0, /*is_causal=*/true)
-                         : at::_scaled_dot_product_flash_attention_backward(
-                               grad_out, q, k, v, out, saved.logsumexp, saved.cum_seq_q, saved.cum_seq_k, saved.max_q,
-                               saved.max_k, 0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset);
+    const auto all =
+        kernel == GpuAttention::cudnn
+            ? at::_scaled_dot_product_cudnn_attention_backward(
+                  grad_out, q, k, v, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, {}, saved.cum_seq_q,
+                  saved.cum_seq_k, saved.max_q, saved.max_k, 0.0, /*is_causal=*/true, given_scale(s))
+            : at::_scaled_dot_product_flash_attention_backward(
+                  grad_out, q, k, v, out, saved.logsumexp, saved.cum_seq_q, saved.cum_seq_k, saved.max_q, saved.max_k,
+                  0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset, given_scale(s));
     return {std::get<0>(all), std::get<1>(all), std::get<2>(all)};
   }
 

@@ -15,6 +15,7 @@ namespace {
 // clang-format off
 #include "lib/kernels/element.hpp"
 #include "lib/kernels/adafactor.hpp"
+#include "lib/kernels/band_softmax.hpp"
 #include "lib/kernels/blockwise.hpp"
 #include "lib/kernels/dropout.hpp"
 #include "lib/kernels/flat.hpp"
@@ -54,6 +55,10 @@ const Table kTable = {
                          std::int64_t e) { FSDP_FOR_TYPE(causal_softmax, a, b, e) },
     .causal_softmax_backward = [](Type type, const SoftmaxBackwardArgs& a, std::int64_t b,
                                   std::int64_t e) { FSDP_FOR_TYPE(causal_softmax_backward, a, b, e) },
+    .band_softmax = [](Type type, const BandSoftmaxArgs& a, std::int64_t b,
+                       std::int64_t e) { FSDP_FOR_TYPE(band_softmax, a, b, e) },
+    .band_softmax_backward = [](Type type, const BandSoftmaxBackwardArgs& a, std::int64_t b,
+                                std::int64_t e) { FSDP_FOR_TYPE(band_softmax_backward, a, b, e) },
     .cross_entropy = [](Type type, const CrossEntropyArgs& a, std::int64_t b,
                         std::int64_t e) { FSDP_FOR_TYPE(cross_entropy, a, b, e) },
     .dropout = [](Type type, const DropoutArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(dropout, a, b, e) },
@@ -61,9 +66,9 @@ const Table kTable = {
                    std::int64_t e) { FSDP_FOR_TYPE(rms_norm, a, b, e) },
     .rms_norm_backward = [](Type type, const RmsNormBackwardArgs& a, std::int64_t b,
                             std::int64_t e) { FSDP_FOR_TYPE(rms_norm_backward, a, b, e) },
-    .swiglu = [](Type type, const SwigluArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(swiglu, a, b, e) },
-    .swiglu_backward = [](Type type, const SwigluBackwardArgs& a, std::int64_t b,
-                          std::int64_t e) { FSDP_FOR_TYPE(swiglu_backward, a, b, e) },
+    .gated = [](Type type, const GatedArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(gated, a, b, e) },
+    .gated_backward = [](Type type, const GatedBackwardArgs& a, std::int64_t b,
+                         std::int64_t e) { FSDP_FOR_TYPE(gated_backward, a, b, e) },
     .rope = [](Type type, const RopeArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(rope, a, b, e) },
     .add_bias = [](Type type, void* x, const void* y, const void* bias, std::int64_t dim, std::int64_t b,
                    std::int64_t e) { FSDP_FOR_TYPE(add_bias, x, y, bias, dim, b, e) },

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "lib/kernels/band_args.hpp"
 #include "lib/kernels/llama_args.hpp"
 #include "lib/kernels/nf4_code.hpp"
 #include "lib/kernels/optim_args.hpp"
@@ -119,12 +120,14 @@ struct Table {
   void (*bias_gelu_backward)(Type, const GeluBackwardArgs&, std::int64_t, std::int64_t);
   void (*causal_softmax)(Type, const SoftmaxArgs&, std::int64_t, std::int64_t);
   void (*causal_softmax_backward)(Type, const SoftmaxBackwardArgs&, std::int64_t, std::int64_t);
+  void (*band_softmax)(Type, const BandSoftmaxArgs&, std::int64_t, std::int64_t);
+  void (*band_softmax_backward)(Type, const BandSoftmaxBackwardArgs&, std::int64_t, std::int64_t);
   LossSum (*cross_entropy)(Type, const CrossEntropyArgs&, std::int64_t, std::int64_t);
   void (*dropout)(Type, const DropoutArgs&, std::int64_t, std::int64_t);
   void (*rms_norm)(Type, const RmsNormArgs&, std::int64_t, std::int64_t);
   void (*rms_norm_backward)(Type, const RmsNormBackwardArgs&, std::int64_t, std::int64_t);
-  void (*swiglu)(Type, const SwigluArgs&, std::int64_t, std::int64_t);
-  void (*swiglu_backward)(Type, const SwigluBackwardArgs&, std::int64_t, std::int64_t);
+  void (*gated)(Type, const GatedArgs&, std::int64_t, std::int64_t);
+  void (*gated_backward)(Type, const GatedBackwardArgs&, std::int64_t, std::int64_t);
   void (*rope)(Type, const RopeArgs&, std::int64_t, std::int64_t);
   /// x[r, :] += y[r, :] + bias (y, bias may be null)
   void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t,

@@ -1,4 +1,5 @@
-// Included by isa.cpp inside a per-instruction-set namespace. RMSNorm, SwiGLU, rotary positions and their backwards.
+// Included by isa.cpp inside a per-instruction-set namespace. RMSNorm, gated feed-forward, rotary positions and their
+// backwards.
 
 template <typename T>
 void rms_norm(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
@@ -18,7 +19,7 @@ void rms_norm(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
     a.rstd_T[t] = rstd;
     T* out = static_cast<T*>(a.out_TD) + t * a.dim;
 #pragma omp simd
-    for (std::int64_t j = 0; j < a.dim; ++j) store(out, j, load(x, j) * rstd * load(gamma, j));
+    for (std::int64_t j = 0; j < a.dim; ++j) store(out, j, load(x, j) * rstd * (a.offset + load(gamma, j)));
   }
 }
 
@@ -39,13 +40,13 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, std::int64_t begin, std::in
       const float normal = load(x, j) * rstd;
       const float grad = load(g, j);
       grad_gamma[j] += grad * normal;
-      sum += grad * load(gamma, j) * normal;
+      sum += grad * (a.offset + load(gamma, j)) * normal;
     }
     const float mean = sum / static_cast<float>(a.dim);
 #pragma omp simd
     for (std::int64_t j = 0; j < a.dim; ++j) {
       const float normal = load(x, j) * rstd;
-      float v = rstd * (load(g, j) * load(gamma, j) - normal * mean);
+      float v = rstd * (load(g, j) * (a.offset + load(gamma, j)) - normal * mean);
       if (residual != nullptr) v += load(residual, j);
       store(out, j, v);
     }
@@ -55,45 +56,76 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, std::int64_t begin, std::in
     }
     if (again != nullptr) {
 #pragma omp simd
-      for (std::int64_t j = 0; j < a.dim; ++j) store(again, j, load(x, j) * rstd * load(gamma, j));
+      for (std::int64_t j = 0; j < a.dim; ++j) store(again, j, load(x, j) * rstd * (a.offset + load(gamma, j)));
     }
   }
 }
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp_approx(-x)); }
 
-template <typename T>
-void swiglu(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
-  const auto* gate = static_cast<const T*>(a.gate_TD) + begin * a.dim;
-  const auto* up = static_cast<const T*>(a.up_TD) + begin * a.dim;
-  auto* out = static_cast<T*>(a.out_TD) + begin * a.dim;
+/// An activation's value and slope.
+struct Activated {
+  float value, slope;
+};
+
+struct Silu {
+  static Activated at(float x) {
+    const float s = sigmoid(x);
+    return {x * s, s * (1.0f + x * (1.0f - s))};
+  }
+};
+
+/// 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeluTanh {
+  static Activated at(float x) {
+    constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;
+    const float s = sigmoid(kTwice * (x + kCubic * x * x * x));
+    return {x * s, s + x * s * (1.0f - s) * kTwice * (1.0f + 3.0f * kCubic * x * x)};
+  }
+};
+
+template <typename T, typename Activation>
+void gated_rows(const GatedArgs& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = begin; t < end; ++t) {
+    const auto* gate = static_cast<const T*>(a.gate_TD) + t * a.leading;
+    const auto* up = static_cast<const T*>(a.up_TD) + t * a.leading;
+    auto* out = static_cast<T*>(a.out_TD) + t * a.dim;
 #pragma omp simd
-  for (std::int64_t i = 0; i < (end - begin) * a.dim; ++i) {
-    const float g = load(gate, i);
-    store(out, i, g * sigmoid(g) * load(up, i));
+    for (std::int64_t i = 0; i < a.dim; ++i) store(out, i, Activation::at(load(gate, i)).value * load(up, i));
   }
 }
 
 template <typename T>
-void swiglu_backward(const SwigluBackwardArgs& a, std::int64_t begin, std::int64_t end) {
-  auto* grad = static_cast<T*>(a.grad_TD) + begin * a.dim;
-  auto* gate = static_cast<T*>(a.gate_TD) + begin * a.dim;
-  auto* up = static_cast<T*>(a.up_TD) + begin * a.dim;
+void gated(const GatedArgs& a, std::int64_t begin, std::int64_t end) {
+  a.gelu ? gated_rows<T, GeluTanh>(a, begin, end) : gated_rows<T, Silu>(a, begin, end);
+}
+
+template <typename T, typename Activation>
+void gated_backward_rows(const GatedBackwardArgs& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = begin; t < end; ++t) {
+    auto* grad = static_cast<T*>(a.grad_TD) + t * a.dim;
+    auto* gate = static_cast<T*>(a.gate_TD) + t * a.leading;
+    auto* up = static_cast<T*>(a.up_TD) + t * a.leading;
 #pragma omp simd
-  for (std::int64_t i = 0; i < (end - begin) * a.dim; ++i) {
-    const float d = load(grad, i);
-    const float g = load(gate, i);
-    const float u = load(up, i);
-    const float s = sigmoid(g);
-    store(gate, i, d * u * s * (1.0f + g * (1.0f - s)));
-    store(up, i, d * g * s);
-    store(grad, i, g * s * u);
+    for (std::int64_t i = 0; i < a.dim; ++i) {
+      const float d = load(grad, i);
+      const float u = load(up, i);
+      const auto act = Activation::at(load(gate, i));
+      store(gate, i, d * u * act.slope);
+      store(up, i, d * act.value);
+      store(grad, i, act.value * u);
+    }
   }
+}
+
+template <typename T>
+void gated_backward(const GatedBackwardArgs& a, std::int64_t begin, std::int64_t end) {
+  a.gelu ? gated_backward_rows<T, GeluTanh>(a, begin, end) : gated_backward_rows<T, Silu>(a, begin, end);
 }
 
 template <typename T>
 void rope(const RopeArgs& a, std::int64_t begin, std::int64_t end) {
-  const std::int64_t half = a.head_size / 2;
+  const std::int64_t half = a.pairs;
   const float sign = a.inverse ? -1.0f : 1.0f;
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t position = a.first_position + t % a.row_length;

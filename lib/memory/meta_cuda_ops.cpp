@@ -94,7 +94,7 @@ class NoKernels final : public fused::Kernels {
   void norm_backward(const fused::NormBackwardPass&) const override {}
   void column_sums(const fused::ColumnSums&) const override {}
   void column_pass(const fused::ColumnPass&) const override {}
-  void swiglu(const fused::Swiglu&) const override {}
+  void gated(const fused::Gated&) const override {}
   void heads(const fused::Heads&) const override {}
   void embed(const fused::Embed&) const override {}
   void embed_backward(const fused::EmbedBackward&) const override {}

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lib/model/cached_attention.hpp"
+#include "lib/ops/packed_heads.hpp"
 
 namespace fsdp {
 namespace {
@@ -23,12 +24,23 @@ void grow(at::Tensor& cache_HTC, const at::Tensor& like_HTC, std::int64_t cache_
   cache_HTC = grown;
 }
 
+/// Lets go of keys that no later query sees, once there are as many as are kept: each is moved once at most.
+void forget(LayerCache& cache, std::int64_t cache_length, std::int64_t window) {
+  const auto stored = cache_length - cache.first_position, kept = std::min(stored, window - 1);
+  if (window == 0 || stored < 2 * window || kept < 0) return;
+  for (auto* x : {&cache.keys_HTC, &cache.values_HTC}) {
+    x->narrow(1, 0, kept).copy_(x->narrow(1, stored - kept, kept).clone());
+  }
+  cache.first_position = cache_length - kept;
+}
+
 }  // namespace
 
 at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, LayerCache& cache,
                             std::int64_t cache_length, std::int64_t max_capacity) {
   const auto n = qkv_N3D.size(0);
-  const auto total = cache_length + n;
+  forget(cache, cache_length, s.window);
+  const auto before = cache_length - cache.first_position, total = before + n;
   const auto heads = [&](std::int64_t first, std::int64_t count) {
     return qkv_N3D.narrow(1, first * s.head_size, count * s.head_size)
         .unflatten(1, {count, s.head_size})
@@ -36,16 +48,19 @@ at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, 
   };
   const auto keys = heads(s.heads, s.key_heads());
   const auto values = heads(s.heads + s.key_heads(), s.key_heads());
-  grow(cache.keys_HTC, keys, cache_length, total, max_capacity);
-  grow(cache.values_HTC, values, cache_length, total, max_capacity);
-  cache.keys_HTC.narrow(1, cache_length, n).copy_(keys);
-  cache.values_HTC.narrow(1, cache_length, n).copy_(values);
+  grow(cache.keys_HTC, keys, before, total, max_capacity);
+  grow(cache.values_HTC, values, before, total, max_capacity);
+  cache.keys_HTC.narrow(1, before, n).copy_(keys);
+  cache.values_HTC.narrow(1, before, n).copy_(values);
   // [kv_heads, group, N, head_size] against [kv_heads, 1, total, head_size]
   const auto queries = heads(0, s.heads).unflatten(0, {s.key_heads(), s.group()});
   auto scores = at::matmul(queries, cache.keys_HTC.narrow(1, 0, total).unsqueeze(1).transpose(2, 3)).to(at::kFloat);
-  scores.mul_(1.0 / std::sqrt(static_cast<double>(s.head_size)));
-  // Token i of the new ones sees positions up to cache_length + i.
-  scores.masked_fill_(scores.new_ones({n, total}, at::kBool).triu(cache_length + 1), -INFINITY);
+  scores.mul_(static_cast<double>(detail::score_scale(s)));
+  if (s.softcap > 0) scores.div_(s.softcap).tanh_().mul_(s.softcap);
+  // Token i of the new ones sees what is kept up to `before` + i.
+  const auto all = scores.new_ones({n, total}, at::kBool);
+  scores.masked_fill_(all.triu(before + 1), -INFINITY);
+  if (s.window > 0) scores.masked_fill_(all.tril(before - s.window), -INFINITY);
   const auto probs = scores.softmax(-1).to(qkv_N3D.scalar_type());
   const auto mixed = at::matmul(probs, cache.values_HTC.narrow(1, 0, total).unsqueeze(1));
   return mixed.flatten(0, 1).transpose(0, 1).reshape({n, s.heads * s.head_size});

@@ -15,10 +15,12 @@ namespace fsdp {
 
 class Ops;
 
-/// Keys and values of one layer for the tokens so far. Grows with the sequence, never beyond the model's positions.
+/// Keys and values of one layer for the tokens so far. Grows with the sequence, never beyond the model's positions;
+/// where queries see a window, what lies behind it is given up.
 struct LayerCache {
   at::Tensor keys_HTC;  ///< [heads of keys, capacity, head_size]
   at::Tensor values_HTC;
+  std::int64_t first_position = 0;  ///< of the first key that is kept
 };
 
 /// A transformer block that can also run on new tokens alone.

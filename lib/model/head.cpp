@@ -1,5 +1,6 @@
 // Final norm, head and cross-entropy: the logits exist for one chunk of tokens at a time, and their gradient is
 // written over them.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -53,7 +54,9 @@ class HeadLayer final : public DecoderHead {
     if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
     LossSum loss;
     for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+      const auto slope = cap_slope(logits);
       ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
+      if (slope.defined()) logits.mul_(slope);
       if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       if (into_norm) {
         auto part = grad_norm_ND.narrow(0, first, rows);
@@ -68,17 +71,28 @@ class HeadLayer final : public DecoderHead {
   }
 
   at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {
-    return ops_.linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
+    auto logits = ops_.linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
+    if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
+    return logits;
   }
 
  private:
+  double cap() const { return config_.traits.logit_softcap; }
+
+  /// Of c tanh(logit / c), given its value; undefined where nothing is capped.
+  at::Tensor cap_slope(const at::Tensor& capped) const {
+    if (cap() == 0) return {};
+    return 1 - (capped / cap()).square_();
+  }
+
+  RmsNorm norm_kind() const { return {config_.layer_norm_eps, config_.traits.offset_norms ? 1.0 : 0.0}; }
+
   /// GPT's final norm has weight and bias, Llama's a weight only.
   static bool is_layer_norm(LayerParams p) { return p.size() == 3; }
 
   NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
-    const auto eps = config_.layer_norm_eps;
-    return is_layer_norm(p) ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], eps)
-                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], eps);
+    return is_layer_norm(p) ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps)
+                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], norm_kind());
   }
 
   at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
@@ -101,6 +115,7 @@ class HeadLayer final : public DecoderHead {
       const auto first = chunk * rows, count = std::min(rows, n - first);
       auto logits = buffer.narrow(0, 0, count);
       ops_.linear_into(logits, x_ND.narrow(0, first, count), weight_VD);
+      if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
       body(first, count, logits);
     });
   }

@@ -19,6 +19,7 @@ namespace {
 
 struct AtenAttentionState final : AttentionState {
   at::Tensor probs_BHLL;  ///< float32, before dropout
+  at::Tensor slope_BHLL;  ///< float32: of the cap; undefined: there is none
   at::Tensor mask_BHLL;   ///< float32; undefined: no dropout
 };
 
@@ -32,7 +33,14 @@ at::Tensor AtenOps::attention(const at::Tensor& qkv_NC, const AttentionShape& s,
     const auto keys = for_every_head(part_of(qkv_NC, s, Part::k), s);
     auto scores = at::matmul(part_of(qkv_NC, s, Part::q), keys.transpose(-2, -1)).to(at::kFloat);
     scores.mul_(static_cast<double>(score_scale(s)));
-    scores.masked_fill_(at::ones({s.length, s.length}, scores.options().dtype(at::kBool)).triu(1), -INFINITY);
+    if (s.softcap > 0) {
+      scores.div_(s.softcap).tanh_();
+      if (state != nullptr) saved->slope_BHLL = 1 - scores.square();
+      scores.mul_(s.softcap);
+    }
+    const auto all = at::ones({s.length, s.length}, scores.options().dtype(at::kBool));
+    scores.masked_fill_(all.triu(1), -INFINITY);
+    if (!s.is_plain() && s.window > 0) scores.masked_fill_(all.tril(-s.window), -INFINITY);
     saved->probs_BHLL = scores.softmax(-1);
   }
   auto used = saved->probs_BHLL;
@@ -67,6 +75,7 @@ at::Tensor AtenOps::attention_backward(const at::Tensor& grad_out_ND, const at::
     if (saved.mask_BHLL.defined()) grad_probs.mul_(saved.mask_BHLL);
     // Of a softmax: p (g - sum(p g)).
     grad_probs.sub_((grad_probs * probs).sum(at::IntArrayRef{-1}, true)).mul_(probs);
+    if (saved.slope_BHLL.defined()) grad_probs.mul_(saved.slope_BHLL);
     grad_scores = grad_probs.mul_(static_cast<double>(score_scale(s))).to(dtype);
   }
   write(Part::q, at::matmul(grad_scores, for_every_head(part_of(qkv_NC, s, Part::k), s)));

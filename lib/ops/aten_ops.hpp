@@ -29,7 +29,7 @@ class AtenOps : public Ops {
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                          const at::Tensor& gamma_D, double eps) const override;
+                          const at::Tensor& gamma_D, const RmsNorm& kind) const override;
   at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
                                  const NormAgain* again = nullptr) const override;
   at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
@@ -37,8 +37,8 @@ class AtenOps : public Ops {
   at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override;
   void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                           at::Tensor* again_NF = nullptr) const override;
-  at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
-  void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
+  at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
+  void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
   void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
   void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;

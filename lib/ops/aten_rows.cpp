@@ -6,11 +6,13 @@
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/silu.h>
 
 #include <algorithm>
 #include <array>
 #include <tuple>
+#include <utility>
 
 #include "lib/ops/aten_ops.hpp"
 
@@ -24,6 +26,18 @@ void for_pieces(const Ops& ops, std::int64_t rows, std::int64_t row_elements, co
   constexpr std::int64_t kElements = std::int64_t{1} << 24;
   const auto piece = std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, row_elements));
   ops.repeat((rows + piece - 1) / piece, [&](std::int64_t i) { body(i * piece, std::min(piece, rows - i * piece)); });
+}
+
+at::Tensor wide_gamma(const at::Tensor& gamma_D, double offset) {
+  auto gamma = gamma_D.to(at::kFloat);
+  return offset == 0 ? gamma : gamma + offset;
+}
+
+/// An activation's value and slope, float32.
+std::pair<at::Tensor, at::Tensor> activated(GateActivation gate, const at::Tensor& x) {
+  if (gate == GateActivation::gelu_tanh) return {at::gelu(x, "tanh"), at::gelu_backward(at::ones_like(x), x, "tanh")};
+  const auto sigmoid = x.sigmoid();
+  return {x * sigmoid, sigmoid * (x * (1 - sigmoid) + 1)};
 }
 
 at::Tensor residual_sum(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D) {
@@ -78,17 +92,18 @@ at::Tensor AtenOps::layer_norm_backward(const NormBackward& norm, const NormGrad
 }
 
 NormResult AtenOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                                 const at::Tensor& gamma_D, double eps) const {
+                                 const at::Tensor& gamma_D, const RmsNorm& kind) const {
   const auto n = x_ND.size(0), dim = x_ND.size(1);
   NormResult result;
-  result.eps = eps;
+  result.eps = kind.eps;
+  result.offset = kind.offset;
   result.sum_ND = residual_sum(x_ND, y_ND, y_bias_D);
   result.out_ND = at::empty_like(x_ND);
   result.rstd_N = at::empty({n}, x_ND.options().dtype(at::kFloat));
-  const auto gamma = gamma_D.to(at::kFloat);
+  const auto gamma = wide_gamma(gamma_D, kind.offset);
   for_pieces(*this, n, dim, [&](std::int64_t first, std::int64_t rows) {
     const auto wide = result.sum_ND.narrow(0, first, rows).to(at::kFloat);
-    const auto rstd = wide.square().mean(at::IntArrayRef{1}, true).add_(eps).rsqrt_();
+    const auto rstd = wide.square().mean(at::IntArrayRef{1}, true).add_(kind.eps).rsqrt_();
     result.rstd_N.narrow(0, first, rows).copy_(rstd.reshape({rows}));
     result.out_ND.narrow(0, first, rows).copy_(wide * rstd * gamma);
   });
@@ -97,7 +112,7 @@ NormResult AtenOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND,
 
 at::Tensor AtenOps::rms_norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const {
   const auto& x_ND = norm.x_ND;
-  const auto gamma = norm.gamma_D.to(at::kFloat);
+  const auto gamma = wide_gamma(norm.gamma_D, norm.saved.offset);
   auto dx_ND = at::empty_like(x_ND);
   auto grad_gamma = zero_sums(x_ND);
   if (again != nullptr) again->out_ND = at::empty_like(x_ND);
@@ -130,27 +145,26 @@ void AtenOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, 
   bias_grad(grad_bias_F, grad_NF);
 }
 
-at::Tensor AtenOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
-  auto out_NF = at::empty_like(gate_NF);
+at::Tensor AtenOps::gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
+  auto out_NF = at::empty(gate_NF.sizes(), gate_NF.options());
   for_pieces(*this, gate_NF.size(0), gate_NF.size(1), [&](std::int64_t first, std::int64_t rows) {
-    out_NF.narrow(0, first, rows)
-        .copy_(at::silu(gate_NF.narrow(0, first, rows).to(at::kFloat)) * up_NF.narrow(0, first, rows));
+    const auto wide = gate_NF.narrow(0, first, rows).to(at::kFloat);
+    const auto act = gate == GateActivation::gelu_tanh ? at::gelu(wide, "tanh") : at::silu(wide);
+    out_NF.narrow(0, first, rows).copy_(act * up_NF.narrow(0, first, rows));
   });
   return out_NF;
 }
 
-void AtenOps::swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
+void AtenOps::gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
   for_pieces(*this, gate_NF.size(0), gate_NF.size(1), [&](std::int64_t first, std::int64_t rows) {
     const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, rows); };
-    const auto gate = part(gate_NF).to(at::kFloat);
-    const auto sigmoid = gate.sigmoid();
-    const auto silu = gate * sigmoid;
+    const auto [value, slope] = activated(gate, part(gate_NF).to(at::kFloat));
     const auto grad = part(grad_NF).to(at::kFloat);
     const auto up = part(up_NF).to(at::kFloat);
     // All three before the first is written: in float32 they share memory with what they are made from.
-    const auto out = silu * up;
-    const auto grad_up = grad * silu;
-    const auto grad_gate = grad * up * sigmoid * (gate * (1 - sigmoid) + 1);
+    const auto out = value * up;
+    const auto grad_up = grad * value;
+    const auto grad_gate = grad * up * slope;
     part(grad_NF).copy_(out);
     part(up_NF).copy_(grad_up);
     part(gate_NF).copy_(grad_gate);
@@ -173,9 +187,13 @@ void AtenOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size,
                    const RopePlace& place, bool inverse) const {
   const auto positions_N = row_positions(x_NC.size(0), place);
   const auto pick = [&](const at::Tensor& from_PH) { return select_rows(from_PH, positions_N).unsqueeze(1); };
-  const auto cosine = pick(table.cos_PH);  // [N, 1, head_size / 2]
+  const auto cosine = pick(table.cos_PH);  // [N, 1, pairs]
   const auto sine = pick(table.sin_PH).mul(inverse ? -1.0 : 1.0);
-  auto rotated = x_NC.narrow(1, 0, heads * head_size).unflatten(1, {heads, 2, head_size / 2});
+  const auto pairs = table.cos_PH.size(1);
+  auto rotated = x_NC.narrow(1, 0, heads * head_size)
+                     .unflatten(1, {heads, head_size})
+                     .narrow(2, 0, 2 * pairs)
+                     .unflatten(2, {2, pairs});
   const auto low = rotated.select(2, 0).to(at::kFloat);
   const auto high = rotated.select(2, 1).to(at::kFloat);
   const auto new_low = low * cosine - high * sine;

@@ -23,12 +23,6 @@ struct CpuAttentionState final : AttentionState {
 
 bool use_short_rows(const AttentionShape& s) { return s.length <= kShortRow || s.dropout > 0; }
 
-/// Of x [H, ...] the heads that are member `member` of their groups: [kv_heads, ...], a view.
-at::Tensor members(const at::Tensor& x, const AttentionShape& s, std::int64_t member) {
-  if (s.group() == 1) return x;
-  return x.unflatten(0, {s.key_heads(), s.group()}).select(1, member);
-}
-
 /// Row blocks of `length` are not split: a row's number within one tells how many columns it may see.
 std::int64_t score_grain(std::int64_t length) { return std::max<std::int64_t>(1, 32768 / (length * length)); }
 
@@ -123,7 +117,7 @@ at::Tensor CpuOps::short_rows_backward(const at::Tensor& grad_out_ND, const at::
 at::Tensor CpuOps::flash(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& logsumexp) const {
   auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
       part_of(qkv_NC, s, Part::q), for_every_head(part_of(qkv_NC, s, Part::k), s),
-      for_every_head(part_of(qkv_NC, s, Part::v), s), 0.0, /*is_causal=*/true);
+      for_every_head(part_of(qkv_NC, s, Part::v), s), 0.0, /*is_causal=*/true, {}, given_scale(s));
   logsumexp = sums;
   return merge_heads(out, s);
 }
@@ -134,7 +128,8 @@ at::Tensor CpuOps::flash_backward(const at::Tensor& grad_out_ND, const at::Tenso
   const auto write = [&](Part which, const at::Tensor& grad) { part_of(grad_qkv, s, which).copy_(grad); };
   auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       heads_of(grad_out_ND, s), part_of(qkv_NC, s, Part::q), for_every_head(part_of(qkv_NC, s, Part::k), s),
-      for_every_head(part_of(qkv_NC, s, Part::v), s), heads_of(out_ND, s), logsumexp, 0.0, /*is_causal=*/true);
+      for_every_head(part_of(qkv_NC, s, Part::v), s), heads_of(out_ND, s), logsumexp, 0.0, /*is_causal=*/true, {},
+      given_scale(s));
   write(Part::q, gq);
   write(Part::k, sum_of_groups(gk, s));
   write(Part::v, sum_of_groups(gv, s));
@@ -144,6 +139,11 @@ at::Tensor CpuOps::flash_backward(const at::Tensor& grad_out_ND, const at::Tenso
 at::Tensor CpuOps::attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                              std::unique_ptr<AttentionState>* state) const {
   if (s.rows == 0) return at::empty({0, s.heads * s.head_size}, qkv_NC.options());
+  if (!s.is_plain()) {
+    TORCH_INTERNAL_ASSERT(s.dropout == 0);
+    if (state != nullptr) *state = std::make_unique<CpuAttentionState>();
+    return band(qkv_NC, s);
+  }
   auto saved = std::make_unique<CpuAttentionState>();
   auto out_ND = use_short_rows(s) ? short_rows(qkv_NC, s, saved->probs_BHLL) : flash(qkv_NC, s, saved->logsumexp);
   if (state != nullptr) *state = std::move(saved);
@@ -153,6 +153,7 @@ at::Tensor CpuOps::attention(const at::Tensor& qkv_NC, const AttentionShape& s,
 at::Tensor CpuOps::attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                       const AttentionShape& s, std::unique_ptr<AttentionState> state) const {
   if (s.rows == 0) return at::empty_like(qkv_NC);
+  if (!s.is_plain()) return band_backward(grad_out_ND, qkv_NC, s);
   const auto& saved = static_cast<const CpuAttentionState&>(*state);
   return use_short_rows(s) ? short_rows_backward(grad_out_ND, qkv_NC, s, saved.probs_BHLL)
                            : flash_backward(grad_out_ND, qkv_NC, out_ND, s, saved.logsumexp);

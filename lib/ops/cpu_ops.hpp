@@ -34,7 +34,7 @@ class CpuOps : public Ops {
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                          const at::Tensor& gamma_D, double eps) const override;
+                          const at::Tensor& gamma_D, const RmsNorm& kind) const override;
   at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
                                  const NormAgain* again = nullptr) const override;
   at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
@@ -42,8 +42,8 @@ class CpuOps : public Ops {
   at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override;
   void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                           at::Tensor* again_NF = nullptr) const override;
-  at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
-  void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
+  at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
+  void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
   void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
   void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
@@ -71,6 +71,9 @@ class CpuOps : public Ops {
   /// launch() for bodies that add to float32 columns: each thread gets its own copy of `columns`, added up in order.
   template <std::size_t N, typename Body>
   void launch_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim, const Body& body) const;
+  /// A block of queries at a time against the keys that it sees; nothing is kept for the backward (cpu_band.cpp).
+  at::Tensor band(const at::Tensor& qkv_NC, const AttentionShape& shape) const;
+  at::Tensor band_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& shape) const;
   at::Tensor short_rows(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& probs_BHLL) const;
   at::Tensor short_rows_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& shape,
                                  const at::Tensor& probs_BHLL) const;

@@ -27,6 +27,12 @@ NormResult norm_result(const at::Tensor& x_ND, const at::Tensor& y_ND, double ep
   return result;
 }
 
+/// Elements from one row to the next, of both.
+std::int64_t leading_of(const at::Tensor& gate_NF, const at::Tensor& up_NF) {
+  TORCH_INTERNAL_ASSERT(gate_NF.strides() == up_NF.strides() && gate_NF.stride(1) == 1);
+  return gate_NF.stride(0);
+}
+
 float* floats_or_null(at::Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
 
 }  // namespace
@@ -81,9 +87,10 @@ NormResult CpuOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND
 }
 
 NormResult CpuOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                                const at::Tensor& gamma_D, double eps) const {
+                                const at::Tensor& gamma_D, const RmsNorm& kind) const {
   const auto n = x_ND.size(0), dim = x_ND.size(1);
-  auto result = norm_result(x_ND, y_ND, eps, false);
+  auto result = norm_result(x_ND, y_ND, kind.eps, false);
+  result.offset = kind.offset;
   const kernels::RmsNormArgs args{result.sum_ND.data_ptr(),
                                   result.out_ND.data_ptr(),
                                   result.rstd_N.data_ptr<float>(),
@@ -91,7 +98,8 @@ NormResult CpuOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, 
                                   data_or_null(y_ND),
                                   data_or_null(y_bias_D),
                                   gamma_D.const_data_ptr(),
-                                  eps,
+                                  kind.eps,
+                                  static_cast<float>(kind.offset),
                                   dim};
   launch(n, row_grain(dim), [&](auto b, auto e) { kernels::table().rms_norm(type_of(x_ND), args, b, e); });
   return result;
@@ -158,6 +166,7 @@ at::Tensor CpuOps::rms_norm_backward(const NormBackward& norm, const NormGrads& 
                                                                 mine[0],
                                                                 mine[1],
                                                                 again == nullptr ? nullptr : again->out_ND.data_ptr(),
+                                                                static_cast<float>(norm.saved.offset),
                                                                 dim};
                         kernels::table().rms_norm_backward(type_of(x_ND), args, b, e);
                       });
@@ -190,20 +199,24 @@ void CpuOps::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, G
   accumulate(grad_bias_F, grad_bias);
 }
 
-at::Tensor CpuOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
-  auto out_NF = at::empty_like(gate_NF);
+at::Tensor CpuOps::gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
+  auto out_NF = at::empty(gate_NF.sizes(), gate_NF.options());
   const auto dim = gate_NF.size(1);
-  const kernels::SwigluArgs args{out_NF.data_ptr(), gate_NF.const_data_ptr(), up_NF.const_data_ptr(), dim};
+  const kernels::GatedArgs args{out_NF.data_ptr(),          gate_NF.const_data_ptr(),
+                                up_NF.const_data_ptr(),     dim,
+                                leading_of(gate_NF, up_NF), gate == GateActivation::gelu_tanh};
   launch(gate_NF.size(0), row_grain(dim),
-         [&](auto b, auto e) { kernels::table().swiglu(type_of(gate_NF), args, b, e); });
+         [&](auto b, auto e) { kernels::table().gated(type_of(gate_NF), args, b, e); });
   return out_NF;
 }
 
-void CpuOps::swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
+void CpuOps::gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
   const auto dim = gate_NF.size(1);
-  const kernels::SwigluBackwardArgs args{grad_NF.data_ptr(), gate_NF.data_ptr(), up_NF.data_ptr(), dim};
+  const kernels::GatedBackwardArgs args{grad_NF.data_ptr(),         gate_NF.data_ptr(),
+                                        up_NF.data_ptr(),           dim,
+                                        leading_of(gate_NF, up_NF), gate == GateActivation::gelu_tanh};
   launch(gate_NF.size(0), row_grain(dim),
-         [&](auto b, auto e) { kernels::table().swiglu_backward(type_of(gate_NF), args, b, e); });
+         [&](auto b, auto e) { kernels::table().gated_backward(type_of(gate_NF), args, b, e); });
 }
 
 void CpuOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const {
@@ -231,6 +244,7 @@ void CpuOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, 
                                x_NC.stride(0),
                                heads,
                                head_size,
+                               table.cos_PH.size(1),
                                table.cos_PH.const_data_ptr<float>(),
                                table.sin_PH.const_data_ptr<float>(),
                                place.row_length,

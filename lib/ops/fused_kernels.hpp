@@ -24,7 +24,7 @@ struct Norm {
   void *sum_ND, *out_ND;   ///< sum: null where there is no y
   float *mean_N, *rstd_N;  ///< mean: null for RMSNorm
   const void *x_ND, *y_ND, *y_bias_D, *gamma_D, *beta_D;
-  float eps;
+  float eps, offset;  ///< offset: added to gamma
   bool packed;
   int dim;
   std::int64_t rows;
@@ -37,6 +37,7 @@ struct NormBackwardPass {
   const void *grad_ND, *residual_ND, *x_ND, *gamma_D, *beta_D;
   const float *mean_N, *rstd_N;
   float* partial;  ///< [norm_blocks(rows), sums, dim]: of gamma; with LayerNorm of beta and dx, too
+  float offset;
   bool packed;
   int dim;
   std::int64_t rows;
@@ -73,11 +74,12 @@ constexpr std::int64_t column_blocks(std::int64_t rows) {
   return blocks > 64 ? 64 : blocks;
 }
 
-struct Swiglu {
+/// As AtenOps::gated and its backward.
+struct Gated {
   Type type;
   void *out_NF, *gate_NF, *up_NF;  ///< of the backward: out is the output's gradient; all three are replaced
   std::int64_t stride;             ///< between rows of gate, and of up; out's lie one after the other
-  bool backward, packed;
+  bool gelu, backward, packed;
   std::int64_t rows, width;
 };
 
@@ -156,7 +158,7 @@ class Kernels {
   virtual void norm_backward(const NormBackwardPass& pass) const = 0;
   virtual void column_sums(const ColumnSums& pass) const = 0;
   virtual void column_pass(const ColumnPass& pass) const = 0;
-  virtual void swiglu(const Swiglu& pass) const = 0;
+  virtual void gated(const Gated& pass) const = 0;
   virtual void heads(const Heads& pass) const = 0;
   virtual void embed(const Embed& pass) const = 0;
   virtual void embed_backward(const EmbedBackward& pass) const = 0;

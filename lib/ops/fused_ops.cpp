@@ -114,7 +114,8 @@ at::Tensor FusedOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns
 
 void FusedOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
                     const RopePlace& place, bool inverse) const {
-  if (kernels_ == nullptr || !has_fused_type(x_NC) || x_NC.numel() == 0 || x_NC.stride(1) != 1)
+  const bool whole_heads = 2 * table.cos_PH.size(1) == head_size;
+  if (kernels_ == nullptr || !has_fused_type(x_NC) || x_NC.numel() == 0 || x_NC.stride(1) != 1 || !whole_heads)
     return AtenOps::rope(x_NC, heads, head_size, table, place, inverse);
   const auto stride = x_NC.stride(0);
   fused::Heads pass{};
@@ -138,7 +139,8 @@ void FusedOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size
 at::Tensor FusedOps::pack_heads(const std::array<at::Tensor, 3>& parts, const AttentionShape& s,
                                 const Rotation* rotation) const {
   auto packed_NC = at::empty({s.rows * s.length, s.packed_width()}, parts[0].options());
-  const bool whole = s.head_size % 2 == 0 && kernels_ != nullptr &&
+  const bool turns_whole = rotation == nullptr || 2 * rotation->table.cos_PH.size(1) == s.head_size;
+  const bool whole = s.head_size % 2 == 0 && turns_whole && kernels_ != nullptr &&
                      std::all_of(parts.begin(), parts.end(), [](const at::Tensor& x) { return x.stride(3) == 1; });
   if (!whole) {
     for (const auto which : {Part::q, Part::k, Part::v})

@@ -29,7 +29,7 @@ class FusedOps : public AtenOps, private StepDecider {
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                          const at::Tensor& gamma_D, double eps) const override;
+                          const at::Tensor& gamma_D, const RmsNorm& kind) const override;
   at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
                                  const NormAgain* again = nullptr) const override;
   at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
@@ -37,8 +37,8 @@ class FusedOps : public AtenOps, private StepDecider {
   at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override;
   void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                           at::Tensor* again_NF = nullptr) const override;
-  at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
-  void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
+  at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const override;
+  void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override;
   void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
   void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
@@ -64,10 +64,11 @@ class FusedOps : public AtenOps, private StepDecider {
   /// Kernels take these tensors, of one type, each contiguous; undefined ones are passed over.
   bool takes(std::initializer_list<const at::Tensor*> tensors) const;
   /// Both with the same distance between rows.
-  bool takes_swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
-  void swiglu_pass(const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF, bool backward) const;
+  bool takes_gated(const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
+  void gated_pass(GateActivation gate, const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF,
+                  bool backward) const;
   NormResult norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D, const at::Tensor& gamma_D,
-                  const at::Tensor& beta_D, double eps) const;
+                  const at::Tensor& beta_D, const RmsNorm& kind) const;
   at::Tensor norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const;
   bool takes_norm(const NormBackward& norm) const;
   /// A pass whose sums by column go into the slot.

@@ -25,16 +25,17 @@ NormResult FusedOps::add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_
 }
 
 NormResult FusedOps::add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                                  const at::Tensor& gamma_D, double eps) const {
-  if (!takes({&x_ND, &y_ND, &y_bias_D, &gamma_D})) return AtenOps::add_rms_norm(x_ND, y_ND, y_bias_D, gamma_D, eps);
-  return norm(x_ND, y_ND, y_bias_D, gamma_D, {}, eps);
+                                  const at::Tensor& gamma_D, const RmsNorm& kind) const {
+  if (!takes({&x_ND, &y_ND, &y_bias_D, &gamma_D})) return AtenOps::add_rms_norm(x_ND, y_ND, y_bias_D, gamma_D, kind);
+  return norm(x_ND, y_ND, y_bias_D, gamma_D, {}, kind);
 }
 
 NormResult FusedOps::norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                          const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const {
+                          const at::Tensor& gamma_D, const at::Tensor& beta_D, const RmsNorm& kind) const {
   const auto n = x_ND.size(0), dim = x_ND.size(1);
   NormResult result;
-  result.eps = eps;
+  result.eps = kind.eps;
+  result.offset = kind.offset;
   result.sum_ND = y_ND.defined() ? at::empty_like(x_ND) : x_ND;
   result.out_ND = at::empty_like(x_ND);
   if (beta_D.defined()) result.mean_N = float_room({n}, x_ND);
@@ -50,7 +51,8 @@ NormResult FusedOps::norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const 
   pass.y_bias_D = address_of(y_bias_D);
   pass.gamma_D = address_of(gamma_D);
   pass.beta_D = address_of(beta_D);
-  pass.eps = static_cast<float>(eps);
+  pass.eps = static_cast<float>(kind.eps);
+  pass.offset = static_cast<float>(kind.offset);
   pass.packed =
       are_packed(dim, {pass.sum_ND, pass.out_ND, pass.x_ND, pass.y_ND, pass.y_bias_D, pass.gamma_D, pass.beta_D});
   pass.dim = static_cast<int>(dim);
@@ -97,6 +99,7 @@ at::Tensor FusedOps::norm_backward(const NormBackward& norm, const NormGrads& gr
   pass.mean_N = floats_of(norm.saved.mean_N);
   pass.rstd_N = floats_of(norm.saved.rstd_N);
   pass.partial = floats_in(partial);
+  pass.offset = static_cast<float>(norm.saved.offset);
   pass.packed = are_packed(dim, {pass.dx_ND, pass.again_ND, pass.beta_D, pass.grad_ND, pass.residual_ND, pass.x_ND,
                                  pass.gamma_D, pass.partial});
   pass.dim = static_cast<int>(dim);
@@ -146,18 +149,19 @@ void FusedOps::add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tens
   kernels_->column_pass(column_pass_of(fused::ColumnPassKind::add_bias, x_ND, y_ND, bias_D, nullptr));
 }
 
-bool FusedOps::takes_swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
+bool FusedOps::takes_gated(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
   return kernels_ != nullptr && has_fused_type(gate_NF) && gate_NF.numel() > 0 && !is_on_host(gate_NF) &&
          up_NF.scalar_type() == gate_NF.scalar_type() && up_NF.strides() == gate_NF.strides() && gate_NF.stride(1) == 1;
 }
 
-void FusedOps::swiglu_pass(const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF,
-                           bool backward) const {
-  fused::Swiglu pass{};
+void FusedOps::gated_pass(GateActivation gate, const at::Tensor& out_NF, const at::Tensor& gate_NF,
+                          const at::Tensor& up_NF, bool backward) const {
+  fused::Gated pass{};
   pass.type = fused_type(gate_NF);
   pass.out_NF = address_in(out_NF);
   pass.gate_NF = const_cast<void*>(address_of(gate_NF));  // the forward only reads it
   pass.up_NF = const_cast<void*>(address_of(up_NF));
+  pass.gelu = gate == GateActivation::gelu_tanh;
   pass.backward = backward;
   pass.stride = gate_NF.stride(0);
   const bool whole = gate_NF.is_contiguous();
@@ -165,20 +169,20 @@ void FusedOps::swiglu_pass(const at::Tensor& out_NF, const at::Tensor& gate_NF, 
   pass.width = whole ? gate_NF.numel() : gate_NF.size(1);
   pass.packed =
       are_packed(whole ? 8 : pass.stride, {pass.out_NF, pass.gate_NF, pass.up_NF}) && (whole || pass.width % 8 == 0);
-  kernels_->swiglu(pass);
+  kernels_->gated(pass);
 }
 
-at::Tensor FusedOps::swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
-  if (!takes_swiglu(gate_NF, up_NF)) return AtenOps::swiglu(gate_NF, up_NF);
+at::Tensor FusedOps::gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const {
+  if (!takes_gated(gate_NF, up_NF)) return AtenOps::gated(gate, gate_NF, up_NF);
   auto out_NF = at::empty(gate_NF.sizes(), gate_NF.options());
-  swiglu_pass(out_NF, gate_NF, up_NF, false);
+  gated_pass(gate, out_NF, gate_NF, up_NF, false);
   return out_NF;
 }
 
-void FusedOps::swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
-  if (!takes({&grad_NF}) || !takes_swiglu(gate_NF, up_NF) || grad_NF.scalar_type() != gate_NF.scalar_type())
-    return AtenOps::swiglu_backward(grad_NF, gate_NF, up_NF);
-  swiglu_pass(grad_NF, gate_NF, up_NF, true);
+void FusedOps::gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const {
+  if (!takes({&grad_NF}) || !takes_gated(gate_NF, up_NF) || grad_NF.scalar_type() != gate_NF.scalar_type())
+    return AtenOps::gated_backward(gate, grad_NF, gate_NF, up_NF);
+  gated_pass(gate, grad_NF, gate_NF, up_NF, true);
 }
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@ bool is_small_generation(int capability) { return (capability > 80 && capability
 
 GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
   if (s.dropout > 0) return GpuAttention::formula;  // ours, with a mask made on the host
+  if (!s.is_plain()) return GpuAttention::formula;  // PyTorch's fused kernels neither cap scores nor end at a window
   const bool narrow = c10::elementSize(dtype) == 2;
   const int capability = gpu.compute_capability;
   const bool even_heads = s.head_size % 8 == 0;

@@ -26,12 +26,23 @@ struct BitRange {
   int shift, bits;
 };
 
+/// RMSNorm: x / sqrt(mean(x^2) + eps) * (offset + gamma).
+struct RmsNorm {
+  RmsNorm(double epsilon, double gamma_offset = 0) : eps(epsilon), offset(gamma_offset) {}
+  double eps;
+  double offset;
+};
+
+/// What the gate of a feed-forward goes through before it multiplies.
+enum class GateActivation : std::uint8_t { silu, gelu_tanh };
+
 struct NormResult {
   at::Tensor sum_ND;  ///< x + y + bias; x itself when there is no y
   at::Tensor out_ND;
   at::Tensor mean_N;  ///< float32; RMSNorm has none
   at::Tensor rstd_N;  ///< float32
   double eps = 0;
+  double offset = 0;  ///< RmsNorm::offset
 };
 
 /// A matrix in 4 bits: lib/kernels/nf4_code.hpp. Scales of blocks are absmax_S itself where that is float32, else
@@ -65,7 +76,8 @@ struct NormAgain {
   at::Tensor& out_ND;  ///< receives the norm's output
 };
 
-/// Cosines and sines of the rotary embedding, float32 [positions, head_size / 2].
+/// Cosines and sines of the rotary embedding, float32 [positions, pairs]: of a head of head_size elements the first
+/// 2 pairs turn, element j with element j + pairs.
 struct RopeTable {
   at::Tensor cos_PH;
   at::Tensor sin_PH;
@@ -102,7 +114,12 @@ struct AttentionShape {
   std::int64_t kv_heads = 0;
   double dropout = 0;  ///< on the probabilities
   DropoutPlace dropout_place = {};
+  double scale = 0;         ///< of the scores; 0: head_size^-1/2
+  double softcap = 0;       ///< scaled scores become softcap tanh(score / softcap); 0: they stay
+  std::int64_t window = 0;  ///< a query sees so many positions, its own included; 0: all before it
 
+  /// Causal and no more than that: kernels that know nothing else serve.
+  bool is_plain() const { return softcap == 0 && (window == 0 || window >= length); }
   std::int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   /// Query heads per head of keys.
   std::int64_t group() const { return heads / key_heads(); }

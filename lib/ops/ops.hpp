@@ -108,7 +108,7 @@ class Ops : public Place {
                                     const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const = 0;
   /// Computed in float32 and rounded once.
   virtual NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                                  const at::Tensor& gamma_D, double eps) const = 0;
+                                  const at::Tensor& gamma_D, const RmsNorm& kind) const = 0;
   /// Gradient of the norm's input, plus the residual's. \param again  may be null
   virtual at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
                                          const NormAgain* again = nullptr) const = 0;
@@ -122,10 +122,11 @@ class Ops : public Place {
   /// \param again_NF  when not null, receives gelu(pre) once more: it need not be kept since the forward
   virtual void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
                                   at::Tensor* again_NF = nullptr) const = 0;
-  /// silu(gate) * up
-  virtual at::Tensor swiglu(const at::Tensor& gate_NF, const at::Tensor& up_NF) const = 0;
+  /// act(gate) * up: rows of both lie equally far apart, whatever lies between them
+  virtual at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const = 0;
   /// In place: gate and up become their gradients, the output's gradient becomes the output once more.
-  virtual void swiglu_backward(at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const = 0;
+  virtual void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF,
+                              at::Tensor& up_NF) const = 0;
   /// x += bias (+ y when defined), in place.
   virtual void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const = 0;
   /// Gradient of a bias: slot (+)= column sums. \param slot  may be null

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
+#include <optional>
 
 #include "lib/ops/op_types.hpp"
 
@@ -39,7 +40,20 @@ inline at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s)
   return x_BHLD.transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
 }
 
-inline float score_scale(const AttentionShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_size)); }
+/// Of x [H, ...] the heads that are member `member` of their groups: [kv_heads, ...], a view.
+inline at::Tensor members(const at::Tensor& x, const AttentionShape& s, std::int64_t member) {
+  if (s.group() == 1) return x;
+  return x.unflatten(0, {s.key_heads(), s.group()}).select(1, member);
+}
+
+inline float score_scale(const AttentionShape& s) {
+  return s.scale > 0 ? static_cast<float>(s.scale) : 1.0f / std::sqrt(static_cast<float>(s.head_size));
+}
+
+/// As ATen's kernels take it: none where it is their own.
+inline std::optional<double> given_scale(const AttentionShape& s) {
+  return s.scale > 0 ? std::optional<double>(s.scale) : std::nullopt;
+}
 
 /// Between the keys of a sample's rows of scores: a dropped probability depends on sample, head and position alone.
 inline constexpr std::uint64_t kScoreKeyStep = 0x632be59bd9b4e019ull;

@@ -63,7 +63,7 @@ Touches of_column_pass(const ColumnPass& a) {
   return all;
 }
 
-Touches of_swiglu(const Swiglu& a) {
+Touches of_gated(const Gated& a) {
   Touches all;
   const auto bytes = a.rows * a.width * size_of(a.type);
   for (int round = 0; round < (a.backward ? 2 : 1); ++round) {
@@ -181,7 +181,7 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"norm_backward", reader(of_norm_backward)},
                                                                    {"column_sums", reader(of_column_sums)},
                                                                    {"column_pass", reader(of_column_pass)},
-                                                                   {"swiglu", reader(of_swiglu)},
+                                                                   {"gated", reader(of_gated)},
                                                                    {"move_heads", reader(of_heads)},
                                                                    {"embed_backward", reader(of_embed_backward)},
                                                                    {"embed", reader(of_embed)},

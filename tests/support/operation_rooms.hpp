@@ -91,8 +91,8 @@ inline std::vector<OperationCase> operation_cases() {
            at::Tensor again;
            GradSlot slot{sums};
            ops.bias_gelu_backward(g, a, &slot, &again);
-           auto gated = ops.swiglu(a, b);
-           ops.swiglu_backward(g, a, b);
+           auto gated = ops.gated(GateActivation::silu, a, b);
+           ops.gated_backward(GateActivation::silu, g, a, b);
            ops.add_bias(a, b, bias);
            ops.bias_grad(&slot, a);
            return Kept{out, again, gated};

@@ -19,7 +19,7 @@ class LaunchedKernels : public fused::Kernels {
   void norm_backward(const fused::NormBackwardPass& pass) const override;
   void column_sums(const fused::ColumnSums& pass) const override;
   void column_pass(const fused::ColumnPass& pass) const override;
-  void swiglu(const fused::Swiglu& pass) const override;
+  void gated(const fused::Gated& pass) const override;
   void heads(const fused::Heads& pass) const override;
   void embed(const fused::Embed& pass) const override;
   void embed_backward(const fused::EmbedBackward& pass) const override;

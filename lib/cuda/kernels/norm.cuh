@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_forward(fused::Norm a) {
     load_eight(gamma, static_cast<const T*>(a.gamma_D) + p.at, p.count, a.packed);
     if (kLayerNorm) load_eight(beta, static_cast<const T*>(a.beta_D) + p.at, p.count, a.packed);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) x[i][k] = (x[i][k] - mean) * rstd * gamma[k] + beta[k];
+    for (int k = 0; k < 8; ++k) x[i][k] = (x[i][k] - mean) * rstd * (a.offset + gamma[k]) + beta[k];
     store_eight(static_cast<T*>(a.out_ND) + row + p.at, x[i], p.count, a.packed);
   }
 }
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward(fused::NormBackwar
         normal[i][k] = n;
         sums.gamma[i][k] += grad[k] * n;
         if (kLayerNorm) sums.beta[i][k] += grad[k];
-        scaled[i][k] = grad[k] * gamma[k];
+        scaled[i][k] = grad[k] * (a.offset + gamma[k]);
         sum_scaled += scaled[i][k];
         sum_both = __fmaf_rn(scaled[i][k], n, sum_both);
       }
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward(fused::NormBackwar
         float beta[8] = {}, again[8];
         if (kLayerNorm) load_eight(beta, static_cast<const T*>(a.beta_D) + p.at, p.count, a.packed);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) again[k] = normal[i][k] * gamma[k] + beta[k];
+        for (int k = 0; k < 8; ++k) again[k] = normal[i][k] * (a.offset + gamma[k]) + beta[k];
         store_eight(static_cast<T*>(a.again_ND) + row + p.at, again, p.count, a.packed);
       }
     }

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_forward_wide(fused::Norm a)
     load_eight(gamma, static_cast<const T*>(a.gamma_D) + p.at, p.count, a.packed);
     if (kLayerNorm) load_eight(beta, static_cast<const T*>(a.beta_D) + p.at, p.count, a.packed);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) x[k] = (x[k] - mean) * rstd * gamma[k] + beta[k];
+    for (int k = 0; k < 8; ++k) x[k] = (x[k] - mean) * rstd * (a.offset + gamma[k]) + beta[k];
     store_eight(static_cast<T*>(a.out_ND) + row + p.at, x, p.count, a.packed);
   });
 }
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward_wide(fused::NormBa
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         normal[k] = (normal[k] - mean) * rstd;  // past the end gradients are zero
-        const float scaled = grad[k] * gamma[k];
+        const float scaled = grad[k] * (a.offset + gamma[k]);
         sum_scaled += scaled;
         sum_both = __fmaf_rn(scaled, normal[k], sum_both);
       }
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward_wide(fused::NormBa
         float again[8];
         if (kLayerNorm) load_eight(beta, static_cast<const T*>(a.beta_D) + p.at, p.count, a.packed);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) again[k] = normal[k] * gamma[k] + beta[k];
+        for (int k = 0; k < 8; ++k) again[k] = normal[k] * (a.offset + gamma[k]) + beta[k];
         store_eight(static_cast<T*>(a.again_ND) + row + p.at, again, p.count, a.packed);
       }
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward_wide(fused::NormBa
         load_eight(dx, static_cast<const T*>(a.residual_ND) + row + p.at, p.count, a.packed);
 #pragma unroll
       for (int k = 0; k < 8; ++k)
-        dx[k] += (grad[k] * gamma[k] - (normal[k] - mean) * rstd * mean_both - mean_scaled) * rstd;
+        dx[k] += (grad[k] * (a.offset + gamma[k]) - (normal[k] - mean) * rstd * mean_both - mean_scaled) * rstd;
       store_eight(static_cast<T*>(a.dx_ND) + row + p.at, dx, p.count, a.packed);
       if (kLayerNorm) put_eight(partial + 2 * a.dim + p.at, dx, p.count, a.packed, more);
     });

@@ -1,7 +1,7 @@
 #include "lib/cuda/kernels/columns.cuh"
+#include "lib/cuda/kernels/gated.cuh"
 #include "lib/cuda/kernels/heads.cuh"
 #include "lib/cuda/kernels/launched_kernels.hpp"
-#include "lib/cuda/kernels/swiglu.cuh"
 
 namespace fsdp::cuda {
 
@@ -42,13 +42,15 @@ void LaunchedKernels::dropout_keys(const fused::DropoutKeys& a) const {
   check_launch();
 }
 
-void LaunchedKernels::swiglu(const fused::Swiglu& a) const {
+void LaunchedKernels::gated(const fused::Gated& a) const {
   constexpr std::int64_t kOfBlock = 8 * kFlatThreads;
   const dim3 grid{static_cast<unsigned>((a.width + kOfBlock - 1) / kOfBlock),
                   static_cast<unsigned>(a.rows > 65535 ? 65535 : a.rows), 1};
   with_type(a.type, [&](auto type) {
     using T = decltype(type);
-    launch(a.backward ? cuda::swiglu<T, true> : cuda::swiglu<T, false>, grid, kFlatThreads, stream(), a);
+    const auto kernel = a.gelu ? (a.backward ? cuda::gated<T, true, true> : cuda::gated<T, false, true>)
+                               : (a.backward ? cuda::gated<T, true, false> : cuda::gated<T, false, false>);
+    launch(kernel, grid, kFlatThreads, stream(), a);
   });
   check_launch();
 }

@@ -18,7 +18,7 @@ void use(const fsdp::ModelConfig& config) {
   flops_per_token(config, 256);
   if (config.architecture != Architecture::llama) return;
   try {
-    if (static_cast<std::int64_t>(rope_frequencies(config).size()) != config.head_width() / 2) std::abort();
+    if (static_cast<std::int64_t>(rope_frequencies(config).size()) != config.rotary_pairs()) std::abort();
   } catch (const UsageError&) {  // the scaling is not supported, or one of its numbers is wrong
   }
 }

@@ -109,10 +109,11 @@ TEST_SUITE("cuda/decided steps") {
         const auto grad = at::randn({5, width}).to(type);
         auto gate = both.narrow(1, 0, width), up = both.narrow(1, width, width);
         auto gate_apart = gate.contiguous(), up_apart = up.contiguous();
-        CHECK(same_bits(ops.swiglu(gate, up), ops.swiglu(gate_apart, up_apart)));
+        CHECK(same_bits(ops.gated(GateActivation::silu, gate, up),
+                        ops.gated(GateActivation::silu, gate_apart, up_apart)));
         auto got = grad.clone(), want = grad.clone();
-        ops.swiglu_backward(got, gate, up);
-        ops.swiglu_backward(want, gate_apart, up_apart);
+        ops.gated_backward(GateActivation::silu, got, gate, up);
+        ops.gated_backward(GateActivation::silu, want, gate_apart, up_apart);
         CHECK(same_bits(got, want));
         CHECK(same_bits(gate.contiguous(), gate_apart));
         CHECK(same_bits(up.contiguous(), up_apart));

@@ -27,12 +27,44 @@ ModelConfig small_llama(std::int64_t kv_heads, bool biases) {
   return config;
 }
 
+/// One of each trait.
+std::vector<ModelConfig> small_families() {
+  auto gemma = small_llama(1, false);
+  gemma.num_layers = 3;
+  gemma.embed_size = 48;
+  gemma.head_size = 16;
+  gemma.tie_word_embeddings = true;
+  auto& traits = gemma.traits;
+  traits.offset_norms = traits.gelu = traits.scaled_embeddings = traits.post_norms = true;
+  traits.head_norm = HeadNorm::per_head;
+  traits.attention_softcap = 2;
+  traits.logit_softcap = 3;
+  traits.query_scalar = 5;
+  traits.window = 4;
+  traits.sliding = {true, false, true};
+  traits.local_rope_theta = 100;
+  traits.padding_id = 7;
+  auto phi = small_llama(2, false);
+  phi.traits.fused_projections = true;
+  phi.traits.rotary_fraction = 0.5;
+  auto olmo = small_llama(2, false);
+  olmo.traits.pre_norms = false;
+  olmo.traits.post_norms = true;
+  olmo.traits.head_norm = HeadNorm::all_heads;
+  auto qwen = small_llama(1, false);
+  qwen.traits.qkv_bias = true;
+  return {gemma, phi, olmo, qwen};
+}
+
 }  // namespace
 
 TEST_SUITE("cuda/fused models") {
-  TEST_CASE("loss and gradients of minGPT, with and without dropout, and of Llama") {
+  TEST_CASE("loss and gradients of minGPT, with and without dropout, of Llama and of its kin") {
     const EmulatedOps fused(emulated::Order::shuffled);
-    for (const auto& config : {small_mingpt(0), small_mingpt(0.2), small_llama(2, false), small_llama(1, true)}) {
+    auto configs = small_families();
+    for (const auto& config : {small_mingpt(0), small_mingpt(0.2), small_llama(2, false), small_llama(1, true)})
+      configs.push_back(config);
+    for (const auto& config : configs) {
       at::manual_seed(3);
       const Model model(config);
       Model there(config, fused);

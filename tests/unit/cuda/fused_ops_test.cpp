@@ -87,7 +87,7 @@ TEST_SUITE("cuda/fused operations") {
         check(type, [&](const Ops& ops, const auto& as) {
           const auto more = form > 0 ? as(y) : at::Tensor(), shift = form > 1 ? as(bias) : at::Tensor();
           const auto layer = ops.add_layer_norm(as(x), more, shift, as(gamma), as(beta), 1e-5);
-          const auto rms = ops.add_rms_norm(as(x), more, shift, as(gamma), 1e-5);
+          const auto rms = ops.add_rms_norm(as(x), more, shift, as(gamma), {1e-5, form > 1 ? 1.0 : 0.0});
           return Tensors{layer.sum_ND, layer.out_ND, layer.mean_N, layer.rstd_N, rms.sum_ND, rms.out_ND, rms.rstd_N};
         });
       }
@@ -109,7 +109,7 @@ TEST_SUITE("cuda/fused operations") {
           at::Tensor layer_again, rms_again;
           const NormAgain layer_more{as(beta), layer_again}, rms_more{{}, rms_again};
           const auto layer = ops.add_layer_norm(in, {}, {}, g, as(beta), 1e-5);
-          const auto rms = ops.add_rms_norm(in, {}, {}, g, 1e-5);
+          const auto rms = ops.add_rms_norm(in, {}, {}, g, {1e-5, full ? 1.0 : 0.0});
           Tensors all{ops.layer_norm_backward({dy, past, in, layer, g},
                                               {&slots[0], &slots[1], full ? &slots[2] : nullptr}, &layer_more),
                       ops.rms_norm_backward({dy, past, in, rms, g}, {&slots[3], nullptr, full ? &slots[4] : nullptr},
@@ -153,15 +153,19 @@ TEST_SUITE("cuda/fused operations") {
         auto kept = as(y);
         ops.bias_gelu_backward(g, kept, &bias_slot, &again);
         auto gate = as(x), up = as(y), gated = as(grad);
-        const auto product = ops.swiglu(gate, up);
-        ops.swiglu_backward(gated, gate, up);
+        const auto product = ops.gated(GateActivation::silu, gate, up);
+        ops.gated_backward(GateActivation::silu, gated, gate, up);
+        auto gelu_gate = as(x), gelu_up = as(y), gelu_gated = as(grad);
+        const auto gelu_product = ops.gated(GateActivation::gelu_tanh, gelu_gate, gelu_up);
+        ops.gated_backward(GateActivation::gelu_tanh, gelu_gated, gelu_gate, gelu_up);
         auto all = as(x), with_bias = as(x), with_y = as(x);
         ops.add_bias(all, as(y), as(bias));
         ops.add_bias(with_bias, {}, as(bias));
         ops.add_bias(with_y, as(y), {});
         ops.bias_grad(&sum_slot, as(x));
-        return Tensors{pre,  out, again, g,         bias_slot.grad, product,      gated,
-                       gate, up,  all,   with_bias, with_y,         sum_slot.grad};
+        return Tensors{gelu_product, gelu_gate, gelu_up,        gelu_gated, pre,          out,
+                       again,        g,         bias_slot.grad, product,    gated,        gate,
+                       up,           all,       with_bias,      with_y,     sum_slot.grad};
       });
     });
   }

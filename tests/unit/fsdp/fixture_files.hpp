@@ -50,6 +50,25 @@ inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const s
   return tensor;
 }
 
+/// Of the first step's rows, before any step.
+inline at::Tensor all_logits(const Setup& setup) {
+  at::Tensor logits;
+  auto forward = setup;
+  forward.steps = 0;
+  train(forward, [&](RigRank& rank) {
+    const auto batch = rank.batch_of(setup.rows(0), 0, setup.rows(0).ids.size(0));
+    const auto& decoder = rank.decoder();
+    at::Tensor x;
+    for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
+      rank.engine().with_layer_parameters(
+          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
+    }
+    rank.engine().with_layer_parameters(decoder.layers.size(),
+                                        [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
+  });
+  return logits;
+}
+
 /// The batch of training/lora: row 1 padded, the prompt of row 0 no target.
 inline StepRows peft_batch() {
   const auto inputs = fsdp::test::read_json(std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora/inputs.json");

@@ -34,24 +34,6 @@ nlohmann::json case_of(const char* model, const char* which) {
   return read_json(numerics_folder(model) / "expected.json").at("cases").at(which);
 }
 
-at::Tensor all_logits(const Setup& setup) {
-  at::Tensor logits;
-  auto forward = setup;
-  forward.steps = 0;
-  train(forward, [&](RigRank& rank) {
-    const auto batch = rank.batch_of(setup.rows(0), 0, setup.rows(0).ids.size(0));
-    const auto& decoder = rank.decoder();
-    at::Tensor x;
-    for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
-      rank.engine().with_layer_parameters(
-          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
-    }
-    rank.engine().with_layer_parameters(decoder.layers.size(),
-                                        [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
-  });
-  return logits;
-}
-
 constexpr const char* kModels[] = {"llama_nano", "llama_tiny"};
 constexpr const char* kCases[] = {"a", "b"};
 

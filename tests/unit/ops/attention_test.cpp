@@ -41,6 +41,36 @@ Result truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionS
   return {out.detach(), grads[0]};
 }
 
+/// Likewise with shared keys, a window, a cap and a scale, written out.
+Result banded_truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
+  const auto x = qkv.to(at::kDouble).requires_grad_(true);
+  const auto heads = [&](std::int64_t first, std::int64_t count) {
+    return x.view({s.rows, s.length, s.heads + 2 * s.key_heads(), s.head_size}).narrow(2, first, count).transpose(1, 2);
+  };
+  const auto keys = heads(s.heads, s.key_heads()).repeat_interleave(s.group(), 1);
+  const auto values = heads(s.heads + s.key_heads(), s.key_heads()).repeat_interleave(s.group(), 1);
+  auto scores = at::matmul(heads(0, s.heads), keys.transpose(2, 3)) *
+                (s.scale > 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.head_size)));
+  if (s.softcap > 0) scores = s.softcap * at::tanh(scores / s.softcap);
+  auto unseen = at::ones({s.length, s.length}, at::kBool).triu(1);
+  if (s.window > 0) unseen = unseen.logical_or(at::ones({s.length, s.length}, at::kBool).tril(-s.window));
+  const auto probs = scores.masked_fill(unseen, -INFINITY).softmax(-1);
+  const auto out = at::matmul(probs, values).transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
+  const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
+  return {out.detach(), grads[0]};
+}
+
+class CountedProducts final : public CpuOps {
+ public:
+  mutable std::int64_t count = 0;  ///< multiply-adds
+
+ protected:
+  void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    count += out.numel() * a.size(-1);
+    CpuOps::product(out, a, b, add);
+  }
+};
+
 std::pair<at::Tensor, at::Tensor> random_inputs(const AttentionShape& s, at::ScalarType type) {
   const auto n = s.rows * s.length, d = s.heads * s.head_size;
   return {at::randn({n, 3 * d}).to(type), at::randn({n, d}).to(type)};
@@ -77,6 +107,51 @@ TEST_SUITE("ops/attention") {
     }
     at::set_num_threads(1);
     MESSAGE("largest relative error in float32: ", worst32.value);
+  }
+
+  TEST_CASE("windows, caps and scales of the scores, in blocks of queries, against float64 autograd") {
+    at::manual_seed(3);
+    const AtenOps plain(at::kCPU);
+    Worst worst;
+    for (const std::int64_t length : {1, 40, 128, 300}) {
+      for (const std::int64_t window : {0, 1, 7, 128, 200}) {
+        for (const double cap : {0.0, 3.0}) {
+          AttentionShape s{2, length, 4, 16, 2};
+          s.window = window;
+          s.softcap = cap;
+          s.scale = cap > 0 ? 0.3 : 0;
+          const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
+          const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+          INFO("L ", length, ", window ", window, ", cap ", cap);
+          const auto want = banded_truth(qkv, grad_out, s);
+          for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
+            const auto got = run(*ops, qkv, grad_out, s);
+            CHECK(relative_error(got.out_ND, want.out_ND) < 5e-6);
+            CHECK(relative_error(got.grad_qkv, want.grad_qkv) < 5e-6);
+            worst(relative_error(got.grad_qkv, want.grad_qkv));
+            CHECK(same_bits(ops->attention(qkv, s, nullptr), got.out_ND));
+          }
+          const auto narrow = run(host_ops(), qkv.to(at::kBFloat16), grad_out.to(at::kBFloat16), s);
+          CHECK(relative_error(narrow.out_ND, want.out_ND) < 3e-2);  // scores and probabilities in 8 bits
+          CHECK(relative_error(narrow.grad_qkv, want.grad_qkv) < 4e-2);
+        }
+      }
+    }
+    MESSAGE("largest relative error in float32: ", worst.value);
+  }
+
+  TEST_CASE("a window costs what lies in it: as many multiply-adds for each token, however long the row") {
+    const CountedProducts ops;
+    const auto of = [&](std::int64_t length) {
+      AttentionShape s{1, length, 2, 16};
+      s.window = 64;
+      ops.count = 0;
+      ops.attention(at::randn({length, s.packed_width()}), s, nullptr);
+      return static_cast<double>(ops.count) / static_cast<double>(length);
+    };
+    CHECK(of(4096) < 1.05 * of(1024));
+    // Two products of 16 columns by window and half a block, for each of two heads.
+    CHECK(of(4096) < 2 * 2 * 16 * (64 + 128));
   }
 
   TEST_CASE("by its formula: what GPUs run without a fused kernel, with shared heads and dropout") {

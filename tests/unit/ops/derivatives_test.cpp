@@ -61,6 +61,19 @@ TEST_SUITE("ops/derivatives") {
       check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(in, y, {}, gamma, 1e-5).out_ND; }, x, grad, rdx);
       check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(x, y, {}, in, 1e-5).out_ND; }, gamma, grad,
                   rg.grad);
+      const RmsNorm shifted(1e-5, 1.0);
+      GradSlot shifted_slot{at::empty({33})};
+      const auto plus_one = ops.add_rms_norm(x, y, {}, gamma, shifted);
+      CHECK(relative_error(plus_one.out_ND, ops.add_rms_norm(x, y, {}, gamma + 1, 1e-5).out_ND) < 1e-6);
+      at::Tensor normed;
+      const NormAgain more{{}, normed};
+      const auto sdx =
+          ops.rms_norm_backward({grad, {}, plus_one.sum_ND, plus_one, gamma}, {&shifted_slot, nullptr, nullptr}, &more);
+      CHECK(relative_error(normed, plus_one.out_ND) < 1e-6);
+      check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(in, y, {}, gamma, shifted).out_ND; }, x, grad,
+                  sdx);
+      check_slope([&](const at::Tensor& in) { return ops.add_rms_norm(x, y, {}, in, shifted).out_ND; }, gamma, grad,
+                  shifted_slot.grad);
       const auto with_residual = ops.rms_norm_backward({grad, y, rms.sum_ND, rms, gamma}, {&again, nullptr, nullptr});
       CHECK(relative_error(with_residual, rdx + y) < 1e-6);
     });
@@ -83,11 +96,18 @@ TEST_SUITE("ops/derivatives") {
           },
           bias, grad, sums.grad);
 
-      auto gate_grad = x.clone(), up_grad = up.clone(), out = grad.clone();
-      ops.swiglu_backward(out, gate_grad, up_grad);
-      CHECK(relative_error(out, ops.swiglu(x, up)) < 1e-6);
-      check_slope([&](const at::Tensor& in) { return ops.swiglu(in, up); }, x, grad, gate_grad);
-      check_slope([&](const at::Tensor& in) { return ops.swiglu(x, in); }, up, grad, up_grad);
+      for (const auto gate : {GateActivation::silu, GateActivation::gelu_tanh}) {
+        // Side by side in one matrix, as one product leaves them.
+        const auto both = at::cat({x, up}, 1);
+        auto gate_grad = both.narrow(1, 0, 21), up_grad = both.narrow(1, 21, 21), out = grad.clone();
+        const auto forward = ops.gated(gate, gate_grad, up_grad);
+        ops.gated_backward(gate, out, gate_grad, up_grad);
+        CHECK(relative_error(out, forward) < 1e-6);
+        CHECK(relative_error(forward, ops.gated(gate, x, up)) < 1e-6);
+        check_slope([&](const at::Tensor& in) { return ops.gated(gate, in, up); }, x, grad, gate_grad);
+        check_slope([&](const at::Tensor& in) { return ops.gated(gate, x, in); }, up, grad, up_grad);
+        CHECK(relative_error(forward, up * (gate == GateActivation::silu ? at::silu(x) : at::gelu(x, "tanh"))) < 1e-6);
+      }
     });
   }
 
@@ -103,6 +123,24 @@ TEST_SUITE("ops/derivatives") {
       };
       check_slope([&](const at::Tensor& in) { return turned(in, false); }, x, grad, turned(grad, true));
       CHECK(relative_error(turned(turned(x, false), true), x) < 1e-6);
+    });
+  }
+
+  TEST_CASE("rotary positions of the first elements of each head leave the others alone") {
+    for_both([](const Ops& ops) {
+      const auto table = ops.rope_table(std::vector<float>{1.0f, 0.3f, 0.1f}, 16);
+      const auto x = at::randn({10, 24}), grad = at::randn({10, 24});
+      const auto turned = [&](const at::Tensor& in, bool inverse) {
+        auto copy = in.clone();
+        ops.rope(copy, 3, 8, table, {5, 2}, inverse);
+        return copy;
+      };
+      const auto heads = [](const at::Tensor& of) { return of.unflatten(1, {3, 8}); };
+      auto part = heads(x).narrow(2, 0, 6).reshape({10, 18});
+      ops.rope(part, 3, 6, table, {5, 2}, false);
+      CHECK(same_bits(heads(turned(x, false)).narrow(2, 0, 6).reshape({10, 18}), part));
+      CHECK(same_bits(heads(turned(x, false)).narrow(2, 6, 2), heads(x).narrow(2, 6, 2)));
+      check_slope([&](const at::Tensor& in) { return turned(in, false); }, x, grad, turned(grad, true));
     });
   }
 

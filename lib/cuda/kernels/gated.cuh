@@ -1,13 +1,33 @@
 #pragma once
-// silu(gate) * up, and its backward in place: grad becomes the output once more, gate and up their gradients.
+// act(gate) * up, and its backward in place: grad becomes the output once more, gate and up their gradients.
 #include "lib/cuda/kernels/device.cuh"
 
 namespace fsdp::cuda {
 
 constexpr int kFlatThreads = 256;
 
-template <typename T, bool kBackward>
-__global__ void __launch_bounds__(kFlatThreads) swiglu(fused::Swiglu a) {
+/// An activation's value and slope.
+struct Activated {
+  float value, slope;
+};
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+template <bool kGelu>
+__device__ __forceinline__ Activated activate(float x) {
+  if constexpr (kGelu) {
+    // 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;
+    const float s = sigmoid(kTwice * (x + kCubic * x * x * x));
+    return {x * s, s + x * s * (1.0f - s) * kTwice * (1.0f + 3.0f * kCubic * x * x)};
+  } else {
+    const float s = sigmoid(x);
+    return {x * s, s * (x * (1.0f - s) + 1.0f)};
+  }
+}
+
+template <typename T, bool kBackward, bool kGelu>
+__global__ void __launch_bounds__(kFlatThreads) gated(fused::Gated a) {
   const long long column = (static_cast<long long>(blockIdx.x) * kFlatThreads + threadIdx.x) * 8;
   const long long count = a.width - column;
   if (count <= 0) return;
@@ -21,13 +41,12 @@ __global__ void __launch_bounds__(kFlatThreads) swiglu(fused::Swiglu a) {
     if constexpr (kBackward) load_eight(out, outs, count, a.packed);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float sigmoid = 1.0f / (1.0f + expf(-gate[k]));
-      const float silu = gate[k] * sigmoid;
+      const auto act = activate<kGelu>(gate[k]);
       const float incoming = out[k];
-      out[k] = silu * up[k];
+      out[k] = act.value * up[k];
       if constexpr (kBackward) {
-        gate[k] = incoming * up[k] * sigmoid * (gate[k] * (1.0f - sigmoid) + 1.0f);
-        up[k] = incoming * silu;
+        gate[k] = incoming * up[k] * act.slope;
+        up[k] = incoming * act.value;
       }
     }
     store_eight(outs, out, count, a.packed);

@@ -1,0 +1,146 @@
+"""Families of models in every program: what the fixtures' transformers computed, and what transformers opens afterwards."""
+
+import json
+import os
+import shutil
+
+import fsdp_cli
+import llama_cli
+import memprobe_cli
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+
+# Float32 sums of another order; losses of the fixtures' float32 and numpy's float64 differ by 1e-6.
+TOLERANCE = 5e-6
+FAMILIES = ["mistral_window", "qwen2_tied", "qwen2_window", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_scaled", "gpt2", "phi3",
+            "phi3_partial", "olmo2"]
+FROZEN = ["--lr", 0, "--max-steps", 1, "--no-shuffle", "--no-save", "--weight-decay", 0]
+
+
+def folder_of(model):
+    return fsdp_cli.folder("FSDP_FIXTURES") / "families" / model
+
+
+def truth(model, case="a"):
+    return json.loads((folder_of(model) / "expected.json").read_text())["cases"][case]["f32"]
+
+
+class Families(llama_cli.Case):
+    def documents(self, model, case="a"):
+        """The rows of a case without what pads them; its targets are all of them."""
+        inputs = json.loads((folder_of(model) / "inputs.json").read_text())[case]
+        rows = [[t for t, m in zip(ids, mask) if m] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"])]
+        return llama_cli.write_documents(self.folder / f"{model}-{case}.h5", rows)
+
+    def dropout(self, model):
+        return ["--dropout", 0] if model == "gpt2" else []
+
+    def loss_of(self, name):
+        step = fsdp_cli.steps(self.run_directory(name))[0]
+        return step["loss"], step["grad_norm"]
+
+    def test_training_starts_at_the_loss_of_transformers(self):
+        for i, model in enumerate(FAMILIES):
+            with self.subTest(model):
+                ranks = 1 + i % 2
+                self.tune(model, self.documents(model), *FROZEN, "--batch-size", 2 // ranks, *self.dropout(model), model=folder_of(model), ranks=ranks)
+                loss, norm = self.loss_of(model)
+                self.assertLess(abs(loss - truth(model)["loss"]), TOLERANCE)
+                self.assertLess(abs(norm / truth(model)["total_grad_norm"] - 1), 1e-5)
+
+    def test_names_of_the_hub(self):
+        """openai-community/gpt2: names without a prefix, and masks among the tensors."""
+        model = folder_of("gpt2") / "hub_names"
+        self.tune("hub", self.documents("gpt2"), *FROZEN, "--batch-size", 2, "--dropout", 0, model=model)
+        self.assertLess(abs(self.loss_of("hub")[0] - truth("gpt2")["loss"]), TOLERANCE)
+
+    def test_a_run_goes_on_and_its_model_is_opened_by_transformers(self):
+        try:
+            import torch
+            import transformers
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        for model in FAMILIES:
+            with self.subTest(model):
+                data, saved = self.documents(model), self.folder / f"{model}-hf"
+                common = ["--batch-size", 2, "--lr", "1e-3", "--lr-schedule", "constant", "--no-shuffle", "--total-batch-size", 2]
+                self.tune(model + "-whole", data, "--max-steps", 3, *common, *self.dropout(model), model=folder_of(model))
+                self.tune(model + "-parts", data, "--max-steps", 2, *common, *self.dropout(model), model=folder_of(model))
+                # Model, data and options are those of the checkpoint.
+                result = fsdp_cli.run("fsdp-finetune", ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", model + "-parts",
+                                                        "--max-steps", 3, "--batch-size", 1, "--save-final-hf", saved, *fsdp_cli.COMMON], 2)
+                self.assertEqual(result.code, 0, str(result))
+                self.assertLess(fsdp_cli.difference(self.losses(model + "-parts"), self.losses(model + "-whole")), 1e-5)
+                opened, info = transformers.AutoModelForCausalLM.from_pretrained(saved, output_loading_info=True, local_files_only=True,
+                                                                                 dtype=torch.float32, attn_implementation="eager")
+                for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+                    self.assertFalse(info[what], what)
+                inputs = json.loads((folder_of(model) / "inputs.json").read_text())["a"]
+                ids = torch.tensor(inputs["input_ids"])
+                with torch.no_grad():
+                    theirs = opened.eval()(ids, labels=ids).loss.item()
+                self.tune(model + "-again", data, *FROZEN, "--batch-size", 2, *self.dropout(model), model=saved)
+                self.assertLess(abs(self.loss_of(model + "-again")[0] - theirs), TOLERANCE)
+
+    def test_there_and_back_through_a_sharded_checkpoint(self):
+        for model in ("qwen3", "gemma3", "phi3", "olmo2"):
+            with self.subTest(model):
+                paths = [folder_of(model), self.folder / f"{model}-dcp", self.folder / f"{model}-back"]
+                for source, target, to in ((paths[0], paths[1], "dcp"), (paths[1], paths[2], "hf")):
+                    result = fsdp_cli.run("fsdp-ckpt-convert", [source, target, "--to", to, "--quiet",
+                                                                *(["--config-from", paths[0]] if to == "hf" else [])])
+                    self.assertEqual(result.code, 0, str(result))
+                self.tune(model + "-back", self.documents(model), *FROZEN, "--batch-size", 2, model=paths[2])
+                self.assertLess(abs(self.loss_of(model + "-back")[0] - truth(model)["loss"]), TOLERANCE)
+
+    def test_adapters_on_every_matrix(self):
+        for model in ("qwen2_window", "gemma2", "phi3"):
+            with self.subTest(model):
+                data = self.documents(model)
+                self.tune(model + "-lora", data, "--batch-size", 1, "--max-steps", 4, "--lr", "1e-2", "--lora-rank", 4, "--lora-targets", "all",
+                          "--no-shuffle", model=folder_of(model), ranks=2)
+                losses = self.losses(model + "-lora")
+                self.assertLess(abs(losses[0] - truth(model)["loss"]), TOLERANCE)
+                self.assertLess(losses[-1], losses[0] - 0.05)
+
+    def test_memory_is_predicted(self):
+        for i, model in enumerate(("gemma2", "phi3", "olmo2", "qwen3")):
+            with self.subTest(model):
+                wide = json.loads((folder_of(model) / "config.json").read_text())
+                wide.update(hidden_size=128, intermediate_size=384, vocab_size=2048, max_position_embeddings=1024, num_hidden_layers=4,
+                            num_attention_heads=4, num_key_value_heads=2)
+                if wide.get("sliding_window"):
+                    wide["sliding_window"] = 96
+                wide.pop("layer_types", None)
+                config = memprobe_cli.write_config(self.folder, wide, f"{model}.json")
+                report = memprobe_cli.report(["--model", config, "--seq-len", (256, 640)[i % 2], "--batch-size", 2, "--measure",
+                                              "--precision", ("float32", "bf16")[i // 2]], ranks=2)
+                fsdp_cli.say(f"{model}: predicted {100 * report['relative_error']:+.2f} %")
+                self.assertLess(abs(report["relative_error"]), 0.005, report)
+
+    def test_what_is_not_built_is_refused_by_name(self):
+        for key, value, code in (("clip_qkv", 8.0, 4), ("attention_bias", True, 4), ("layer_types", ["sliding_attention", "somewhere"], 4),
+                                 ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, 2), ("hidden_act", "relu", 4)):
+            with self.subTest(key):
+                copy = self.folder / f"with-{key}"
+                shutil.copytree(folder_of("mistral_window"), copy)
+                config = json.loads((copy / "config.json").read_text())
+                (copy / "config.json").chmod(0o644)
+                (copy / "config.json").write_text(json.dumps({**config, key: value}))
+                result = self.tune(key, self.documents("mistral_window"), *FROZEN, "--batch-size", 1, model=copy, code=code)
+                self.assertIn(key, result.err)
+
+    def test_a_head_that_is_not_the_embedding_is_not_lost(self):
+        """config.json says tied, the file has another head: transformers keeps that, and what is trained here must be the same model."""
+        copy = self.folder / "two-heads"
+        shutil.copytree(folder_of("mistral_window"), copy)
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").chmod(0o644)
+        (copy / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+        result = self.tune("two-heads", self.documents("mistral_window"), *FROZEN, "--batch-size", 1, model=copy, code=4)
+        self.assertIn("lm_head.weight", result.err)
+        self.assertIn("tie_word_embeddings", result.err)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
