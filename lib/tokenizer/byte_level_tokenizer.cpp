@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/tokenizer/nfc.hpp"
 #include "lib/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
@@ -17,6 +18,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
       marks_(std::move(parts.marks)),
       bos_(parts.bos),
       eos_(parts.eos),
+      composes_(parts.composes),
       ignore_merges_(parts.ignore_merges) {
   for (int byte = 0; byte < 256; ++byte) {
     const auto id = piece_ids_.find(std::string(1, static_cast<char>(byte)));
@@ -30,6 +32,8 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
 }
 
 void ByteLevelTokenizer::append(std::string_view text, std::vector<std::int32_t>& ids) const {
+  std::string composed;
+  if (composes_) text = composed = to_nfc(text);
   std::vector<std::string_view> words;
   words_.split(text, words);
   std::vector<std::int32_t> word_ids;

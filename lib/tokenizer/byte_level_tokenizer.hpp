@@ -28,6 +28,7 @@ struct ByteLevelParts {
   DocumentMarks marks;
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
+  bool composes = false;       ///< texts become NFC first
   bool ignore_merges = false;  ///< a word that is a piece becomes it, whether merges lead there or not
 };
 
@@ -57,6 +58,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   DocumentMarks marks_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
+  bool composes_;
   bool ignore_merges_;
   std::array<std::int32_t, 256> byte_ids_{};
 };

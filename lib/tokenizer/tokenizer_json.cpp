@@ -48,10 +48,11 @@ std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps) {
 std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, detail::JsonModel model,
                                            std::vector<AddedToken> added, const TokenizerConfig& config) {
   if (model.byte_fallback) root.get("model").fail("byte_fallback with a ByteLevel pre-tokenizer is not supported");
-  if (!steps_of(root.get("normalizer"), "normalizers").empty()) {
-    refuse_type(steps_of(root.get("normalizer"), "normalizers").front(), "no normalizer before ByteLevel");
-  }
   ByteLevelParts parts;
+  for (const JsonValue& step : steps_of(root.get("normalizer"), "normalizers")) {
+    if (type_of(step) != "NFC") refuse_type(step, "NFC, or no normalizer, before ByteLevel");
+    parts.composes = true;
+  }
   parts.where = root.where();
   parts.description = "byte-level BPE of " + root.where();
   parts.patterns = read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"));
@@ -88,6 +89,9 @@ void read_spaces(const JsonValue& root, ByteFallbackParts& parts) {
     return;
   }
   const JsonValue& step = steps.front();
+  // Gemma's splits at spaces, of which its normalizer has left none.
+  if (replaced && steps.size() == 1 && type_of(step) == "Split" && step.at("pattern").get("String").json() == " ")
+    return;
   if (type_of(step) != "Metaspace" || steps.size() != 1) refuse_type(step, "one Metaspace or ByteLevel");
   if (step.at("replacement").string() != kSpaceSign) step.at("replacement").fail("is not U+2581");
   if (parts.prefix == SpacePrefix::prepend) step.fail("together with a normalizer Prepend is not supported");

@@ -75,9 +75,9 @@ TEST_SUITE("tokenizer/tokenizer_json_errors") {
     check_refused(
         byte_level,
         [](Json& j) {
-          j["normalizer"] = {{"type", "NFC"}};
+          j["normalizer"] = {{"type", "NFKC"}};
         },
-        "normalizer: type NFC is not");
+        "normalizer: type NFKC is not");
     check_refused(
         byte_level, [](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; },
         "pre_tokenizer: add_prefix_space is not supported");
