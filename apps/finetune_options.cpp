@@ -242,6 +242,8 @@ void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, st
   app.add_option(spellings("eval-every"), o.eval_every, "optimizer steps between validations; 0: at the end only")
       ->capture_default_str()
       ->group(group);
+  app.add_flag(spellings("no-tensorboard"), o.no_tensorboard, "no event file for TensorBoard beside metrics.jsonl")
+      ->group(group);
   app.add_option(spellings("log-every"), o.log_every, "optimizer steps between log lines")
       ->capture_default_str()
       ->group(group);

@@ -103,6 +103,8 @@ struct TrainOptions {
   std::uint64_t seed = 1337;
   bool no_shuffle = false;  ///< rows in file order
 
+  bool no_tensorboard = false;  ///< no event file beside metrics.jsonl
+
   std::string run_name;  ///< empty: the model's name
   std::string out_dir = "runs";
   std::string restart_checkpoint;    ///< a checkpoint directory or file, a link, or "latest"; empty: from the start

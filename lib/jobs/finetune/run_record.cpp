@@ -50,11 +50,13 @@ void RunRecord::set_old_run_aside() const {
   const auto aside = context_.setup.directory / fmt::format("previous-{}", number);
   fs::create_directories(aside, error);
   std::vector<std::string> moved;
-  for (const char* name : {"checkpoints", "metrics.jsonl", "memory.json", "loss.svg", "loss.png"}) {
+  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "memory.json", "loss.svg", "loss.png"};
+  for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
+  for (const auto& name : names) {
     std::error_code absent;
     if (error || !fs::exists(context_.setup.directory / name, absent)) continue;
     fs::rename(context_.setup.directory / name, aside / name, error);
-    if (!error) moved.emplace_back(name);
+    if (!error) moved.push_back(name);
   }
   if (error) {
     // All of the old run or nothing of it.
@@ -77,12 +79,20 @@ void RunRecord::open() {
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
                                              setup.options.keep_last);
-  if (context_.world.rank() == 0)
-    metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log);
+  if (context_.world.rank() != 0) return;
+  metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log);
+  if (setup.options.no_tensorboard) return;
+  events_ = std::make_unique<EventFile>(setup.directory, resume_step_, context_.log);
+  std::string text = "| option | |\n|---|---|\n";
+  const auto manifest = context_.manifest();
+  for (const auto& [name, value] : manifest.options.items())
+    text += fmt::format("| {} | {} |\n", name, value.get<std::string>());
+  events_->add_text("options", text);
 }
 
 void RunRecord::add_metrics(const nlohmann::json& record) {
   if (metrics_) metrics_->add(record);
+  if (events_) events_->add(record);
 }
 
 double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }

@@ -9,6 +9,7 @@
 #include "lib/jobs/finetune/memory_watch.hpp"
 #include "lib/jobs/finetune/run_context.hpp"
 #include "lib/jobs/finetune/run_start.hpp"
+#include "lib/train/event_file.hpp"
 #include "lib/train/metrics.hpp"
 
 namespace fsdp::detail {
@@ -52,6 +53,7 @@ class RunRecord {
   bool keeps_old_run_ = false;  ///< an older run of this name has the folder still
   std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<MetricsFile> metrics_;  ///< on rank 0
+  std::unique_ptr<EventFile> events_;     ///< on rank 0; null: not wanted
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;
   std::filesystem::path last_checkpoint_;

@@ -1,0 +1,99 @@
+"""Event files: what metrics.jsonl has, record by record, while a run goes on, over a restart, and as TensorBoard itself reads them."""
+
+import math
+import resource
+import signal
+import struct
+
+import fsdp_cli
+
+try:
+    from tensorboard.backend.event_processing import event_accumulator
+except ImportError:
+    event_accumulator = None
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def records(path):
+    """The data of every record, both checksums compared."""
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        length, = struct.unpack_from("<Q", data, at)
+        assert struct.unpack_from("<I", data, at + 8)[0] == crc32c(data[at:at + 8]), "checksum of a length"
+        body = data[at + 12:at + 12 + length]
+        assert struct.unpack_from("<I", data, at + 12 + length)[0] == crc32c(body), "checksum of a record"
+        found.append(body)
+        at += 16 + length
+    return found
+
+
+class TensorBoard(fsdp_cli.Case):
+    def files(self, run):
+        return sorted(self.run_directory(run).glob("events.out.tfevents.*"))
+
+    def scalars(self, run, tag):
+        accumulator = event_accumulator.EventAccumulator(str(self.run_directory(run)), size_guidance={"scalars": 0, "tensors": 0})
+        accumulator.Reload()
+        return [(e.step, e.value) for e in accumulator.Scalars(tag)], accumulator
+
+    def test_records_are_whole_and_as_many_as_metrics(self):
+        self.train("whole", "--max-steps", 4, "--val-data", self.val_data, "--eval-every", 2, ranks=2)
+        file, = self.files("whole")
+        self.assertRegex(file.name, r"^events\.out\.tfevents\.\d{10}\.[^/]+\.\d+\.\d+$")
+        found = records(file)
+        self.assertIn(b"brain.Event:2", found[0])
+        lines = fsdp_cli.records(self.run_directory("whole"))
+        self.assertEqual(len(found), 2 + len(lines))  # version and options
+        for body, line in zip(found[2:], lines):
+            name, tag = ("loss", b"train/loss") if "loss" in line else ("val_loss", b"validation/loss")
+            self.assertIn(tag, body)
+            self.assertIn(struct.pack("<f", line[name]), body)
+
+    def test_none_where_none_is_wanted(self):
+        self.train("none", "--max-steps", 1, "--no-tensorboard")
+        self.assertEqual(self.files("none"), [])
+
+    def test_a_new_run_of_the_name_takes_the_old_files_aside(self):
+        self.train("again", "--max-steps", 2)
+        old, = self.files("again")
+        self.train("again", "--max-steps", 1)
+        self.assertTrue((self.run_directory("again") / "previous-1" / old.name).exists())
+        self.assertEqual(len(self.files("again")), 1)
+
+    def test_a_full_disk_costs_points_not_the_run(self):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+        result = self.train("full", "--max-steps", 30, "--no-save", before=limit)
+        self.assertIn("TensorBoard's points wait in memory", result.err)
+        for file in self.files("full"):
+            records(file)  # whole ones alone
+
+    def test_tensorboard_reads_a_resumed_run_without_overlap(self):
+        if event_accumulator is None:
+            self.skipTest("tensorboard is not installed (scripts/setup --full)")
+        options = ["--batch-size", 2, "--save-every", 2]
+        self.train("resumed", "--max-steps", 5, *options)
+        self.train("resumed", "--max-steps", 8, "--restart-checkpoint-file", self.checkpoints("resumed") / "step-00000004", *options)
+        points, accumulator = self.scalars("resumed", "train/loss")
+        lines = fsdp_cli.steps(self.run_directory("resumed"))
+        self.assertEqual([step for step, _ in points], [r["step"] for r in lines])
+        for (_, value), line in zip(points, lines):
+            self.assertTrue(math.isclose(value, line["loss"], rel_tol=1e-6))
+        text = accumulator.Tensors("options/text_summary")[0].tensor_proto.string_val[0].decode()
+        self.assertIn("| max-steps | 5 |", text)
+        self.assertEqual(len(self.files("resumed")), 2)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
