@@ -69,7 +69,7 @@ void apply_arm_hwcap2(unsigned long hwcap2, ProcessorFacts& facts) {
 namespace {
 
 /// The same of the processor itself, where /proc is not mounted. It does not know what the kernel has turned off.
-[[maybe_unused]] void apply_cpuid(ProcessorFacts& facts) {
+[[maybe_unused]] void apply_cpuid([[maybe_unused]] ProcessorFacts& facts) {
 #if defined(__x86_64__)
   // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -96,14 +96,17 @@ namespace {
 }  // namespace
 
 ProcessorFacts read_processor() {
+  ProcessorFacts facts;
+#if defined(__aarch64__)
+  // /proc/cpuinfo has neither a name nor these features there, and under emulation it is that of another processor.
+  detail::apply_arm_hwcap2(::getauxval(AT_HWCAP2), facts);
+#else
   std::ifstream file("/proc/cpuinfo");
   std::stringstream text;
   text << file.rdbuf();
-  auto facts = detail::parse_cpuinfo(text.str());
+  facts = detail::parse_cpuinfo(text.str());
   if (text.str().empty()) apply_cpuid(facts);
   if (facts.amx_tile) ask_for_tiles(facts);
-#if defined(__aarch64__)
-  detail::apply_arm_hwcap2(::getauxval(AT_HWCAP2), facts);
 #endif
   utsname machine{};
   if (facts.name.empty())

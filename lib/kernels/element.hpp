@@ -6,8 +6,13 @@
 struct Bf16 {
   std::uint16_t bits;
 };
+#if defined(__aarch64__)
+using Half = __fp16;  // GCC's C++ has had the other there since 13 only; this one holds the same bits
+#else
+using Half = _Float16;
+#endif
 struct F16 {
-  _Float16 value;
+  Half value;
 };
 
 inline float load(const float* p, std::int64_t i) { return p[i]; }
@@ -24,7 +29,7 @@ inline void store(Bf16* p, std::int64_t i, float v) {
   const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
   p[i].bits = static_cast<std::uint16_t>(nan ? ((u >> 16) | 0x40u) : rounded);
 }
-inline void store(F16* p, std::int64_t i, float v) { p[i].value = static_cast<_Float16>(v); }
+inline void store(F16* p, std::int64_t i, float v) { p[i].value = static_cast<Half>(v); }
 
 /// e^x within 2 ulp for x in [-87, 88]; below it underflows to about 1e-38, which every caller may treat as 0.
 /// Cephes' polynomial; auto-vectorizes, unlike std::exp.
