@@ -86,7 +86,7 @@ inline void adafactor_apply(const AdafactorArgs& a, std::int64_t begin, std::int
     float* average = a.exp_avg == nullptr ? nullptr : a.exp_avg + row * a.columns;
     if (average == nullptr) {
       for_updates(a, row, [&](std::int64_t i, float u) {
-        param[i] = param[i] * a.weight_decay_factor - a.rate * u;
+        param[i] = difference_of_products(param[i], a.weight_decay_factor, a.rate, u);
         return 0.0;
       });
     } else {

@@ -82,7 +82,7 @@ inline void find_bins(const float* from, std::int64_t n, float scale, std::int32
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const float half = (clamped(from[i] * inverse) + 1.0f) * 0.5f;
-#ifdef __FMA__
+#ifdef FSDP_KERNEL_FMA
     bins[i] = static_cast<std::int32_t>(std::fma(half, 65535.0f, 0.5f));
 #else  // the same: a product of two floats is exact in double
     bins[i] = static_cast<std::int32_t>(static_cast<float>(static_cast<double>(half) * 65535.0 + 0.5));

@@ -31,6 +31,20 @@ inline void store(Bf16* p, std::int64_t i, float v) {
 }
 inline void store(F16* p, std::int64_t i, float v) { p[i].value = static_cast<Half>(v); }
 
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define FSDP_KERNEL_FMA 1
+#endif
+
+/// a b - c d, of which a b is not rounded where the processor can. Between two products a compiler chooses one to fuse,
+/// and may choose the other for the last elements of a loop: bits would depend on where a tensor is cut.
+inline float difference_of_products(float a, float b, float c, float d) {
+#ifdef FSDP_KERNEL_FMA
+  return std::fma(a, b, -(c * d));
+#else
+  return a * b - c * d;
+#endif
+}
+
 /// e^x within 2 ulp for x in [-87, 88]; below it underflows to about 1e-38, which every caller may treat as 0.
 /// Cephes' polynomial; auto-vectorizes, unlike std::exp.
 inline float exp_approx(float x) {

@@ -24,7 +24,7 @@ inline void lion(const LionArgs& a, std::int64_t begin, std::int64_t end) {
     const float g = a.grad[i] * a.grad_scale, m = a.exp_avg[i];
     const float c = a.beta1 * m + a.rest1 * g;
     const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
-    a.param[i] = a.param[i] * a.weight_decay_factor - a.lr * sign;
+    a.param[i] = difference_of_products(a.param[i], a.weight_decay_factor, a.lr, sign);
     a.exp_avg[i] = a.beta2 * m + a.rest2 * g;
   }
 }

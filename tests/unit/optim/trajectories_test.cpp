@@ -267,6 +267,8 @@ TEST_SUITE("optim/trajectories") {
           const bool by_aten = kind == OptimizerKind::adamw || kind == OptimizerKind::muon ||
                                (keeps_codes(kind) && mine->states(i)[0].values.dtype() == at::kFloat);
           const bool rounds = by_aten || kind == OptimizerKind::adafactor;
+          CAPTURE(std::string(want.file));  // of this thread
+          CAPTURE(kNames[i]);
           CHECK(largest_difference(expected, part.weights(i)) <= (rounds ? 1e-7 : 0.0));
         }
       });
