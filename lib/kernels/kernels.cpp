@@ -4,6 +4,12 @@
 #include <string_view>
 #include <vector>
 
+#ifdef FSDP_KERNELS_AARCH64
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
+
 namespace fsdp::kernels {
 
 namespace portable {
@@ -14,6 +20,10 @@ namespace avx2 {
 extern const Table kTable;
 }
 namespace avx512 {
+extern const Table kTable;
+}
+#elif defined(FSDP_KERNELS_AARCH64)
+namespace sve {
 extern const Table kTable;
 }
 #endif
@@ -29,6 +39,13 @@ std::vector<const Table*> find_runnable() {
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (has_avx2) tables.push_back(&avx2::kTable);
   if (has_avx512) tables.push_back(&avx512::kTable);
+#elif defined(FSDP_KERNELS_AARCH64)
+  if ((::getauxval(AT_HWCAP) & HWCAP_SVE) != 0) {
+    // NEON, which all have, needs no masks; SVE gains where its vectors are longer: not on Grace and Graviton4.
+    constexpr int kNeonBytes = 16;
+    const int length = ::prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK;
+    tables.insert(length > kNeonBytes ? tables.end() : tables.begin(), &sve::kTable);
+  }
 #endif
   return tables;
 }

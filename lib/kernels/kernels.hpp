@@ -170,7 +170,7 @@ struct Table {
 /// The tables this processor runs, slowest first; the portable one is always there.
 std::span<const Table* const> runnable_tables();
 
-/// The best of them (avx512, avx2 or portable). FSDP_CPU_ISA=portable|avx2|avx512 lowers it.
+/// The best of them (avx512, avx2 or portable; on AArch64 sve or portable). FSDP_CPU_ISA=NAME takes another of them.
 const Table& table();
 
 }  // namespace fsdp::kernels

@@ -7,6 +7,7 @@ namespace {
 
 using namespace fsdp::test;
 using fsdp::kernels::runnable_tables;
+using namespace std::string_view_literals;
 
 double ulps(float got, double want) {
   const double step = std::ldexp(1.0, std::max(std::ilogb(want), -126) - 23);
@@ -98,7 +99,7 @@ TEST_SUITE("kernels/element") {
   TEST_CASE("runnable_tables: the portable one is always there and table() is one of them") {
     const auto tables = runnable_tables();
     REQUIRE(!tables.empty());
-    CHECK(std::string(tables.front()->name) == "portable");
+    CHECK(std::any_of(tables.begin(), tables.end(), [](const auto* table) { return table->name == "portable"sv; }));
     CHECK(std::find(tables.begin(), tables.end(), &fsdp::kernels::table()) != tables.end());
   }
 }
