@@ -8,6 +8,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include "lib/ops/onednn_limit.hpp"
@@ -37,8 +40,12 @@ NativeTypes find_native_types() {
   const bool full_rate = __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
   const bool allowed = onednn_may_use(OnednnLevel::avx512_bf16);
   return {allowed && (amx_bf16 || full_rate), allowed && avx512_fp16};
+#elif defined(__aarch64__)
+  // With BFMMLA ATen asks oneDNN, which asks Arm's Compute Library; without it come plain loops. fp16 goes to the same
+  // library only where the operands are dense, and to oneDNN's reference code elsewhere and on all older processors.
+  return {(::getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0, false};
 #else
-  return {};  // AArch64's products of both types are ATen's own
+  return {};
 #endif
 }
 
