@@ -11,7 +11,7 @@ foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
 endforeach()
 string(REPLACE ":" ";" _arrow_prefixes "$ENV{CMAKE_PREFIX_PATH}")
 list(APPEND _arrow_hints ${_arrow_prefixes})
-file(GLOB _arrow_wheels "${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/pyarrow")
+file(GLOB _arrow_wheels "${FSDP_VENV}/lib/python3*/site-packages/pyarrow")
 list(APPEND _arrow_hints ${_arrow_wheels})
 
 find_path(ArrowParquet_INCLUDE_DIR parquet/column_reader.h HINTS ${_arrow_hints} PATH_SUFFIXES include NO_DEFAULT_PATH)

@@ -16,7 +16,7 @@ endforeach()
 foreach(_prefix $ENV{CMAKE_PREFIX_PATH} $ENV{Torch_DIR})
   list(APPEND _torch_hints "${_prefix}" "${_prefix}/../../..")
 endforeach()
-file(GLOB _torch_wheels "${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch")
+file(GLOB _torch_wheels "${FSDP_VENV}/lib/python3*/site-packages/torch")
 list(APPEND _torch_hints ${_torch_wheels})
 
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h HINTS ${_torch_hints} PATH_SUFFIXES include NO_DEFAULT_PATH)

@@ -9,6 +9,18 @@ find_program(FSDP_PYTHON NAMES python3 REQUIRED)
 find_program(FSDP_MPIEXEC NAMES mpiexec HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
 find_program(FSDP_MPIEXEC NAMES mpiexec REQUIRED)
 
+# What tests start the programs by: in a build for another architecture, by scripts that start them under emulation.
+set(FSDP_BIN_DIR "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+if(CMAKE_CROSSCOMPILING_EMULATOR)
+  set(FSDP_BIN_DIR "${PROJECT_BINARY_DIR}/emulated")
+  list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+  get_property(programs GLOBAL PROPERTY FSDP_PROGRAMS)
+  foreach(program IN LISTS programs)
+    file(GENERATE OUTPUT "${FSDP_BIN_DIR}/${program}" CONTENT "#!/bin/sh\nexec ${emulator} '$<TARGET_FILE:${program}>' \"$@\"\n"
+      FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  endforeach()
+endif()
+
 add_library(fsdp_doctest_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/doctest_main.cpp")
 target_link_libraries(fsdp_doctest_main PUBLIC fsdp_options doctest::doctest)
 fsdp_compile_quickly(fsdp_doctest_main PUBLIC)
@@ -24,6 +36,9 @@ function(fsdp_add_test name)
   math(EXPR ARG_TIMEOUT "2 * ${ARG_TIMEOUT}")  # two tests share a core
   if(FSDP_SANITIZE)
     math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")
+  endif()
+  if(CMAKE_CROSSCOMPILING)
+    math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")  # of which emulation takes 5 to 50
   endif()
   if(NOT ARG_PROCESSORS)
     set(ARG_PROCESSORS 1)

@@ -1,10 +1,24 @@
 # Shared by the scripts in this folder; source it. Sets `root` and defines the helpers below.
 # shellcheck shell=bash
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-venv=$root/.deps/venv
+venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross: of another architecture
 # What scripts/setup has installed, one requirement a line.
 # shellcheck disable=SC2034 # for the scripts that source this
 stamp=$venv/.fsdp-requirements
+
+# Pinned: one known set builds and is tested.
+# shellcheck disable=SC2034
+torch_pin=torch==2.11.0 mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
+# What tests of the programs read files with.
+# shellcheck disable=SC2034
+test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
+# libtorch_cpu itself needs, of all CUDA wheels, only these two.
+# shellcheck disable=SC2034
+cuda_pins=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
+# Debian's libraries that the programs are made of, and one that is missed by none: without it offload uses threads.
+# shellcheck disable=SC2034
+library_packages=(libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev
+    libcurl4-openssl-dev libssl-dev zlib1g-dev) optional_libraries=(liburing-dev)
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 die() {
