@@ -28,15 +28,25 @@ constexpr std::int64_t kKiB = 1024;
 /// that ATen's own products of matrices take any stride between rows.
 bool is_plain(const at::Tensor& x) { return x.is_contiguous() || x.transpose(-2, -1).is_contiguous(); }
 
-/// Whether ATen gives products of a 16-bit type to oneDNN on this processor.
-bool onednn_takes(at::ScalarType dtype) {
-  const auto asks = [](at::ScalarType type) {
-    const auto a = at::ones({64, 64}, at::TensorOptions(type));
-    auto out = at::empty({64, 64}, a.options());
-    return first_host_request([&] { at::mm_out(out, a, a); }).has_value();
+/// Whether ATen gives these products to oneDNN on this processor: of 16-bit types, and on AArch64 those of float32 with
+/// a second operand whose columns lie one after the other, as a linear layer's weight does.
+bool onednn_takes(const at::Tensor& a, const at::Tensor& b) {
+  const auto asks = [](at::ScalarType type, bool across) {
+    const auto x = at::ones({64, 64}, at::TensorOptions(type));
+    auto out = at::empty({64, 64}, x.options());
+    return first_host_request([&] { at::mm_out(out, x, across ? x.t() : x); }).has_value();
   };
-  static const bool bf16 = asks(at::kBFloat16), fp16 = asks(at::kHalf);
-  return dtype == at::kBFloat16 ? bf16 : (dtype == at::kHalf && fp16);
+  static const bool bf16 = asks(at::kBFloat16, false), fp16 = asks(at::kHalf, false), wide = asks(at::kFloat, true);
+  switch (a.scalar_type()) {
+    case at::kBFloat16:
+      return bf16;
+    case at::kHalf:
+      return fp16;
+    case at::kFloat:
+      return wide && a.dim() == 2 && a.is_contiguous() && !b.is_contiguous() && b.t().is_contiguous();
+    default:
+      return false;
+  }
 }
 
 /// Addresses for tensors of the host that hold nothing; a page is only taken if somebody does touch it.
@@ -126,14 +136,14 @@ std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, con
                                  const ProductKind& kind) {
   constexpr std::int64_t kFewest = 16 * 16 * 16;  // multiply-adds up to which ATen does without oneDNN: Matmul.cpp
   if (out.numel() == 0 || a.numel() == 0) return 0;
-  if (!kind.direct && (!onednn_takes(a.scalar_type()) || a.numel() * b.size(-1) <= kFewest)) return 0;
+  if (!kind.direct && (!onednn_takes(a, b) || a.numel() * b.size(-1) <= kFewest)) return 0;
   return known_bytes(out, a, b, kind).value_or(typical_bytes(a, b) * kind.threads);
 }
 
 namespace {
 
 void allocate_aten_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKind& kind) {
-  const bool copies = kind.direct || (a.dim() == 3 && onednn_takes(a.scalar_type()));
+  const bool copies = kind.direct || (a.dim() == 3 && onednn_takes(a, b));
   const auto plain = [&](const at::Tensor& x) {
     return copies && !is_plain(x) ? at::empty(x.sizes(), x.options()) : x;
   };
