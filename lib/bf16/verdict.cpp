@@ -85,7 +85,8 @@ Bf16Answer bf16_of_processor(const ProcessorFacts& p) {
   if (p.avx512_bf16) return {Bf16Verdict::native, "avx512_bf16" + (amx.empty() ? "" : "; " + amx)};
   if (p.arm_bf16) return {Bf16Verdict::native, p.arm_sve_bf16 ? "bf16 instructions, also in SVE" : "bf16 instructions"};
   if (!amx.empty()) return {Bf16Verdict::emulated, amx + ": computed in float32"};
-  return {Bf16Verdict::emulated, "the processor has no bf16 instructions (avx512_bf16, amx_bf16): computed in float32"};
+  return {Bf16Verdict::emulated,
+          "the processor has no bf16 instructions (avx512_bf16, amx_bf16, AArch64's bf16): computed in float32"};
 }
 
 Bf16Answer bf16_support(const DeviceInfo* gpu) {

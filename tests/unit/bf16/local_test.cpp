@@ -42,11 +42,13 @@ TEST_SUITE("bf16/local") {
   }
 
   TEST_CASE("read_processor: agrees with /proc/cpuinfo") {
-    std::ifstream file("/proc/cpuinfo");
     bool listed = false;
+#if defined(__x86_64__)  // elsewhere it names no such flags, or is that of a machine that emulates this processor
+    std::ifstream file("/proc/cpuinfo");
     for (std::string line; std::getline(file, line);) {
       listed = listed || (line.rfind("flags", 0) == 0 && (line + " ").find(" avx512_bf16 ") != std::string::npos);
     }
+#endif
     CHECK(read_processor().avx512_bf16 == listed);
     CHECK_FALSE(read_processor().name.empty());
   }
