@@ -17,7 +17,13 @@
 namespace fsdp::detail {
 namespace {
 
-std::size_t round_up(std::size_t n) { return (n + 4095) / 4096 * 4096; }
+/// 64 KiB on many AArch64 systems, whose madvise() refuses anything between.
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::size_t round_up(std::size_t n) { return (n + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
 class MemfdPeerMemory final : public PeerMemory {
  public:
@@ -35,7 +41,7 @@ class MemfdPeerMemory final : public PeerMemory {
   void forget(std::size_t offset_bytes, std::size_t size_bytes) override {
     // Whole pages inside the range only. On a shared file mapping this drops page table entries, never data.
     const auto begin = round_up(offset_bytes);
-    const auto end = (offset_bytes + size_bytes) / 4096 * 4096;
+    const auto end = (offset_bytes + size_bytes) / page_bytes() * page_bytes();
     if (begin < end) ::madvise(data() + begin, end - begin, MADV_DONTNEED);
   }
 
