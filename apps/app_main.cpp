@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "apps/config_file.hpp"
+#include "apps/describe_options.hpp"
 #include "apps/number_checks.hpp"
 #include "apps/option_names.hpp"
 #include "lib/base/json_text.hpp"
@@ -124,6 +125,7 @@ int print_config(const CLI::App& app) {
 
 int parse(CLI::App& app, int argc, char** argv) {
   check_numbers(app);
+  if (asks_for_description(argc, argv)) return run_alone([&] { print_on_stdout(describe_options(app)); });
   try {
     refuse_piped_config(argc, argv);
     app.parse(argc, argv);

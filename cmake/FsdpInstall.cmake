@@ -1,4 +1,5 @@
-# cmake --install: programs in bin/, job scripts and data in share/fsdp/, text in share/doc/fsdp/; lib/cuda installs itself.
+# cmake --install: programs in bin/, job scripts and data in share/fsdp/, text in share/doc/fsdp/, manual pages in
+# share/man/, completion in share/bash-completion/; lib/cuda installs itself.
 # The installed programs look in their own lib/ first (scripts/dist fills it) and then where LibTorch and MPI were at
 # build time.
 include(GNUInstallDirs)
@@ -25,3 +26,15 @@ install(FILES data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMP
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest OPTIONAL)
+
+# Under each program's name, by which bash finds it: links to one file.
+if(FSDP_HAS_MANUAL)
+  install(DIRECTORY "${PROJECT_BINARY_DIR}/man/" DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT manual
+    FILES_MATCHING PATTERN "*.1")
+  set(completions "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+  install(FILES "${PROJECT_BINARY_DIR}/completion/fsdp" DESTINATION "${completions}" COMPONENT manual)
+  foreach(program IN LISTS programs)
+    install(CODE "file(CREATE_LINK fsdp \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${completions}/${program}\" SYMBOLIC)"
+      COMPONENT manual)
+  endforeach()
+endif()

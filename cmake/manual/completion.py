@@ -1,0 +1,137 @@
+"""Bash completion of what the programs say of their options."""
+
+import shlex
+
+# What a value is that an option takes as text: a file (or folder), a folder, or free words that nothing is known of.
+# tests/install/manual_test.py fails on an option of text that is in none of them and has no words to choose from.
+FILES = {
+    "--model",
+    "--tokenizer",
+    "--train-data",
+    "--val-data",
+    "--data",
+    "--chess",
+    "--config",
+    "--adapter",
+    "--restart",
+    "--save-final-full",
+    "--trace",
+    "--exclude-file",
+    "--calibration",
+    "--plan",
+    "--plot",
+    "--input",
+    "--output",
+    "--compare",
+    "--model-config",
+    "--reference",
+    "--param-shapes",
+    "--optim-files",
+}
+FOLDERS = {
+    "--out-dir",
+    "--save-final-adapter",
+    "--save-final-hf",
+    "--cache-dir",
+    "--local-dir",
+    "--merge-adapter",
+    "--config-from",
+}
+FREE = {
+    "--data-field",
+    "--field",
+    "--run-name",
+    "--time-limit",
+    "--prompt",
+    "--freeze",
+    "--train-only",
+    "--gate",
+    "--revision",
+    "--include",
+    "--exclude",
+    "--rename",
+    "--tie",
+    "--max-shard-size",
+    "--memory",
+    "--cuda-context",
+    "--nccl-buffers",
+    "--margin",
+    "--lora-targets",
+}
+# Words that are told apart only when a job starts.
+WORDS = {
+    "--to": ["torch", "safetensors", "hf", "dcp"],
+    "--map": ["mingpt-to-gpt2", "gpt2-to-mingpt", "llama-to-hf", "hf-to-llama", "hf-to-meta", "none"],
+    "--dtype": ["float32", "bf16", "fp16"],
+    "--gpu": [
+        "a100-40g",
+        "a100-80g",
+        "h100",
+        "h200",
+        "b200",
+        "gh200-96g",
+        "v100-16g",
+        "v100-32g",
+        "l40s",
+        "l4",
+        "a40",
+        "a10",
+        "a30",
+        "t4",
+        "rtx-3090",
+        "rtx-4090",
+    ],
+}
+# What a program takes beside the words that are an option's everywhere.
+MORE = {
+    "fsdp-memprobe --sharding": ["all"],
+    "fsdp-memprobe --precision": ["all"],
+    "fsdp-memprobe --activation-checkpointing": ["both"],
+}
+# Of an argument without a name: files, where it is one.
+POSITIONALS = {"fsdp-eval": "file", "fsdp-ckpt-convert": "file"}
+
+
+def spellings(option):
+    """With dashes: the completion knows underscores by itself."""
+    return [name for name in option["names"] if name.startswith("--") and "_" not in name]
+
+
+def words_of(option):
+    return option["choices"] or next((WORDS[name] for name in spellings(option) if name in WORDS), [])
+
+
+def kind_of(option):
+    for kind, known in (("file", FILES), ("folder", FOLDERS), ("free", FREE)):
+        if known & set(option["names"]):
+            return kind
+    return None
+
+
+def entries(program):
+    """Lines that set the template's tables."""
+    name, named = program["name"], [option for option in program["options"] if not option["positional"]]
+    flat = lambda options: " ".join(name for option in options for name in spellings(option))
+    lines = [
+        f"_fsdp_options[{shlex.quote(name)}]={shlex.quote(flat(named))}",
+        f"_fsdp_flags[{shlex.quote(name)}]={shlex.quote(flat(option for option in named if option['flag']))}",
+    ]
+    for option in named:
+        for spelling in spellings(option):
+            key = shlex.quote(f"{name} {spelling}")
+            # Of "size:N" the part that is a word.
+            words = [word[: word.index(":") + 1] if ":" in word else word for word in words_of(option)]
+            words += MORE.get(f"{name} {spelling}", [])
+            if words:
+                lines.append(f"_fsdp_words[{key}]={shlex.quote(' '.join(words))}")
+            if kind_of(option) in ("file", "folder"):
+                lines.append(f"_fsdp_paths[{key}]={kind_of(option)}")
+    if name in POSITIONALS:
+        lines.append(f"_fsdp_paths[{shlex.quote(name + ' ')}]={POSITIONALS[name]}")
+    return lines
+
+
+def make(programs, template):
+    data = "\n".join(line for program in programs for line in entries(program))
+    names = " ".join(dict.fromkeys(program["name"].split()[0] for program in programs))
+    return template.replace("@DATA@", data).replace("@PROGRAMS@", names)

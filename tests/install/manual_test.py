@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Manual pages and bash completion, as they are installed: every option is there, nothing is malformed, and what a user
+types is completed. CMake gives FSDP_BUILD (the build folder) and FSDP_BIN."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ["FSDP_BUILD"])
+sys.path.insert(0, str(SOURCE / "cmake" / "manual"))
+import completion  # noqa: E402
+import make  # noqa: E402
+
+PROGRAMS = {words: make.describe(pathlib.Path(os.environ["FSDP_BIN"]), words) for words in make.PROGRAMS}
+
+
+def page_of(words):
+    return BUILD / "man" / (words.replace(" ", "-") + ".1")
+
+
+def complete(*words, at=None):
+    """What bash offers for the last word, as it takes a line apart."""
+    parts = [part for word in words for part in (re.split("([=:])", word) if word.startswith("--") else [word]) if part]
+    parts += [""] * (words[-1] == "")
+    script = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fsdp "$1" 2>/dev/null; '
+    script += 'printf "%s\\n" "${COMPREPLY[@]}"'
+    run = subprocess.run(
+        ["bash", "-c", script, "bash", str(BUILD / "completion" / "fsdp"), *parts],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=at,
+    )
+    return run.stdout.split()
+
+
+class ManualPages(unittest.TestCase):
+    def test_each_option_of_help_is_there(self):
+        for words, program in PROGRAMS.items():
+            command, *rest = words.split()
+            said = subprocess.run(
+                [pathlib.Path(os.environ["FSDP_BIN"]) / command, *rest, "--help"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            listed = {name for line in re.findall(r"^  (-\S+)", said, re.M) for name in line.split(",")}
+            listed = {name.split("{")[0] for name in listed if "_" not in name}
+            self.assertGreater(len(listed), 5, words)
+            text = page_of(words).read_text(encoding="utf-8").replace("\\-", "-")
+            for name in listed:
+                self.assertIn(f"\\fB{name}\\fR", text, words)
+            self.assertEqual(listed - {n for option in program["options"] for n in option["names"]}, set())
+
+    def test_each_page_has_its_parts(self):
+        for words in PROGRAMS:
+            titles = re.findall(r"^\.SH (.*)", page_of(words).read_text(encoding="utf-8"), re.M)
+            for title in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO"):
+                self.assertIn(title, titles, words)
+            if words != "fsdp-download tokens" and words != "fsdp-bf16check":
+                self.assertIn("EXAMPLES", titles, words)
+        self.assertIn("FILES", re.findall(r"^\.SH (.*)", page_of("fsdp-finetune").read_text(encoding="utf-8"), re.M))
+
+    def test_groff_and_mandoc_do_not_complain(self):
+        tools = {"groff": ["groff", "-man", "-Tutf8", "-ww", "-z"], "mandoc": ["mandoc", "-T", "lint", "-W", "warning"]}
+        there = [command for tool, command in tools.items() if shutil.which(tool)]
+        if not there:
+            self.skipTest("neither groff nor mandoc: apt-get install -y mandoc")
+        for command in there:
+            for words in PROGRAMS:
+                run = subprocess.run([*command, str(page_of(words))], capture_output=True, text=True, check=False)
+                complaints = [line for line in (run.stdout + run.stderr).splitlines() if "ADJUST" not in line]
+                self.assertEqual(complaints, [], " ".join(command))
+
+    def test_an_unknown_argument_beside_it_is_refused(self):
+        run = subprocess.run(
+            [pathlib.Path(os.environ["FSDP_BIN"]) / "fsdp-finetune", "--describe-options", "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+
+
+class Completion(unittest.TestCase):
+    def test_all_options(self):
+        for words, program in PROGRAMS.items():
+            offered = complete(*words.split(), "--")
+            self.assertEqual(
+                set(offered), {name for o in program["options"] for name in completion.spellings(o)}, words
+            )
+
+    def test_each_option_of_text_is_decided(self):
+        """A new option is put into one of completion.py's lists, or says by itself what it chooses from."""
+        for words, program in PROGRAMS.items():
+            for option in program["options"]:
+                if option["type"] == "TEXT" and not option["positional"]:
+                    self.assertTrue(
+                        completion.words_of(option) or completion.kind_of(option), f"{words} {option['names']}"
+                    )
+
+    def test_words(self):
+        self.assertEqual(complete("fsdp-finetune", "--sharding", "hybrid-g"), ["hybrid-grad-shard"])
+        self.assertEqual(complete("fsdp-finetune", "--sharding=hybrid-g"), ["hybrid-grad-shard"])
+        self.assertEqual(complete("fsdp-finetune", "--backward_prefetch", "p"), ["pre", "post"])
+        self.assertEqual(complete("fsdp-memprobe", "--sharding", "full-shard,grad"), ["full-shard,grad-shard"])
+        self.assertEqual(complete("fsdp-memprobe", "--gpu", "a100-8"), ["a100-80g"])
+        self.assertEqual(complete("fsdp-finetune", "--wrap", "s"), ["size:"])
+        self.assertEqual(complete("fsdp-download", "--type", ""), ["model", "dataset"])
+        self.assertEqual(complete("fsdp-finetune", "--save-e"), ["--save-every"])
+        self.assertEqual(complete("fsdp-finetune", "--num-layers", ""), [])
+        self.assertEqual(complete("fsdp-download", "tok"), ["tokens"])
+        self.assertEqual(complete("/opt/bin/fsdp-download", "tokens", "--documents", "--se"), ["--seq-len"])
+
+    def test_files_and_folders(self):
+        data = SOURCE / "data"
+        self.assertEqual(
+            set(complete("fsdp-finetune", "--train-data", "shakespeare/tr", at=data)),
+            {f"shakespeare/{p.name}" for p in (data / "shakespeare").glob("tr*")},
+        )
+        self.assertEqual(
+            set(complete("fsdp-finetune", "--out-dir", "", at=data)), {p.name for p in data.iterdir() if p.is_dir()}
+        )
+        self.assertEqual(complete("fsdp-ckpt-convert", "ch", at=data), ["chess"])
+
+    def test_gpus_are_those_that_are_known(self):
+        run = subprocess.run(
+            [pathlib.Path(os.environ["FSDP_BIN"]) / "fsdp-memprobe", "--ranks", "1", "--gpu", "?"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        known = re.search(r"choose from (.*), or give bytes", run.stderr)[1].split(", ")
+        self.assertEqual(sorted(completion.WORDS["--gpu"]), sorted(known))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
