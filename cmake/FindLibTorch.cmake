@@ -2,6 +2,7 @@
 # libraries were built for CUDA, even to build programs that never touch a GPU.
 #
 # Looks, in this order, at Torch_DIR, CMAKE_PREFIX_PATH (a site's LibTorch wins) and the project's own .deps/venv.
+# LibTorch_TO_LINK leaves out what only this project's own build asks for: probes, CUDA (cmake/fsdpConfig.cmake.in).
 # Defines the target fsdp::torch_cpu (libtorch_cpu + libc10 + headers) and, where the installation holds
 # libtorch_cuda, CUDA and NCCL headers, fsdp::torch_cuda. LibTorch_OPENMP_LIBRARY is what its threads are made by.
 include(FindPackageHandleStandardArgs)
@@ -62,7 +63,10 @@ if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   foreach(_dir IN LISTS LibTorch_CARRIER_DIRS)
     target_link_options(fsdp::torch_cpu INTERFACE "-Wl,-rpath-link,${_dir}")
   endforeach()
-  # An entry to oneDNN that is exported but declared nowhere (lib/tensor/gemm.cpp does without where it is missing).
+endif()
+
+# An entry to oneDNN that is exported but declared nowhere (lib/tensor/gemm.cpp does without where it is missing).
+if(LibTorch_FOUND AND NOT LibTorch_TO_LINK)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_LIBRARIES fsdp::torch_cpu)
   check_cxx_source_compiles("
@@ -80,7 +84,9 @@ endif()
 # LibTorch_NVCC_WORKS: kernels can be compiled, by LibTorch_NVCC with LibTorch_NVCC_FLAGS.
 set(LibTorch_HAS_CUDA OFF)
 set(LibTorch_CUDA_MISSING "")
-if(LibTorch_FOUND AND NOT (LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY))
+if(LibTorch_TO_LINK)
+  set(LibTorch_CUDA_MISSING "what asks for it")
+elseif(LibTorch_FOUND AND NOT (LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY))
   set(LibTorch_CUDA_MISSING "libtorch_cuda (this LibTorch is for the CPU)")
 elseif(LibTorch_FOUND)
   set(_cuda_roots ${CUDAToolkit_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda)

@@ -10,7 +10,7 @@ import re
 import sys
 
 LIMITS = {".cpp": 400, ".cu": 400, ".py": 400, ".sh": 400, ".hpp": 200, ".h": 200}
-FOLDERS = ("apps", "lib", "scripts", "slurm", "pbs", "tests")
+FOLDERS = ("apps", "cmake", "examples", "lib", "scripts", "slurm", "pbs", "tests")
 
 
 def limit_of(file):

@@ -1,0 +1,58 @@
+# The engine as one static library that other programs link: libfsdp.a, its headers, a CMake package and a pkg-config
+# file (docs/library.md). What is for the programs alone (downloads, evaluation, jobs, command lines) is not in it.
+include(CMakePackageConfigHelpers)
+
+# As in tests/checks/layers.py.
+set(library_folders base formats tokenizer config kernels mpi tensor source target convert ops comm model offload fsdp
+  optim runtime checkpoint)
+set(library_objects "$<TARGET_OBJECTS:fsdp_mpi_ranks>")
+foreach(folder IN LISTS library_folders)
+  list(APPEND library_objects "$<TARGET_OBJECTS:fsdp_${folder}>")
+endforeach()
+foreach(isa IN ITEMS portable avx2 avx512)
+  if(TARGET fsdp_kernels_${isa})
+    list(APPEND library_objects "$<TARGET_OBJECTS:fsdp_kernels_${isa}>")
+  endif()
+endforeach()
+add_library(fsdp_library STATIC ${library_objects})
+set_target_properties(fsdp_library PROPERTIES OUTPUT_NAME fsdp LINKER_LANGUAGE CXX
+  ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+
+# Headers include each other as "lib/...". In lib/ on every system, as the programs' own parts: not in lib64.
+set(library_include "${CMAKE_INSTALL_INCLUDEDIR}/fsdp")
+foreach(folder IN LISTS library_folders)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/lib/${folder}" DESTINATION "${library_include}/lib" COMPONENT library
+    FILES_MATCHING PATTERN "*.hpp" PATTERN plugin EXCLUDE)
+endforeach()
+install(TARGETS fsdp_library ARCHIVE DESTINATION lib COMPONENT library)
+
+# A program's objects and those of the library must be of one LibTorch, and one MPI.
+set(FSDP_HAS_URING OFF)
+if(Uring_INCLUDE_DIR AND Uring_LIBRARY)
+  set(FSDP_HAS_URING ON)
+endif()
+set(package "lib/cmake/fsdp")
+set(library_archive "lib/libfsdp.a")
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/fsdpConfig.cmake.in" "${PROJECT_BINARY_DIR}/fsdpConfig.cmake"
+  INSTALL_DESTINATION "${package}" PATH_VARS library_include library_archive)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/fsdpConfig.cmake" "${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake"
+  cmake/FindLibTorch.cmake DESTINATION "${package}" COMPONENT library)
+
+# OpenMP and MPI by path: names alone would find others.
+set(pc_openmp " ${LibTorch_OPENMP_LIBRARY}")
+if(NOT IS_ABSOLUTE "${LibTorch_OPENMP_LIBRARY}")
+  set(pc_openmp " -l${LibTorch_OPENMP_LIBRARY}")
+endif()
+set(pc_mpi "")
+foreach(library IN LISTS MPI_CXX_LIBRARIES)
+  get_filename_component(directory "${library}" DIRECTORY)
+  string(APPEND pc_mpi " ${library} -Wl,-rpath,${directory}")
+endforeach()
+set(pc_private "-lz -lzstd -lpcre2-8 -lsentencepiece -lpthread -ldl")
+if(FSDP_HAS_URING)
+  string(APPEND pc_private " -luring")
+endif()
+configure_file("${PROJECT_SOURCE_DIR}/cmake/fsdp.pc.in" "${PROJECT_BINARY_DIR}/fsdp.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/fsdp.pc" DESTINATION lib/pkgconfig COMPONENT library)
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp COMPONENT library)
