@@ -38,3 +38,9 @@ if(FSDP_HAS_MANUAL)
       COMPONENT manual)
   endforeach()
 endif()
+
+# For Lmod and for environment-modules, which each read their own of the two.
+set(modulefiles "${CMAKE_INSTALL_DATADIR}/modulefiles/fsdp")
+install(FILES packaging/modulefiles/fsdp.lua DESTINATION "${modulefiles}" RENAME "${PROJECT_VERSION}.lua"
+  COMPONENT modules)
+install(FILES packaging/modulefiles/fsdp.tcl DESTINATION "${modulefiles}" RENAME "${PROJECT_VERSION}" COMPONENT modules)
