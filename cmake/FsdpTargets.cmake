@@ -4,7 +4,9 @@ add_library(fsdp_options INTERFACE)
 target_include_directories(fsdp_options INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(fsdp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wcast-qual
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms on std::string in GCC 12 (GCC bug 105651)
-  $<$<BOOL:${FSDP_WERROR}>:-Werror>)
+  $<$<BOOL:${FSDP_WERROR}>:-Werror>
+  # What is built does not tell where: the same bytes in any folder, but for RPATHs (docs/install.md).
+  $<$<CONFIG:Release>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 if(FSDP_SANITIZE)
   target_compile_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
     -O1 -g1

@@ -10,11 +10,16 @@ bare=(env -i PATH=/usr/bin:/bin OMP_NUM_THREADS=1)
 cd "$work"
 
 FSDP_BUILD_DIR=$FSDP_BUILD "$FSDP_SOURCE/scripts/dist" --no-build --out "$work"
-tar -xf "$work"/fsdp-*.tar.*
+tarball=$(compgen -G "$work/fsdp-*.tar.*[tz]")
+sha256sum -c --quiet "${tarball##*/}.sha256" || fail "the tarball is not what its .sha256 says"
+tar -xf "$tarball"
 cd "$work"/fsdp-*/
-for file in LICENSE README data/shakespeare/train.h5 data/chess/validation.jsonl licenses slurm/mingpt.sh pbs/mingpt.pbs \
+for file in LICENSE README sbom.spdx.json share/modulefiles/fsdp data/shakespeare/train.h5 data/chess/validation.jsonl licenses slurm/mingpt.sh pbs/mingpt.pbs \
     slurm/chess_pipeline.sh pbs/chess_pipeline.sh scripts/jobs/common.sh; do
     [[ -e $file ]] || fail "the tarball lacks $file"
+done
+for library in lib/*.so*; do
+    grep -qF "\"./$library\"" sbom.spdx.json || fail "sbom.spdx.json does not name $library"
 done
 for program in bin/fsdp-*; do
     libraries=$("${bare[@]}" ldd "$program")

@@ -44,9 +44,9 @@ echo "-- the thin tarball"
 command -v patchelf >/dev/null || skip "no patchelf: apt-get install -y patchelf"
 "$FSDP_PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || skip "no complete PyTorch: scripts/setup --full"
 FSDP_BUILD_DIR=$FSDP_BUILD "$FSDP_SOURCE/scripts/dist" --thin --no-build --out "$work"
-size_mib=$(($(stat -c %s "$work"/fsdp-*-thin.tar.*) >> 20))
+size_mib=$(($(stat -c %s "$work"/fsdp-*-thin.tar.*[tz]) >> 20))
 ((size_mib < 64)) || fail "the tarball has $size_mib MiB"
-tar -xf "$work"/fsdp-*-thin.tar.*
+tar -xf "$work"/fsdp-*-thin.tar.*[tz]
 cd "$work"/fsdp-*-thin/
 if find . -regex '.*/lib\(torch\|c10\|cudart\|cublas\|cudnn\|nccl\).*' | grep .; then fail "these are PyTorch's"; fi
 for file in lib/torch-version scripts/gpu-check slurm/gpu_check.sh pbs/gpu_check.pbs docs/gpu-check.md bin/mpiexec; do

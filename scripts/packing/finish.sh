@@ -1,0 +1,42 @@
+# shellcheck shell=bash disable=SC2154 # sourced by scripts/dist, which sets the variables
+# The end of packing: the list of contents, the tarball, its sum and its signature; the same bytes from the same
+# content.
+
+note_packed() { printf '%s\t%s\n' "$1" "$2" >>"$packed"; } # PATH BELOW TOP, WHERE IT CAME FROM
+
+# What the tarball is made of, in words, and since when: the commit, where the sources are a clone.
+if commit=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
+    made_of="commit $commit"
+    if [[ -n $(git -C "$root" status --porcelain 2>/dev/null) ]]; then made_of+=", with changes"; fi
+    epoch=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}
+else
+    made_of="the sources of fsdp $(<"$root/VERSION")"
+    epoch=${SOURCE_DATE_EPOCH:-$(stat -c %Y "$root/VERSION")}
+fi
+
+write_contents() {
+    local packages
+    packages=$(compgen -G "$venv/lib/python3*/site-packages" | head -n 1 || true)
+    PYTHONDONTWRITEBYTECODE=1 python3 "$root/scripts/packing/sbom.py" --top "$top" --packed "$packed" \
+        --version "$version" --source "$made_of" --epoch "$epoch" --site-packages "${packages:-/nonexistent}" \
+        --out "$top/sbom.spdx.json"
+}
+
+pack() {
+    local tarball compress
+    if command -v zstd >/dev/null; then
+        tarball=$out/$name.tar.zst compress=(zstd -T0 -3 -q) # the same bytes on any number of threads
+    else
+        tarball=$out/$name.tar.gz compress=(gzip -1 -n)
+    fi
+    rm -f "$tarball.asc"
+    tar -C "$stage" --format=gnu --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner \
+        --mode='u+rw,go+r-w,a+X' -cf - "$name" | "${compress[@]}" >"$tarball.part"
+    mv -f "$tarball.part" "$tarball"
+    (cd "$out" && sha256sum "${tarball##*/}" >"${tarball##*/}.sha256")
+    cp "$top/sbom.spdx.json" "$out/$name.spdx.json"
+    if [[ -n $sign ]]; then
+        gpg --batch --yes --local-user "$sign" --armor --output "$tarball.asc" --detach-sign "$tarball"
+    fi
+    say "$tarball ($(du -h "$tarball" | cut -f1); unpacked $(du -sh "$top" | cut -f1))"
+}

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""scripts/dist gives the same bytes again, whatever the user's settings; its sum and signature hold; its list of
+contents (SPDX) has every file and says what each library is. Packs --thin, which is small; tests/cluster/dist.sh runs the whole.
+CMake gives FSDP_BUILD."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILD = os.environ["FSDP_BUILD"]
+EPOCH = "1700000000"
+
+
+def dist(out, *options, umask=0o022, **environment):
+    run = subprocess.run(
+        [SOURCE / "scripts/dist", "--thin", "--no-build", "--out", out, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "FSDP_BUILD_DIR": BUILD, "SOURCE_DATE_EPOCH": EPOCH, **environment},
+        check=False,
+        umask=umask,
+    )
+    if run.returncode != 0:
+        raise AssertionError(f"scripts/dist ended with {run.returncode}: {run.stderr}")
+    return next(pathlib.Path(out).glob("fsdp-*.tar.*[tz]"))
+
+
+@unittest.skipUnless(shutil.which("patchelf"), "no patchelf: apt-get install -y patchelf")
+class Tarball(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp-tarball-"))
+        cls.addClassCleanup(shutil.rmtree, cls.work)
+        cls.first = dist(cls.work / "first")
+        subprocess.run(["tar", "-C", cls.work, "-xf", cls.first], check=True)
+        cls.top = next(path for path in cls.work.glob("fsdp-*") if path.is_dir())
+        cls.sbom = json.loads((cls.top / "sbom.spdx.json").read_text(encoding="utf-8"))
+
+    def test_same_bytes_again_and_signed(self):
+        with tempfile.TemporaryDirectory(prefix="gpg-") as home:  # a short path: gpg-agent's socket lies in it
+            sign = self.make_key(home) if shutil.which("gpg") else ()
+            second = dist(
+                self.work / "second",
+                *sign,
+                umask=0o077,
+                TZ="Pacific/Apia",
+                LC_ALL="C",
+                HOME="/nonexistent",
+                GNUPGHOME=home,
+            )
+            sums = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (self.first, second)}
+            self.assertEqual(len(sums), 1, "two runs differ")
+            if not sign:
+                self.skipTest("the signature: no gpg")
+            check = ["gpg", "--homedir", home, "--batch", "--quiet", "--verify", f"{second}.asc", second]
+            self.assertEqual(subprocess.run(check, capture_output=True, check=False).returncode, 0)
+            with second.open("r+b") as file:
+                file.seek(100)
+                file.write(b"changed")
+            self.assertNotEqual(subprocess.run(check, capture_output=True, check=False).returncode, 0)
+            subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
+
+    @staticmethod
+    def make_key(home):
+        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
+        subprocess.run([*gpg, "--quick-gen-key", "packer@example.org", "ed25519", "sign"], check=True)
+        return "--sign", "packer@example.org"
+
+    def test_owners_times_and_modes(self):
+        listing = subprocess.run(
+            ["tar", "-tvf", self.first, "--numeric-owner", "--full-time", "--utc"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        names = [line.split()[5] for line in listing]
+        self.assertEqual(names, sorted(names, key=lambda name: name.replace("/", "\0")))
+        for line in listing:
+            self.assertRegex(line, r"^[-dl]rw[x-]r-[x-]r-[x-] 0/0 +\d+ 2023-11-14 22:13:20 |^lrwxrwxrwx 0/0 ")
+
+    def test_sum(self):
+        subprocess.run(["sha256sum", "-c", "--quiet", f"{self.first.name}.sha256"], cwd=self.first.parent, check=True)
+
+    def test_unknown_key_is_refused_before_packing(self):
+        with self.assertRaisesRegex(AssertionError, "no secret key"):
+            dist(self.work / "unsigned", "--sign", "nobody@example.org")
+        self.assertFalse((self.work / "unsigned").exists())
+
+    def test_contents_have_every_file(self):
+        listed = {
+            entry["fileName"]: {c["algorithm"]: c["checksumValue"] for c in entry["checksums"]}
+            for entry in self.sbom["files"]
+        }
+        files = [path for path in self.top.rglob("*") if path.is_file() and not path.is_symlink()]
+        there = {"./" + str(path.relative_to(self.top)) for path in files}
+        self.assertEqual(set(listed), there - {"./sbom.spdx.json"})
+        for name in list(listed)[::7] + ["./bin/fsdp-finetune"]:
+            self.assertEqual(listed[name]["SHA256"], hashlib.sha256((self.top / name).read_bytes()).hexdigest(), name)
+
+    def test_contents_say_what_each_library_is(self):
+        packages = {package["SPDXID"]: package for package in self.sbom["packages"]}
+        holder = {
+            r["relatedSpdxElement"]: packages[r["spdxElementId"]]
+            for r in self.sbom["relationships"]
+            if r["relationshipType"] == "CONTAINS"
+        }
+        for entry in self.sbom["files"]:
+            package = holder[entry["SPDXID"]]
+            self.assertTrue(
+                package["versionInfo"] and package["supplier"] and package["licenseDeclared"], package["name"]
+            )
+            if entry["fileName"].startswith("./lib/lib"):
+                self.assertNotEqual(package["name"], "fsdp", entry["fileName"])
+                self.assertIn("purl", json.dumps(package.get("externalRefs", "")), entry["fileName"])
+        ours = next(package for package in packages.values() if package["name"] == "fsdp")
+        self.assertEqual(
+            (ours["versionInfo"], ours["licenseDeclared"]), ((SOURCE / "VERSION").read_text().strip(), "BSD-3-Clause")
+        )
+        self.assertEqual(self.sbom["creationInfo"]["created"], "2023-11-14T22:13:20Z")
+
+    def test_contents_are_valid(self):
+        ids = [e["SPDXID"] for kind in ("packages", "files") for e in self.sbom[kind]] + ["SPDXRef-DOCUMENT"]
+        self.assertEqual(len(ids), len(set(ids)))
+        for relation in self.sbom["relationships"]:
+            self.assertIn(relation["spdxElementId"], ids)
+            self.assertIn(relation["relatedSpdxElement"], ids)
+        if not importlib.util.find_spec("spdx_tools"):
+            self.skipTest("the rest: no spdx-tools in this Python")
+        from spdx_tools.spdx.parser.parse_anything import parse_file
+        from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+        found = validate_full_spdx_document(parse_file(str(self.top / "sbom.spdx.json")))
+        self.assertEqual([message.validation_message for message in found], [])
+
+    def test_no_path_of_this_machine(self):
+        """But where the sources lay may be in what the linker keeps of RPATHs."""
+        place = str(SOURCE).encode()
+        for path in sorted(self.top.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                self.assertNotIn(place, path.read_bytes(), path)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
