@@ -140,11 +140,11 @@ class Tarball(unittest.TestCase):
         self.assertEqual([message.validation_message for message in found], [])
 
     def test_no_path_of_this_machine(self):
-        """But where the sources lay may be in what the linker keeps of RPATHs."""
+        """But for tests/, whose programs know where the back end was built that they try first."""
         place = str(SOURCE).encode()
-        for path in sorted(self.top.rglob("*")):
-            if path.is_file() and not path.is_symlink():
-                self.assertNotIn(place, path.read_bytes(), path)
+        with_path = [str(path) for path in sorted(self.top.rglob("*"))
+                     if path.is_file() and not path.is_symlink() and path.parent.name != "tests" and place in path.read_bytes()]
+        self.assertEqual(with_path, [])
 
 
 if __name__ == "__main__":
