@@ -37,16 +37,17 @@ Room meta_room(const Operation& operation, at::ScalarType dtype) {
 
 Operation rotary_attention(const AttentionShape& shape) {
   return [shape](const Ops& ops, const Inputs& in) {
-    return [&ops, shape, qkv = in.matrix(shape.rows * shape.length, shape.packed_width()),
-            grad = in.matrix(shape.rows * shape.length, shape.heads * shape.head_size),
-            table = RopeTable{in.floats(shape.length * shape.head_size / 2),
-                              in.floats(shape.length * shape.head_size / 2)}] {
-      std::unique_ptr<AttentionState> state;
-      auto out = ops.attention(qkv, shape, &state);
-      auto grad_qkv =
-          ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state), {table, {shape.length, 0}});
-      return Kept{out, grad_qkv};
-    };
+    return
+        [&ops, shape, qkv = in.matrix(shape.rows * shape.length, shape.packed_width()),
+         grad = in.matrix(shape.rows * shape.length, shape.heads * shape.head_size),
+         table = RopeTable{in.floats(shape.length * shape.head_size / 2).view({shape.length, shape.head_size / 2}),
+                           in.floats(shape.length * shape.head_size / 2).view({shape.length, shape.head_size / 2})}] {
+          std::unique_ptr<AttentionState> state;
+          auto out = ops.attention(qkv, shape, &state);
+          auto grad_qkv =
+              ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state), {table, {shape.length, 0}});
+          return Kept{out, grad_qkv};
+        };
   };
 }
 
