@@ -88,7 +88,8 @@ ModelConfig model_of_tensors(const Checkpoint& checkpoint, const ModelWish& wish
     return read_model_config(beside);
   if (checkpoint.parameter("model.embed_tokens.weight") && !checkpoint.parameter("transformer.wpe.weight")) {
     throw UsageError(checkpoint.path().string() +
-                     " holds a Llama, whose heads and rotary positions show in no tensor: name a directory with its "
+                     " holds a Llama or one of its kin, whose heads and rotary positions show in no tensor: name a "
+                     "directory with its "
                      "config.json (--model of fsdp-finetune, --model-config of fsdp-eval)");
   }
   const auto vocabulary = shown_by(checkpoint, "vocab-size", {"vocab_size"}, kEmbedding, 0);

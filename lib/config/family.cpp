@@ -21,18 +21,24 @@ std::vector<Family> without_gemma() {
   auto mistral = of("mistral", "MistralForCausalLM");
   mistral.windows = Windows::all;
   mistral.window = 4096;
+  mistral.kv_heads = 8;
+  mistral.positions = 131072;
   mistral.has_attention_bias = false;
 
   auto qwen2 = of("qwen2", "Qwen2ForCausalLM");
   qwen2.traits.qkv_bias = true;
   qwen2.windows = Windows::from_layer;
   qwen2.window = 4096;
+  qwen2.kv_heads = 32;
+  qwen2.positions = 32768;
   qwen2.has_attention_bias = false;
 
   auto qwen3 = of("qwen3", "Qwen3ForCausalLM");
   qwen3.traits.head_norm = HeadNorm::per_head;
   qwen3.windows = Windows::from_layer;
   qwen3.window = 4096;
+  qwen3.kv_heads = 32;
+  qwen3.positions = 32768;
   qwen3.head_size = 128;
 
   // Abdin et al., arXiv:2404.14219
@@ -40,6 +46,7 @@ std::vector<Family> without_gemma() {
   phi3.traits.fused_projections = true;
   phi3.windows = Windows::all;
   phi3.eps = 1e-5;
+  phi3.positions = 4096;
   phi3.padding_id = 32000;
   phi3.has_attention_bias = false;
 
@@ -59,6 +66,8 @@ std::vector<Family> gemmas() {
   auto gemma = of("gemma", "GemmaForCausalLM");
   gemma.traits.offset_norms = gemma.traits.gelu = gemma.traits.scaled_embeddings = true;
   gemma.head_size = 256;
+  gemma.kv_heads = 16;
+  gemma.positions = 8192;
   gemma.padding_id = 0;
   gemma.tied = true;
 
@@ -73,6 +82,7 @@ std::vector<Family> gemmas() {
   gemma2.traits.query_scalar = 256;
   gemma2.windows = Windows::alternating;
   gemma2.window = 4096;
+  gemma2.kv_heads = 4;
   gemma2.has_softcaps = true;
 
   // Kamath et al., arXiv:2503.19786. Its attn_logit_softcapping is read by transformers and not used.
@@ -85,6 +95,7 @@ std::vector<Family> gemmas() {
   gemma3.traits.local_rope_theta = 1e4;
   gemma3.windows = Windows::pattern;
   gemma3.rope_theta = 1e6;
+  gemma3.positions = 131072;
 
   return {gemma, gemma2, gemma3};
 }

@@ -26,6 +26,8 @@ struct Family {
   Windows windows = Windows::none;
   std::int64_t window = 0;         ///< sliding_window where it is absent
   std::int64_t head_size = 0;      ///< head_dim; 0: hidden_size / num_attention_heads
+  std::int64_t kv_heads = 0;       ///< num_key_value_heads; 0: num_attention_heads
+  std::int64_t positions = 2048;   ///< max_position_embeddings
   double eps = 1e-6;               ///< rms_norm_eps
   double rope_theta = 1e4;         ///< of full layers
   std::int64_t padding_id = -1;    ///< pad_token_id

@@ -1,6 +1,6 @@
 // config.json of Llama and its kin: the field names are those of transformers, 4 and 5; what is absent has the value
 // that transformers gives it (family.hpp). What would change the model and is not built is refused by name.
-#include <array>
+#include <algorithm>
 #include <cmath>
 
 #include "lib/base/json_text.hpp"
@@ -54,13 +54,17 @@ class Reader {
     config_.embed_size = field<std::int64_t>(json_, "hidden_size", source_);
     config_.ffn_hidden_size = field<std::int64_t>(json_, "intermediate_size", source_);
     config_.vocab_size = field<std::int64_t>(json_, "vocab_size", source_);
-    config_.block_size = get<std::int64_t>("max_position_embeddings", 2048);
-    config_.num_kv_heads = get<std::int64_t>("num_key_value_heads", 0);
+    config_.block_size = get<std::int64_t>("max_position_embeddings", family_.positions);
+    const bool has_kv_heads = json_.contains("num_key_value_heads");  // null: as many as of queries
+    config_.num_kv_heads = has_kv_heads ? get<std::int64_t>("num_key_value_heads", 0) : family_.kv_heads;
     if (family_.head_size != 0 && is_null("head_dim")) refuse("head_dim", "it must be a number");
     config_.head_size = get<std::int64_t>("head_dim", family_.head_size);
     config_.tie_word_embeddings = get("tie_word_embeddings", family_.tied);
     config_.traits.padding_id = is_null("pad_token_id") ? -1 : get<std::int64_t>("pad_token_id", family_.padding_id);
-    if (config_.traits.padding_id >= config_.vocab_size) config_.traits.padding_id = -1;
+    auto& padding = config_.traits.padding_id;
+    // torch.nn.Embedding counts negative ones from the end.
+    if (padding < 0 && has("pad_token_id")) padding += config_.vocab_size;
+    if (padding < 0 || padding >= config_.vocab_size) padding = -1;
   }
 
   void read_norms_and_biases() {
@@ -93,6 +97,8 @@ class Reader {
     if (has("rope_parameters")) {
       const auto& both = json_.at("rope_parameters");
       if (!both.is_object()) throw FormatError(source_ + ": field 'rope_parameters' is not a JSON object");
+      const bool by_type = both.contains(kFull) || both.contains(kSliding);
+      if (by_type && traits.local_rope_theta == 0) refuse("rope_parameters", "all layers turn alike");
       scaling = traits.local_rope_theta > 0 ? by_layer_type(both) : both;
       config_.rope_theta = field_or(scaling, "rope_theta", config_.rope_theta, source_);
       traits.rotary_fraction = field_or(scaling, "partial_rotary_factor", traits.rotary_fraction, source_);
@@ -248,11 +254,19 @@ nlohmann::json decoder_to_json(const ModelConfig& config) {
     json["hidden_activation"] = "gelu_pytorch_tanh";
     json["attn_logit_softcapping"] = or_null(traits.attention_softcap);
     json["final_logit_softcapping"] = or_null(traits.logit_softcap);
-    json["query_pre_attn_scalar"] = traits.query_scalar;
+    // transformers takes whole numbers as such alone.
+    const bool whole = traits.query_scalar == std::floor(traits.query_scalar) && traits.query_scalar < 1e15;
+    json["query_pre_attn_scalar"] =
+        whole ? nlohmann::json(static_cast<std::int64_t>(traits.query_scalar)) : nlohmann::json(traits.query_scalar);
   }
   if (family.windows == Windows::none) return json;
   json["sliding_window"] = traits.window > 0 ? nlohmann::json(traits.window) : nlohmann::json();
-  if (family.windows == Windows::from_layer) json["use_sliding_window"] = traits.window > 0;
+  if (family.windows == Windows::from_layer) {
+    json["use_sliding_window"] = traits.window > 0;
+    // For readers that do not know layer_types.
+    const auto first = std::find(traits.sliding.begin(), traits.sliding.end(), true) - traits.sliding.begin();
+    json["max_window_layers"] = traits.window > 0 ? static_cast<std::int64_t>(first) : config.num_layers;
+  }
   if (family.windows != Windows::all && traits.window > 0) {
     json["layer_types"] = nlohmann::json::array();
     for (const bool slides : traits.sliding) json["layer_types"].push_back(slides ? kSliding : kFull);

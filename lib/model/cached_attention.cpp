@@ -39,6 +39,7 @@ void forget(LayerCache& cache, std::int64_t cache_length, std::int64_t window) {
 at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, LayerCache& cache,
                             std::int64_t cache_length, std::int64_t max_capacity) {
   const auto n = qkv_N3D.size(0);
+  if (cache_length == 0) cache.first_position = 0;  // another text, or the same from its middle on
   forget(cache, cache_length, s.window);
   const auto before = cache_length - cache.first_position, total = before + n;
   const auto heads = [&](std::int64_t first, std::int64_t count) {

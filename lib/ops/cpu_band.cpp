@@ -111,11 +111,21 @@ at::Tensor CpuOps::band_backward(const at::Tensor& grad_out_ND, const at::Tensor
         kernels::table().band_softmax_backward(type_of(qkv_NC), backward, begin, end);
       });
       auto more = at::empty({s.key_heads(), block.keys(), s.head_size}, qkv_NC.options());
+      const auto add_to = [&](const at::Tensor& sum) {
+        for (std::int64_t head = 0; head < s.key_heads(); ++head) {
+          auto part = keys_of(sum, block)[head];
+          if (part.scalar_type() == more.scalar_type()) {
+            part.add_(more[head]);
+          } else {
+            add_converted(part, more[head]);
+          }
+        }
+      };
       for (std::int64_t m = 0; m < s.group(); ++m) {
         product(more, members(probs, s, m).transpose(1, 2), members(grad_of_out, s, m), false);
-        keys_of(sum_v, block).add_(more);
+        add_to(sum_v);
         product(more, members(grads, s, m).transpose(1, 2), members(q, s, m), false);
-        keys_of(sum_k, block).add_(more);
+        add_to(sum_k);
         auto grad_q = members(queries_of(grad.q, block), s, m);
         product(grad_q, members(grads, s, m), k, false);
       }

@@ -15,7 +15,7 @@ void check_vocabulary(const Tokenizer& tokenizer, const std::string& name, const
 /// The text of generated ids. A model may have more ids than its tokenizer has pieces: those are left out.
 std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids);
 
-/// "mingpt" or "llama"
+/// "mingpt", or the family of Llama's kin: "qwen3"
 std::string architecture_name(const ModelConfig& config);
 
 }  // namespace fsdp

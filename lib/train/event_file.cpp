@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 namespace fsdp {
@@ -121,7 +122,9 @@ EventFile::EventFile(const std::filesystem::path& directory, std::int64_t resume
   constexpr const char* kVersion = "brain.Event:2";
   Message writer;
   writer.bytes(1, "fsdp-finetune");
-  write(event(0).bytes(kFileVersion, kVersion).message(kSourceMetadata, writer).text());
+  const auto first = event(0).bytes(kFileVersion, kVersion).message(kSourceMetadata, writer).text();
+  header_ = record_of(first);
+  write(first);
   if (resume_step < 0) return;
   // All earlier points from this step on are hidden: plugin_event_accumulator.py, _CheckForRestartAndMaybePurge.
   constexpr std::uint64_t kStart = 1;
@@ -140,21 +143,28 @@ void EventFile::write(const std::string& event) {
   if (!event.empty()) waiting_ += record_of(event);
   try {
     if (!file_.is_open()) file_ = File::create_new(path_);
-    file_.write(waiting_);
+    // By its place: what a torn record has left behind the end is written over.
+    file_.write_at(size_bytes_, std::as_bytes(std::span(waiting_.data(), waiting_.size())));
     size_bytes_ += waiting_.size();
     waiting_.clear();
     warned_ = false;
   } catch (const std::exception& error) {
     if (!warned_) log_.warning(fmt::format("{}; training goes on, TensorBoard's points wait in memory", error.what()));
     warned_ = true;
-    try {
-      if (file_.is_open()) file_.truncate(size_bytes_);  // a torn record would hide all that come after it
-    } catch (const std::exception&) {
-      file_ = File();
-      path_ = new_name(path_.parent_path());
-      size_bytes_ = 0;
-    }
+    cut_torn_record();
   }
+}
+
+/// A torn record would hide all that come after it.
+void EventFile::cut_torn_record() {
+  try {
+    if (file_.is_open()) return file_.truncate(size_bytes_);
+  } catch (const std::exception&) {
+    file_ = File();
+    size_bytes_ = 0;
+    waiting_.insert(0, header_);
+  }
+  path_ = new_name(path_.parent_path());  // the name may be taken by now
 }
 
 void EventFile::add(const nlohmann::json& record) {

@@ -35,10 +35,12 @@ class EventFile {
 
  private:
   void write(const std::string& event);
+  void cut_torn_record();
 
   std::filesystem::path path_;
   const Logger& log_;
   File file_;
+  std::string header_;  ///< the record that every file begins with
   std::string waiting_;
   std::uint64_t size_bytes_ = 0;  ///< whole records in the file
   bool warned_ = false;

@@ -4,6 +4,7 @@ import math
 import resource
 import signal
 import struct
+import time
 
 import fsdp_cli
 
@@ -69,15 +70,29 @@ class TensorBoard(fsdp_cli.Case):
         self.assertTrue((self.run_directory("again") / "previous-1" / old.name).exists())
         self.assertEqual(len(self.files("again")), 1)
 
-    def test_a_full_disk_costs_points_not_the_run(self):
-        def limit():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+    def test_a_full_disk_costs_no_points(self):
+        """No file may grow for a while: training goes on, and no record is missing or torn afterwards."""
+        log = self.folder / "full.log"
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments("full", "--max-steps", 1000000, "--log-every", 1000000), 0, log)
+        self.addCleanup(fsdp_cli.end_group, process)
 
-        result = self.train("full", "--max-steps", 30, "--no-save", before=limit)
-        self.assertIn("TensorBoard's points wait in memory", result.err)
-        for file in self.files("full"):
-            records(file)  # whole ones alone
+        def wait_for(condition):
+            end = time.monotonic() + 60
+            while not condition():
+                self.assertIsNone(process.poll(), log.read_text())
+                self.assertLess(time.monotonic(), end, log.read_text())
+                time.sleep(0.05)
+
+        wait_for(lambda: self.files("full") and self.files("full")[0].stat().st_size > 2000)
+        file, = self.files("full")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file.stat().st_size + 100, resource.RLIM_INFINITY))
+        wait_for(lambda: "TensorBoard's points wait in memory" in log.read_text())
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        size = file.stat().st_size
+        wait_for(lambda: file.stat().st_size > size + 2000)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        self.assertEqual(len(records(file)), 2 + len(fsdp_cli.records(self.run_directory("full"))))
 
     def test_tensorboard_reads_a_resumed_run_without_overlap(self):
         if event_accumulator is None:

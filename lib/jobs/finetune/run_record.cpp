@@ -37,7 +37,8 @@ RunRecord::RunRecord(const RunContext& context, RunStart& start, MemoryWatch& me
 bool RunRecord::old_run_is_there() const {
   const auto& setup = context_.setup;
   const bool there =
-      context_.world.rank() == 0 && (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl"));
+      context_.world.rank() == 0 && (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl") ||
+                                     !EventFile::in(setup.directory).empty());
   return any_rank(context_.world, there);
 }
 

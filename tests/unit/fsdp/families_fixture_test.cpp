@@ -78,7 +78,13 @@ std::vector<std::int64_t> greedy(const Setup& setup, const std::vector<std::int6
     std::vector<LayerCache> caches(decoder.blocks.size());
     auto next = prompt;
     std::int64_t position = 0;
-    while (chosen.size() < count) {
+    // Once more with the same caches, as a text does that goes on beyond the model's last position.
+    for (bool again = false; chosen.size() < 2 * count;) {
+      if (chosen.size() == count && !again) {
+        again = true;
+        next = prompt;
+        position = 0;
+      }
       const auto n = static_cast<std::int64_t>(next.size());
       MicroBatch batch{at::tensor(next, at::kLong).to(at::kInt), {}, 1, n, {}, position};
       at::Tensor x, logits;
@@ -100,6 +106,9 @@ std::vector<std::int64_t> greedy(const Setup& setup, const std::vector<std::int6
       if (setup.model.traits.slides(static_cast<std::int64_t>(b))) CHECK(caches[b].first_position > 0);
     }
   });
+  CHECK(std::equal(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(count),
+                   chosen.begin() + static_cast<std::ptrdiff_t>(count), chosen.end()));
+  chosen.resize(count);
   return chosen;
 }
 
