@@ -69,6 +69,22 @@ void publish(const std::vector<std::string>& parts, const std::filesystem::path&
   std::filesystem::rename(temporary, directory);
 }
 
+/// What a save that was cut short has left behind goes; anything else stays, and is named.
+void remove_leftovers(const std::filesystem::path& temporary) {
+  const auto status = std::filesystem::symlink_status(temporary);
+  if (!std::filesystem::exists(status)) return;
+  const auto refuse = [&](const std::filesystem::path& what) {
+    throw UsageError(what.string() + ": is in the way of a save, and was not made by one: move it elsewhere");
+  };
+  if (!std::filesystem::is_directory(status)) refuse(temporary);
+  for (const auto& entry : std::filesystem::directory_iterator(temporary)) {
+    const auto name = entry.path().filename().string();
+    if (!entry.is_regular_file() || (!name.ends_with(".distcp") && !name.starts_with(".metadata")))
+      refuse(entry.path());
+  }
+  std::filesystem::remove_all(temporary);
+}
+
 /// The rows of this rank of every tensor, and what was read for them, to be compared with the checkpoint's sums.
 std::vector<ReadSum> read_rows(const Source& source, const std::string& path, Engine& engine, Optimizer* optimizer) {
   std::map<std::string, std::size_t> numbers;
@@ -115,8 +131,8 @@ void save_shards(ProcessGroup& world, const Mesh& mesh, Engine& engine, const Op
   run_agreed(world, [&] {
     if (world.rank() != 0) return;
     if (std::filesystem::exists(directory)) throw UsageError(directory.string() + ": is there already");
+    remove_leftovers(temporary);
     std::error_code error;
-    std::filesystem::remove_all(temporary, error);
     std::filesystem::create_directories(temporary, error);
     if (error) throw IoError(temporary.string() + ": cannot be made: " + error.message());
   });

@@ -1,5 +1,7 @@
 #include "lib/checkpoint/engine_shards.hpp"
 
+#include <fstream>
+
 #include "lib/base/error.hpp"
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"
@@ -76,6 +78,14 @@ TEST_SUITE("checkpoint/engine shards") {
     SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
     save_shards_of(job, 2, Sharding::full_shard, dir / "two");
     CHECK_THROWS_AS(save_shards_of(job, 2, Sharding::full_shard, dir / "two"), fsdp::UsageError);
+    // What a save cut short has left is made way with; anything else stays.
+    std::filesystem::create_directories(dir / "next.tmp");
+    std::ofstream(dir / "next.tmp" / "__0_0.distcp") << "half";
+    save_shards_of(job, 2, Sharding::full_shard, dir / "next");
+    std::filesystem::create_directories(dir / "third.tmp");
+    std::ofstream(dir / "third.tmp" / "thesis.tex") << "mine";
+    CHECK_THROWS_AS(save_shards_of(job, 2, Sharding::full_shard, dir / "third"), fsdp::UsageError);
+    CHECK(std::filesystem::file_size(dir / "third.tmp" / "thesis.tex") == 4);
     const auto load = [&](const SmallJob& other) {
       fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
         SmallJobRank rank(world, other);
