@@ -9,6 +9,7 @@
 #include "lib/config/lora.hpp"
 #include "lib/config/model_config.hpp"
 #include "lib/config/quantize.hpp"
+#include "lib/ops/op_types.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
@@ -71,6 +72,11 @@ std::int64_t row_alignment(const ParameterSpec& spec);
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options = {});
 
 namespace detail {
+/// The norm of a decoder of Llama's kind.
+inline RmsNorm rms_norm_of(const ModelConfig& config) {
+  return {config.layer_norm_eps, config.traits.offset_norms ? 1.0 : 0.0};
+}
+
 /// The layers of either architecture; `parameters` and `config` of the decoder are set.
 void add_mingpt_layers(Decoder& decoder, const Ops& ops);
 void add_llama_layers(Decoder& decoder, const Ops& ops);

@@ -62,7 +62,8 @@ at::Tensor GatedBlock::forward(LayerParams p, const MicroBatch& batch, const at:
   BlockState s;
   auto* keep = state != nullptr ? &s : nullptr;
   s.x_ND = x_ND;
-  if (places_.input_norm >= 0) s.norm1 = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, places_.input_norm), norm_kind());
+  if (places_.input_norm >= 0)
+    s.norm1 = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, places_.input_norm), rms_norm_of(config_));
   s.qkv_NC = project_heads(p, batch, places_.input_norm >= 0 ? s.norm1.out_ND : x_ND, keep);
   s.norm1.out_ND.reset();
   s.heads_NQ = ops_.attention(s.qkv_NC, attention_shape(batch), keep ? &s.attention : nullptr);
@@ -79,7 +80,7 @@ at::Tensor GatedBlock::decode(LayerParams p, const at::Tensor& x_ND, LayerCache&
   const MicroBatch batch{{}, {}, 1, n, {}, cache_length};
   at::Tensor in_ND = x_ND;
   if (places_.input_norm >= 0)
-    in_ND = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, places_.input_norm), norm_kind()).out_ND;
+    in_ND = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, places_.input_norm), rms_norm_of(config_)).out_ND;
   const auto qkv_NC = project_heads(p, batch, in_ND, nullptr);
   auto shape = attention_shape(batch);
   shape.window = config_.traits.slides(index_) ? config_.traits.window : 0;
@@ -120,7 +121,7 @@ at::Tensor GatedBlock::project_out(LayerParams p, const MicroBatch& batch, const
 NormResult GatedBlock::join_attention(LayerParams p, const at::Tensor& x_ND, at::Tensor projected_ND) const {
   const auto bias = places_.post_attention_norm < 0 ? at_place(p, places_.o.bias) : at::Tensor();
   if (places_.pre_ffn_norm >= 0)
-    return ops_.add_rms_norm(x_ND, projected_ND, bias, at_place(p, places_.pre_ffn_norm), norm_kind());
+    return ops_.add_rms_norm(x_ND, projected_ND, bias, at_place(p, places_.pre_ffn_norm), rms_norm_of(config_));
   NormResult joined;
   ops_.add_bias(projected_ND, x_ND, bias);
   joined.sum_ND = joined.out_ND = std::move(projected_ND);
@@ -244,7 +245,7 @@ at::Tensor GatedBlock::into_half_backward(LayerParams p, LayerGrads g, int norm,
 }
 
 at::Tensor GatedBlock::post_norm(LayerParams p, int norm, const at::Tensor& x_ND, NormResult* keep) const {
-  auto result = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, norm), norm_kind());
+  auto result = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, norm), rms_norm_of(config_));
   auto out_ND = std::move(result.out_ND);
   if (keep != nullptr) *keep = std::move(result);
   return out_ND;

@@ -55,7 +55,6 @@ class GatedBlock final : public DecoderBlock {
   at::Tensor post_norm_backward(LayerParams p, LayerGrads g, int norm, const at::Tensor& grad_ND,
                                 const NormResult& saved) const;
 
-  RmsNorm norm_kind() const { return {config_.layer_norm_eps, config_.traits.offset_norms ? 1.0 : 0.0}; }
   GateActivation gate() const { return config_.traits.gelu ? GateActivation::gelu_tanh : GateActivation::silu; }
   AttentionShape attention_shape(const MicroBatch& batch) const;
   Rotation rotation(const MicroBatch& batch) const;

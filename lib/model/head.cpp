@@ -72,12 +72,16 @@ class HeadLayer final : public DecoderHead {
 
   at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {
     auto logits = ops_.linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
-    if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
+    cap_in_place(logits);
     return logits;
   }
 
  private:
   double cap() const { return config_.traits.logit_softcap; }
+
+  void cap_in_place(at::Tensor& logits) const {
+    if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
+  }
 
   /// Of c tanh(logit / c), given its value; undefined where nothing is capped.
   at::Tensor cap_slope(const at::Tensor& capped) const {
@@ -85,14 +89,12 @@ class HeadLayer final : public DecoderHead {
     return 1 - (capped / cap()).square_();
   }
 
-  RmsNorm norm_kind() const { return {config_.layer_norm_eps, config_.traits.offset_norms ? 1.0 : 0.0}; }
-
   /// GPT's final norm has weight and bias, Llama's a weight only.
   static bool is_layer_norm(LayerParams p) { return p.size() == 3; }
 
   NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
     return is_layer_norm(p) ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps)
-                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], norm_kind());
+                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], detail::rms_norm_of(config_));
   }
 
   at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
@@ -115,7 +117,7 @@ class HeadLayer final : public DecoderHead {
       const auto first = chunk * rows, count = std::min(rows, n - first);
       auto logits = buffer.narrow(0, 0, count);
       ops_.linear_into(logits, x_ND.narrow(0, first, count), weight_VD);
-      if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
+      cap_in_place(logits);
       body(first, count, logits);
     });
   }

@@ -1,5 +1,7 @@
 #include "lib/model/head_norms.hpp"
 
+#include "lib/model/decoder.hpp"
+
 namespace fsdp {
 
 at::Tensor HeadNorms::columns_of(const at::Tensor& qkv_NC, const Columns& columns) const {
@@ -14,7 +16,7 @@ at::Tensor HeadNorms::rows_of(const at::Tensor& part_NC) const {
 
 void HeadNorms::forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
                         HeadNormState* keep) const {
-  const RmsNorm kind(config_.layer_norm_eps, config_.traits.offset_norms ? 1 : 0);
+  const auto kind = detail::rms_norm_of(config_);
   const auto norm = [&](const Columns& columns, const at::Tensor& gamma, NormResult* kept) {
     const auto part = columns_of(qkv_NC, columns);
     auto result = ops_.add_rms_norm(rows_of(part), {}, {}, gamma, kind);

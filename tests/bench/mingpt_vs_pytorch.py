@@ -28,6 +28,7 @@ SIZES = {
     "M": dict(layers=12, embed=768, heads=12, batch=4, steps=5),
 }
 WARMUP = 2
+DATA = os.path.join(ROOT, "data/shakespeare/train.h5")
 TUNED_MALLOC = dict(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="1099511627776", MALLOC_TOP_PAD_="67108864")
 GEMM = """
 import sys, time, torch
@@ -130,8 +131,9 @@ def spread(values):
     return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments_and_peer(description):
+    """What benchmarks of minGPT are told, and the peer program. Ends as skipped where that is not here."""
+    ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--sizes", default=os.environ.get("BENCH_SIZES", "S,M"))
     ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))
     ap.add_argument("--reps", type=int, default=int(os.environ.get("BENCH_REPS", "3")))
@@ -142,8 +144,12 @@ def main():
     if not os.path.exists(peer):
         print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
         sys.exit(77)
-    data = os.path.join(ROOT, "data/shakespeare/train.h5")
     print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
+    return args, peer
+
+
+def main():
+    args, peer = arguments_and_peer(__doc__)
     print(f"{'run':<12} {'tok/s':>22} {'% of GEMM peak':>14} {'RSS MB':>8}   ratio of ours: median (min..max)")
     with tempfile.TemporaryDirectory() as work:
         for size in args.sizes.split(","):
@@ -158,9 +164,9 @@ def main():
                 turns = []
                 for _ in range(args.reps):
                     peak = gemm_peak(precision)
-                    stock = run_peer(peer, size, precision, "fsdp2", False, ["--data", data] + weights)
-                    ours = run_ours(size, precision, model_dir, work, args.program, args.mpiexec, data)
-                    tuned = run_peer(peer, size, precision, "fsdp1", True, ["--data", data])
+                    stock = run_peer(peer, size, precision, "fsdp2", False, ["--data", DATA] + weights)
+                    ours = run_ours(size, precision, model_dir, work, args.program, args.mpiexec, DATA)
+                    tuned = run_peer(peer, size, precision, "fsdp1", True, ["--data", DATA])
                     turns.append(dict(stock=stock, ours=ours, tuned=tuned, peak=peak))
                 flops = 6.0 * turns[0]["stock"]["n"] / 1e9
                 for name in ("stock", "tuned", "ours"):

@@ -10,7 +10,6 @@ and the ratios threads/other are formed turn by turn. A number below 1 at `ranks
 
 Needs the peer program peer_mingpt.py (PEER_DIR, by default ../shared/peers beside the repository); skips without it.
 """
-import argparse
 import json
 import os
 import statistics
@@ -18,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from machine import print_machine
-from mingpt_vs_pytorch import ROOT, SIZES, TUNED_MALLOC, WARMUP, spread
+from mingpt_vs_pytorch import DATA, SIZES, TUNED_MALLOC, WARMUP, arguments_and_peer, spread
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -56,28 +54,16 @@ def our_rate(program, mpiexec, size, precision, ranks, work, data):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--sizes", default=os.environ.get("BENCH_SIZES", "S,M"))
-    ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))
-    ap.add_argument("--reps", type=int, default=int(os.environ.get("BENCH_REPS", "3")))
-    ap.add_argument("--program", default=os.environ.get("FSDP_FINETUNE", os.path.join(ROOT, "build/bin/fsdp-finetune")))
-    ap.add_argument("--mpiexec", default=os.environ.get("FSDP_MPIEXEC", "mpiexec"))
-    args = ap.parse_args()
-    peer = os.path.join(os.environ.get("PEER_DIR", os.path.join(ROOT, "..", "shared", "peers")), "peer_mingpt.py")
-    if not os.path.exists(peer):
-        print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
-        sys.exit(77)
-    data = os.path.join(ROOT, "data/shakespeare/train.h5")
-    print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
+    args, peer = arguments_and_peer(__doc__)
     with tempfile.TemporaryDirectory() as work:
         for size in args.sizes.split(","):
             for precision in args.precisions.split(","):
                 turns = []
                 for _ in range(args.reps):
-                    turns.append({"threads": our_rate(args.program, args.mpiexec, size, precision, 1, work, data),
-                                  "ranks": our_rate(args.program, args.mpiexec, size, precision, CORES, work, data),
-                                  "tuned": peer_rate(peer, size, precision, False, data),
-                                  "compiled": peer_rate(peer, size, precision, True, data)})
+                    turns.append({"threads": our_rate(args.program, args.mpiexec, size, precision, 1, work, DATA),
+                                  "ranks": our_rate(args.program, args.mpiexec, size, precision, CORES, work, DATA),
+                                  "tuned": peer_rate(peer, size, precision, False, DATA),
+                                  "compiled": peer_rate(peer, size, precision, True, DATA)})
                 for name in turns[0]:
                     ratio = "" if name == "threads" else f"   threads / {name} {spread([t['threads'] / t[name] for t in turns])}"
                     rates = [t[name] for t in turns]

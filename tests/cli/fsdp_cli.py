@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SKIPPED = 77
@@ -86,6 +87,15 @@ def start(program, arguments, ranks, log):
     with open(log, "wb") as file:
         return subprocess.Popen(command(program, arguments, ranks), stdout=file, stderr=file, env=environment(),
                                 start_new_session=True)
+
+
+def wait_for(process, log, condition):
+    """Until the condition holds, while the program of start() runs."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.01)
 
 
 def end_group(process):

@@ -55,11 +55,7 @@ class FullDisk(fsdp_cli.Case):
         self.addCleanup(fsdp_cli.end_group, process)
 
         def wait_for(condition):
-            end = time.monotonic() + 60
-            while not condition():
-                self.assertIsNone(process.poll(), log.read_text())
-                self.assertLess(time.monotonic(), end, log.read_text())
-                time.sleep(0.01)
+            fsdp_cli.wait_for(process, log, condition)
 
         metrics = disk / "wait" / "metrics.jsonl"
         wait_for(lambda: metrics.exists() and metrics.stat().st_size > 1000)

@@ -4,7 +4,6 @@ import math
 import resource
 import signal
 import struct
-import time
 
 import fsdp_cli
 
@@ -77,11 +76,7 @@ class TensorBoard(fsdp_cli.Case):
         self.addCleanup(fsdp_cli.end_group, process)
 
         def wait_for(condition):
-            end = time.monotonic() + 60
-            while not condition():
-                self.assertIsNone(process.poll(), log.read_text())
-                self.assertLess(time.monotonic(), end, log.read_text())
-                time.sleep(0.05)
+            fsdp_cli.wait_for(process, log, condition)
 
         wait_for(lambda: self.files("full") and self.files("full")[0].stat().st_size > 2000)
         file, = self.files("full")
