@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/comm/gpu_table.hpp"
+#include "lib/speed/gpu_table.hpp"
 
 namespace fsdp {
 namespace {

@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "lib/base/elapsed.hpp"
-#include "lib/comm/gpu_table.hpp"
 #include "lib/ops/gemm.hpp"
+#include "lib/speed/gpu_table.hpp"
 
 namespace fsdp {
 namespace {

@@ -1,0 +1,49 @@
+#pragma once
+// How right predictions of speed were: what a run's steps were predicted to take and what they took, and what to make
+// of it. Free of LibTorch.
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/speed/rates.hpp"
+#include "lib/speed/step_time.hpp"
+
+namespace fsdp {
+
+/// One training run, as its first rank saw it. RUN/speed.json.
+struct SpeedOutcome {
+  std::string device;  ///< "NVIDIA A100-SXM4-40GB"; a processor's name
+  bool is_half = false;
+  int ranks = 1, ranks_per_node = 1;
+  HostShare share;
+  double tokens = 0;                          ///< targets of an average step, all ranks
+  DeviceRates rates;                          ///< that the prediction was made with
+  StepTime predicted;                         ///< of a step
+  double seconds = 0;                         ///< that it took
+  std::array<double, kNumStepParts> parts{};  ///< of them, on a host; all 0 on a GPU, whose host does not know
+  int steps = 0;                              ///< that were timed
+};
+
+/// Of the prediction's tokens/s, as a part of what was measured: negative when it was too low.
+double relative_error(const SpeedOutcome& outcome);
+
+nlohmann::json to_json(const SpeedOutcome& outcome);
+
+/// Of a speed.json, a run's directory, or a directory of runs, which may hold none.
+/// \throws FormatError naming the file that is none, MissingInput
+std::vector<SpeedOutcome> read_speed_outcomes(const std::filesystem::path& path);
+
+/// What runs on such a device have shown.
+struct SpeedCalibration {
+  int runs = 0;
+  double lowest_error = 0, highest_error = 0;  ///< of relative_error()
+};
+
+/// Changes rates to what the runs on `device` took: each part's factor is the median of theirs; where there are such
+/// runs of the precision, the speed of products is theirs too. Where there are none of the device, nothing changes.
+SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& device, DeviceRates& rates);
+
+}  // namespace fsdp
