@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/memory/meta_ops.hpp"
+#include "lib/memory/ranks.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -13,55 +14,86 @@ namespace {
 /// Holds tensors until wait(), as NCCL's transfers do.
 class FakeWork final : public Work {
  public:
-  explicit FakeWork(std::vector<at::Tensor> kept) : kept_(std::move(kept)) {}
-  void wait() override { kept_.clear(); }
+  FakeWork(std::vector<at::Tensor> kept, std::shared_ptr<WorkLog> log, int id)
+      : kept_(std::move(kept)), log_(std::move(log)), id_(id) {}
+  void wait() override {
+    kept_.clear();
+    if (log_ != nullptr) log_->wait(id_);
+  }
 
  private:
   std::vector<at::Tensor> kept_;
+  std::shared_ptr<WorkLog> log_;
+  int id_;
 };
 
 class FakeCollectives final : public TensorCollectives {
  public:
-  FakeCollectives(int rank, int size) : rank_(rank), size_(size) {}
+  /// \param log  null: nothing is written down
+  FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log)
+      : rank_(group.rank()), size_(group.size()), place_(place_of(group)), log_(std::move(log)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
     std::vector<at::Tensor> kept;
-    for (const auto& [shard, full] : tensors) kept.insert(kept.end(), {shard, full});
-    return std::make_unique<FakeWork>(std::move(kept));
+    double bytes = 0;
+    for (const auto& [shard, full] : tensors) {
+      kept.insert(kept.end(), {shard, full});
+      bytes += static_cast<double>(full.nbytes());
+    }
+    return start(TransferWork::Kind::gather, bytes, std::move(kept));
   }
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
     const MemoryScope scope(MemoryCategory::reduce_buffers);
     std::vector<at::Tensor> kept;
+    double bytes = 0;
     for (const auto& [full, shard, accumulate] : tensors) {
       kept.insert(kept.end(), {full, shard});
+      bytes += static_cast<double>(full.nbytes());
       if (accumulate || full.scalar_type() != at::kFloat) kept.push_back(at::empty(shard.sizes(), full.options()));
     }
-    return std::make_unique<FakeWork>(std::move(kept));
+    return start(TransferWork::Kind::reduce, bytes, std::move(kept));
   }
   std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
     std::vector<at::Tensor> kept;
-    for (const auto& [in, out] : tensors) kept.insert(kept.end(), {in, out});
-    return std::make_unique<FakeWork>(std::move(kept));
+    double bytes = 0;
+    for (const auto& [in, out] : tensors) {
+      kept.insert(kept.end(), {in, out});
+      bytes += static_cast<double>(out.nbytes());
+    }
+    return start(TransferWork::Kind::gather, bytes, std::move(kept));
   }
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
-    return std::make_unique<FakeWork>(std::vector<at::Tensor>(tensors.begin(), tensors.end()));
+    double bytes = 0;
+    for (const auto& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+    return start(TransferWork::Kind::all_reduce, bytes, {tensors.begin(), tensors.end()});
   }
 
  private:
+  std::unique_ptr<Work> start(TransferWork::Kind kind, double bytes, std::vector<at::Tensor> kept) {
+    auto transfer = place_;
+    transfer.kind = kind;
+    transfer.bytes = bytes;
+    const int id = log_ != nullptr ? log_->start(transfer) : 0;
+    return std::make_unique<FakeWork>(std::move(kept), log_, id);
+  }
+
   int rank_;
   int size_;
+  TransferWork place_;
+  std::shared_ptr<WorkLog> log_;
 };
 
 class MetaBackend final : public DeviceBackend {
  public:
-  MetaBackend(GpuSpec gpu, std::shared_ptr<MemoryTape> tape) : gpu_(std::move(gpu)), tape_(std::move(tape)) {}
+  MetaBackend(GpuSpec gpu, std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work)
+      : gpu_(std::move(gpu)), tape_(std::move(tape)), work_(std::move(work)) {}
   int device_count() const override { return 1; }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<FakeCollectives>(group.rank(), group.size());
+    return std::make_unique<FakeCollectives>(group, work_);
   }
-  std::unique_ptr<Ops> make_ops(int) override { return make_meta_cuda_ops(tape_, gpu_); }
+  std::unique_ptr<Ops> make_ops(int) override { return make_meta_cuda_ops(tape_, work_, gpu_); }
   void set_device(int) override {}
   DeviceInfo info(int) const override {
     DeviceInfo info;
@@ -81,6 +113,7 @@ class MetaBackend final : public DeviceBackend {
  private:
   GpuSpec gpu_;
   std::shared_ptr<MemoryTape> tape_;
+  std::shared_ptr<WorkLog> work_;
 };
 
 class LoneBackend final : public DeviceBackend {
@@ -88,7 +121,7 @@ class LoneBackend final : public DeviceBackend {
   explicit LoneBackend(std::shared_ptr<DeviceBackend> gpu) : gpu_(std::move(gpu)) {}
   int device_count() const override { return gpu_->device_count(); }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<FakeCollectives>(group.rank(), group.size());
+    return std::make_unique<FakeCollectives>(group, nullptr);
   }
   std::unique_ptr<Ops> make_ops(int device) override { return gpu_->make_ops(device); }
   void set_device(int device) override { gpu_->set_device(device); }
@@ -111,14 +144,15 @@ std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> 
   return std::make_shared<LoneBackend>(std::move(gpu));
 }
 
-DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape, int threads) {
+DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape,
+                              const std::shared_ptr<WorkLog>& work, int threads) {
   DeviceChoice device;
   device.device = at::Device(at::kMeta);
   device.has_values = false;
   if (gpu) {
-    device.backend = std::make_shared<MetaBackend>(*gpu, tape);
+    device.backend = std::make_shared<MetaBackend>(*gpu, tape, work);
   } else {
-    device.ops = make_meta_cpu_ops(tape, threads);
+    device.ops = make_meta_cpu_ops(tape, work, threads);
   }
   return device;
 }

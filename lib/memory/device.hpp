@@ -8,13 +8,16 @@
 #include "lib/memory/gpus.hpp"
 #include "lib/memory/memory_recorder.hpp"
 #include "lib/runtime/model_runtime.hpp"
+#include "lib/speed/work.hpp"
 
 namespace fsdp {
 
 /// A device that is not there, for a runtime whose memory is written on `tape`.
 /// \param gpu      none: the host
+/// \param work     where its operations and transfers are written down
 /// \param threads  of a rank on the host
-DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape, int threads);
+DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape,
+                              const std::shared_ptr<WorkLog>& work, int threads);
 
 /// A real GPU whose rank is alone among ranks that are not there: its collectives allocate and send nothing.
 std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> gpu);

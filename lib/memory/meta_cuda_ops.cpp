@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "lib/memory/counted_ops.hpp"
 #include "lib/memory/meta_attention.hpp"
 #include "lib/memory/meta_ops.hpp"
 #include "lib/ops/fused_ops.hpp"
@@ -63,14 +64,18 @@ struct MetaAttentionState final : AttentionState {
 /// Holds tensors until wait(), as the device's copies do.
 class HeldTransfer final : public Transfer {
  public:
-  HeldTransfer(at::Tensor to, at::Tensor from) : to_(std::move(to)), from_(std::move(from)) {}
+  HeldTransfer(at::Tensor to, at::Tensor from, std::shared_ptr<WorkLog> log, int id)
+      : to_(std::move(to)), from_(std::move(from)), log_(std::move(log)), id_(id) {}
   void wait() override {
     to_.reset();
     from_.reset();
+    log_->wait(id_);
   }
 
  private:
   at::Tensor to_, from_;
+  std::shared_ptr<WorkLog> log_;
+  int id_;
 };
 
 /// The host's kernels, which take no memory.
@@ -116,10 +121,10 @@ std::shared_ptr<const fused::Kernels> make_no_kernels() {
   return nullptr;
 }
 
-class MetaCudaOps final : public FusedOps {
+class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
  public:
-  MetaCudaOps(std::shared_ptr<MemoryTape> tape, GpuSpec gpu)
-      : FusedOps(at::kMeta, make_no_kernels()), place_(std::move(tape)), gpu_(std::move(gpu)) {}
+  MetaCudaOps(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work, GpuSpec gpu)
+      : CountedOps(std::move(work), at::kMeta, make_no_kernels()), place_(std::move(tape)), gpu_(std::move(gpu)) {}
 
   at::Device host() const override { return at::kMeta; }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
@@ -129,33 +134,40 @@ class MetaCudaOps final : public FusedOps {
   }
   std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
     if (to.scalar_type() != from.scalar_type()) return nullptr;
-    return std::make_unique<HeldTransfer>(to, from);
+    TransferWork copy;
+    copy.kind = TransferWork::Kind::to_host;
+    copy.bytes = detail::bytes_of({&from});
+    return std::make_unique<HeldTransfer>(to, from, work(), work()->start(copy));
   }
   at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
     return place_.tensor_at(data, sizes, dtype);
   }
   void count_window(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
-  void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override { place_.repeat(n, body); }
+  void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override {
+    repeat_counted(n, detail::MetaPlace::kRepeats, body);
+  }
   void adamw(const AdamWUpdate& update) const override {
+    count_adamw(update);
     has_kernels() && !is_on_host(update.params.front()) ? FusedOps::adamw(update) : place_.adamw(update);
   }
   double sum_squares(std::span<const GradPart> parts) const override {
     std::vector<GradPart> on_device;
     std::copy_if(parts.begin(), parts.end(), std::back_inserter(on_device),
                  [&](const GradPart& part) { return !is_on_host(part.grad); });
-    return FusedOps::sum_squares(on_device);
+    return CountedOps::sum_squares(on_device);
   }
   void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {
   }
   void count_bits(const GradPart&, BitRange, std::span<double>) const override {}
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override {
-    if (!is_on_host(x_ND)) FusedOps::dropout(x_ND, keys_N, probability);
+    if (!is_on_host(x_ND)) CountedOps::dropout(x_ND, keys_N, probability);
   }
 
   at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                        std::unique_ptr<AttentionState>* state) const override {
     const auto kernel = choose(qkv_NC, s);
     if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::attention(qkv_NC, s, state);
+    count(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
     auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->logsumexp);
     if (kernel != GpuAttention::memory_efficient) {
@@ -171,6 +183,7 @@ class MetaCudaOps final : public FusedOps {
     const auto kernel = choose(qkv_NC, s);
     if (s.rows == 0 || kernel == GpuAttention::formula)
       return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    count(detail::attention_work(qkv_NC, s, true));
     return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s);
   }
 
@@ -181,7 +194,8 @@ class MetaCudaOps final : public FusedOps {
     return std::vector<double>(static_cast<std::size_t>(values.numel()));
   }
   /// PyTorch allocates cuBLAS's workspace at the first product and keeps it.
-  void product(at::Tensor&, const at::Tensor&, const at::Tensor&, bool) const override {
+  void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    count(detail::product_work(out, a, b, add));
     if (blas_workspace_.defined()) return;
     constexpr std::int64_t kKiB = 1024;
     // CUDABlas.cpp, parseChosenWorkspaceSize(), PyTorch 2.11: larger on Hopper alone.
@@ -256,8 +270,9 @@ class MetaCudaOps final : public FusedOps {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, const GpuSpec& gpu) {
-  return std::make_unique<MetaCudaOps>(std::move(tape), gpu);
+std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work,
+                                        const GpuSpec& gpu) {
+  return std::make_unique<MetaCudaOps>(std::move(tape), std::move(work), gpu);
 }
 
 }  // namespace fsdp

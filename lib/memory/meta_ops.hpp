@@ -6,12 +6,15 @@
 #include "lib/memory/gpus.hpp"
 #include "lib/memory/memory_recorder.hpp"
 #include "lib/ops/ops.hpp"
+#include "lib/speed/work.hpp"
 
 namespace fsdp {
 
+/// \param work     where they write down what they would do
 /// \param threads  of a rank: libraries take room for each
-std::unique_ptr<Ops> make_meta_cpu_ops(std::shared_ptr<MemoryTape> tape, int threads);
-std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, const GpuSpec& gpu);
+std::unique_ptr<Ops> make_meta_cpu_ops(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work, int threads);
+std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work,
+                                        const GpuSpec& gpu);
 
 namespace detail {
 
@@ -21,8 +24,8 @@ class MetaPlace {
   explicit MetaPlace(std::shared_ptr<MemoryTape> tape) : tape_(std::move(tape)) {}
   MemoryTape& tape() const { return *tape_; }
   static at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype);
-  /// The first few, and the last.
-  static void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body);
+  /// So many of a loop's passes are run, and its last.
+  static constexpr std::int64_t kRepeats = 16;
   /// It updates in place; only its scalars take room.
   static void adamw(const AdamWUpdate& update);
 

@@ -14,6 +14,17 @@
 namespace fsdp {
 namespace {
 
+/// Tells the log which part of a step what is asked for belongs to.
+class WorkObserver final : public EngineObserver {
+ public:
+  explicit WorkObserver(WorkLog& log) : log_(log) {}
+  void begin(std::string_view what, std::string_view category) override { log_.begin(what, category); }
+  void end() override { log_.end(); }
+
+ private:
+  WorkLog& log_;
+};
+
 /// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
 constexpr int kSteps = 3;
 
@@ -117,7 +128,8 @@ AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
 }
 
 /// Of this rank's matrix products.
-double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, const ModelRuntime& runtime) {
+void count_flops(const MemoryRequest& request, const BatchPlan& batches, const ModelRuntime& runtime,
+                 MemoryPrediction& prediction) {
   const auto& config = request.config;
   const auto& policy = runtime.policy();
   const double tokens =
@@ -130,7 +142,18 @@ double flops_of_step(const MemoryRequest& request, const BatchPlan& batches, con
           : 0.0;
   const double per_token = flops_per_token(config, request.tokens_per_row, runtime.trainable());
   const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
-  return tokens * (per_token + recomputed * (per_token - head) / 3.0);
+  prediction.useful_flops = tokens * per_token;
+  prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
+}
+
+/// Of a GPU. \pre communicators are counted
+void predict_allocator(const MemoryRequest& request, bool several_nodes, const MemoryLog& log,
+                       MemoryPrediction& prediction) {
+  const auto usual = usual_overheads(*request.gpu, prediction.communicators, several_nodes);
+  prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
+                          request.nccl_bytes.value_or(usual.nccl_bytes)};
+  prediction.allocator =
+      simulate_caching_allocator(log, allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
 }
 
 }  // namespace
@@ -145,9 +168,11 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto batches = plan_batches(options, request.job.ranks);
   refuse_what_cannot_be(request, batches.micro_batch_size);
   const MemoryRecorder recorder(on_gpu);
+  const auto work = std::make_shared<WorkLog>();
   const auto world = make_fake_world(
-      request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); });
-  const auto device = make_meta_device(request.gpu, recorder.tape(), request.threads);
+      request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); },
+      work);
+  const auto device = make_meta_device(request.gpu, recorder.tape(), work, request.threads);
 
   MemoryPrediction prediction;
   prediction.on_gpu = on_gpu;
@@ -155,6 +180,8 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   prediction.accumulation_steps = batches.accumulation_steps;
   ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
   runtime.engine().observers().add(*recorder.tape());
+  WorkObserver observer(*work);
+  runtime.engine().observers().add(observer);
   const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
@@ -172,22 +199,19 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   for (int step = 0; step < kSteps; ++step) {
     first_phases.push_back(static_cast<std::int32_t>(recorder.log().phases.size()));  // the step's first, to come
     before = runtime.engine().counts();
-    trainer.step(batches.rows_per_step, [] { return false; });
+    work->restart();
+    const auto report = trainer.step(batches.rows_per_step, [] { return false; });
+    prediction.tokens_per_step = static_cast<double>(report.tokens);
   }
+  prediction.work = *work;
   const auto& counts = runtime.engine().counts();
   prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
   prediction.profile = profile_memory(recorder.log(), first_phases);
   prediction.host = host_memory(request, runtime, trainer.optimizer(), prediction.profile);
-  prediction.flops = flops_of_step(request, batches, runtime);
+  count_flops(request, batches, runtime, prediction);
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-  if (on_gpu) {
-    const auto usual = usual_overheads(*request.gpu, prediction.communicators, mesh.num_nodes > 1);
-    prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
-                            request.nccl_bytes.value_or(usual.nccl_bytes)};
-    prediction.allocator = simulate_caching_allocator(
-        recorder.log(), allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
-  }
+  if (on_gpu) predict_allocator(request, mesh.num_nodes > 1, recorder.log(), prediction);
   return prediction;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/memory/profile.hpp"
 #include "lib/memory/ranks.hpp"
 #include "lib/runtime/train_options.hpp"
+#include "lib/speed/work.hpp"
 
 namespace fsdp {
 
@@ -42,9 +43,12 @@ struct MemoryPrediction {
   HostMemory host;                  ///< per rank
   CommCounts comm;                  ///< one optimizer step
   double flops = 0;                 ///< of matrix products, one optimizer step, this rank; recomputation included
+  double useful_flops = 0;          ///< without it
   std::int64_t rows_per_step = 0;   ///< all ranks
   int accumulation_steps = 1;
-  int communicators = 0;  ///< mesh axes with more than one rank
+  int communicators = 0;       ///< mesh axes with more than one rank
+  WorkLog work;                ///< of the last step
+  double tokens_per_step = 0;  ///< targets, all ranks
 
   /// What must fit: on CPUs tensor bytes; on a GPU segments, context and NCCL.
   std::int64_t total_bytes() const;

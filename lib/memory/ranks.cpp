@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,9 +15,17 @@
 namespace fsdp {
 namespace {
 
+/// Done from the beginning; how long it would take is a matter of when it is waited for.
 class DoneWork final : public Work {
  public:
-  void wait() override {}
+  DoneWork(std::shared_ptr<WorkLog> log, int id) : log_(std::move(log)), id_(id) {}
+  void wait() override {
+    if (log_ != nullptr) log_->wait(id_);
+  }
+
+ private:
+  std::shared_ptr<WorkLog> log_;
+  int id_;
 };
 
 /// A window on which the others are never late; without a region it has addresses that nobody touches.
@@ -52,6 +61,7 @@ struct Shared {
   Script script;
   bool rehearsing = true;
   bool real_memory = false;
+  std::shared_ptr<WorkLog> work;  ///< null: nothing is written down
   std::size_t next_split = 0;
   std::size_t next_agreement = 0;
 };
@@ -94,7 +104,9 @@ class FakeGroup final : public ProcessGroup {
     if (shared_->real_memory) {
       for (const auto& block : blocks) take_own_part(block.out, block.in, static_cast<std::size_t>(rank_));
     }
-    return std::make_unique<DoneWork>();
+    double bytes = 0;
+    for (const auto& block : blocks) bytes += static_cast<double>(block.out.size());
+    return start(bytes);
   }
   std::unique_ptr<Work> all_to_all(std::span<const ExchangeBlock> blocks) override {
     if (shared_->real_memory) {
@@ -104,7 +116,9 @@ class FakeGroup final : public ProcessGroup {
                       static_cast<std::size_t>(rank_));
       }
     }
-    return std::make_unique<DoneWork>();
+    double bytes = 0;
+    for (const auto& block : blocks) bytes += static_cast<double>(block.out.size());
+    return start(bytes);
   }
 
   std::unique_ptr<ProcessGroup> split(int color) override {
@@ -140,7 +154,28 @@ class FakeGroup final : public ProcessGroup {
   std::chrono::milliseconds timeout() const override { return std::chrono::hours(24); }
   int world_rank(int member) const override { return members_[static_cast<std::size_t>(member)]; }
 
+  TransferWork place() const {
+    std::set<int> nodes;
+    for (const int member : members_) nodes.insert(node_of(member));
+    const auto& job = shared_->job;
+    const int node = node_of(job.rank);
+    const auto here = std::count_if(members_.begin(), members_.end(), [&](int m) { return node_of(m) == node; });
+    const int on_node = std::min(job.ranks_per_node, job.ranks - node * job.ranks_per_node);
+    TransferWork place;
+    place.ranks = size();
+    place.nodes = static_cast<int>(nodes.size());
+    place.groups_at_once = std::max(1, on_node / static_cast<int>(std::max<std::ptrdiff_t>(1, here)));
+    return place;
+  }
+
  private:
+  std::unique_ptr<Work> start(double bytes) {
+    if (shared_->work == nullptr) return std::make_unique<DoneWork>(nullptr, 0);
+    auto transfer = place();
+    transfer.bytes = bytes;
+    return std::make_unique<DoneWork>(shared_->work, shared_->work->start(transfer));
+  }
+
   int node_of(int world_rank) const { return world_rank / shared_->job.ranks_per_node; }
   double other_value(std::size_t call, int world_rank, std::size_t i, double mine) const {
     if (call >= shared_->script.values.size()) return mine;
@@ -170,7 +205,7 @@ class FakeGroup final : public ProcessGroup {
 namespace {
 
 std::unique_ptr<ProcessGroup> make_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
-                                         bool real_memory) {
+                                         bool real_memory, std::shared_ptr<WorkLog> work) {
   if (job.ranks < 1 || job.ranks_per_node < 1 || job.rank < 0 || job.rank >= job.ranks) {
     throw UsageError("rank " + std::to_string(job.rank) + " of " + std::to_string(job.ranks) + " ranks, " +
                      std::to_string(job.ranks_per_node) + " per node, is no job");
@@ -189,17 +224,26 @@ std::unique_ptr<ProcessGroup> make_world(const FakeJob& job, const std::function
   shared->next_split = shared->next_agreement = 0;
   shared->rehearsing = false;
   shared->real_memory = real_memory;
+  shared->work = std::move(work);
   return std::make_unique<FakeGroup>(shared, everyone);
 }
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal) {
-  return make_world(job, rehearsal, false);
+TransferWork place_of(const ProcessGroup& group) {
+  if (const auto* fake = dynamic_cast<const FakeGroup*>(&group)) return fake->place();
+  TransferWork place;
+  place.ranks = group.size();
+  return place;
+}
+
+std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
+                                              std::shared_ptr<WorkLog> work) {
+  return make_world(job, rehearsal, false, std::move(work));
 }
 
 std::unique_ptr<ProcessGroup> make_lone_rank(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal) {
-  return make_world(job, rehearsal, true);
+  return make_world(job, rehearsal, true, nullptr);
 }
 
 }  // namespace fsdp

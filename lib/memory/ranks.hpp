@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "lib/mpi/process_group.hpp"
+#include "lib/speed/work.hpp"
 
 namespace fsdp {
 
@@ -18,8 +19,13 @@ struct FakeJob {
 /// \param rehearsal  collective code that will run on the world first (making the mesh, say). It is run once for every
 ///                   rank beforehand, so that splits and agreed values are those of the whole job; later agreements
 ///                   count this rank's value for all.
+/// \param work       where transfers are written down; may be null
 /// \throws UsageError when the numbers cannot be
-std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal);
+std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
+                                              std::shared_ptr<WorkLog> work = nullptr);
+
+/// How a group of such a world lies on the nodes of its job; of a group of another kind, as if it were on one.
+TransferWork place_of(const ProcessGroup& group);
 
 /// The same with memory that is real: one rank measures what it would take among others. What comes from the others is
 /// zeros.

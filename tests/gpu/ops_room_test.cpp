@@ -31,7 +31,8 @@ Room real_room(const Operation& operation, at::ScalarType dtype) {
 Room meta_room(const Operation& operation, at::ScalarType dtype) {
   const MemoryRecorder recorder(true);
   const char* card = std::getenv("FSDP_STUB_GPU");
-  const auto ops = make_meta_cuda_ops(recorder.tape(), find_gpu(card == nullptr ? "a100-80g" : card));
+  const auto ops =
+      make_meta_cuda_ops(recorder.tape(), std::make_shared<WorkLog>(), find_gpu(card == nullptr ? "a100-80g" : card));
   return meta_room(operation, dtype, recorder, *ops);
 }
 

@@ -36,7 +36,8 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
   });
   {
     const MemoryRecorder recorder(setup.device.backend != nullptr);
-    ModelRuntime runtime(*fake_world, setup.config, sharding, make_meta_device(gpu, recorder.tape(), 1),
+    ModelRuntime runtime(*fake_world, setup.config, sharding,
+                         make_meta_device(gpu, recorder.tape(), std::make_shared<WorkLog>(), 1),
                          setup.batches.accumulation_steps);
     describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
   }

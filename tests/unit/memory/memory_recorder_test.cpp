@@ -53,8 +53,8 @@ TEST_SUITE("memory/recorder") {
   TEST_CASE("beside a GPU the host's memory is marked; on CPUs there is only the host's") {
     for (const bool gpu : {true, false}) {
       const MemoryRecorder recorder(gpu);
-      const auto ops =
-          gpu ? fsdp::make_meta_cuda_ops(recorder.tape(), {}) : fsdp::make_meta_cpu_ops(recorder.tape(), 1);
+      const auto ops = gpu ? fsdp::make_meta_cuda_ops(recorder.tape(), std::make_shared<fsdp::WorkLog>(), {})
+                           : fsdp::make_meta_cpu_ops(recorder.tape(), std::make_shared<fsdp::WorkLog>(), 1);
       const MemoryScope scope(MemoryCategory::optimizer, true);
 
       const auto tensor = at::empty({8}, at::TensorOptions(at::kFloat).device(ops->host()));
@@ -68,7 +68,7 @@ TEST_SUITE("memory/recorder") {
 
   TEST_CASE("windows are recorded") {
     const MemoryRecorder recorder(false);
-    const auto ops = fsdp::make_meta_cpu_ops(recorder.tape(), 1);
+    const auto ops = fsdp::make_meta_cpu_ops(recorder.tape(), std::make_shared<fsdp::WorkLog>(), 1);
     ops->count_window(4096);
     REQUIRE(recorder.log().records.size() == 1);
     CHECK(recorder.log().records[0].bytes == 4096);

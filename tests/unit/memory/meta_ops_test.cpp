@@ -22,7 +22,7 @@ Room real_room(const Operation& operation, at::ScalarType dtype) {
 
 Room meta_room(const Operation& operation, at::ScalarType dtype) {
   const MemoryRecorder recorder(false);
-  const auto ops = make_meta_cpu_ops(recorder.tape(), at::get_num_threads());
+  const auto ops = make_meta_cpu_ops(recorder.tape(), std::make_shared<WorkLog>(), at::get_num_threads());
   return meta_room(operation, dtype, recorder, *ops);
 }
 
