@@ -15,6 +15,31 @@ namespace {
 
 constexpr const char* kOwnGroup = "What is asked";  // the options that fsdp-finetune does not have
 
+void add_speed_options(CLI::App& app, MemprobeOptions& o) {
+  const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
+  add(app.add_option("--rates", o.rates_file,
+                     "what fsdp-bf16check --json has printed on such nodes: its products and bandwidths instead of the "
+                     "GPU's data sheet, or of this processor's as measured now")
+          ->type_name("FILE"));
+  add(app.add_option(spellings("rates-threads"), o.check_threads, "threads of a rank of that check, on CPUs")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 4096)));
+  add(app.add_option(spellings("link-gb-per-s"), o.link_gb_per_s,
+                     "GB/s that a rank sends to others of its node, for predictions of speed; default: NVLink or PCIe "
+                     "of the GPU")
+          ->check(CLI::PositiveNumber));
+  add(app.add_option(spellings("network-gb-per-s"), o.network_gb_per_s,
+                     "GB/s that a node sends to another; default: 50 with GPUs, 10 without")
+          ->check(CLI::PositiveNumber));
+  add(app.add_option("--cores", o.cores, "of a node, for ranks on CPUs; default: this machine's")
+          ->check(CLI::Range(1, 4096)));
+  add(app.add_option_function<std::string>(
+             "--plan-for,--plan_for", [&o](const std::string& goal) { o.plan_for_largest = goal == "largest"; },
+             "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
+             "once; default: fastest")
+          ->check(CLI::IsMember({"fastest", "largest"})));
+}
+
 }  // namespace
 
 void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
@@ -45,8 +70,10 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
                      "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
                      "--calibration's runs took beyond their predictions, else 0.5%"));
   add(app.add_option("--calibration", o.calibrations,
-                     "memory.json of earlier runs, a run's directory or a directory of runs: their context and NCCL "
-                     "bytes on such a GPU replace the usual ones, their errors set the margin"));
+                     "memory.json or speed.json of earlier runs, a run's directory or a directory of runs: their "
+                     "context and NCCL bytes on such a GPU replace the usual ones, their errors set the margin, and "
+                     "the time that their steps took corrects the predicted one"));
+  add_speed_options(app, o);
   add(app.add_flag("--measure", o.measure, "run real steps on this job's ranks and compare"));
   add(app.add_flag("--alone", o.alone,
                    "with --measure: this process is rank --rank of --ranks, the others are simulated"));

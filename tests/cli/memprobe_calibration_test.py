@@ -1,6 +1,7 @@
 """Training logs how right its prediction was; fsdp-memprobe learns from such logs."""
 
 import json
+import os
 import re
 
 import fsdp_cli
@@ -34,6 +35,39 @@ class Calibration(fsdp_cli.Case):
                 job = [*memprobe_cli.MINGPT_S, "--seq-len", 256, "--batch-size", 2, *arguments, "--ranks", max(1, ranks)]
                 found = memprobe_cli.report(job)
                 self.assertLess(abs(found["peak_bytes"] / outcome["predicted_bytes"] - 1), 0.01)
+
+    def test_a_run_says_how_fast_it_was_to_be_and_the_next_prediction_learns(self):
+        result = self.finetune("timed", "--batch-size", 1, "--max-steps", 5, "--json")
+        outcome = json.loads((self.run_directory("timed") / "speed.json").read_text())
+        self.assertEqual(result.json()["speed"], outcome)
+        self.assertRegex(result.err, r"speed +predicted [0-9,]+ tok/s, [0-9.]+ s a step: products \d+ %")
+        self.assertRegex(result.err, r"speed +[0-9,]+ tok/s, [0-9.]+ s a step   prediction [+-][0-9.]+ %")
+        self.assertEqual((outcome["ranks"], outcome["bits"], outcome["tokens_per_step"]), (2, 32, 2 * 255))
+        for side in ("predicted", "measured"):
+            parts = outcome[side]["parts"]
+            self.assertAlmostEqual(sum(parts.values()), outcome[side]["step_seconds"], 2)
+            self.assertGreater(parts["head"], parts["update"])  # of 50,257 columns
+        # Asked about the same job, what that run took is what is predicted.  One rank's cores are counted as there.
+        job = [*memprobe_cli.MINGPT_S, "--seq-len", 256, "--batch-size", 1, "--ranks", 2, "--cores", max(1, round(2 * outcome["cores"]))]
+        env = dict(os.environ, OMP_NUM_THREADS="1") if outcome["cores"] <= 1 else None
+        found = memprobe_cli.report([*job, "--calibration", self.run_directory("timed") / "speed.json"], env=env)
+        self.assertEqual(found["rates"]["runs"], 1)
+        measured = outcome["measured"]["step_seconds"]  # of 255 tokens a row where 256 are asked about
+        self.assertAlmostEqual(found["speed"]["step_seconds"] / measured, 1, delta=0.05)
+
+    def test_rates_of_a_check_on_such_nodes_are_taken(self):
+        gpu = {"ranks": [{"device": "NVIDIA A100", "device_type": "cuda", "gemm": {"bf16_tflops": 100.0, "float32_tflops": 10.0}}]}
+        file = self.folder / "check.json"
+        file.write_text(json.dumps(gpu))
+        job = [*memprobe_cli.MINGPT_M, "--ranks", 4, "--gpu", "a100-80g", "--precision", "bf16", "--batch-size", 16]
+        usual, checked = memprobe_cli.report(job)["speed"], memprobe_cli.report([*job, "--rates", file])["speed"]
+        self.assertGreater(checked["seconds"]["products"], 2 * usual["seconds"]["products"])
+        self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*memprobe_cli.MINGPT_S, "--memory", "8GiB", "--rates", file]), 4, "check.json", "GPUs")
+        real = fsdp_cli.run("fsdp-bf16check", ["--quick", "--json"])
+        file.write_text(real.out)
+        found = memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 1, "--memory", "8GiB", "--rates", file, "--device", "cpu"])
+        self.assertIn("check.json", found["rates"]["source"])
+        self.assertGreater(found["speed"]["tokens_per_second"], 0)
 
     def test_copies_for_checkpoints_are_no_part_of_a_step(self):
         self.finetune("saved", "--batch-size", 1, "--max-steps", 6, "--save-every", 3)

@@ -28,7 +28,7 @@ class Search(fsdp_cli.Case):
 
     def test_each_combination_has_an_answer(self):
         found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",
-                                     "--sharding", "all", "--activation-checkpointing", "both", "--precision", "float32,fp16"])
+                                     "--sharding", "all", "--activation-checkpointing", "both", "--precision", "float32,fp16", "--plan-for", "largest"])
         combinations = found["combinations"]
         self.assertEqual(len(combinations), 2 * 5 * 2 * 2)
         self.assertEqual(len({(c["ranks"], c["sharding"], c["activation_checkpointing"], c["precision"]) for c in combinations}), 40)
@@ -41,6 +41,41 @@ class Search(fsdp_cli.Case):
         # On one node a hybrid strategy is the plain one.
         for key in ("largest_batch_per_device", "peak_bytes", "communication_per_step"):
             self.assertEqual(by[4, "full-shard", "all", "float32"][key], by[4, "hybrid-full-shard", "all", "float32"][key])
+
+    def test_the_plan_is_the_fastest_that_fits(self):
+        job = ["--model", memprobe_cli.write_config(self.folder, memprobe_cli.CODELLAMA), "--ranks", 4, "--gpu", "a100-80g", "--seq-len", 512,
+               "--precision", "bf16", "--search", "--sharding", "full-shard,grad-shard,no-shard", "--activation-checkpointing", "both"]
+        fastest, largest = memprobe_cli.report(job), memprobe_cli.report([*job, "--plan-for", "largest"])
+        # Recomputation makes room for six times as many sequences and costs a third more arithmetic.
+        self.assertEqual((fastest["activation_checkpointing"], largest["activation_checkpointing"]), ("none", "all"))
+        self.assertGreater(largest["batch_size_per_device"], 3 * fastest["batch_size_per_device"])
+        self.assertGreater(fastest["speed"]["tokens_per_second"], 1.15 * largest["speed"]["tokens_per_second"])
+        speeds = [c["speed"]["tokens_per_second"] for c in fastest["combinations"] if c["fits"]]
+        self.assertEqual(speeds, sorted(speeds, reverse=True))
+        self.assertFalse(fastest["combinations"][-1]["fits"])  # a replica of 7B and its states is more than a card
+        for found in fastest["combinations"]:
+            speed = found["speed"]
+            self.assertAlmostEqual(sum(speed["seconds"].values()), speed["step_seconds"], 9)
+            self.assertAlmostEqual(speed["tokens_per_second"] * speed["step_seconds"], found["total_batch_size"] * 512, 0)
+            self.assertTrue(0 < speed["mfu"] < 1, speed)
+            self.assertLessEqual(found["batch_size_per_device"], max(1, found["largest_batch_per_device"]))
+        text = fsdp_cli.run("fsdp-memprobe", job).out
+        self.assertRegex(text, r"full-shard +all .* recomputation \+\d\d %")
+
+    def test_slow_networks_show_in_the_speed(self):
+        job = ["--model", memprobe_cli.write_config(self.folder, memprobe_cli.CODELLAMA), "--nodes", 8, "--ranks-per-node", 4, "--gpu", "a100-80g",
+               "--seq-len", 512, "--precision", "bf16", "--batch-size", 1, "--activation-checkpointing", "all"]
+
+        def speed(*more):
+            found = memprobe_cli.report([*job, *more])
+            return found["speed"], found["communication_per_step"]["bytes"]
+
+        (fast, received), (slow, _) = speed("--network-gb-per-s", 400), speed("--network-gb-per-s", 5)
+        self.assertGreater(slow["seconds"]["communication"], 0.8 * received / 5e9)
+        self.assertLess(slow["tokens_per_second"], 0.5 * fast["tokens_per_second"])
+        # Inside of nodes only gradients leave them.
+        hybrid, _ = speed("--network-gb-per-s", 5, "--sharding", "hybrid-full-shard")
+        self.assertGreater(hybrid["tokens_per_second"], 1.3 * slow["tokens_per_second"])
 
     def test_measured_search_finds_what_was_predicted(self):
         for ranks, more in ((0, ["--ranks", 2, "--plan", self.folder / "measured.toml"]), (2, [])):

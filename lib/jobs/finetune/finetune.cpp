@@ -20,6 +20,7 @@
 #include "lib/jobs/finetune/final_exports.hpp"
 #include "lib/jobs/finetune/offload_watch.hpp"
 #include "lib/jobs/finetune/restore.hpp"
+#include "lib/jobs/finetune/speed_watch.hpp"
 #include "lib/jobs/finetune/step_log.hpp"
 #include "lib/jobs/finetune/validation.hpp"
 #include "lib/runtime/text.hpp"
@@ -120,26 +121,28 @@ std::string write_trace(ProcessGroup& world, const std::string& file, const Trac
 /// The training part of a job, from its first step to its last line.
 class Training {
  public:
-  Training(const RunContext& context, RunStart& start, MemoryWatch& memory, const std::optional<RestartPoint>& taken)
+  Training(const RunContext& context, RunStart& start, MemoryWatch& memory, const PartTimer& timer,
+           const std::optional<RestartPoint>& taken)
       : context_(context),
         clock_(start.clock),
         memory_(memory),
         taken_(taken),
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
         judge_(context, record_),
-        log_(context, record_,
-             context.world.all_reduce(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype),
-                                      Reduce::sum)),
+        peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
+        log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
+        speed_(context.world, context.setup, memory, timer, context.log),
         checkpoints_(context, record_, judge_, memory, taken && taken->is_ours),
         validation_(context, record_, memory),
         offload_(context) {
+    speed_.predict(peak_flops_);
     reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
   }
 
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
     TrainLoop loop(context_.trainer, {setup.total_steps, setup.total_samples},
-                   {&judge_, &losses_, &memory_, &clock_, &log_, &checkpoints_, &validation_, &offload_},
+                   {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &validation_, &offload_},
                    [this] { return clock_.stop_wanted(); });
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
     bool stopped = !choose_child(
@@ -152,6 +155,7 @@ class Training {
     record_.draw_losses();
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
     memory_.report(context_.runtime, report);
+    speed_.report(report);
     offload_.report(report);
     if (!stopped) {
       FinalExports exports(context_, taken_, [this] { return clock_.signalled(); });
@@ -236,7 +240,9 @@ class Training {
   RunRecord record_;
   StepJudge judge_;
   LossLog losses_;
+  double peak_flops_;  ///< of this rank's device
   StepLog log_;
+  SpeedWatch speed_;
   Checkpoints checkpoints_;
   Validation validation_;
   OffloadWatch offload_;
@@ -260,6 +266,8 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (!setup.train_data) sharding.offload_optimizer = {};  // nothing is updated
   ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
+  PartTimer timer;
+  runtime.engine().observers().add(timer);
   const auto trainer = make_trainer(setup, runtime);
   MemoryWatch memory(world, setup, log);
   const auto products = agree_on_products(world, runtime, log);
@@ -275,7 +283,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   auto code = ExitCode::ok;
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
-    code = Training(context, start, memory, taken).run(trace, report);
+    code = Training(context, start, memory, timer, taken).run(trace, report);
   } else if (setup.val_data) {
     const double loss = validate(runtime, setup, progress, taken ? taken->manifest.state.step : 0, nullptr);
     report["val_loss"] = loss;

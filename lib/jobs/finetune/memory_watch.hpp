@@ -18,6 +18,9 @@ class MemoryWatch final : public StepObserver {
 
   /// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options. Says it.
   void predict();
+  /// What was asked and answered, on the first rank; null elsewhere and where there is no answer.
+  const MemoryRequest* request() const { return prediction_ ? &request_ : nullptr; }
+  const MemoryPrediction* prediction() const { return prediction_ ? &*prediction_ : nullptr; }
   /// From here on something else shares memory with the steps: a copy for a checkpoint, a validation.
   void disturb() { was_disturbed_ = true; }
   void after_step(const StepReport& step, bool last) override;

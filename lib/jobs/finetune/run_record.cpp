@@ -51,7 +51,7 @@ void RunRecord::set_old_run_aside() const {
   const auto aside = context_.setup.directory / fmt::format("previous-{}", number);
   fs::create_directories(aside, error);
   std::vector<std::string> moved;
-  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "memory.json", "loss.svg", "loss.png"};
+  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "memory.json", "speed.json", "loss.svg", "loss.png"};
   for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
   for (const auto& name : names) {
     std::error_code absent;

@@ -12,6 +12,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/checkpoint/restart.hpp"
 #include "lib/jobs/memprobe/memprobe_job.hpp"
+#include "lib/jobs/memprobe/memprobe_speed.hpp"
 #include "lib/memory/calibration.hpp"
 #include "lib/memory/device.hpp"
 #include "lib/runtime/model_runtime.hpp"
@@ -35,7 +36,10 @@ class MemprobeJob {
 
   ExitCode run(nlohmann::json& report, std::optional<MemprobeChoice>& choice) {
     set_up();
+    // A trial is asked for its memory.
+    if (!options_.alone) speed_.emplace(world_, options_, budget_.gpu);
     for (const auto& combination : combinations()) answers_.push_back(answer(combination));
+    if (options_.search) detail::sort_by_speed(answers_);
     if (world_.rank() != 0) return code();
     print();
     write(report);
@@ -82,6 +86,7 @@ class MemprobeJob {
     }
     in_use_bytes_ = static_cast<std::int64_t>(world_.all_reduce(static_cast<double>(in_use_bytes_), Reduce::max));
     for (const auto& path : options_.calibrations) {
+      if (std::filesystem::path(path).filename() == "speed.json") continue;
       const auto more = read_memory_outcomes(path);
       if (more.empty()) log_.warning("--calibration " + path + ": no run has left a memory.json there yet");
       outcomes_.insert(outcomes_.end(), more.begin(), more.end());
@@ -204,8 +209,14 @@ class MemprobeJob {
           batches, guess, [&](std::int64_t batch) { return detail::fits_budget(predict(batch), budget_); });
       if (options_.measure) search_by_measuring(answer, batches);
       answer.batch_size = std::max<std::int64_t>(1, answer.measured_largest.value_or(*answer.largest));
+      if (speed_ && !options_.plan_for_largest && !options_.measure && *answer.largest > 0) {
+        answer.batch_size = detail::fastest_batch(batches, *answer.largest, [&](std::int64_t batch) {
+          return speed_->of(predict(batch), c).tokens_per_second;
+        });
+      }
     }
     answer.prediction = predict(answer.batch_size);
+    if (speed_) answer.speed = speed_->of(answer.prediction, c);
     answer.fits =
         answer.measured_largest ? *answer.measured_largest > 0 : detail::fits_budget(answer.prediction, budget_);
     if (options_.measure && !options_.search) measure(answer);
@@ -261,23 +272,7 @@ class MemprobeJob {
     return host.peak_bytes() - host.states_bytes;
   }
 
-  std::size_t best_index() const {
-    std::size_t best = 0;
-    const auto better = [](const Answer& a, const Answer& b) {
-      // Most sequences at once; among equals what sends and computes least.
-      const auto size = [](const Answer& x) { return x.fits ? x.batch_size * x.combination.ranks : 0; };
-      if (size(a) != size(b)) return size(a) > size(b);
-      const auto work = [](const Answer& x) {
-        return x.prediction.flops +
-               static_cast<double>(x.prediction.comm.shard.bytes + x.prediction.comm.replicate.bytes);
-      };
-      return work(a) < work(b);
-    };
-    for (std::size_t i = 1; i < answers_.size(); ++i) {
-      if (better(answers_[i], answers_[best])) best = i;
-    }
-    return best;
-  }
+  std::size_t best_index() const { return detail::best_answer(answers_, options_.plan_for_largest); }
 
   std::optional<MemprobeChoice> choose() const {
     const auto& best = answers_[best_index()];
@@ -292,8 +287,9 @@ class MemprobeJob {
         c.ranks_per_node,
         best.prediction.host.peak_bytes(),
         budget_.gpu ? budget_.gpu->name : std::string(),
-        fmt::format("{} of {} per rank", format_bytes(static_cast<double>(detail::needed_bytes(best.prediction))),
-                    format_bytes(static_cast<double>(budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes)))};
+        fmt::format("{} of {} per rank{}", format_bytes(static_cast<double>(detail::needed_bytes(best.prediction))),
+                    format_bytes(static_cast<double>(budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes)),
+                    best.speed ? "; predicted " + detail::describe_speed(*best.speed) : "")};
   }
 
   void print() const {
@@ -301,7 +297,7 @@ class MemprobeJob {
     if (answers_.size() == 1) {
       text = detail::describe_answer(answers_.front(), options_, budget_);
     } else {
-      text = detail::describe_table(answers_, budget_);
+      text = detail::describe_table(answers_, budget_, options_.plan_for_largest);
     }
     auto head = fmt::format(
         "model     {} {} x {}, {:.1f} M parameters   {} tokens per sequence   {}", architecture_name(config_),
@@ -310,6 +306,7 @@ class MemprobeJob {
         budget_.gpu
             ? fmt::format("{}: {}", budget_.gpu->name, format_bytes(static_cast<double>(budget_.gpu->total_bytes)))
             : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
+    if (speed_) head += "\nspeed     by " + speed_->source();
     if (!options_.calibrations.empty()) head += "\n" + describe_calibration();
     if (options_.train.runtime.json) {
       log_.info(head);
@@ -351,6 +348,7 @@ class MemprobeJob {
       }
       if (known.overhead_bytes) report["calibration"]["overhead_bytes"] = *known.overhead_bytes;
     }
+    if (speed_) report["rates"] = speed_->json();
     report["combinations"] = nlohmann::json::array();
     for (const auto& answer : answers_)
       report["combinations"].push_back(detail::answer_json(answer, options_, budget_));
@@ -371,6 +369,7 @@ class MemprobeJob {
   detail::MemoryBudget budget_;
   std::vector<MemoryOutcome> outcomes_;  ///< of --calibration
   std::int64_t in_use_bytes_ = 0;        ///< of the GPU at hand that is measured
+  std::optional<detail::SpeedModel> speed_;
   std::vector<Answer> answers_;
 };
 

@@ -26,7 +26,13 @@ struct MemprobeOptions {
   std::string memory;                      ///< CPUs: what a rank may take; empty: its share of this machine
   std::string cuda_context, nccl_buffers;  ///< bytes instead of the usual ones
   std::string margin;                      ///< bytes or percent that a search leaves free; empty: see below
-  std::vector<std::string> calibrations;   ///< memory.json of earlier runs, or directories of runs
+  std::vector<std::string> calibrations;   ///< memory.json, speed.json of earlier runs, or directories of runs
+  std::string rates_file;                  ///< of fsdp-bf16check --json; empty: of a table, or as measured here
+  int check_threads = 1;                   ///< of a rank of that check, on a host
+  double link_gb_per_s = 0;                ///< of a rank, inside a node; 0: as the rates say
+  double network_gb_per_s = 0;             ///< of a node; 0: likewise
+  int cores = 0;                           ///< of a node, ranks on CPUs; 0: this machine's
+  bool plan_for_largest = false;           ///< the most sequences at once, not the highest speed
   bool search = false;
   bool measure = false;
   bool alone = false;          ///< measure the simulated rank in this process only
@@ -45,7 +51,7 @@ struct MemprobeChoice {
   int ranks = 0, ranks_per_node = 0;
   std::int64_t host_bytes = 0;  ///< a rank's
   std::string gpu;              ///< empty: CPUs
-  std::string summary;          ///< one line on its memory
+  std::string summary;          ///< one line on its memory and speed
 };
 
 /// \param choice  receives the best combination; nothing when none fits

@@ -9,6 +9,7 @@
 #include "lib/jobs/memprobe/memprobe.hpp"
 #include "lib/memory/measurement.hpp"
 #include "lib/memory/prediction.hpp"
+#include "lib/speed/step_time.hpp"
 
 namespace fsdp::detail {
 
@@ -21,14 +22,24 @@ struct Combination {
   std::string checkpointing() const { return activation_checkpointing_name(checkpoint_every); }
 };
 
+/// What is predicted of a step's time.
+struct StepSpeed {
+  StepTime time;
+  double tokens = 0;  ///< targets of a step, all ranks
+  double tokens_per_second = 0;
+  double mfu = 0;  ///< of a model's operations, once each, as a part of the devices' peak
+};
+
 struct Answer {
   Combination combination;
-  std::int64_t batch_size = 0;  ///< that prediction and measurement are about; of a search the largest, or 1
+  std::int64_t batch_size =
+      0;  ///< that prediction and measurement are about; of a search the fastest or the largest, or 1
   MemoryPrediction prediction;
   bool fits = true;
   std::optional<std::int64_t> largest;           ///< of a search: 0 when not even one fits
   std::optional<std::int64_t> measured_largest;  ///< of a search that measured
   std::optional<MemoryMeasurement> measured;
+  std::optional<StepSpeed> speed;
   bool alone = false;  ///< one process measured one rank
 };
 
@@ -69,7 +80,8 @@ nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options,
 
 /// What a person reads: one answer in full, or a table of several.
 std::string describe_answer(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
-std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget);
+/// \param largest  as the plan is chosen
+std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest);
 
 /// Writes the last step's timeline, as SVG where the name ends so, else as PNG.
 void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);

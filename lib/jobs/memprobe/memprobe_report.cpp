@@ -7,6 +7,7 @@
 
 #include "lib/base/text_format.hpp"
 #include "lib/jobs/memprobe/memprobe_job.hpp"
+#include "lib/jobs/memprobe/memprobe_speed.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -81,6 +82,15 @@ double relative_error(const Answer& a) {
                                                                                 : a.measured->peak_bytes);
   const auto predicted = static_cast<double>(a.prediction.allocator_peak_bytes());
   return (predicted - measured) / measured;
+}
+
+/// What it loses to against the one that is planned.
+std::string slower_by(const Answer& a, const Answer& best) {
+  if (!a.fits) return fmt::format("batch {} does not fit", a.batch_size);
+  if (&a == &best || !a.speed || !best.speed) return "";
+  // Of ranks that do as much.
+  return what_costs(a.speed->time, a.speed->tokens / a.combination.ranks, best.speed->time,
+                    best.speed->tokens / best.combination.ranks);
 }
 
 double share_of_budget(const MemoryPrediction& p, const MemoryBudget& budget) {
@@ -173,6 +183,7 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
     json["reserved_peak_bytes"] = p.allocator.reserved_peak_bytes;
     json["alloc_retries"] = p.allocator.num_alloc_retries;
   }
+  if (a.speed) json["speed"] = speed_json(*a.speed);
   if (a.largest) json["largest_batch_per_device"] = a.measured_largest.value_or(*a.largest);
   if (a.measured_largest) json["predicted_largest_batch_per_device"] = *a.largest;
   if (a.measured) {
@@ -222,6 +233,7 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   text += fmt::format(
       "a step receives {} on the shard axis, {} on the replicate axis; {:.2f} TFLOP of matrix products a rank\n",
       bytes(p.comm.shard.bytes), bytes(p.comm.replicate.bytes), p.flops / 1e12);
+  if (a.speed) text += "predicted " + describe_speed(*a.speed) + "\n";
   if (a.largest) {
     const auto note = a.measured_largest ? fmt::format(" (measured; predicted {})", *a.largest)
                                          : fmt::format(" ({} left free, see --margin)", bytes(budget.margin_bytes));
@@ -232,20 +244,22 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   return text;
 }
 
-std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget) {
-  std::string text = fmt::format("{:>6} {:<18} {:<10} {:<9} {:>8} {:>12} {:>7} {:>8} {:>13} {:>10}  {}\n", "ranks",
-                                 "sharding", "recompute", "precision", "batch", "memory", "of all", "retries",
-                                 "received/step", "TFLOP/step", "peak at");
+std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest) {
+  std::string text = fmt::format("{:>6} {:<18} {:<10} {:<9} {:>7} {:>7} {:>10} {:>6} {:>11} {:>6} {:>7} {:>11}  {}\n",
+                                 "ranks", "sharding", "recompute", "precision", "largest", "batch", "tok/s", "MFU",
+                                 "memory", "of all", "retries", "received", "slower by");
+  const auto& best = answers[best_answer(answers, largest)];
   for (const auto& a : answers) {
     const auto& p = a.prediction;
-    const auto largest = a.measured_largest ? a.measured_largest : a.largest;
-    text += fmt::format(
-        "{:>6} {:<18} {:<10} {:<9} {:>8} {:>12} {:>6.1f}% {:>8} {:>13} {:>10.2f}  {}\n", a.combination.ranks,
-        to_string(a.combination.sharding), a.combination.checkpointing(), float_type_name(a.combination.precision),
-        largest ? std::to_string(*largest) : std::to_string(a.batch_size), bytes(needed_bytes(p)),
-        100 * share_of_budget(p, budget), p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
-        bytes(p.comm.shard.bytes + p.comm.replicate.bytes), p.flops / 1e12,
-        a.fits ? p.profile.phase : fmt::format("batch {} does not fit", a.batch_size));
+    const auto most = a.measured_largest ? a.measured_largest : a.largest;
+    text += fmt::format("{:>6} {:<18} {:<10} {:<9} {:>7} {:>7} {:>10} {:>5.0f}% {:>11} {:>5.1f}% {:>7} {:>11}  {}\n",
+                        a.combination.ranks, to_string(a.combination.sharding), a.combination.checkpointing(),
+                        float_type_name(a.combination.precision), most ? std::to_string(*most) : "-", a.batch_size,
+                        a.fits && a.speed ? format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)) : "-",
+                        a.fits && a.speed ? 100 * a.speed->mfu : 0.0, bytes(needed_bytes(p)),
+                        100 * share_of_budget(p, budget),
+                        p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
+                        bytes(p.comm.shard.bytes + p.comm.replicate.bytes), slower_by(a, best));
   }
   return text;
 }
