@@ -17,7 +17,7 @@ std::uint32_t key_of(std::string_view character) {
 }  // namespace
 
 ByteFallbackBpe::ByteFallbackBpe(ByteFallbackParts parts)
-    : LlamaTokenizer(parts.llama),
+    : LlamaTokenizer(parts.llama, names_of(parts)),
       merges_(std::move(parts.merges)),
       added_tokens_(parts.added_tokens, parts.llama.where),
       prefix_(parts.prefix),
@@ -31,6 +31,19 @@ ByteFallbackBpe::ByteFallbackBpe(ByteFallbackParts parts)
     if (length == 1) ascii_ids_[static_cast<std::size_t>(text[0])] = static_cast<std::int32_t>(id);
     character_ids_.emplace(key_of(text), static_cast<std::int32_t>(id));
   }
+}
+
+AddedTokenSearch ByteFallbackBpe::names_of(const ByteFallbackParts& parts) {
+  auto tokens = parts.added_tokens;
+  // With Prepend such a name is matched with a space sign before it: refused where it is met.
+  if (parts.prefix == SpacePrefix::prepend) {
+    for (AddedToken& token : tokens) token.single_word = token.single_word || (token.special && token.normalized);
+  }
+  return {tokens, parts.llama.where, SpecialNames::tokens};
+}
+
+void ByteFallbackBpe::append_part(std::string_view text, bool begins, std::vector<std::int32_t>& ids) const {
+  append_plain(text, dummy_prefix() && wants_prefix(text, begins), ids);
 }
 
 bool ByteFallbackBpe::wants_prefix(std::string_view text, bool begins) const {

@@ -33,7 +33,11 @@ class ByteFallbackBpe final : public LlamaTokenizer {
  public:
   explicit ByteFallbackBpe(ByteFallbackParts parts);
 
+  /// What encode_marked() looks for.
+  static AddedTokenSearch names_of(const ByteFallbackParts& parts);
+
  protected:
+  void append_part(std::string_view text, bool begins, std::vector<std::int32_t>& ids) const override;
   void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const override;
 
  private:

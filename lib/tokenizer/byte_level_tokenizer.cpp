@@ -1,5 +1,6 @@
 #include "lib/tokenizer/byte_level_tokenizer.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -8,6 +9,22 @@
 
 namespace fsdp {
 
+namespace {
+
+/// Marks that are pieces and no added tokens, as GPT-2's <|endoftext|>, are special all the same.
+std::vector<AddedToken> with_marks(const ByteLevelParts& parts, const TokenTexts& texts) {
+  auto tokens = parts.added_tokens;
+  for (const auto& id : {parts.bos, parts.eos}) {
+    const auto has = [&](const AddedToken& token) { return token.id == *id; };
+    if (id && *id < texts.size() && std::none_of(tokens.begin(), tokens.end(), has)) {
+      tokens.push_back({.id = *id, .text = texts.of(*id)});
+    }
+  }
+  return tokens;
+}
+
+}  // namespace
+
 ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
     : description_(std::move(parts.description)),
       piece_ids_(parts.pieces),
@@ -15,6 +32,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
       merges_(std::move(parts.merges)),
       words_(std::move(parts.patterns)),
       added_tokens_(parts.added_tokens, parts.where),
+      names_(with_marks(parts, texts_), parts.where, SpecialNames::tokens),
       marks_(std::move(parts.marks)),
       bos_(parts.bos),
       eos_(parts.eos),
@@ -32,8 +50,11 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
 }
 
 void ByteLevelTokenizer::append(std::string_view text, std::vector<std::int32_t>& ids) const {
-  std::string composed;
-  if (composes_) text = composed = to_nfc(text);
+  if (!composes_) return append_words(text, ids);
+  append_words(to_nfc(text), ids);
+}
+
+void ByteLevelTokenizer::append_words(std::string_view text, std::vector<std::int32_t>& ids) const {
   std::vector<std::string_view> words;
   words_.split(text, words);
   std::vector<std::int32_t> word_ids;
@@ -65,6 +86,34 @@ std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) cons
     }
   }
   return ids;
+}
+
+void ByteLevelTokenizer::append_aligned(std::string_view text, std::size_t begin, AlignedIds& out) const {
+  const auto composed = composes_ ? to_nfc(text) : std::string();
+  const bool changed = composes_ && composed != text;
+  const auto sources = changed ? nfc_sources(text, composed) : std::vector<TextRange>();
+  append_words(changed ? composed : text, out.ids);
+  std::size_t at = 0;
+  for (std::size_t i = out.parts.size(); i < out.ids.size(); ++i) {
+    const std::size_t end = at + texts_.of(out.ids[i]).size();
+    out.parts.push_back(changed ? TextRange{begin + sources[at].begin, begin + sources[end - 1].end}
+                                : TextRange{begin + at, begin + end});
+    at = end;
+  }
+}
+
+AlignedIds ByteLevelTokenizer::encode_marked(std::string_view text, std::span<const TextRange> plain) const {
+  AlignedIds out;
+  for (const TextSegment& segment : names_.split(text, plain)) {
+    const auto begin = static_cast<std::size_t>(segment.text.data() - text.data());
+    if (segment.id == TextSegment::kPlain) {
+      append_aligned(segment.text, begin, out);
+    } else {
+      out.ids.push_back(segment.id);
+      out.parts.push_back({begin, begin + segment.text.size()});
+    }
+  }
+  return out;
 }
 
 std::vector<std::int32_t> ByteLevelTokenizer::encode_document(std::string_view text) const {

@@ -39,6 +39,9 @@ class ByteLevelTokenizer final : public Tokenizer {
 
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::vector<std::int32_t> encode_document(std::string_view text) const override;
+  AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const override;
+  std::optional<std::int32_t> named_id(std::string_view name) const override { return names_.find(name); }
+  const DocumentMarks& document_marks() const override { return marks_; }
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string decode_one(std::int32_t id) const override { return texts_.of(id); }
   std::int64_t vocab_size() const override { return texts_.size(); }
@@ -48,6 +51,9 @@ class ByteLevelTokenizer final : public Tokenizer {
 
  private:
   void append(std::string_view text, std::vector<std::int32_t>& ids) const;
+  /// \param text  composed where the vocabulary wants that
+  void append_words(std::string_view text, std::vector<std::int32_t>& ids) const;
+  void append_aligned(std::string_view text, std::size_t begin, AlignedIds& out) const;
 
   std::string description_;
   PieceIds piece_ids_;
@@ -55,6 +61,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   BpeMerges merges_;
   PreTokenizer words_;
   AddedTokenSearch added_tokens_;
+  AddedTokenSearch names_;  ///< of special tokens, too
   DocumentMarks marks_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;

@@ -1,6 +1,7 @@
 #include "lib/tokenizer/llama_tokenizer.hpp"
 
 #include <charconv>
+#include <utility>
 
 #include "lib/base/error.hpp"
 
@@ -54,7 +55,7 @@ std::vector<std::string> texts_of(const LlamaParts& parts) {
 
 }  // namespace
 
-LlamaTokenizer::LlamaTokenizer(LlamaParts parts)
+LlamaTokenizer::LlamaTokenizer(LlamaParts parts, AddedTokenSearch names)
     : description_(std::move(parts.description)),
       texts_(texts_of(parts)),
       begins_with_space_(parts.pieces.size()),
@@ -63,6 +64,7 @@ LlamaTokenizer::LlamaTokenizer(LlamaParts parts)
       bos_(parts.bos),
       eos_(parts.eos),
       marks_(std::move(parts.marks)),
+      names_(std::move(names)),
       infill_(parts.infill) {
   for (std::size_t id = 0; id < parts.pieces.size(); ++id) {
     const LlamaPiece& piece = parts.pieces[id];
@@ -93,6 +95,43 @@ std::vector<std::int32_t> LlamaTokenizer::encode_document(std::string_view text)
   append(text, dummy_prefix_, ids);
   ids.insert(ids.end(), marks_.after.begin(), marks_.after.end());
   return ids;
+}
+
+AlignedIds LlamaTokenizer::encode_marked(std::string_view text, std::span<const TextRange> plain) const {
+  AlignedIds out;
+  for (const TextSegment& segment : names_.split(text, plain)) {
+    const auto begin = static_cast<std::size_t>(segment.text.data() - text.data());
+    if (segment.id == TextSegment::kPlain) {
+      append_part(segment.text, begin == 0, out.ids);
+      align(segment.text, begin, out);
+    } else {
+      out.ids.push_back(segment.id);
+      out.parts.push_back({begin, begin + segment.text.size()});
+    }
+  }
+  return out;
+}
+
+/// Goes through the bytes that the ids decode to, beside those of the text.
+void LlamaTokenizer::align(std::string_view text, std::size_t begin, AlignedIds& out) const {
+  const auto new_ids = std::span(out.ids).subspan(out.parts.size());
+  std::size_t decoded_bytes = 0;
+  for (const auto id : new_ids) decoded_bytes += texts_.of(id).size();
+  const std::size_t text_bytes = with_spaces(text).size();
+  bool skip = decoded_bytes == text_bytes + 1;  // the space that was put before it
+  if (!skip && decoded_bytes != text_bytes)
+    throw RuntimeFailure(description_ +
+                         ": a text's ids do not stand for its bytes, so answers cannot be found in them");
+  std::size_t at = 0;
+  for (const auto id : new_ids) {
+    TextRange part{begin + at, 0};
+    for (const char byte : texts_.of(id)) {
+      if (!std::exchange(skip, false))
+        at += byte == ' ' && text.substr(at).starts_with(kSpaceSign) ? kSpaceSign.size() : 1;
+    }
+    part.end = begin + at;
+    out.parts.push_back(part);
+  }
 }
 
 std::vector<std::int32_t> LlamaTokenizer::encode_infill(std::string_view prefix, std::string_view suffix) const {

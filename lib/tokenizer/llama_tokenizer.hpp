@@ -43,6 +43,9 @@ class LlamaTokenizer : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text) const final;
   std::vector<std::int32_t> encode_document(std::string_view text) const final;
+  AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const final;
+  std::optional<std::int32_t> named_id(std::string_view name) const final { return names_.find(name); }
+  const DocumentMarks& document_marks() const final { return marks_; }
   std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const final;
   std::string decode(std::span<const std::int32_t> ids) const final;
   std::string decode_one(std::int32_t id) const final { return texts_.of(id); }
@@ -53,15 +56,24 @@ class LlamaTokenizer : public Tokenizer {
   std::string description() const final { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
 
  protected:
-  explicit LlamaTokenizer(LlamaParts parts);
+  /// \param names  the added and control tokens, which encode_marked() looks for
+  LlamaTokenizer(LlamaParts parts, AddedTokenSearch names);
 
   /// Appends the ids of `text`, any bytes. \param dummy_prefix  it begins a text
   virtual void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const = 0;
+
+  /// Appends the ids of a part of a text in which no token's name is left. \param begins  the text begins with it;
+  /// otherwise a token is before it
+  virtual void append_part(std::string_view text, bool begins, std::vector<std::int32_t>& ids) const = 0;
+  /// Whether a space is put before texts.
+  bool dummy_prefix() const { return dummy_prefix_; }
 
   /// The ids of single bytes.
   const std::vector<std::int32_t>& byte_ids() const { return byte_ids_; }
 
  private:
+  void align(std::string_view text, std::size_t begin, AlignedIds& out) const;
+
   std::string description_;
   TokenTexts texts_;
   std::vector<bool> begins_with_space_;  ///< pieces that begin with U+2581
@@ -70,6 +82,7 @@ class LlamaTokenizer : public Tokenizer {
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
   DocumentMarks marks_;
+  AddedTokenSearch names_;
   std::optional<InfillIds> infill_;
 };
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <new>
 
+#include "lib/tokenizer/utf8.hpp"
+
 namespace fsdp {
 
 std::string to_nfc(std::string_view text) {
@@ -20,6 +22,33 @@ std::string to_nfc(std::string_view text) {
   if (length == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   if (length < 0) return std::string(text);
   return {reinterpret_cast<const char*>(composed), static_cast<std::size_t>(length)};
+}
+
+std::vector<TextRange> nfc_sources(std::string_view text, std::string_view composed) {
+  std::vector<TextRange> sources;
+  std::string cluster;  // composed
+  TextRange range;
+  const auto close = [&] {
+    sources.insert(sources.end(), cluster.size(), range);
+    range.begin = range.end;
+  };
+  while (range.end < text.size()) {
+    const auto rest = text.substr(range.end);
+    const auto character = rest.substr(0, std::max<std::size_t>(1, utf8_character_length(rest)));
+    const auto alone = to_nfc(character);
+    const auto together = to_nfc(cluster + std::string(character));
+    if (together == cluster + alone) {  // what comes next leaves the cluster as it is
+      close();
+      cluster = alone;
+    } else {
+      cluster = together;
+    }
+    range.end += character.size();
+  }
+  close();
+  // Not the same where to_nfc() gave up on a part that is no UTF-8: then any byte may come from anywhere.
+  if (sources.size() != composed.size()) sources.assign(composed.size(), {0, text.size()});
+  return sources;
 }
 
 }  // namespace fsdp

@@ -2,6 +2,9 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/tokenizer/llama_tokenizer.hpp"
@@ -24,8 +27,9 @@ void load(sentencepiece::SentencePieceProcessor& processor, const std::string& s
 
 class SentencePieceTokenizer final : public LlamaTokenizer {
  public:
-  SentencePieceTokenizer(const LlamaParts& parts, const std::string& serialized, bool splits_before_spaces)
-      : LlamaTokenizer(parts), splits_before_spaces_(splits_before_spaces) {
+  SentencePieceTokenizer(const LlamaParts& parts, AddedTokenSearch names, const std::string& serialized,
+                         bool splits_before_spaces)
+      : LlamaTokenizer(parts, std::move(names)), splits_before_spaces_(splits_before_spaces) {
     load(inside_, serialized + std::string(kNoDummyPrefix), parts.where);
     load(beginning_, serialized + std::string("\x1A\x02\x18\x01", 4), parts.where);
   }
@@ -53,6 +57,11 @@ class SentencePieceTokenizer final : public LlamaTokenizer {
         dummy_prefix = false;
       }
     }
+  }
+
+  /// Turn by turn: each part is a text of its own.
+  void append_part(std::string_view text, bool, std::vector<std::int32_t>& ids) const override {
+    append(text, dummy_prefix(), ids);
   }
 
  private:
@@ -85,6 +94,20 @@ LlamaPiece llama_piece(const SentencePieceModel::Piece& piece, const SentencePie
   }
 }
 
+/// The added tokens and the model's own marks, each matched as it stands.
+std::vector<AddedToken> named_tokens(const SentencePieceModel& model, const std::vector<AddedToken>& added) {
+  std::vector<AddedToken> tokens;
+  for (const AddedToken& token : added) tokens.push_back({.id = token.id, .text = token.text});
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const auto& piece = model.pieces[id];
+    if (piece.type != SentencePieceModel::Type::control && piece.type != SentencePieceModel::Type::unknown) continue;
+    const auto has = [&](const AddedToken& token) { return token.text == piece.text; };
+    if (std::none_of(tokens.begin(), tokens.end(), has))
+      tokens.push_back({.id = static_cast<std::int32_t>(id), .text = piece.text});
+  }
+  return tokens;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& file,
@@ -105,7 +128,8 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::p
   if (config.add_bos.value_or(true) && parts.bos) parts.marks.before.push_back(*parts.bos);
   if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
   parts.infill = find_infill_ids(parts.pieces, config);
-  return std::make_unique<SentencePieceTokenizer>(parts, model.serialized, splits);
+  AddedTokenSearch names(named_tokens(model, config.added_tokens), parts.where, SpecialNames::tokens);
+  return std::make_unique<SentencePieceTokenizer>(parts, std::move(names), model.serialized, splits);
 }
 
 }  // namespace fsdp

@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/tokenizer/added_tokens.hpp"
+#include "lib/tokenizer/document_marks.hpp"
+
 namespace fsdp {
 
 /// CodeLlama's marks for filling in the middle of a text.
@@ -15,6 +18,13 @@ struct InfillIds {
   std::int32_t suffix;
   std::int32_t middle;
   std::int32_t end;  ///< what the model writes when the middle is complete
+};
+
+/// Ids, and what part of a text each was made of. A part may be empty (a space that is put before a text) or overlap
+/// its neighbours (bytes of one character that was composed of several).
+struct AlignedIds {
+  std::vector<std::int32_t> ids;
+  std::vector<TextRange> parts;
 };
 
 /// One vocabulary. Immutable after construction: any number of threads may use it.
@@ -48,6 +58,18 @@ class Tokenizer {
   /// Ids of a whole text as Hugging Face's tokenizer gives them by default: with the beginning mark for Llama's
   /// vocabularies, without any mark for GPT-2's.
   virtual std::vector<std::int32_t> encode_document(std::string_view text) const { return encode(text); }
+
+  /// Ids of a text in which the names of special tokens stand for these tokens, without marks around it: as
+  /// transformers encodes what a chat template wrote (add_special_tokens=False).
+  /// \param plain  where in `text` such a name is plain text all the same, in order and apart from each other
+  /// \throws FormatError when a special token is met whose matching is not supported
+  virtual AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const = 0;
+
+  /// The id of a token that encode_marked() finds by this name.
+  virtual std::optional<std::int32_t> named_id(std::string_view name) const = 0;
+
+  /// What encode_document() puts around a text.
+  virtual const DocumentMarks& document_marks() const = 0;
 
   /// The marks of infilling, for vocabularies that have all four.
   virtual std::optional<InfillIds> infill_ids() const { return {}; }

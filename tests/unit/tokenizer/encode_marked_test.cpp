@@ -1,0 +1,124 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/tokenizer/byte_level_bpe.hpp"
+#include "lib/tokenizer/nfc.hpp"
+#include "lib/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizer/sentencepiece_tokenizer.hpp"
+#include "tests/support/temp_files.hpp"
+#include "tests/unit/tokenizer/random_texts.hpp"
+
+namespace {
+
+using MarkedIds = std::vector<std::int32_t>;
+const std::string kChat = FSDP_FIXTURE_DIR "/chat/tokenizers/";
+
+std::shared_ptr<const fsdp::Tokenizer> opened(const std::string& name) { return fsdp::open_tokenizer(kChat + name); }
+
+/// The parts lie side by side and are the whole text.
+void check_parts(const fsdp::AlignedIds& encoded, std::string_view text) {
+  REQUIRE(encoded.parts.size() == encoded.ids.size());
+  std::size_t at = 0;
+  for (const auto& part : encoded.parts) {
+    CHECK(part.begin == at);
+    CHECK(part.end >= part.begin);
+    at = part.end;
+  }
+  CHECK(at == text.size());
+}
+
+}  // namespace
+
+TEST_SUITE("tokenizer/encode_marked") {
+  TEST_CASE("without names it is encode(), and the parts are the text") {
+    std::mt19937 random(3);
+    const auto gpt2 = fsdp::make_gpt2_tokenizer();
+    const auto llama = fsdp::make_sentencepiece_tokenizer(FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model");
+    const auto llama2 = opened("llama2"), llama3 = opened("llama3"), gemma = opened("gemma");
+    const std::vector<const fsdp::Tokenizer*> all{gpt2.get(), llama.get(), llama2.get(), llama3.get(), gemma.get()};
+    for (int round = 0; round < 60; ++round) {
+      for (const auto& text : {fsdp::test::random_text(random, 40), fsdp::test::random_bytes_text(random, 40)}) {
+        for (const auto* tokenizer : all) {
+          CAPTURE(tokenizer->description());
+          const auto encoded = tokenizer->encode_marked(text, {});
+          CHECK(encoded.ids == tokenizer->encode(text));
+          check_parts(encoded, text);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("names of special tokens are tokens, but not in plain ranges") {
+    const auto chatml = opened("chatml");
+    const std::string text = "<|im_start|>a<|im_end|>b";
+    const auto encoded = chatml->encode_marked(text, {});
+    CHECK(encoded.ids.front() == 481);
+    CHECK(encoded.ids[encoded.ids.size() - 2] == 482);
+    check_parts(encoded, text);
+    const fsdp::TextRange second{13, text.size()};
+    const auto half_plain = chatml->encode_marked(text, {&second, 1});
+    CHECK(half_plain.ids.front() == 481);
+    CHECK(std::count(half_plain.ids.begin(), half_plain.ids.end(), 482) == 0);
+    check_parts(half_plain, text);
+    // A name that only reaches into plain text is plain.
+    const fsdp::TextRange inside{3, 4};
+    CHECK(chatml->encode_marked("<|im_end|>", {&inside, 1}).ids == chatml->encode("<|im_end|>"));
+    CHECK(chatml->named_id("<|im_end|>") == 482);
+    CHECK(!chatml->named_id("<|im_en"));
+    CHECK(!chatml->named_id(""));
+    const auto gpt2 = fsdp::make_gpt2_tokenizer();
+    CHECK(gpt2->encode_marked("a<|endoftext|>", {}).ids == MarkedIds{64, 50256});
+  }
+
+  TEST_CASE("SentencePiece and its tokenizer.json agree, turn by turn") {
+    const auto model = fsdp::make_sentencepiece_tokenizer(FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model");
+    const auto json = opened("llama2");
+    for (const std::string text :
+         {"<s>[INST] Hi [/INST] e2e4 </s><s>[INST]", "a</s></s> b", "</s>", " <s>", "<unk>x"}) {
+      CAPTURE(text);
+      CHECK(model->encode_marked(text, {}).ids == json->encode_marked(text, {}).ids);
+    }
+    CHECK(model->encode_marked("<s>a", {}).ids.front() == 1);
+    const auto parts = model->encode_marked("a</s>b", {}).parts;
+    CHECK(parts.back().begin == 5);
+    CHECK(parts.back().end == 6);
+  }
+
+  TEST_CASE("composed texts: a part is what was composed together") {
+    const std::string text = "xe\u0301y";
+    const auto sources = fsdp::nfc_sources(text, fsdp::to_nfc(text));
+    REQUIRE(sources.size() == 4);  // x, two bytes, y
+    CHECK(sources[0].end == 1);
+    CHECK(sources[1].begin == 1);
+    CHECK(sources[1].end == 4);
+    CHECK(sources[2].end == 4);
+    CHECK(sources[3].begin == 4);
+    const auto encoded = opened("chatml")->encode_marked(text, {});
+    CHECK(encoded.ids == opened("chatml")->encode(text));
+    CHECK(encoded.parts.back().end == text.size());
+    // Marks that change places: both come from both.
+    const std::string turned = "q\u0307\u0323";
+    for (const auto& source : fsdp::nfc_sources(turned, fsdp::to_nfc(turned))) CHECK(source.end <= turned.size());
+  }
+
+  TEST_CASE("a special token that takes white space with it is refused where it is met") {
+    const fsdp::test::TempDir dir;
+    auto json = fsdp::read_text_file(kChat + "chatml/tokenizer.json");
+    const std::string before = R"("lstrip": false)";
+    const auto at = json.find(before, json.find("<|im_end|>"));
+    REQUIRE(at != std::string::npos);
+    fsdp::replace_file(dir / "tokenizer.json", json.replace(at, before.size(), R"("lstrip": true)"));
+    const auto tokenizer = fsdp::open_tokenizer(dir.path().string());
+    CHECK(tokenizer->encode_marked("<|im_start|>a", {}).ids.front() == 481);
+    CHECK_THROWS_WITH_AS(
+        tokenizer->encode_marked("a <|im_end|>", {}),
+        doctest::Contains("tokenizer.json: added token '<|im_end|>' has single_word, lstrip or rstrip"),
+        fsdp::FormatError);
+  }
+}
