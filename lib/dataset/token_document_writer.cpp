@@ -1,6 +1,8 @@
 // Documents; see token_file_writer.hpp.
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/dataset/token_file_output.hpp"
@@ -74,22 +76,28 @@ class GrowingDataset {
 class DocumentsWriter : public TokenFileWriter {
  public:
   DocumentsWriter(const std::filesystem::path& file, const TokenFileNotes& notes)
-      : output_(file, notes), tokens_(make_tokens()), offsets_(make_offsets()) {
+      : output_(file, notes), tokens_(make_tokens()), offsets_(make_offsets()), mask_(make_mask()) {
     put_offset();
   }
 
-  void add(std::span<const std::int32_t> ids) override {
+  void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
+    output_.check_mask(ids, mask);
     output_.append(ids, tokens_.pending());
     num_ids_ += static_cast<std::int64_t>(ids.size());
     put_offset();
     tokens_.grow();
     offsets_.grow();
+    if (!mask_) return;
+    const auto bytes = std::as_bytes(mask);
+    mask_->pending().insert(mask_->pending().end(), bytes.begin(), bytes.end());
+    mask_->grow();
   }
 
   bool finish(const std::function<bool()>&) override {
     detail::writing(output_.file(), [&] {
       tokens_.finish();
       offsets_.finish();
+      if (mask_) mask_->finish();
       output_.commit();
     });
     return true;
@@ -107,6 +115,13 @@ class DocumentsWriter : public TokenFileWriter {
       return GrowingDataset(output_, "offsets", {H5T_NATIVE_INT64, H5T_STD_I64LE, sizeof(std::int64_t)});
     });
   }
+  std::optional<GrowingDataset> make_mask() const {
+    if (!output_.masked()) return {};
+    return detail::writing(output_.file(), [&] {
+      return std::optional<GrowingDataset>(std::in_place, output_, "loss_mask",
+                                           ElementType{H5T_NATIVE_UINT8, H5T_STD_U8LE, 1});
+    });
+  }
   void put_offset() {
     auto& bytes = offsets_.pending();
     bytes.resize(bytes.size() + sizeof num_ids_);
@@ -116,6 +131,7 @@ class DocumentsWriter : public TokenFileWriter {
   detail::TokenFileOutput output_;
   GrowingDataset tokens_;
   GrowingDataset offsets_;
+  std::optional<GrowingDataset> mask_;
   std::int64_t num_ids_ = 0;
 };
 

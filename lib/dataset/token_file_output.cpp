@@ -67,7 +67,8 @@ TokenFileOutput::TokenFileOutput(const std::filesystem::path& file, const TokenF
     : file_(seekable_output(file)),
       temporary_(hidden_sibling(file_)),
       vocab_size_(notes.vocab_size),
-      element_bytes_(notes.vocab_size <= 65536 ? 2 : 4) {
+      element_bytes_(notes.vocab_size <= 65536 ? 2 : 4),
+      masked_(notes.masked) {
   if (vocab_size_ < 1) throw UsageError("a vocabulary of " + std::to_string(vocab_size_) + " ids");
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) throw UsageError(file.string() + ": is a directory, name a file");
@@ -92,6 +93,8 @@ void TokenFileOutput::create(const TokenFileNotes& notes) {
   put_attribute("tokenizer_description", notes.tokenizer_description);
   put_attribute("vocab_size", notes.vocab_size);
   put_attribute("source_files", joined_lines(notes.sources));
+  if (!notes.chat_template.empty()) put_attribute("chat_template", notes.chat_template);
+  if (!notes.train_on.empty()) put_attribute("train_on", notes.train_on);
 }
 
 TokenFileOutput::~TokenFileOutput() { discard(); }
@@ -100,6 +103,12 @@ void TokenFileOutput::discard() noexcept {
   handle_ = Hdf5File();
   std::error_code ignored;
   std::filesystem::remove(temporary_, ignored);
+}
+
+void TokenFileOutput::check_mask(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) const {
+  if (mask.size() != (masked_ ? ids.size() : 0))
+    throw std::invalid_argument("a loss mask of " + std::to_string(mask.size()) + " for " + std::to_string(ids.size()) +
+                                " ids");
 }
 
 void TokenFileOutput::append(std::span<const std::int32_t> ids, std::vector<std::byte>& bytes) const {

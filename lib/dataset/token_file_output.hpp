@@ -31,6 +31,10 @@ class TokenFileOutput {
   /// Appends ids in the memory type. \throws std::invalid_argument when one is not in [0, vocab_size)
   void append(std::span<const std::int32_t> ids, std::vector<std::byte>& bytes) const;
 
+  /// `loss_mask` is to be written. \throws std::invalid_argument where `mask` does not fit to that and to the ids
+  bool masked() const { return masked_; }
+  void check_mask(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) const;
+
   void put_attribute(const char* name, const std::string& text) const;
   void put_attribute(const char* name, std::int64_t value) const;
 
@@ -45,6 +49,7 @@ class TokenFileOutput {
   std::filesystem::path temporary_;
   std::int64_t vocab_size_;
   std::size_t element_bytes_;
+  bool masked_;
   Hdf5File handle_;
 };
 

@@ -17,6 +17,9 @@ struct TokenFileNotes {
   std::string tokenizer_description;  ///< `tokenizer_description`
   std::int64_t vocab_size = 0;        ///< `vocab_size`; ids are stored as uint16 where 65536 or less, else as uint32
   std::vector<std::string> sources;   ///< `source_files`, one a line
+  std::string chat_template = {};     ///< `chat_template`: its name; empty: no conversations, not written
+  std::string train_on = {};          ///< `train_on`: "answers" or "all"; empty: texts only, not written
+  bool masked = false;                ///< `loss_mask` is written beside the ids
 };
 
 class TokenFileWriter {
@@ -27,9 +30,10 @@ class TokenFileWriter {
   virtual ~TokenFileWriter() = default;
 
   /// Adds one document; an empty one counts among documents, too.
-  /// \param ids  each in [0, vocab_size)
+  /// \param ids   each in [0, vocab_size)
+  /// \param mask  for each id 1 where it counts as a target, else 0; needed where the notes say `masked`, else left out
   /// \throws IoError when it cannot be written; std::invalid_argument
-  virtual void add(std::span<const std::int32_t> ids) = 0;
+  virtual void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask = {}) = 0;
 
   /// Writes what is missing and gives the file its name, replacing an old one.
   /// \param stop_wanted  asked now and then

@@ -48,6 +48,8 @@ TokenFileNotes read_token_notes(const std::filesystem::path& file) {
   notes.tokenizer = text_attribute(handle, "tokenizer");
   notes.tokenizer_description = text_attribute(handle, "tokenizer_description");
   notes.vocab_size = integer_attribute(handle, "vocab_size");
+  notes.chat_template = text_attribute(handle, "chat_template");
+  notes.train_on = text_attribute(handle, "train_on");
   return notes;
 }
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
@@ -16,13 +18,75 @@ namespace {
 constexpr std::size_t kBlock_bytes = std::size_t{4} << 20;
 
 /// A file without a name: it goes with the process, however that ends.
-File nameless_file(const std::filesystem::path& beside) {
+File nameless_file(const std::filesystem::path& beside, const char* what) {
   auto name = beside;
-  name.replace_filename("." + beside.filename().string() + "." + process_tag() + ".ids.tmp");
+  name.replace_filename("." + beside.filename().string() + "." + process_tag() + "." + what + ".tmp");
   auto file = File::create_new(name);
   std::filesystem::remove(name);
   return file;
 }
+
+/// The element type, in memory and in the file.
+struct RowType {
+  hid_t memory;
+  hid_t stored;
+  std::size_t size_bytes;
+};
+
+/// What waits to become the dataset of this name, elements in the memory type.
+class RowsInWaiting {
+ public:
+  RowsInWaiting(const std::filesystem::path& file, const char* name)
+      : file_(file), name_(name), spool_(nameless_file(file, name)) {}
+
+  /// Append to it, then call spill_some().
+  std::vector<std::byte>& pending() { return block_; }
+  void spill_some() {
+    if (block_.size() < kBlock_bytes) return;
+    detail::writing(file_, [&] { spill(); });
+  }
+
+  /// Writes the dataset. \param shape  rows and elements of each
+  /// \return false when `stop_wanted` said so
+  bool copy(const Hdf5File& handle, std::array<hsize_t, 2> shape, RowType type,
+            const std::function<bool()>& stop_wanted) {
+    spill();
+    const auto create = "create dataset '" + name_ + "'", write = "write '" + name_ + "'";
+    const Hdf5Space space(check_hdf5(H5Screate_simple(2, shape.data(), nullptr), file_, "create the shape"));
+    const Hdf5Properties layout(check_hdf5(H5Pcreate(H5P_DATASET_CREATE), file_, create));
+    check_hdf5(H5Pset_obj_track_times(layout.get(), false), file_, create);  // equal runs, equal bytes
+    Hdf5Dataset dataset(check_hdf5(
+        H5Dcreate2(handle.get(), name_.c_str(), type.stored, space.get(), H5P_DEFAULT, layout.get(), H5P_DEFAULT),
+        file_, create));
+    const auto row_bytes = shape[1] * type.size_bytes;
+    const auto most_rows = std::max<hsize_t>(1, kBlock_bytes / row_bytes);
+    for (hsize_t first = 0; first < shape[0]; first += most_rows) {
+      if (stop_wanted && stop_wanted()) return false;
+      const std::array<hsize_t, 2> start{first, 0};
+      const std::array<hsize_t, 2> part{std::min(most_rows, shape[0] - first), shape[1]};
+      block_.resize(part[0] * row_bytes);
+      spool_.read_at(first * row_bytes, block_);
+      const Hdf5Space memory(check_hdf5(H5Screate_simple(2, part.data(), nullptr), file_, write));
+      check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, part.data(), nullptr), file_,
+                 write);
+      check_hdf5(H5Dwrite(dataset.get(), type.memory, memory.get(), space.get(), H5P_DEFAULT, block_.data()), file_,
+                 write);
+    }
+    check_hdf5(dataset.close(), file_, "complete '" + name_ + "'");
+    return true;
+  }
+
+ private:
+  void spill() {
+    spool_.write(block_);
+    block_.clear();
+  }
+
+  std::filesystem::path file_;
+  std::string name_;
+  File spool_;
+  std::vector<std::byte> block_;
+};
 
 class PackedRowsWriter : public TokenFileWriter {
  public:
@@ -30,16 +94,20 @@ class PackedRowsWriter : public TokenFileWriter {
       : row_length_(row_length), output_(file, notes) {
     detail::writing(file, [&] {
       output_.put_attribute("seq_len", row_length);
-      spool_ = nameless_file(file);
+      ids_.emplace(file, "input_ids");
+      if (output_.masked()) mask_.emplace(file, "loss_mask");
     });
   }
 
-  void add(std::span<const std::int32_t> ids) override {
-    output_.append(ids, block_);
+  void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
+    output_.check_mask(ids, mask);
+    output_.append(ids, ids_->pending());
     num_ids_ += static_cast<std::int64_t>(ids.size());
-    if (block_.size() >= kBlock_bytes) {
-      detail::writing(output_.file(), [&] { spill(); });
-    }
+    ids_->spill_some();
+    if (!mask_) return;
+    const auto bytes = std::as_bytes(mask);
+    mask_->pending().insert(mask_->pending().end(), bytes.begin(), bytes.end());
+    mask_->spill_some();
   }
 
   bool finish(const std::function<bool()>& stop_wanted) override {
@@ -50,51 +118,20 @@ class PackedRowsWriter : public TokenFileWriter {
                         " (the row length and one more)");
     }
     return detail::writing(output_.file(), [&] {
-      spill();
-      if (!copy_rows(rows, stop_wanted)) return false;
+      const std::array<hsize_t, 2> shape{static_cast<hsize_t>(rows), static_cast<hsize_t>(row_length_)};
+      const RowType id{output_.memory_type(), output_.stored_type(), output_.element_bytes()};
+      if (!ids_->copy(output_.handle(), shape, id, stop_wanted)) return false;
+      const RowType flag{H5T_NATIVE_UINT8, H5T_STD_U8LE, 1};
+      if (mask_ && !mask_->copy(output_.handle(), shape, flag, stop_wanted)) return false;
       output_.commit();
       return true;
     });
   }
 
  private:
-  void spill() {
-    spool_.write(block_);
-    block_.clear();
-  }
-
-  bool copy_rows(std::int64_t rows, const std::function<bool()>& stop_wanted) {
-    const auto& file = output_.file();
-    const std::array<hsize_t, 2> shape{static_cast<hsize_t>(rows), static_cast<hsize_t>(row_length_)};
-    const Hdf5Space space(check_hdf5(H5Screate_simple(2, shape.data(), nullptr), file, "create the shape"));
-    const Hdf5Properties layout(check_hdf5(H5Pcreate(H5P_DATASET_CREATE), file, "create dataset 'input_ids'"));
-    check_hdf5(H5Pset_obj_track_times(layout.get(), false), file,
-               "create dataset 'input_ids'");  // equal runs, equal bytes
-    Hdf5Dataset dataset(check_hdf5(H5Dcreate2(output_.handle().get(), "input_ids", output_.stored_type(), space.get(),
-                                              H5P_DEFAULT, layout.get(), H5P_DEFAULT),
-                                   file, "create dataset 'input_ids'"));
-    const auto row_bytes = shape[1] * output_.element_bytes();
-    const auto most_rows = std::max<hsize_t>(1, kBlock_bytes / row_bytes);
-    for (hsize_t first = 0; first < shape[0]; first += most_rows) {
-      if (stop_wanted && stop_wanted()) return false;
-      const std::array<hsize_t, 2> start{first, 0};
-      const std::array<hsize_t, 2> part{std::min(most_rows, shape[0] - first), shape[1]};
-      block_.resize(part[0] * row_bytes);
-      spool_.read_at(first * row_bytes, block_);
-      const Hdf5Space memory(check_hdf5(H5Screate_simple(2, part.data(), nullptr), file, "write 'input_ids'"));
-      check_hdf5(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, part.data(), nullptr), file,
-                 "write 'input_ids'");
-      check_hdf5(H5Dwrite(dataset.get(), output_.memory_type(), memory.get(), space.get(), H5P_DEFAULT, block_.data()),
-                 file, "write 'input_ids'");
-    }
-    check_hdf5(dataset.close(), file, "complete 'input_ids'");
-    return true;
-  }
-
   std::int64_t row_length_;
   detail::TokenFileOutput output_;
-  File spool_;  ///< the ids so far, in the memory type
-  std::vector<std::byte> block_;
+  std::optional<RowsInWaiting> ids_, mask_;
   std::int64_t num_ids_ = 0;
 };
 

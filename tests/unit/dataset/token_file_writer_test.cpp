@@ -12,6 +12,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/dataset/token_documents.hpp"
+#include "lib/dataset/token_notes.hpp"
 #include "lib/dataset/token_rows.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/dataset/dataset_test_support.hpp"
@@ -88,6 +89,47 @@ TEST_SUITE("dataset/token_file_writer") {
     rows.read_rows(all, read);
     CHECK((read == Ids(ids.begin(), ids.begin() + 3000 * 999)));
     CHECK(stored_as(dir / "a.h5", "input_ids").first == 4);
+  }
+
+  TEST_CASE("a loss mask beside the ids, of both kinds and of any size") {
+    TempDir dir;
+    auto with_mask = notes(100);
+    with_mask.masked = true;
+    with_mask.chat_template = "chatml";
+    with_mask.train_on = "answers";
+    const auto ids = counting(5'000'000, 100);
+    std::vector<std::uint8_t> mask(ids.size());
+    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 1 ? 1 : 0;
+    const auto rows = fsdp::write_packed_rows(dir / "rows.h5", 999, with_mask);
+    const auto documents = fsdp::write_token_documents(dir / "documents.h5", with_mask);
+    for (auto* writer : {rows.get(), documents.get()}) {
+      CHECK_THROWS_AS(writer->add(Ids{1, 2}), std::invalid_argument);
+      CHECK_THROWS_AS(writer->add(Ids{1, 2}, std::span(mask).first(1)), std::invalid_argument);
+      for (std::size_t first = 0; first < ids.size(); first += 50'000)
+        writer->add(std::span(ids).subspan(first, 50'000), std::span(mask).subspan(first, 50'000));
+      writer->add({});
+      CHECK(writer->finish());
+    }
+    CHECK_THROWS_AS(fsdp::write_token_documents(dir / "b.h5", notes(100))->add(Ids{1}, std::span(mask).first(1)),
+                    std::invalid_argument);
+
+    const fsdp::TokenRows read_rows(dir / "rows.h5");
+    std::vector<std::uint8_t> row(999);
+    for (const std::int64_t i : {std::int64_t{0}, std::int64_t{4444}, read_rows.num_rows() - 1}) {
+      read_rows.read_loss_mask(i, row);
+      CHECK(std::equal(row.begin(), row.end(), mask.begin() + i * 999));
+    }
+    const fsdp::TokenDocuments read_documents(dir / "documents.h5");
+    CHECK(read_documents.num_documents() == 101);
+    std::vector<std::uint8_t> document(50'000);
+    for (const std::int64_t i : {0, 57, 99}) {
+      read_documents.read_loss_mask(i, document);
+      CHECK(std::equal(document.begin(), document.end(), mask.begin() + i * 50'000));
+    }
+    CHECK(stored_as(dir / "documents.h5", "loss_mask").first == 1);
+    CHECK(fsdp::read_token_notes(dir / "rows.h5").chat_template == "chatml");
+    CHECK(fsdp::read_token_notes(dir / "documents.h5").train_on == "answers");
+    CHECK(entries(dir) == 2);
   }
 
   TEST_CASE("uint16 up to 65536 ids") {
