@@ -1,0 +1,48 @@
+#pragma once
+// Samples of which only a part is to be learned, as token ids with a mask: conversations, and prompts with completions.
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/chat/chat_template.hpp"
+#include "lib/chat/conversation_choices.hpp"
+#include "lib/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+struct ConversationRules {
+  std::optional<ChatTemplate> chat;  ///< needed for messages
+  MarksInTexts marks = MarksInTexts::tokens;
+  PairEncoding pairs = PairEncoding::joint;
+};
+
+/// Ids, and for each 1 where it is to be learned.
+struct MaskedIds {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask;
+};
+
+/// Immutable: any number of threads may use it. The tokenizer must outlive it.
+class ConversationEncoder {
+ public:
+  /// \throws FormatError when the tokenizer has no token for a mark of the template
+  ConversationEncoder(const Tokenizer& tokenizer, ConversationRules rules);
+
+  /// A conversation: the whole text is encoded at once; the assistant's turns with their end marks count, a token that
+  /// reaches into one from before it included.
+  /// \param record  the sample; \param field  its list of messages
+  /// \throws FormatError saying what of it cannot be
+  MaskedIds encode_messages(const nlohmann::json& record, const std::string& field) const;
+
+  /// A document's marks, prompt, completion, the end mark: the last two count.
+  /// \throws FormatError
+  MaskedIds encode_pair(const nlohmann::json& record) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  ConversationRules rules_;
+};
+
+}  // namespace fsdp
