@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/app_main.hpp"
+#include "apps/conversation_options.hpp"
 #include "apps/no_ranks.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/stop_signal.hpp"
@@ -29,13 +30,16 @@ constexpr const char* kExamples = R"(Examples
   One document per game (the column Moves of every Parquet file of a downloaded data set), with the model's tokenizer:
     fsdp-download laion/strategic_game_chess --max-files 4
     fsdp-download codellama/CodeLlama-7b-hf
-    fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --documents --output games.h5)";
+    fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --documents --output games.h5
+  Conversations ({"messages": [{"role": "user", "content": ...}, ...]} a line), of which the answers count:
+    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --max-length 2048 --output chats.h5)";
 
 struct Arguments {
   TokenizeOptions tokenize;
   std::vector<std::string> inputs;
   std::string output;
   bool pack = false;
+  bool documents = false;
   JobOptions job;
 };
 
@@ -64,12 +68,23 @@ void add_options(CLI::App& app, Arguments& arguments) {
   auto* seq_len = app.add_option(spellings("seq-len"), o.seq_len, "ids per packed row")
                       ->capture_default_str()
                       ->check(CLI::Range(2, 1 << 24));
-  auto* pack = app.add_flag("--pack", arguments.pack,
-                            "all documents one after the other, cut into rows of --seq-len ids (the default)");
-  app.add_flag("--documents", o.documents, "one document for each text, of its own length")
+  auto* pack =
+      app.add_flag("--pack", arguments.pack,
+                   "all documents one after the other, cut into rows of --seq-len ids (the default for texts)");
+  app.add_flag("--documents", arguments.documents,
+               "one document for each text, of its own length (the default for conversations and completions)")
       ->excludes(pack)
       ->excludes(seq_len);
-  app.add_option("--field", o.field, "the key or column of the texts (default: text; in Parquet also Moves)");
+  app.add_option(spellings("max-length"), o.max_length, "ids of a document; the rest of it is cut; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 30))
+      ->excludes(pack)
+      ->excludes(seq_len);
+  app.add_option(
+      "--field", o.field,
+      "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
+      "messages");
+  add_conversation_options(app, o.conversations, "form", "Conversations and completions");
   app.add_option(spellings("max-rows"), o.max_rows, "texts to read, over all files; 0: all")->capture_default_str();
   o.threads = 0;
   app.add_option("--threads", o.threads, "that encode; 0: the cores it may use, at most 8")
@@ -118,9 +133,11 @@ class Progress {
 
 std::string summary(const TokenizeOptions& options, const TokenizeReport& result, double seconds) {
   auto text = format_count_of(result.documents, "document");
+  if (result.cut_documents > 0)
+    text += fmt::format(" ({} cut to {} ids)", format_count(result.cut_documents), options.max_length);
   if (result.empty_documents > 0) text += fmt::format(" ({} empty)", format_count(result.empty_documents));
   text += ", " + format_count_of(result.tokens, "token");
-  if (!options.documents) {
+  if (result.is_packed) {
     text += fmt::format(", {} of {}, {} at the end left out", format_count_of(result.rows, "row"), options.seq_len,
                         format_count_of(result.dropped_tokens, "token"));
   }
@@ -130,7 +147,7 @@ std::string summary(const TokenizeOptions& options, const TokenizeReport& result
 nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& result, const Tokenizer& tokenizer,
                          double seconds) {
   nlohmann::json report{{"output", options.output.string()},
-                        {"layout", options.documents ? "documents" : "rows"},
+                        {"layout", result.is_packed ? "rows" : "documents"},
                         {"tokenizer", options.tokenizer_name},
                         {"tokenizer_description", tokenizer.description()},
                         {"vocab_size", tokenizer.vocab_size()},
@@ -138,7 +155,14 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
                         {"empty_documents", result.empty_documents},
                         {"tokens", result.tokens},
                         {"seconds", seconds}};
-  if (!options.documents) {
+  if (!result.chat_template.empty()) report["chat_template"] = result.chat_template;
+  if (options.max_length > 0) report["cut_documents"] = result.cut_documents;
+  if (result.masked) {
+    report["counted_tokens"] = result.counted_tokens;
+    report["skipped"] = result.skipped;
+    if (result.skipped > 0) report["first_skipped"] = result.first_skipped;
+  }
+  if (result.is_packed) {
     report["seq_len"] = options.seq_len;
     report["rows"] = result.rows;
     report["dropped_tokens"] = result.dropped_tokens;
@@ -157,6 +181,9 @@ ExitCode run_tokens(Arguments& arguments, const Logger& log, nlohmann::json& rep
     options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
   }
   options.output = arguments.output;
+  options.layout = arguments.documents ? TokenLayout::documents
+                   : arguments.pack    ? TokenLayout::packed
+                                       : TokenLayout::automatic;
   if (options.threads == 0) options.threads = std::min(8, usable_cores());
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
   log.info(tokenizer->description());
@@ -169,6 +196,8 @@ ExitCode run_tokens(Arguments& arguments, const Logger& log, nlohmann::json& rep
   if (result.stopped) {
     throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
   }
+  if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
+  if (result.skipped > 0) log.warning(skipped_line(result));
   log.info(summary(options, result, progress.seconds()));
   report = report_of(options, result, *tokenizer, progress.seconds());
   if (!arguments.job.json) {
@@ -192,6 +221,7 @@ int tokens_main(int argc, char** argv) {
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse(app, argc, argv); code >= 0) return code;
+  arguments.pack = arguments.pack || app.get_option("--seq-len")->count() > 0;  // which packed rows alone have
   return run_job(
       arguments.job, [](const MpiOptions&) { return std::make_unique<NoRanks>(); },
       [&](ProcessGroup&, const Logger& log, nlohmann::json& report) { return run_tokens(arguments, log, report); });

@@ -60,6 +60,12 @@ FREE = {
 }
 # Words that are told apart only when a job starts.
 WORDS = {
+    "--form": ["auto", "text", "prompt-completion", "messages"],
+    "--data-form": ["auto", "text", "prompt-completion", "messages"],
+    "--chat-template": ["chatml", "qwen2", "qwen2.5", "llama3", "llama2", "mistral", "gemma", "gemma3"],
+    "--train-on": ["answers", "all"],
+    "--pairs": ["joint", "separate"],
+    "--marks": ["tokens", "plain"],
     "--to": ["torch", "safetensors", "hf", "dcp"],
     "--map": ["mingpt-to-gpt2", "gpt2-to-mingpt", "llama-to-hf", "hf-to-llama", "hf-to-meta", "none"],
     "--dtype": ["float32", "bf16", "fp16"],

@@ -110,4 +110,10 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
   }
 }
 
+std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection) {
+  if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(file);
+  if (selection.form == DataForm::messages) return open_parquet_records(file, {messages_field(selection), "?tools"});
+  return open_parquet_records(file, {"prompt", "completion"});
+}
+
 }  // namespace fsdp

@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "lib/corpus/data_form.hpp"
+
 namespace fsdp {
 
 class Documents {
@@ -48,8 +50,15 @@ const char* name_of(DataFileKind kind);
 /// file cannot be read because the support for it is missing
 std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field);
 
+/// Opens JSON Lines or Parquet whose samples are no texts: each is the text of a JSON object, with the members that
+/// `selection` names and others beside them. The text of a line is given as it is, JSON or not.
+/// \param selection  its form is prompt_completion or messages
+/// \throws as open_documents()
+std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection);
+
 namespace detail {
 std::unique_ptr<Documents> open_json_lines(const std::filesystem::path& file, const std::string& field);
+std::unique_ptr<Documents> open_json_records(const std::filesystem::path& file);
 std::unique_ptr<Documents> open_csv(const std::filesystem::path& file, const std::string& field, char separator);
 std::unique_ptr<Documents> open_plain_text(const std::filesystem::path& file);
 }  // namespace detail

@@ -13,8 +13,8 @@ constexpr std::size_t kMostBytesInFlight = std::size_t{256} << 20;
 
 }  // namespace
 
-EncodePipeline::EncodePipeline(DocumentStream& stream, const Tokenizer& tokenizer, int threads)
-    : stream_(stream), tokenizer_(tokenizer), most_batches_(static_cast<std::size_t>(threads) * 3 + 1) {
+EncodePipeline::EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads)
+    : stream_(stream), encoder_(encoder), most_batches_(static_cast<std::size_t>(threads) * 3 + 1) {
   try {
     threads_.emplace_back([this] { read(); });
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { encode(); });
@@ -44,6 +44,7 @@ bool EncodePipeline::fill(Batch& batch) {
       if (!stream_.next(text)) return false;
       batch.text_bytes += text.size();
       batch.places.push_back(stream_.where());
+      batch.forms.push_back(stream_.form());
       batch.texts.push_back(std::move(text));
       text = {};
     }
@@ -106,15 +107,16 @@ void EncodePipeline::encode() {
 }
 
 void EncodePipeline::encode(Batch& batch) const {
-  const auto vocab_size = tokenizer_.vocab_size();
+  const auto vocab_size = encoder_.tokenizer().vocab_size();
   auto& encoded = batch.encoded;
   for (std::size_t i = 0; i < batch.texts.size(); ++i) {
-    std::vector<std::int32_t> ids;
+    EncodedSample sample;
     try {
-      ids = tokenizer_.encode_document(batch.texts[i]);
+      sample = encoder_.encode(batch.texts[i], batch.forms[i]);
     } catch (const Error& error) {
       throw FormatError(batch.places[i] + ": " + error.what());
     }
+    auto& [ids, mask] = sample.masked;
     for (const auto id : ids) {
       if (id >= 0 && id < vocab_size) continue;
       throw FormatError(batch.places[i] + ": the tokenizer gives id " + std::to_string(id) +
@@ -122,6 +124,13 @@ void EncodePipeline::encode(Batch& batch) const {
                         "; do its files belong together?");
     }
     batch.texts[i] = {};
+    if (sample.cut > 0) ++encoded.cut;
+    if (!sample.counts) {
+      if (encoded.skipped++ == 0) encoded.first_skipped = batch.places[i];
+      continue;
+    }
+    if (mask.empty()) mask.assign(ids.size(), 1);
+    encoded.mask.insert(encoded.mask.end(), mask.begin(), mask.end());
     if (encoded.ids.empty()) {
       encoded.ids = std::move(ids);
     } else {

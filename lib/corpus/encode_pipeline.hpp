@@ -12,24 +12,28 @@
 #include <thread>
 #include <vector>
 
+#include "lib/corpus/document_encoder.hpp"
 #include "lib/corpus/document_stream.hpp"
-#include "lib/tokenizer/tokenizer.hpp"
 
 namespace fsdp::detail {
 
 /// Some documents that follow each other.
 struct EncodedBatch {
-  std::vector<std::int32_t> ids;  ///< of all of them
-  std::vector<std::size_t> ends;  ///< where the ids of each end
-  std::int64_t bytes_read = 0;    ///< of the stream, with these documents
+  std::vector<std::int32_t> ids;   ///< of all of them
+  std::vector<std::uint8_t> mask;  ///< of all of them: 1 where an id counts
+  std::vector<std::size_t> ends;   ///< where the ids of each end
+  std::int64_t skipped = 0;        ///< samples without a target, which are left out
+  std::string first_skipped;       ///< where it stands
+  std::int64_t cut = 0;            ///< samples that were too long
+  std::int64_t bytes_read = 0;     ///< of the stream, with these documents
 };
 
 /// Memory is bounded by a number of batches and of bytes between reading and next(); one document of any size passes.
 class EncodePipeline {
  public:
-  /// Starts the threads. Stream and tokenizer must outlive this object.
+  /// Starts the threads. Stream and encoder must outlive this object.
   /// \param threads  that encode, 1 or more
-  EncodePipeline(DocumentStream& stream, const Tokenizer& tokenizer, int threads);
+  EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads);
   EncodePipeline(const EncodePipeline&) = delete;
   EncodePipeline& operator=(const EncodePipeline&) = delete;
   /// Ends the threads; what they are at is finished first.
@@ -46,6 +50,7 @@ class EncodePipeline {
     std::int64_t number = 0;
     std::vector<std::string> texts;
     std::vector<std::string> places;
+    std::vector<DataForm> forms;
     std::size_t text_bytes = 0;
     EncodedBatch encoded;
     std::exception_ptr error;
@@ -59,7 +64,7 @@ class EncodePipeline {
   void close();
 
   DocumentStream& stream_;
-  const Tokenizer& tokenizer_;
+  const DocumentEncoder& encoder_;
   std::size_t most_batches_;
 
   std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/corpus/documents.hpp"
 #include "lib/corpus/text_stream.hpp"
 
@@ -140,7 +141,42 @@ class JsonLines : public Documents {
   std::int64_t line_number_ = 0;
 };
 
+/// Whole lines, which who encodes them takes apart.
+class JsonRecords : public Documents {
+ public:
+  explicit JsonRecords(const std::filesystem::path& file) : stream_(file) {}
+
+  bool next(std::string& text) override {
+    do {
+      if (!stream_.next_line(text, line_number_ + 1)) return false;
+      ++line_number_;
+    } while (text.find_first_not_of(" \t\r") == std::string::npos);
+    return true;
+  }
+  std::string where() const override { return stream_.path().string() + ": line " + std::to_string(line_number_); }
+  std::int64_t bytes_read() const override { return stream_.bytes_read(); }
+
+ private:
+  detail::TextStream stream_;
+  std::int64_t line_number_ = 0;
+};
+
 }  // namespace
+
+std::unique_ptr<Documents> detail::open_json_records(const std::filesystem::path& file) {
+  return std::make_unique<JsonRecords>(file);
+}
+
+std::vector<std::string> detail::first_json_keys(const std::filesystem::path& file) {
+  JsonRecords records(file);
+  std::string line;
+  std::vector<std::string> keys;
+  if (!records.next(line)) return keys;
+  const auto json = parse_json_or_discard(line, records.where());
+  if (!json.is_object()) return keys;
+  for (const auto& member : json.items()) keys.push_back(member.key());
+  return keys;
+}
 
 std::unique_ptr<Documents> detail::open_json_lines(const std::filesystem::path& file, const std::string& field) {
   return std::make_unique<JsonLines>(file, field);

@@ -10,10 +10,14 @@ namespace detail {
 namespace {
 
 PluginKind parquet_plugin() {
-  return {"libfsdp_parquet.so", "Parquet support", kParquetAbiSymbol, {kOpenParquetSymbol}, false};
+  return {"libfsdp_parquet.so",
+          "Parquet support",
+          kParquetAbiSymbol,
+          {kOpenParquetSymbol, kOpenParquetRecordsSymbol, kParquetColumnsSymbol},
+          false};
 }
 
-OpenParquetFunction* find_parquet_plugin(const std::filesystem::path& file) {
+ParquetPlugin find_parquet_plugin(const std::filesystem::path& file) {
   std::vector<std::filesystem::path> candidates;
   if (const auto library = find_plugin(parquet_plugin(), candidates)) {
     return open_parquet_plugin(*library, kParquetPluginAbi);
@@ -56,18 +60,46 @@ std::vector<std::filesystem::path> parquet_plugin_candidates(const std::filesyst
   return plugin_candidates(program_directory, parquet_plugin().file);
 }
 
-OpenParquetFunction* open_parquet_plugin(const std::filesystem::path& library, const std::string& abi) {
-  return reinterpret_cast<OpenParquetFunction*>(open_plugin(parquet_plugin(), library, abi).front());
+ParquetPlugin open_parquet_plugin(const std::filesystem::path& library, const std::string& abi) {
+  const auto symbols = open_plugin(parquet_plugin(), library, abi);
+  return {reinterpret_cast<OpenParquetFunction*>(symbols[0]), reinterpret_cast<OpenParquetRecordsFunction*>(symbols[1]),
+          reinterpret_cast<ParquetColumnsFunction*>(symbols[2])};
 }
 
 }  // namespace detail
 
+namespace {
+
+std::unique_ptr<Documents> opened(const std::filesystem::path& file, detail::ParquetColumn* column,
+                                  const std::string& failure) {
+  if (column == nullptr) throw FormatError(file.string() + ": " + detail::trimmed(failure));
+  return std::make_unique<detail::ParquetDocuments>(file, std::unique_ptr<detail::ParquetColumn>(column));
+}
+
+}  // namespace
+
 std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field) {
   std::string failure;
-  std::unique_ptr<detail::ParquetColumn> column(
-      detail::find_parquet_plugin(file)(file.c_str(), field.c_str(), &failure));
-  if (column == nullptr) throw FormatError(file.string() + ": " + detail::trimmed(failure));
-  return std::make_unique<detail::ParquetDocuments>(file, std::move(column));
+  auto* column = detail::find_parquet_plugin(file).open_text(file.c_str(), field.c_str(), &failure);
+  return opened(file, column, failure);
+}
+
+std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& file,
+                                                const std::vector<std::string>& fields) {
+  std::string lines, failure;
+  for (const auto& field : fields) lines += (lines.empty() ? "" : "\n") + field;
+  auto* columns = detail::find_parquet_plugin(file).open_records(file.c_str(), lines.c_str(), &failure);
+  return opened(file, columns, failure);
+}
+
+std::vector<std::string> parquet_columns(const std::filesystem::path& file) {
+  std::string lines, failure;
+  if (!detail::find_parquet_plugin(file).columns(file.c_str(), &lines, &failure))
+    throw FormatError(file.string() + ": " + detail::trimmed(failure));
+  std::vector<std::string> names;
+  for (std::size_t begin = 0, end = 0; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1)
+    names.push_back(lines.substr(begin, end - begin));
+  return names;
 }
 
 }  // namespace fsdp

@@ -17,13 +17,27 @@ namespace fsdp {
 /// \throws as open_documents
 std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field);
 
+/// Opens columns of any kind together: each row is the text of a JSON object. \param fields  top-level columns; '?'
+/// before one that may be missing \throws as open_documents
+std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& file,
+                                                const std::vector<std::string>& fields);
+
+/// The names of the top-level columns. \throws as open_documents
+std::vector<std::string> parquet_columns(const std::filesystem::path& file);
+
 namespace detail {
+
+struct ParquetPlugin {
+  OpenParquetFunction* open_text;
+  OpenParquetRecordsFunction* open_records;
+  ParquetColumnsFunction* columns;
+};
 
 /// Where libfsdp_parquet.so may lie, for a program in `program_directory`.
 std::vector<std::filesystem::path> parquet_plugin_candidates(const std::filesystem::path& program_directory);
 
 /// \throws RuntimeFailure unless `library` loads and names `abi` as its own
-OpenParquetFunction* open_parquet_plugin(const std::filesystem::path& library, const std::string& abi);
+ParquetPlugin open_parquet_plugin(const std::filesystem::path& library, const std::string& abi);
 
 }  // namespace detail
 }  // namespace fsdp

@@ -1,5 +1,8 @@
 #include "lib/corpus/tokenize.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -7,7 +10,10 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/chat/known_templates.hpp"
 #include "lib/corpus/data_files.hpp"
+#include "lib/corpus/document_encoder.hpp"
 #include "lib/corpus/document_stream.hpp"
 #include "lib/corpus/encode_pipeline.hpp"
 #include "lib/dataset/token_file_writer.hpp"
@@ -42,23 +48,64 @@ std::string joined(const std::vector<std::filesystem::path>& paths) {
   return text;
 }
 
+bool holds_texts_only(const DocumentStream& stream) {
+  return !stream.has(DataForm::messages) && !stream.has(DataForm::prompt_completion);
+}
+
+/// Says in the report what the samples are and what is made of them.
+void choose_layout(const TokenizeOptions& options, const DocumentStream& stream, TokenizeReport& report) {
+  const bool texts_only = holds_texts_only(stream);
+  report.is_packed = options.layout == TokenLayout::automatic ? texts_only : options.layout == TokenLayout::packed;
+  report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
+  if (report.is_packed && options.max_length > 0)
+    throw UsageError("a largest length cuts documents, and packed rows hold none: leave it or packing out");
+}
+
+DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& tokenizer, const DocumentStream& stream,
+                             TokenizeReport& report) {
+  const auto& chat = options.conversations;
+  ConversationRules rules{{}, chat.marks, chat.pairs};
+  if (stream.has(DataForm::messages)) {
+    rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
+    report.chat_template = name_of(rules.chat->format);
+  }
+  return {tokenizer, rules, {chat.train_on, messages_field({chat.form, options.field}), options.max_length}};
+}
+
 std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, const Tokenizer& tokenizer,
-                                             const std::vector<std::filesystem::path>& files) {
+                                             const TokenizeReport& report, bool texts_only) {
   TokenFileNotes notes{options.tokenizer_name, tokenizer.description(), tokenizer.vocab_size(), {}};
-  for (const auto& file : files) notes.sources.push_back(file.string());
-  return options.documents ? write_token_documents(options.output, notes)
-                           : write_packed_rows(options.output, options.seq_len, notes);
+  for (const auto& file : report.files) notes.sources.push_back(file.string());
+  notes.chat_template = report.chat_template;
+  notes.masked = report.masked;
+  if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
+  return report.is_packed ? write_packed_rows(options.output, options.seq_len, notes)
+                          : write_token_documents(options.output, notes);
 }
 
 void add_batch(const detail::EncodedBatch& batch, TokenFileWriter& writer, TokenizeReport& report) {
   std::size_t begin = 0;
+  const auto mask = std::span(batch.mask);
   for (const auto end : batch.ends) {
-    writer.add(std::span(batch.ids).subspan(begin, end - begin));
+    const auto ids = std::span(batch.ids).subspan(begin, end - begin);
+    writer.add(ids, report.masked ? mask.subspan(begin, end - begin) : mask.first(0));
     if (begin == end) ++report.empty_documents;
     begin = end;
   }
   report.documents += static_cast<std::int64_t>(batch.ends.size());
   report.tokens += static_cast<std::int64_t>(batch.ids.size());
+  report.counted_tokens += std::count(mask.begin(), mask.end(), std::uint8_t{1});
+  report.cut_documents += batch.cut;
+  if (report.skipped == 0) report.first_skipped = batch.first_skipped;
+  report.skipped += batch.skipped;
+}
+
+void check_that_something_is_there(const TokenizeReport& report) {
+  if (report.documents > 0) return;
+  if (report.skipped == 0) throw FormatError("no documents in " + joined(report.files));
+  throw FormatError("none of the " + std::to_string(report.skipped) + " samples in " + joined(report.files) +
+                    " has a token that counts (the first is " + report.first_skipped +
+                    "): do the assistant's messages have this role, and does the length leave room for them?");
 }
 
 }  // namespace
@@ -71,11 +118,13 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   TokenizeReport report;
   report.files = data_files(options.inputs);
   check_output_is_no_input(options, report.files);
-  DocumentStream stream(report.files, options.field, options.max_rows);
-  const auto writer = open_writer(options, tokenizer, report.files);
+  DocumentStream stream(report.files, {options.conversations.form, options.field}, options.max_rows);
+  choose_layout(options, stream, report);
+  const auto encoder = make_encoder(options, tokenizer, stream, report);
+  const auto writer = open_writer(options, tokenizer, report, holds_texts_only(stream));
   std::int64_t bytes_read = 0;
   {
-    detail::EncodePipeline pipeline(stream, tokenizer, options.threads);
+    detail::EncodePipeline pipeline(stream, encoder, options.threads);
     detail::EncodedBatch batch;
     for (State state = State::waiting; state != State::finished;) {
       if (stop_wanted && stop_wanted()) {
@@ -90,13 +139,29 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
       if (progress) progress({report.documents, report.tokens, bytes_read, stream.bytes_total()});
     }
   }
-  if (report.documents == 0) throw FormatError("no documents in " + joined(report.files));
+  check_that_something_is_there(report);
   report.stopped = !writer->finish(stop_wanted);
-  if (!options.documents) {
+  if (report.is_packed) {
     report.rows = packed_rows(report.tokens, options.seq_len);
     report.dropped_tokens = report.tokens - report.rows * options.seq_len;
   }
   return report;
+}
+
+std::string answers_line(const TokenizeReport& report) {
+  const double share = 100.0 * static_cast<double>(report.counted_tokens) /
+                       static_cast<double>(std::max<std::int64_t>(1, report.tokens));
+  const auto counts = report.masked
+                          ? fmt::format("{} of {} tokens count ({:.1f} %)", format_count(report.counted_tokens),
+                                        format_count(report.tokens), share)
+                          : std::string("all tokens count");
+  return "answers   " + counts + (report.chat_template.empty() ? "" : ", chat template " + report.chat_template);
+}
+
+std::string skipped_line(const TokenizeReport& report) {
+  return fmt::format("{} without a token that counts {} left out, the first is {}",
+                     format_count_of(report.skipped, "sample"), report.skipped == 1 ? "is" : "are",
+                     report.first_skipped);
 }
 
 }  // namespace fsdp

@@ -8,6 +8,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_cores.hpp"
@@ -39,8 +40,24 @@ std::uint64_t fingerprint(const std::vector<std::filesystem::path>& files, const
   add(options.tokenizer_name);
   add(options.tokenizer->description());
   add(options.field);
+  const auto& chat = options.conversations;
+  add(fmt::format("{} {} {} {} {}", name_of(chat.form), chat.chat_template, chat.train_on == TrainOn::all,
+                  chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
+  // The tokenizer's own chat template, its marks, or a file that was named instead.
+  const std::filesystem::path tokenizer = options.tokenizer_name;
+  for (const auto& file : {tokenizer / "chat_template.jinja", tokenizer / "tokenizer_config.json",
+                           std::filesystem::path(chat.chat_template)}) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored)) add(read_text_file(file));
+  }
   add(std::to_string(options.max_rows));
   return hash;
+}
+
+void tell_of_answers(const TokenizeReport& report, const Logger& log) {
+  if (report.chat_template.empty() && !report.masked) return;
+  log.info(answers_line(report));
+  if (report.skipped > 0) log.warning(skipped_line(report));
 }
 
 std::filesystem::path encode(const std::filesystem::path& data, const TextOptions& options, const Logger& log,
@@ -53,8 +70,9 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   std::error_code error;
   if (std::filesystem::exists(how.output, error)) return how.output;
   std::filesystem::create_directories(options.directory);
-  how.documents = true;
+  how.layout = TokenLayout::documents;
   how.field = options.field;
+  how.conversations = options.conversations;
   how.max_rows = options.max_rows;
   how.threads = usable_cores();
   how.tokenizer_name = options.tokenizer_name;
@@ -80,6 +98,7 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
       stop_wanted);
   status.clear();
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
+  tell_of_answers(report, log);
   log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
                        format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
                        options.tokenizer->description(), seconds_since(start), how.output.string()));

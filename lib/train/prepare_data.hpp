@@ -7,14 +7,16 @@
 
 #include "lib/base/log.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/corpus/conversation_options.hpp"
 #include "lib/mpi/process_group.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
 
 namespace fsdp {
 
 struct TextOptions {
-  std::string field;                ///< key or column; empty: the usual one
-  std::int64_t max_rows = 0;        ///< 0: all
+  std::string field;          ///< key or column; empty: the usual one
+  std::int64_t max_rows = 0;  ///< 0: all
+  ConversationOptions conversations;
   std::filesystem::path directory;  ///< for the token files
   std::string tokenizer_name;
   const Tokenizer* tokenizer = nullptr;  ///< null: there is none, texts cannot be read

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 namespace fsdp::detail {
-namespace {
 
 std::string column_names(const parquet::schema::GroupNode& root) {
   std::string names;
@@ -14,6 +13,8 @@ std::string column_names(const parquet::schema::GroupNode& root) {
   }
   return names.empty() ? "none" : names;
 }
+
+namespace {
 
 int find_field(const parquet::schema::GroupNode& root, const std::string& field) {
   if (!field.empty()) return root.FieldIndex(field);

@@ -17,6 +17,9 @@ struct ColumnChoice {
   std::string name;
 };
 
+/// "'text', 'Moves'", for messages.
+std::string column_names(const parquet::schema::GroupNode& root);
+
 /// \param field  a top-level column; empty: `text`, else `Moves`
 /// \throws std::runtime_error when there is no such column or it holds no texts, saying which there are
 ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::string& field);

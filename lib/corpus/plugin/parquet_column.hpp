@@ -5,7 +5,7 @@
 
 namespace fsdp::detail {
 
-/// One column of one file, read from front to back. No exception crosses this interface.
+/// One column of one file, or several together, read from front to back. No exception crosses this interface.
 class ParquetColumn {
  public:
   virtual ~ParquetColumn() = default;
@@ -18,14 +18,21 @@ class ParquetColumn {
 };
 
 /// They exchange C++ objects, so both must come from one build. Bump the number with ParquetColumn.
-inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 1";
+inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 2";
 
-/// The two symbols of libfsdp_parquet.so.
+/// The symbols of libfsdp_parquet.so.
 using ParquetAbiFunction = const char*();
 /// \param field  a top-level column; empty: `text`, else `Moves`
 /// \return null when it failed; `failure` then says why, without the file's name
 using OpenParquetFunction = ParquetColumn*(const char* file, const char* field, std::string* failure);
+/// Each row of several columns as the text of a JSON object. \param fields  one a line; '?' before one that may be
+/// missing
+using OpenParquetRecordsFunction = ParquetColumn*(const char* file, const char* fields, std::string* failure);
+/// Replaces `lines` by the names of the top-level columns, one a line. \return false when it failed
+using ParquetColumnsFunction = bool(const char* file, std::string* lines, std::string* failure);
 inline constexpr const char* kParquetAbiSymbol = "fsdp_parquet_abi";
 inline constexpr const char* kOpenParquetSymbol = "fsdp_open_parquet";
+inline constexpr const char* kOpenParquetRecordsSymbol = "fsdp_open_parquet_records";
+inline constexpr const char* kParquetColumnsSymbol = "fsdp_parquet_columns";
 
 }  // namespace fsdp::detail

@@ -28,7 +28,7 @@ json from_rank_0(ProcessGroup& world, const std::function<json()>& work) {
 class ChessGameStream::Reader {
  public:
   Reader(const std::filesystem::path& data, const std::string& field, std::int64_t max_games)
-      : stream_(data_files({data}), field, 0), max_games_(max_games) {}
+      : stream_(data_files({data}), {DataForm::text, field}, 0), max_games_(max_games) {}
 
   json next(std::size_t most) {
     ChessGames games;

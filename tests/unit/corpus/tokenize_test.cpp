@@ -80,7 +80,7 @@ TEST_SUITE("corpus/tokenize") {
     std::vector<std::vector<Ids>> results;
     for (const int threads : {1, 3}) {
       auto o = options(input, dir / ("t" + std::to_string(threads) + ".h5"));
-      o.documents = true;
+      o.layout = fsdp::TokenLayout::documents;
       o.threads = threads;
       const auto report = fsdp::tokenize(o, gpt2());
       CHECK(report.documents == 5005);
@@ -128,7 +128,7 @@ TEST_SUITE("corpus/tokenize") {
     for (const bool documents : {false, true}) {
       for (const std::string suffix : {"parquet", "jsonl"}) {
         auto o = options(kData / "chess" / ("train." + suffix), dir / (suffix + ".h5"));
-        o.documents = documents;
+        o.layout = documents ? fsdp::TokenLayout::documents : fsdp::TokenLayout::packed;
         o.threads = 2;
         CHECK(fsdp::tokenize(o, gpt2()).documents == 1500);
       }
@@ -170,7 +170,7 @@ TEST_SUITE("corpus/tokenize") {
     fsdp::replace_file(dir / "in.jsonl", jsonl(20000));
     for (const int polls : {0, 3}) {
       auto o = options(dir / "in.jsonl", out / "out.h5");
-      o.documents = polls == 0;
+      o.layout = polls == 0 ? fsdp::TokenLayout::documents : fsdp::TokenLayout::packed;
       int asked = 0;
       const auto report = fsdp::tokenize(o, gpt2(), {}, [&] { return asked++ >= polls; });
       CHECK(report.stopped);

@@ -1,0 +1,62 @@
+#include "lib/corpus/data_form.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "lib/base/error.hpp"
+#include "lib/corpus/documents.hpp"
+#include "lib/corpus/parquet_documents.hpp"
+
+namespace fsdp {
+namespace {
+
+struct NamedForm {
+  DataForm form;
+  const char* name;
+};
+constexpr std::array<NamedForm, 4> kForms{{{DataForm::automatic, "auto"},
+                                           {DataForm::text, "text"},
+                                           {DataForm::prompt_completion, "prompt-completion"},
+                                           {DataForm::messages, "messages"}}};
+
+DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
+  const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  const bool messages = has("messages"), pair = has("prompt") && has("completion"), text = has("text");
+  if (messages + pair + text > 1) {
+    throw UsageError(file.string() + ": has " + (messages ? "'messages'" : "'prompt' and 'completion'") + " and " +
+                     (text ? "'text'" : "'prompt' and 'completion'") +
+                     "; say which of them to read: text, prompt-completion or messages (--form; in fsdp-finetune and "
+                     "fsdp-eval --data-form)");
+  }
+  return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text;
+}
+
+}  // namespace
+
+const char* name_of(DataForm form) {
+  for (const auto& entry : kForms) {
+    if (entry.form == form) return entry.name;
+  }
+  return "";
+}
+
+DataForm parse_data_form(const std::string& name, const std::string& option) {
+  for (const auto& entry : kForms) {
+    if (entry.name == name) return entry.form;
+  }
+  throw UsageError(option + " is '" + name + "', expected auto, text, prompt-completion or messages");
+}
+
+DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto kind = data_file_kind(file);
+  const bool has_records = kind == DataFileKind::json_lines || kind == DataFileKind::parquet;
+  if (selection.form == DataForm::automatic) {
+    if (!selection.field.empty() || !has_records) return DataForm::text;
+    return form_of(kind == DataFileKind::parquet ? parquet_columns(file) : detail::first_json_keys(file), file);
+  }
+  if (selection.form == DataForm::text || has_records) return selection.form;
+  throw UsageError(file.string() + ": is " + name_of(kind) + ", which holds texts; " + name_of(selection.form) +
+                   " are read from JSON Lines and Parquet");
+}
+
+}  // namespace fsdp

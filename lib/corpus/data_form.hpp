@@ -1,0 +1,45 @@
+#pragma once
+// What a sample of a data file is: a text, a prompt with its completion, or a conversation.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+enum class DataForm : std::uint8_t {
+  automatic,          ///< by the keys or columns that are there
+  text,               ///< a string, or a list of strings
+  prompt_completion,  ///< strings `prompt` and `completion`
+  messages            ///< a list of {"role": ..., "content": ...}
+};
+
+/// "text", "prompt-completion", "messages", "auto"
+const char* name_of(DataForm form);
+/// \throws UsageError naming `option` and the forms
+DataForm parse_data_form(const std::string& name, const std::string& option);
+
+/// Which of a file's keys or columns are read.
+struct DataSelection {
+  DataForm form = DataForm::text;
+  std::string field;  ///< of texts or messages; empty: the usual one
+};
+
+/// The form of a file's samples, never automatic. One that is asked for is taken. Otherwise a field that is named holds
+/// texts, and without one JSON Lines (by its first object) and Parquet (by its columns) are looked into: `messages`,
+/// else `prompt` and `completion`, else texts. CSV and plain files hold texts.
+/// \throws UsageError when CSV or a plain file is to hold anything else, and when a file has the keys of several forms;
+///         IoError; FormatError
+DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection);
+
+/// The key or column of messages.
+inline std::string messages_field(const DataSelection& selection) {
+  return selection.field.empty() ? "messages" : selection.field;
+}
+
+namespace detail {
+/// The keys of a JSON Lines file's first object; none where that line is none.
+std::vector<std::string> first_json_keys(const std::filesystem::path& file);
+}  // namespace detail
+}  // namespace fsdp

@@ -1,0 +1,248 @@
+"""Conversations and completions to token files: the ids and masks that transformers gives, forms of data, refusals."""
+
+import json
+
+import fsdp_cli
+from conversations_cli import CHAT, LINES, PAIRS, TEMPLATES, ConversationsCase, accepted, h5py, mask_of, tokenizer
+
+USER, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes."}
+
+
+class IdsAndMasks(ConversationsCase):
+    def test_every_conversation_of_every_template(self):
+        for name, truth in TEMPLATES.items():
+            with self.subTest(name):
+                wanted = accepted(name)
+                self.tokens(self.write([LINES[c["index"]] for c in wanted]), truth["vocabulary"], "--chat-template", name)
+                self.assertEqual(self.samples(), [(c["ids"], mask_of(c["labels"])) for c in wanted])
+                with h5py.File(self.folder / "out.h5") as file:
+                    self.assertEqual((file.attrs["chat_template"], file.attrs["train_on"]), (name, "answers"))
+
+    def test_what_a_template_has_no_place_for(self):
+        for name, truth in TEMPLATES.items():
+            for conversation in truth["conversations"]:
+                if "error" not in conversation:
+                    continue
+                with self.subTest(name, index=conversation["index"]):
+                    self.refused([LINES[0], LINES[conversation["index"]]], truth["vocabulary"], 4, "refused.jsonl: line 2: message ", f"'{name}'",
+                                 options=["--chat-template", name])
+
+    def test_marks_inside_messages_as_plain_text(self):
+        for name, truth in TEMPLATES.items():
+            for conversation in accepted(name):
+                plain = conversation.get("ids_if_marks_in_messages_are_plain_text")
+                if plain is None:
+                    continue
+                with self.subTest(name):
+                    self.tokens(self.write([LINES[conversation["index"]]]), truth["vocabulary"], "--chat-template", name, "--marks", "plain")
+                    ids, mask = self.samples()[0]
+                    self.assertEqual(ids, plain)
+                    self.assertNotEqual(ids, conversation["ids"])
+                    # What is learned ends with the end mark, and it is the only mark in it.
+                    learned = [i for i, counts in zip(ids, mask) if counts]
+                    end = [i for i, label in zip(conversation["ids"], conversation["labels"]) if label != -100][-1]
+                    self.assertEqual((learned[-1], learned.count(end)), (end, 1))
+
+    def test_prompts_and_completions(self):
+        for name, truth in PAIRS.items():
+            for how in ("joint", "separate"):
+                with self.subTest(name, how=how):
+                    self.tokens(CHAT / "prompt_completion.jsonl", name, "--pairs", how)
+                    self.assertEqual(self.samples(), [(pair[how]["ids"], mask_of(pair[how]["labels"])) for pair in truth["pairs"]])
+            with h5py.File(self.folder / "out.h5") as file:
+                self.assertNotIn("chat_template", file.attrs)
+
+    def test_all_tokens(self):
+        truth = TEMPLATES["chatml"]
+        self.tokens(CHAT / "messages.jsonl", "chatml", "--train-on", "all")
+        with h5py.File(self.folder / "out.h5") as file:
+            self.assertNotIn("loss_mask", file)
+            self.assertEqual(file["tokens"][:].tolist(), sum((c["ids"] for c in truth["conversations"]), []))
+            self.assertEqual((file.attrs["chat_template"], file.attrs["train_on"]), ("chatml", "all"))
+
+    def test_packed_rows_carry_the_mask(self):
+        truth = TEMPLATES["chatml"]["conversations"]
+        result = self.tokens(CHAT / "messages.jsonl", "chatml", "--seq-len", 50, "--json")
+        ids = sum((c["ids"] for c in truth), [])
+        mask = sum((mask_of(c["labels"]) for c in truth), [])
+        self.assertEqual((result.json()["layout"], result.json()["counted_tokens"]), ("rows", sum(mask)))
+        with h5py.File(self.folder / "out.h5") as file:
+            rows = len(ids) // 51
+            self.assertEqual(file["input_ids"][:].ravel().tolist(), ids[:rows * 50])
+            self.assertEqual((file["loss_mask"].shape, file["loss_mask"][:].ravel().tolist()), ((rows, 50), mask[:rows * 50]))
+
+    def test_threads_do_not_change_the_bytes(self):
+        data = self.write(LINES * 700)
+        for threads in (1, 3):
+            self.tokens(data, "chatml", "--threads", threads, name=f"threads-{threads}.h5")
+        self.assertEqual(*((self.folder / f"threads-{n}.h5").read_bytes() for n in (1, 3)))
+
+
+class Templates(ConversationsCase):
+    def test_the_tokenizers_own(self):
+        for vocabulary in ("chatml", "llama3", "llama2", "gemma"):
+            with self.subTest(vocabulary):
+                result = self.tokens(self.write([LINES[0]]), vocabulary, "--json")
+                self.assertEqual(result.json()["chat_template"], vocabulary)
+
+    def own(self, name, config=None, jinja=None):
+        """A ChatML tokenizer whose own template is another."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "tokenizer.json").write_bytes((tokenizer("chatml") / "tokenizer.json").read_bytes())
+        settings = json.loads((tokenizer("chatml") / "tokenizer_config.json").read_text())
+        del settings["chat_template"]
+        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **(config or {})}))
+        if jinja is not None:
+            (folder / "chat_template.jinja").write_bytes(jinja.encode())
+        return folder
+
+    def taken(self, folder, *options):
+        return self.tokens(self.write([LINES[0]]), folder, "--json", *options).json()["chat_template"]
+
+    def test_where_it_is_looked_for(self):
+        texts = {name: (TEMPLATES[name]["template"], TEMPLATES[name]["template_with_generation"]) for name in TEMPLATES}
+        self.assertEqual(self.taken(self.own("jinja", {"chat_template": texts["chatml"][0]}, texts["qwen2"][1])), "qwen2")
+        self.assertEqual(self.taken(self.own("windows", jinja=texts["qwen2"][0].replace("\n", "\r\n") + "\r\n")), "qwen2")
+        several = [{"name": "tool_use", "template": "{{ tools }}"}, {"name": "default", "template": texts["qwen2.5"][1]}]
+        own = self.own("several", {"chat_template": several})
+        self.assertEqual(self.taken(own), "qwen2.5")
+        self.assertEqual(self.taken(own, "--chat-template", "chatml"), "chatml")
+        self.assertEqual(self.taken(own, "--chat-template", tokenizer("chatml") / "tokenizer_config.json"), "chatml")
+        self.assertEqual(self.taken(own, "--chat-template", tokenizer("chatml")), "chatml")
+        for name, (makers, generation) in texts.items():
+            for text in (makers, generation):
+                file = self.folder / "template.jinja"
+                file.write_text(text)
+                data = self.write([LINES[0]])
+                result = self.tokens(data, TEMPLATES[name]["vocabulary"], "--chat-template", file, "--json")
+                self.assertEqual(result.json()["chat_template"], name)
+
+    def test_unknown_ones_are_refused_and_none_is_guessed(self):
+        nearly = TEMPLATES["chatml"]["template"].replace("'<|im_end|>' + '\n'", "'<|im_end|>'")
+        self.refused([LINES[0]], self.own("nearly", {"chat_template": nearly}), 4, "nearly/tokenizer_config.json", "begins with '{% for message in messages %}",
+                     "chatml, qwen2", "--chat-template")
+        self.refused([LINES[0]], self.own("strange", jinja="{{ strange }}\x1b[2J"), 4, "strange/chat_template.jinja", "'{{ strange }}\\x1b[2J'")
+        self.refused([LINES[0]], self.own("none"), 2, "has no chat template of its own", "--chat-template: chatml")
+        self.refused([LINES[0]], self.own("unnamed", {"chat_template": [{"name": "rag", "template": "x"}]}), 4, "none that is called default")
+        self.refused([LINES[0]], "chatml", 2, "--chat-template is 'chatlm', which is neither a file nor one of chatml", options=["--chat-template", "chatlm"])
+        self.refused([LINES[0]], "chatml", 4, "'llama3' writes the mark '<|begin_of_text|>', for which the tokenizer has no token", options=["--chat-template", "llama3"])
+
+
+class Forms(ConversationsCase):
+    def test_keys_tell_the_form(self):
+        pair = {"prompt": "a", "completion": " b"}
+        chat = {"messages": [USER, ANSWER]}
+        for record, layout in ((pair, "documents"), (chat, "documents"), ({"prompt": "x", "prompt_id": 3, **chat}, "documents"), ({"text": "a b " * 300}, "rows")):
+            with self.subTest(str(record)[:40]):
+                self.assertEqual(self.tokens(self.write([record]), "chatml", "--json").json()["layout"], layout)
+        self.refused([{**pair, "text": "x"}], "chatml", 2, "has 'prompt' and 'completion' and 'text'", "--form")
+        self.assertEqual(self.tokens(self.write([{**pair, "text": "x"}]), "chatml", "--form", "prompt-completion", "--json").json()["documents"], 1)
+        self.tokens(self.write([{"talk": [USER, ANSWER]}]), "chatml", "--form", "messages", "--field", "talk")
+        self.assertEqual(len(self.samples()), 1)
+        # Texts among conversations count as a whole.
+        mixed = self.folder / "mixed"
+        mixed.mkdir()
+        (mixed / "a.jsonl").write_text(json.dumps(chat) + "\n")
+        (mixed / "b.jsonl").write_text(json.dumps({"text": "f3."}) + "\n")
+        self.tokens(mixed, "chatml")
+        self.assertEqual([set(mask) for _, mask in self.samples()], [{0, 1}, {1}])
+        self.assertEqual(self.tokens(self.write([pair], "pair.json"), "chatml", "--json").json()["documents"], 1)
+        self.refused(self.write(["a,b"], "a.csv"), "chatml", 2, "a.csv: is CSV, which holds texts", options=["--form", "messages"])
+
+    def test_parquet(self):
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        wanted = [json.loads(line) for line in LINES]
+        pairs = [json.loads(line) for line in (CHAT / "prompt_completion.jsonl").read_text().splitlines()]
+        for name, records, lines in (("chat", wanted, CHAT / "messages.jsonl"), ("pairs", pairs, CHAT / "prompt_completion.jsonl")):
+            for large in (False, True):
+                with self.subTest(name, large=large):
+                    path = self.folder / f"{name}.parquet"
+                    table = pyarrow.Table.from_pylist([{"id": i, **r} for i, r in enumerate(records * 50)])
+                    if large and name == "pairs":
+                        table = table.cast(pyarrow.schema([("id", pyarrow.int64()), ("prompt", pyarrow.large_string()),
+                                                           ("completion", pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))]))
+                    pyarrow.parquet.write_table(table, path, row_group_size=77 if large else 1000)
+                    self.tokens(path, "chatml", name="parquet.h5")
+                    self.tokens(lines, "chatml", name="lines.h5")
+                    self.assertEqual(self.samples("parquet.h5"), self.samples("lines.h5") * 50)
+        call = [{"role": "user", "content": "x", "tool_calls": None}, {"role": "assistant", "content": "y", "tool_calls": [{"name": "f"}]}]
+        broken = self.folder / "broken.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [{**USER, "tool_calls": None}, ANSWER]}, {"messages": call}]), broken)
+        self.refused(broken, "chatml", 4, "broken.parquet: row 1: message 2 has 'tool_calls'")
+        self.refused(broken, "chatml", 4, "has no column 'prompt', only 'messages'", options=["--form", "prompt-completion"])
+
+    def test_refusals_name_file_and_line(self):
+        def chat(*messages, **more):
+            return {"messages": list(messages), **more}
+        good = chat(USER, ANSWER)
+        for words, record in {
+                "message 1 has the role 'tool', expected system, user or assistant": chat({"role": "tool", "content": "1"}, USER),
+                "message 2 has no 'content'": chat(USER, {"role": "assistant"}),
+                "message 2 has a content that is null": chat(USER, {"role": "assistant", "content": None}),
+                "message 1 has a content of 2 parts": chat({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, ANSWER),
+                "message 1 has a content whose part is no text": chat({"role": "user", "content": [{"type": "image", "url": "a.png"}]}, ANSWER),
+                "message 2 has 'tool_calls'": chat(USER, {"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}),
+                "message 2 has 'reasoning_content'": chat(USER, {**ANSWER, "reasoning_content": "hm"}),
+                "message 1 has no 'role' but 'from' and 'value'": chat({"from": "human", "value": "a"}),
+                "message 1 is a string": chat("Hi"),
+                "message 2 has a weight other than 0 and 1": chat(USER, {**ANSWER, "weight": 0.5}),
+                "'messages' holds no message": chat(),
+                "'messages' holds a string": {"messages": "Hi"},
+                "has 'tools'": chat(USER, ANSWER, tools=[{"name": "f"}]),
+                "has no 'messages'": {"text": "a"},
+                "is no JSON, column": '{"messages": [',
+                "nested deeper than 64": '{"messages": ' + "[" * 100,
+                "holds no object": "[1]"}.items():
+            with self.subTest(words):
+                self.refused([good, "", record], "chatml", 4, "refused.jsonl: line 3: ", words)
+        pair = {"prompt": "a", "completion": "b"}
+        for words, record in {"has no 'completion'": {"prompt": "a"}, "'completion' holds null": {**pair, "completion": None},
+                              "'prompt' holds a list (whole conversations are read from 'messages')": {**pair, "prompt": [USER]}}.items():
+            with self.subTest(words):
+                self.refused([pair, record], "chatml", 4, "refused.jsonl: line 2: ", words)
+
+    def test_one_text_part_and_weights(self):
+        parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}, ANSWER]
+        two = [USER, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]
+        self.tokens(self.write([{"messages": m} for m in ([USER, ANSWER], parts, two, [USER, ANSWER, USER, ANSWER])]), "chatml")
+        plain, part, weighted, both = self.samples()
+        self.assertEqual(part, plain)
+        self.assertEqual(weighted[0], both[0])
+        half = len(plain[0]) - 1
+        self.assertEqual((sum(weighted[1][:half]), weighted[1][half:]), (0, both[1][half:]))
+
+
+class Lengths(ConversationsCase):
+    def test_cutting_keeps_ids_and_mask_in_line(self):
+        truth = TEMPLATES["chatml"]["conversations"]
+        for length in (200, 60, 31, 20):
+            with self.subTest(length):
+                result = self.tokens(CHAT / "messages.jsonl", "chatml", "--max-length", length, "--json")
+                cut = [(c["ids"][:length], mask_of(c["labels"])[:length]) for c in truth]
+                left = [sample for sample in cut if any(sample[1][1:])]
+                self.assertEqual(self.samples(), left)
+                report = result.json()
+                self.assertEqual((report["documents"], report["skipped"], report["counted_tokens"]), (len(left), len(cut) - len(left), sum(sum(m) for _, m in left)))
+                self.assertEqual(report["cut_documents"], sum(len(c["ids"]) > length for c in truth))
+                if len(left) < len(cut):
+                    first = next(i for i, sample in enumerate(cut) if not any(sample[1][1:]))
+                    self.assertEqual(report["first_skipped"], f"{CHAT / 'messages.jsonl'}: line {first + 1}")
+                    self.assertIn(f"the first is {CHAT / 'messages.jsonl'}: line {first + 1}", result.err)
+
+    def test_samples_without_answers(self):
+        questions = {"messages": [USER]}
+        result = self.tokens(self.write([{"messages": [USER, ANSWER]}, questions, questions]), "chatml", "--json")
+        self.assertIn("warning: 2 samples without a token that counts are left out, the first is", result.err)
+        self.assertEqual((result.json()["skipped"], len(self.samples())), (2, 1))
+        self.refused([questions], "chatml", 4, "none of the 1 samples in", "line 1")
+        self.tokens(self.write([questions]), "chatml", "--train-on", "all")
+        self.refused([questions], "chatml", 2, "--pack excludes --max-length", options=["--max-length", 9, "--pack"])
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()

@@ -1,0 +1,104 @@
+"""Training and evaluation on conversations: transformers' loss and gradient with masks, from token files and from lines."""
+
+import json
+import shutil
+
+import fsdp_cli
+import llama_cli
+from conversations_cli import CHAT, PAIRS, TEMPLATES, ConversationsCase, tokenizer, with_answer
+
+# Float32 sums of another order; the fixtures' own float32 differs from float64 by up to 6.5e-7, and gradients by 1e-7.
+LOSS, GRADIENT = 5e-6, 1e-5
+FROZEN = ["--lr", 0, "--max-steps", 1, "--no-shuffle", "--no-save", "--weight-decay", 0, "--precision", "float32"]
+MODEL = CHAT / "model"
+
+
+class Training(ConversationsCase):
+    def tune(self, name, data, *more, model=MODEL, ranks=0, code=0):
+        result = fsdp_cli.run("fsdp-finetune", ["--model", model, "--train-data", data, "--out-dir", self.runs, "--run-name", name, *fsdp_cli.COMMON, *more], ranks)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def check(self, name, batch):
+        step = fsdp_cli.steps(self.run_directory(name))[0]
+        self.assertEqual(step["tokens"], batch["targets"])
+        self.assertLess(abs(step["loss"] - batch["loss"]), LOSS)
+        self.assertLess(abs(step["grad_norm"] / batch["total_grad_norm"] - 1), GRADIENT)
+        self.assertGreater(abs(step["loss"] - batch["loss_if_every_token_counted"]), 100 * LOSS)
+
+    def test_loss_and_gradient_of_all_conversations(self):
+        """Token files on one rank, JSON Lines on two: the same readers, the same targets."""
+        for i, (template, truth) in enumerate(TEMPLATES.items()):
+            with self.subTest(template):
+                rows, vocabulary = truth["batch"]["rows"], tokenizer(truth["vocabulary"])
+                data = self.write(with_answer(template), f"{template}.jsonl")
+                options = ["--chat-template", template, "--tokenizer", vocabulary]
+                ranks = 1 + i % 2
+                if ranks == 1:
+                    self.tokens(data, truth["vocabulary"], "--chat-template", template, name=f"{template}.h5")
+                    data, options = self.folder / f"{template}.h5", ["--tokenizer", vocabulary]
+                self.tune(template, data, *FROZEN, *options, "--batch-size", rows // ranks, ranks=ranks)
+                self.check(template, truth["batch"])
+
+    def test_prompts_and_completions(self):
+        for vocabulary, how in (("chatml", "joint"), ("gemma", "joint"), ("llama2", "separate")):
+            with self.subTest(vocabulary, how=how):
+                name = f"pairs-{vocabulary}"
+                self.tune(name, CHAT / "prompt_completion.jsonl", *FROZEN, "--tokenizer", tokenizer(vocabulary), "--pairs", how, "--batch-size", 6)
+                self.check(name, PAIRS[vocabulary][f"batch_{how}"])
+
+    def test_all_tokens_where_that_is_asked_for(self):
+        truth = TEMPLATES["llama3"]["batch"]
+        self.tune("all", self.write(with_answer("llama3")), *FROZEN, "--tokenizer", tokenizer("llama3"), "--train-on", "all", "--batch-size", truth["rows"])
+        step = fsdp_cli.steps(self.run_directory("all"))[0]
+        self.assertLess(abs(step["loss"] - truth["loss_if_every_token_counted"]), LOSS)
+
+    def test_evaluation_counts_the_same_tokens(self):
+        batch = TEMPLATES["gemma3"]["batch"]
+        data = self.write(with_answer("gemma3"))
+        self.tokens(data, "gemma", "--chat-template", "gemma3")
+        options = ["--precision", "float32", "--tokenizer", tokenizer("gemma")]
+        for source, more, ranks in ((data, ["--chat-template", "gemma3"], 2), (self.folder / "out.h5", [], 0)):
+            report = self.evaluate(MODEL, *options, "--data", source, *more, ranks=ranks)
+            self.assertEqual(report["tokens"], batch["targets"])
+            self.assertLess(abs(report["loss"] - batch["loss"]), LOSS)
+
+    def test_questions_without_answers_change_no_weights(self):
+        """Samples that are left out, and rows that --seq-len cuts before their answer: the others' loss stays."""
+        truth = TEMPLATES["chatml"]["batch"]
+        lines = with_answer("chatml")
+        question = json.dumps({"messages": [{"role": "user", "content": "Nobody answers."}]})
+        result = self.tune("skipped", self.write([question, *lines, question]), *FROZEN, "--tokenizer", tokenizer("chatml"), "--batch-size", truth["rows"])
+        self.assertIn("2 samples without a token that counts are left out, the first is", result.err)
+        self.check("skipped", truth)
+        long = json.dumps({"messages": [{"role": "user", "content": "Why? " * 200}, {"role": "assistant", "content": "So."}]})
+        data = self.write([*lines, long])
+        result = self.tune("cut", data, *FROZEN, "--tokenizer", tokenizer("chatml"), "--batch-size", truth["rows"] + 1, "--seq-len", truth["length"])
+        self.assertIn("1 of 9 texts have no token that counts", result.err)
+        self.check("cut", truth)
+
+    def test_a_run_goes_on_with_its_template(self):
+        model = self.folder / "model"
+        shutil.copytree(MODEL, model)
+        data = self.write(with_answer("qwen2"), "resume.jsonl")
+        common = ["--lr", "1e-2", "--lr-schedule", "constant", "--batch-size", 4, "--log-every", 1]
+        options = ["--chat-template", "qwen2", "--tokenizer", tokenizer("chatml")]
+        self.tune("whole", data, *common, *options, "--max-steps", 4, model=model)
+        self.tune("parts", data, *common, *options, "--max-steps", 2, model=model)
+        result = fsdp_cli.run("fsdp-finetune", ["--restart", "latest", "--out-dir", self.runs, "--run-name", "parts", "--max-steps", 4, *fsdp_cli.COMMON], 2)
+        self.assertEqual(result.code, 0, str(result))
+        self.assertNotIn("encoded ", result.err)  # the token file of before: same template, same file
+        # Another number of ranks sums in another order.
+        self.assertLess(fsdp_cli.difference(self.losses("parts"), self.losses("whole")), 1e-5)
+        self.assertLess(self.losses("whole")[-1], self.losses("whole")[0])
+
+    def test_a_model_without_a_template_says_so(self):
+        model = llama_cli.make_snapshot(self.folder / "bare")
+        result = self.tune("bare", self.write(with_answer("llama2")), "--max-steps", 1, model=model, code=2, ranks=2)
+        self.assert_refused(result, 2, "has no chat template of its own", "--chat-template")
+        self.tune("named", self.write(with_answer("llama2")), "--max-steps", 1, "--chat-template", "llama2", model=model)
+        self.assertGreater(fsdp_cli.steps(self.run_directory("named"))[0]["tokens"], 0)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
