@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "apps/conversation_options.hpp"
 #include "apps/method_options.hpp"
 #include "apps/number_checks.hpp"
 #include "apps/optimizer_options.hpp"
@@ -170,8 +171,10 @@ void add_data_options(CLI::App& app, TrainOptions& o) {
          "directory, or a data set ORG/NAME in the Hugging Face cache")
       ->group(group);
   app.add_option(spellings("val-data"), o.val_data, "the same for validation")->group(group);
-  app.add_option(spellings("data-field"), o.data_field, "key or column of the texts; default: text, or Moves")
+  app.add_option(spellings("data-field"), o.data_field,
+                 "key or column of the texts (default: text, or Moves) or messages")
       ->group(group);
+  add_conversation_options(app, o.conversations, "data-form", group);
   app.add_flag(spellings("allow-other-tokenizer"), o.allow_other_tokenizer,
                "train on a token file that names another tokenizer than the model's")
       ->group(group);

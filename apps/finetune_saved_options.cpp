@@ -14,6 +14,7 @@
 #include "apps/finetune_options.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/chat/chat_template.hpp"
 #include "lib/config/adapter_config.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
@@ -45,6 +46,11 @@ constexpr std::array kSavedOptions{"lr",
                                    "warmup-ratio",
                                    "tokenizer",
                                    "data-field",
+                                   "data-form",
+                                   "chat-template",
+                                   "train-on",
+                                   "pairs",
+                                   "marks",
                                    "max-rows",
                                    "optimizer",
                                    "momentum",
@@ -98,11 +104,14 @@ void check_model_options(const CLI::App& app, const ModelOptions& o, const Model
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
 }
 
-bool is_path_option(std::string_view name) { return name == "train-data" || name == "val-data" || name == "tokenizer"; }
+bool is_path_option(std::string_view name) {
+  return name == "train-data" || name == "val-data" || name == "tokenizer" || name == "chat-template";
+}
 
 /// Says where a path that is not here comes from. \throws MissingInput
 void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
-  if (!is_path_option(name) || text.empty() || text == "gpt2") return;
+  // A chat template says itself when it is neither a name nor there.
+  if (!is_path_option(name) || name == "chat-template" || text.empty() || text == "gpt2") return;
   const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
   try {
     find_snapshot(text, type, hub_settings(process_environment()));
@@ -156,7 +165,8 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
                       "make a link to it that has one",
                       name, printable(text)));
     }
-    saved[name] = is_path_option(name) && std::filesystem::exists(text, error) ? *kept : text;
+    const bool is_path = is_path_option(name) && !(std::string_view(name) == "chat-template" && chat_format(text));
+    saved[name] = is_path && std::filesystem::exists(text, error) ? *kept : text;
   }
   return saved;
 }

@@ -1,6 +1,7 @@
 // fsdp-eval: loss, chess and text of a checkpoint, or of two against each other.
 #include <nlohmann/json.hpp>
 
+#include "apps/conversation_options.hpp"
 #include "apps/quantize_options.hpp"
 #include "apps/torch_main.hpp"
 #include "lib/hub/local_snapshot.hpp"
@@ -34,8 +35,10 @@ void add_loss_options(CLI::App& app, fsdp::EvaluateOptions& o) {
                  "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, "
                  "a directory, or a data set ORG/NAME in the Hugging Face cache")
       ->group(group);
-  app.add_option(spellings("data-field"), o.data_field, "key or column of the texts; default: text, or Moves")
+  app.add_option(spellings("data-field"), o.data_field,
+                 "key or column of the texts (default: text, or Moves) or messages")
       ->group(group);
+  fsdp::add_conversation_options(app, o.conversations, "data-form", group);
   app.add_option(spellings("max-rows"), o.max_rows, "rows, texts or games to take; 0: all")
       ->capture_default_str()
       ->group(group);

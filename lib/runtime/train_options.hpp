@@ -12,6 +12,7 @@
 #include "lib/config/offload.hpp"
 #include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
+#include "lib/corpus/conversation_options.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/optim/lr_schedule.hpp"
@@ -71,6 +72,7 @@ struct TrainOptions {
   std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
   bool allow_other_tokenizer = false;   ///< train on token files whose notes name another tokenizer
   std::string data_field;               ///< key or column of the texts; empty: the usual one
+  ConversationOptions conversations;    ///< how conversations and completions among the data are read
   std::int64_t max_rows = 0;            ///< texts of the training data; 0: all
   double max_epochs = 1;                ///< negative: evaluate only
   std::int64_t max_steps = 0;           ///< wins over max_epochs when > 0

@@ -62,6 +62,19 @@ std::int64_t TokenLoader::ids_left_out(std::int64_t num_rows) const {
   return beyond;
 }
 
+std::int64_t TokenLoader::documents_without_targets(std::int64_t num_rows) const {
+  if (!documents_ || !documents_->has_loss_mask()) return 0;
+  std::int64_t found = 0;
+  std::vector<std::uint8_t> counts;
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    if (documents_->length(i) <= pairs_ + 1) continue;
+    counts.resize(static_cast<std::size_t>(pairs_) + 1);
+    documents_->read_loss_mask(i, counts);
+    found += std::find(counts.begin() + 1, counts.end(), std::uint8_t{1}) == counts.end() ? 1 : 0;
+  }
+  return found;
+}
+
 void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
   const auto width = rows_->row_length();

@@ -59,6 +59,10 @@ class TokenLoader final : public DataLoader {
   /// Those of them that lie behind the end of their sequence: neither input nor target.
   std::int64_t ids_left_out(std::int64_t num_rows) const;
 
+  /// Of the first `num_rows` documents of a file with a `loss_mask`, those that are cut before their first target: they
+  /// take part and train nothing. Reads the masks of what is cut.
+  std::int64_t documents_without_targets(std::int64_t num_rows) const;
+
   /// \throws FormatError naming file and row of an id outside the vocabulary
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;

@@ -72,6 +72,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   const StopSignal signal;  // so that the temporary folder goes whatever ends the encoding
   TextOptions how;
   how.field = options.data_field;
+  how.conversations = options.conversations;
   how.max_rows = options.max_rows;
   how.quiet = options.runtime.quiet;
   how.directory = options.cache_dir;

@@ -20,11 +20,12 @@ struct EvaluateOptions {
   std::string tokenizer;             ///< gpt2 or a directory; empty: the checkpoint's
   std::string data;                  ///< token file or texts; empty: no loss
   std::string data_field;            ///< key or column of the texts; empty: the usual one
-  std::string cache_dir;             ///< keeps the encoded texts; empty: a temporary folder, removed
-  std::int64_t max_rows = 0;         ///< rows, texts, games; 0: all
-  std::int64_t seq_len = 0;          ///< 0: the model's, texts up to 512 ids
-  std::int64_t batch_size = 8;       ///< sequences per rank at once
-  std::string chess;                 ///< games; empty: none
+  ConversationOptions conversations;
+  std::string cache_dir;        ///< keeps the encoded texts; empty: a temporary folder, removed
+  std::int64_t max_rows = 0;    ///< rows, texts, games; 0: all
+  std::int64_t seq_len = 0;     ///< 0: the model's, texts up to 512 ids
+  std::int64_t batch_size = 8;  ///< sequences per rank at once
+  std::string chess;            ///< games; empty: none
   std::int64_t chess_positions = 200;
   std::string prompt;  ///< empty: no text
   SamplingOptions sampling;

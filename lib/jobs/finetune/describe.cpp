@@ -32,6 +32,15 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
                   format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
                   documents ? "text" : "row", length + 1);
   log.info("cut       " + what);
+  if (setup.train_data->has_loss_mask()) {
+    if (const auto none = world.rank() == 0 ? setup.train_data->documents_without_targets(rows) : 0; none > 0) {
+      log.warning(
+          fmt::format("{} of {} have no token that counts among their first {} and train nothing: give a longer "
+                      "--seq-len (up to {})",
+                      format_count(none), format_count_of(rows, "text"), length + 1, setup.config.block_size));
+    }
+    return;  // whole conversations cannot be packed without being cut elsewhere
+  }
   if (2 * left_out <= ids || world.rank() != 0) return;
   // One long text in a cell is one document; who has such data wants all of it.
   const bool tokens_already = is_token_file(setup.options.train_data);

@@ -68,6 +68,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   const auto& options = setup.options;
   TextOptions texts;
   texts.field = options.data_field;
+  texts.conversations = options.conversations;
   texts.directory = setup.directory / "data";
   texts.tokenizer_name = setup.tokenizer.name;
   texts.tokenizer = setup.tokenizer.tokenizer.get();
