@@ -31,8 +31,9 @@ struct Known {
   ChatFormat format;
 };
 
-/// tests/fixtures/chat/templates has the texts of the first ones; two wordings of each: the makers', and the one with
-/// {% generation %} that transformers needs to find answers.
+/// tests/fixtures/chat/templates has the texts of all but the last four: two wordings of each, the makers' and the one
+/// with
+/// {% generation %} that transformers needs to find answers. Each was compared with Jinja's text of conversations.
 constexpr std::array kKnown{Known{0x6c6ed311f79125b3, 0x9c0523f554f57f78, ChatFormat::chatml},
                             Known{0x47470e61f10e0b65, 0xfd9ca16bf7870e5e, ChatFormat::chatml},
                             Known{0x0584c0107ad930f5, 0x84cb9b946cb40c35, ChatFormat::qwen2},
@@ -48,7 +49,12 @@ constexpr std::array kKnown{Known{0x6c6ed311f79125b3, 0x9c0523f554f57f78, ChatFo
                             Known{0x1eab80e6ba0de4cf, 0x4c1a7d17ce11bbc3, ChatFormat::gemma},
                             Known{0x210d705c77c502c8, 0x01538627ce751d22, ChatFormat::gemma},
                             Known{0xb3cd94ac484df6a5, 0x84d36a27b9600fa0, ChatFormat::gemma3},
-                            Known{0x126d2bc6cecfbefe, 0xa1734645b13d5915, ChatFormat::gemma3}};
+                            Known{0x126d2bc6cecfbefe, 0xa1734645b13d5915, ChatFormat::gemma3},
+                            // With branches for tools and parts of contents, which are refused before they matter.
+                            Known{0xed7f78b381060efb, 0x01559bfa504c74bd, ChatFormat::qwen2_5},  // Qwen2.5-*-Instruct
+                            Known{0xa8fc72fb8f1a0758, 0x5a6b04ad509a0b2d, ChatFormat::qwen2},    // Qwen2.5-*
+                            Known{0xb2db670945fc42d3, 0xf56d7ac2d3cf9975, ChatFormat::gemma3},   // gemma-3-*-it
+                            Known{0x98bff630eccb50ee, 0xb8835db2a77979c1, ChatFormat::gemma3}};
 
 std::string unified(std::string text) {
   for (auto at = text.find("\r\n"); at != std::string::npos; at = text.find("\r\n", at)) text.erase(at, 1);
