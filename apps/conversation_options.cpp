@@ -16,8 +16,8 @@ CLI::Option* add_choice(CLI::App& app, const char* name, Value& value, const std
     const auto found = choices.find(text);
     if (found == choices.end()) {
       std::string words;
-      for (const auto& [word, unused] : choices) words += (words.empty() ? "" : " or ") + word;
-      throw UsageError("--" + std::string(name) + " is '" + text + "', expected " + words);
+      for (const auto& [word, unused] : choices) words += (words.empty() ? "" : ", ") + word;
+      throw UsageError("--" + std::string(name) + " is '" + text + "', choose from " + words);
     }
     value = found->second;
   };

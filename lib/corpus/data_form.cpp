@@ -44,7 +44,7 @@ DataForm parse_data_form(const std::string& name, const std::string& option) {
   for (const auto& entry : kForms) {
     if (entry.name == name) return entry.form;
   }
-  throw UsageError(option + " is '" + name + "', expected auto, text, prompt-completion or messages");
+  throw UsageError(option + " is '" + name + "', choose from auto, text, prompt-completion, messages");
 }
 
 DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {

@@ -55,7 +55,8 @@ bool holds_texts_only(const DocumentStream& stream) {
 /// Says in the report what the samples are and what is made of them.
 void choose_layout(const TokenizeOptions& options, const DocumentStream& stream, TokenizeReport& report) {
   const bool texts_only = holds_texts_only(stream);
-  report.is_packed = options.layout == TokenLayout::automatic ? texts_only : options.layout == TokenLayout::packed;
+  report.is_packed = options.layout == TokenLayout::automatic ? texts_only && options.max_length == 0
+                                                              : options.layout == TokenLayout::packed;
   report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
   if (report.is_packed && options.max_length > 0)
     throw UsageError("a largest length cuts documents, and packed rows hold none: leave it or packing out");

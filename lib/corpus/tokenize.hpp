@@ -12,7 +12,7 @@
 namespace fsdp {
 
 enum class TokenLayout : std::uint8_t {
-  automatic,  ///< documents where there are conversations or completions, else packed
+  automatic,  ///< documents where there are conversations, completions or a largest length, else packed
   packed,     ///< rows in input_ids
   documents   ///< tokens and offsets
 };

@@ -28,6 +28,27 @@ class Examples(fsdp_cli.Case):
         self.assertLess(losses[-1], losses[0] - 1)
         self.assertTrue((self.folder / "hf" / "tokenizer.model").exists())
 
+    def test_the_recipe_for_conversations(self):
+        """Its commands as they stand, in a shell; its figures are those that they give."""
+        page = (ROOT / "docs/recipe-conversations.md").read_text().split("## On four GPUs")[0]
+        commands = re.findall(r"^    \$ (.*?(?:<<'END'\n(?:    .*\n)*?    END)?)$", page, re.M)
+        self.assertEqual([c.split()[0] for c in commands], ["scripts/tiny_qwen", "cat", "fsdp-download", "mpiexec", "mpiexec"])
+        os.symlink(ROOT / "scripts", self.folder / "scripts")
+        path = f"{fsdp_cli.folder('FSDP_BIN')}:{pathlib.Path(os.environ['FSDP_MPIEXEC']).parent}:{os.environ['PATH']}"
+        said = []
+        for command in commands:
+            done = subprocess.run(["bash", "-c", command.replace("\n    ", "\n")], cwd=self.folder, env=fsdp_cli.environment({"PATH": path}),
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, f"{command}\n{done.stderr}")
+            said.append(done.stderr + done.stdout)
+        shown = re.search(r"^    byte-level BPE of (?:.*\n)*?(?=\n)", page, re.M)[0]
+        for line in shown.splitlines():
+            self.assertIn(line.strip().split(" written in")[0], said[2])
+        losses = fsdp_cli.losses(self.folder / "runs" / "chats")
+        self.assertLess(losses[-1], 0.1)  # learned by heart, from ln 1259 = 7.1
+        self.assertIn("40 tokens", said[4])
+        self.assertEqual(sorted(p.name for p in (self.folder / "runs/chats/hf").iterdir() if p.name.startswith("tokenizer")), ["tokenizer.json", "tokenizer_config.json"])
+
     def test_no_step_passes_the_peak(self):
         result = self.train("mfu", "--max-steps", 6, "--log-every", 1, "--embed-size", 256, "--num-heads", 4, "--batch-size", 8, ranks=2)
         shares = [r["mfu"] for r in fsdp_cli.steps(self.run_directory("mfu"))]

@@ -33,10 +33,16 @@ class PieceTokenizer : public fsdp::Tokenizer {
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(pieces_.size()); }
   std::optional<std::int32_t> bos_id() const override { return {}; }
   std::optional<std::int32_t> eos_id() const override { return {}; }
+  fsdp::AlignedIds encode_marked(std::string_view text, std::span<const fsdp::TextRange>) const override {
+    return {encode(text), {}};
+  }
+  std::optional<std::int32_t> named_id(std::string_view) const override { return {}; }
+  const fsdp::DocumentMarks& document_marks() const override { return marks_; }
   std::string description() const override { return "pieces"; }
 
  private:
   std::vector<std::string> pieces_;
+  fsdp::DocumentMarks marks_;
 };
 
 }  // namespace
