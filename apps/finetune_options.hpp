@@ -1,6 +1,7 @@
 #pragma once
 // The options of fsdp-finetune, and where those come from that the command line leaves open.
 #include <CLI/CLI.hpp>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -49,6 +50,9 @@ void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options);
 
 /// What a checkpoint keeps of the options: by long name, as text.
 nlohmann::json collect_saved_options(const CLI::App& app);
+
+/// All of them as they are now, defaults too, by long name, as text.
+std::map<std::string, std::string> collect_all_options(const CLI::App& app);
 
 /// Finds models and data sets of the hub in its cache: ORG/NAME becomes a directory.
 /// \throws MissingInput with the command that fetches what is not there

@@ -171,6 +171,17 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
   return saved;
 }
 
+std::map<std::string, std::string> collect_all_options(const CLI::App& app) {
+  std::map<std::string, std::string> all;
+  for (const auto* option : app.get_options()) {
+    if (!option->get_configurable() || option->get_lnames().empty() || option->get_group().empty()) continue;
+    const auto given = option->count() > 0;
+    const auto text = given ? fmt::format("{}", fmt::join(option->reduced_results(), " ")) : option->get_default_str();
+    if (!text.empty()) all[option->get_lnames().front()] = text;
+  }
+  return all;
+}
+
 void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoint& restart) {
   if (!restart.knows_run) return;
   const auto& checkpoint = restart.candidates.front();

@@ -2,6 +2,7 @@
 // Everything a training run can be told, with its defaults; apps/finetune_options.cpp turns words into it.
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,6 +66,8 @@ struct RuntimeOptions : JobOptions {
 };
 
 struct TrainOptions {
+  std::map<std::string, std::string> as_given;  ///< every option by long name, as text, defaults too: for the record
+
   ModelOptions model;
   ShardingOptions sharding;
   RuntimeOptions runtime;

@@ -162,6 +162,7 @@ class Training {
       stopped = !exports.write(checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path());
     }
     fill(report, stopped);
+    record_.end_job(stopped);
     return stopped ? say_stopped(trace_error) : say_done(trace_error);
   }
 

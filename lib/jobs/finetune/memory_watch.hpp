@@ -21,6 +21,8 @@ class MemoryWatch final : public StepObserver {
   /// What was asked and answered, on the first rank; null elsewhere and where there is no answer.
   const MemoryRequest* request() const { return prediction_ ? &request_ : nullptr; }
   const MemoryPrediction* prediction() const { return prediction_ ? &*prediction_ : nullptr; }
+  /// Of the peak of a rank, as predicted; 0: not known, or not the first rank.
+  std::int64_t predicted_bytes() const { return prediction_ ? prediction_->allocator_peak_bytes() : 0; }
   /// From here on something else shares memory with the steps: a copy for a checkpoint, a validation.
   void disturb() { was_disturbed_ = true; }
   void after_step(const StepReport& step, bool last) override;

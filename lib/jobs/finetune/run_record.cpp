@@ -51,7 +51,8 @@ void RunRecord::set_old_run_aside() const {
   const auto aside = context_.setup.directory / fmt::format("previous-{}", number);
   fs::create_directories(aside, error);
   std::vector<std::string> moved;
-  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "memory.json", "speed.json", "loss.svg", "loss.png"};
+  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "job.json", "memory.json",
+                                 "speed.json",  "loss.svg",      "loss.png"};
   for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
   for (const auto& name : names) {
     std::error_code absent;
@@ -82,6 +83,7 @@ void RunRecord::open() {
                                              setup.options.keep_last);
   if (context_.world.rank() != 0) return;
   metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log);
+  job_ = std::make_unique<JobFile>(context_, std::max<std::int64_t>(0, resume_step_) + 1, memory_.predicted_bytes());
   if (setup.options.no_tensorboard) return;
   events_ = std::make_unique<EventFile>(setup.directory, resume_step_, context_.log);
   std::string text = "| option | |\n|---|---|\n";
@@ -96,6 +98,10 @@ void RunRecord::add_metrics(const nlohmann::json& record) {
   if (events_) events_->add(record);
 }
 
+void RunRecord::end_job(bool stopped) {
+  if (job_) job_->end(stopped ? "stopped" : "done");
+}
+
 double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }
 
 void RunRecord::start_save(bool final_one) {
@@ -103,6 +109,7 @@ void RunRecord::start_save(bool final_one) {
   check_owner(true);
   memory_.disturb();
   saver_->start(context_.manifest(), context_.current_lr());
+  saved_step_ = context_.trainer.state().step;
   last_save_ = std::chrono::steady_clock::now();
   if (final_one) finish_save(true);
 }
@@ -117,6 +124,7 @@ bool RunRecord::finish_save(bool wait) {
   if (result.saved) {
     if (metrics_) metrics_->sync();
     last_checkpoint_ = result.path;
+    if (job_) job_->add_save(result, saved_step_);
     context_.progress.line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
                                        format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
                                        result.blocked_seconds));

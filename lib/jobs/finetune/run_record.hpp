@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/checkpoint/save.hpp"
+#include "lib/jobs/finetune/job_file.hpp"
 #include "lib/jobs/finetune/memory_watch.hpp"
 #include "lib/jobs/finetune/run_context.hpp"
 #include "lib/jobs/finetune/run_start.hpp"
@@ -27,6 +28,8 @@ class RunRecord {
 
   void add_metrics(const nlohmann::json& record);
   void start_save(bool final_one);
+  /// A checkpoint is being written while training goes on.
+  bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
   /// Makes a written checkpoint appear once all ranks are done with it. Collective.
   bool finish_save(bool wait);
   double seconds_since_save() const;
@@ -41,6 +44,8 @@ class RunRecord {
   /// Ends the job: no state that it has now is worth saving. \param why  a sentence without its end
   [[noreturn]] void give_up(const std::string& why);
   void draw_losses() const;
+  /// All that this job does with the run is done.
+  void end_job(bool stopped);
 
  private:
   bool old_run_is_there() const;
@@ -53,6 +58,8 @@ class RunRecord {
   bool keeps_old_run_ = false;  ///< an older run of this name has the folder still
   std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<MetricsFile> metrics_;  ///< on rank 0
+  std::unique_ptr<JobFile> job_;          ///< on rank 0
+  std::int64_t saved_step_ = 0;           ///< of the newest save
   std::unique_ptr<EventFile> events_;     ///< on rank 0; null: not wanted
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;

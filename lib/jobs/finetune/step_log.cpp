@@ -10,32 +10,19 @@
 
 namespace fsdp::detail {
 
-void StepLog::after_step(const StepReport& step, bool) {
-  const auto total_steps = context_.setup.total_steps;
-  const double rate = static_cast<double>(step.tokens) / step.seconds;
+nlohmann::json StepLog::record_of(const StepReport& step) {
   nlohmann::json record{{"step", step.step},
+                        {"job_step", ++steps_},
                         {"loss", step.loss},
                         {"grad_norm", step.grad_norm},
                         {"lr", step.lr},
                         {"tokens", step.tokens},
                         {"step_seconds", step.seconds},
-                        {"tokens_per_second", rate},
+                        {"tokens_per_second", static_cast<double>(step.tokens) / step.seconds},
                         {"data_wait_seconds", step.data_wait_seconds},
                         {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
                         {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)},
                         {"products", context_.products}};
-  const double flops = rate * flops_per_token(context_.setup.config, context_.setup.train_data->tokens_per_row(),
-                                              context_.runtime.trainable());
-  if (peak_flops_ > 0 && flops > peak_flops_) {
-    // Nothing passes the peak: it was measured while something else kept the processor busy.
-    context_.progress.line(
-        fmt::format("peak      {:.4g} TFLOP/s was measured too low: this step reaches {:.4g}, of which the "
-                    "percentages are from here on",
-                    peak_flops_ / 1e12, flops / 1e12));
-    peak_flops_ = flops;
-  }
-  const double mfu = peak_flops_ > 0 ? flops / peak_flops_ : 0;
-  if (peak_flops_ > 0) record["mfu"] = mfu;
   if (!context_.setup.device.device.is_cpu()) {
     record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);
     record["alloc_retries"] = static_cast<std::int64_t>(step.alloc_retries);
@@ -52,10 +39,33 @@ void StepLog::after_step(const StepReport& step, bool) {
   } else if (step.skipped) {
     record["skipped"] = true;
   }
+  if (record_.is_saving()) record["saving"] = true;
   const auto& counts = context_.runtime.engine().counts();
   record["collectives"] = {
-      {"shard", {{"all_gathers", counts.shard.all_gathers}, {"reduce_scatters", counts.shard.reduce_scatters}}},
-      {"replicate", {{"all_reduces", counts.replicate.all_reduces}}}};
+      {"shard",
+       {{"all_gathers", counts.shard.all_gathers},
+        {"reduce_scatters", counts.shard.reduce_scatters},
+        {"bytes", counts.shard.bytes}}},
+      {"replicate", {{"all_reduces", counts.replicate.all_reduces}, {"bytes", counts.replicate.bytes}}}};
+  return record;
+}
+
+void StepLog::after_step(const StepReport& step, bool) {
+  const auto total_steps = context_.setup.total_steps;
+  const double rate = static_cast<double>(step.tokens) / step.seconds;
+  const double flops = rate * flops_per_token(context_.setup.config, context_.setup.train_data->tokens_per_row(),
+                                              context_.runtime.trainable());
+  if (peak_flops_ > 0 && flops > peak_flops_) {
+    // Nothing passes the peak: it was measured while something else kept the processor busy.
+    context_.progress.line(
+        fmt::format("peak      {:.4g} TFLOP/s was measured too low: this step reaches {:.4g}, of which the "
+                    "percentages are from here on",
+                    peak_flops_ / 1e12, flops / 1e12));
+    peak_flops_ = flops;
+  }
+  const double mfu = peak_flops_ > 0 ? flops / peak_flops_ : 0;
+  auto record = record_of(step);
+  if (peak_flops_ > 0) record["mfu"] = mfu;
   record_.add_metrics(record);
   const auto rest = fmt::format("norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.grad_norm, step.lr,
                                 format_count(static_cast<std::int64_t>(rate)),

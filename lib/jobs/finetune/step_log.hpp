@@ -14,9 +14,13 @@ class StepLog final : public StepObserver {
   void after_step(const StepReport& step, bool last) override;
 
  private:
+  /// A line of metrics.jsonl, but for what depends on the peak.
+  nlohmann::json record_of(const StepReport& step);
+
   const RunContext& context_;
   RunRecord& record_;
   double peak_flops_;
+  std::int64_t steps_ = 0;  ///< of this job
 };
 
 /// The losses that a run's last line tells.
