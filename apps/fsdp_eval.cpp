@@ -3,6 +3,7 @@
 
 #include "apps/conversation_options.hpp"
 #include "apps/quantize_options.hpp"
+#include "apps/runs_options.hpp"
 #include "apps/torch_main.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/jobs/evaluate/evaluate_job.hpp"
@@ -133,6 +134,21 @@ void resolve_names(fsdp::EvaluateOptions& o) {
 
 }  // namespace
 
+namespace {
+
+int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::EvaluateOptions& o) {
+  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt"}) {
+    if (app.get_option(name)->count() == 0) continue;
+    return fsdp::run_alone([&] {
+      throw fsdp::UsageError(
+          fmt::format("--runs reads what runs have written and evaluates nothing: it goes without {}", name));
+    });
+  }
+  return fsdp::show_runs(runs, o.runtime);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   CLI::App app{
       "Evaluates a checkpoint: loss with its uncertainty on tokens or texts, moves of chess, text from a prompt; or\n"
@@ -140,13 +156,18 @@ int main(int argc, char** argv) {
       "  fsdp-eval runs/big/checkpoints/latest --data validation.jsonl\n"
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
-      "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n\n"
+      "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
+      "  fsdp-eval --runs runs/a runs/b --plot runs.svg\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare did not hold, 4 bad input.",
       "fsdp-eval"};
   fsdp::let_later_options_win(app);
   fsdp::EvaluateOptions options;
   add_options(app, options);
+  fsdp::RunsArguments runs;
+  fsdp::add_runs_options(app, runs);
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
+  if (!runs.runs.empty()) return show(app, runs, options);
+  if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app); }); code != 0) return code;
   return fsdp::run_torch_job(options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                check_subjects(options);

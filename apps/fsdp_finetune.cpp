@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune_options.hpp"
+#include "apps/runs_options.hpp"
 #include "apps/torch_main.hpp"
 #include "lib/base/error.hpp"
 #include "lib/jobs/finetune/finetune.hpp"
@@ -29,9 +30,17 @@ int main(int argc, char** argv) {
   fsdp::let_later_options_win(app);
   fsdp::FinetuneArguments arguments;
   fsdp::add_finetune_options(app, arguments);
+  fsdp::RunsArguments watched;
+  app.add_option(
+         "--watch", watched.runs,
+         "train nothing, show a run that goes on or is over: its folder, or that of several; on a terminal renewed "
+         "until they end")
+      ->configurable(false);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (const int code = fsdp::run_alone([&] { fsdp::settle_finetune_options(app, arguments); }); code != 0) return code;
+  watched.watch = !watched.runs.empty();
+  if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
   if (arguments.print_config) return fsdp::print_config(app);
   auto& options = arguments.options;
   return fsdp::run_torch_job(options.runtime,
@@ -43,6 +52,7 @@ int main(int argc, char** argv) {
                                if (start.restart) fsdp::apply_saved_options(app, options, *start.restart);
                                fsdp::apply_fine_tuning_defaults(app, options);
                                const auto saved = fsdp::collect_saved_options(app);
+                               options.as_given = fsdp::collect_all_options(app);
                                fsdp::resolve_names(options);  // of the checkpoint's run
                                return fsdp::run_finetune(world, start, options, saved, log, report);
                              });

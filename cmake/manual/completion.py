@@ -35,6 +35,8 @@ FOLDERS = {
     "--cache-dir",
     "--local-dir",
     "--merge-adapter",
+    "--runs",
+    "--watch",
     "--config-from",
 }
 FREE = {

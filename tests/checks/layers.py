@@ -16,7 +16,7 @@ LAYERS = [
     ("each for itself; tensor: LibTorch's allocator and types",
      ["formats", "tokenizer", "dataset", "config", "plot", "speed", "kernels", "mpi", "hub", "chess", "tensor"]),
     ("conversations as texts", ["chat"]),
-    ("a checkpoint of any format; texts to token files", ["source", "corpus"]),
+    ("a checkpoint of any format; texts to token files; what runs left", ["source", "corpus", "runs"]),
     ("writers and the copier", ["target"]),
     ("what changes on the way: fsdp-ckpt-convert", ["convert"]),
     ("operations on tensors: the seam to devices", ["ops"]),
@@ -31,7 +31,7 @@ LAYERS = [
 LEVELS = [set(folders) for _, folders in LAYERS]
 # tensor is the adapter from byte records and kernels to LibTorch tensors.
 BESIDE = {("tensor", "formats"), ("tensor", "kernels")}
-TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "speed", "kernels", "mpi", "source", "target", "convert", "corpus", "chess", "chat"}
+TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "speed", "kernels", "mpi", "source", "target", "convert", "corpus", "chess", "chat", "runs"}
 # What a device is, and how it multiplies, is lib/ops' to know: all others ask an Ops.
 DEVICE_FREE = {"model", "optim", "comm", "fsdp", "runtime", "train", "checkpoint", "eval", "jobs"}
 DEVICE_WORD = re.compile(r"\b(simulating|use_kernels|kMeta|is_meta|gemm\w*|host_product|\w*mm_out|addmm_?|kernels::)")

@@ -1,0 +1,79 @@
+#pragma once
+// What a training run has left in its folder: metrics.jsonl, job.json, memory.json, run.json of its newest checkpoint
+// (docs/formats.md). The run may be going on meanwhile.
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+
+/// A line of metrics.jsonl; NaN and -1: not there.
+struct StepLine {
+  std::int64_t step = 0;
+  std::int64_t job_step = 0;  ///< counted from 1 within its job
+  double loss = kNoNumber;
+  double tokens = 0, seconds = 0, tokens_per_second = 0;
+  double mfu = kNoNumber;
+  double received_bytes = -1;  ///< of the step, this rank's; of the first step of a job its count since the start
+  bool saving = false;         ///< a checkpoint was being written meanwhile
+  bool after_a_break = false;  ///< a validation came before
+  bool skipped = false;        ///< nothing was updated
+};
+
+struct EvalLine {
+  std::int64_t step = 0;
+  double loss = kNoNumber;
+};
+
+struct SaveLine {
+  std::int64_t step = 0;
+  double bytes = 0, seconds = 0, waited_seconds = 0;
+};
+
+enum class RunState {
+  done,     ///< all steps were made
+  stopped,  ///< its job ended in order before that
+  ended,    ///< its job was killed or failed
+  running,
+  silent,  ///< its job may live, but was not heard for a while
+  unknown
+};
+const char* to_string(RunState state);
+
+struct RunFiles {
+  std::filesystem::path directory;
+  std::string name;
+  RunState state = RunState::unknown;
+  std::string owner;  ///< who writes there, where somebody does
+  std::vector<StepLine> steps;
+  std::vector<EvalLine> evals;
+  std::vector<SaveLine> saves;
+  std::int64_t bad_lines = 0;      ///< of metrics.jsonl that are no records; a last one without its end is not counted
+  std::int64_t total_steps = 0;    ///< 0: not known
+  double age_seconds = kNoNumber;  ///< since metrics.jsonl was written to
+
+  double peak_bytes = kNoNumber;       ///< of a rank: of its steps where memory.json tells, else of all it did
+  double predicted_bytes = kNoNumber;  ///< of its steps
+  double resident_bytes = kNoNumber;
+  double card_bytes = 0;             ///< of the GPU
+  double alloc_retries = kNoNumber;  ///< GPUs
+  double parameters = kNoNumber;
+  std::string products;  ///< how matrices were multiplied at last
+
+  /// By long name: the options, and model, ranks, nodes, device.
+  std::map<std::string, std::string> settings;
+};
+
+/// The runs that `paths` name: each a run's folder, its metrics.jsonl, or a folder of runs (sorted by name, numbers by
+/// their value). \throws MissingInput naming a path where no run is
+std::vector<std::filesystem::path> find_runs(const std::vector<std::string>& paths);
+
+/// \throws IoError where metrics.jsonl cannot be read. What else is missing or damaged is left out.
+RunFiles read_run(const std::filesystem::path& directory);
+
+}  // namespace fsdp

@@ -1,0 +1,198 @@
+#include "lib/runs/run_summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace fsdp {
+namespace {
+
+constexpr std::size_t kFewestSteps = 3;
+
+/// What says nothing about the training itself.
+bool is_about_training(const std::string& name) {
+  static const std::set<std::string> others{"run-name",
+                                            "out-dir",
+                                            "log-every",
+                                            "quiet",
+                                            "json",
+                                            "trace",
+                                            "init-timeout",
+                                            "time-limit",
+                                            "takeover-after",
+                                            "no-tensorboard",
+                                            "collective-timeout",
+                                            "no-save",
+                                            "save-every",
+                                            "keep-last",
+                                            "prompt",
+                                            "num-tokens",
+                                            "save-interval-minutes",
+                                            "restart-checkpoint-file",
+                                            "save-final-full",
+                                            "save-final-hf",
+                                            "save-final-adapter",
+                                            "gradient-accumulation-steps",
+                                            "tokens-per-row"};
+  return !others.contains(name);
+}
+
+template <typename Value>
+Spread spread_over(const std::vector<StepLine>& steps, const Value& value) {
+  std::vector<double> sample;
+  for (const auto& step : steps) {
+    if (const double x = value(step); std::isfinite(x) && x >= 0) sample.push_back(x);
+  }
+  return spread_of(std::move(sample));
+}
+
+void count_speed(RunSummary& run) {
+  run.tokens_per_second = spread_over(run.speed_steps, [](const StepLine& s) { return s.tokens_per_second; });
+  run.step_seconds = spread_over(run.speed_steps, [](const StepLine& s) { return s.seconds; });
+  run.received_bytes = spread_over(run.speed_steps, [](const StepLine& s) { return s.received_bytes; });
+  run.mfu = spread_over(run.speed_steps, [](const StepLine& s) { return s.mfu; }).median;
+}
+
+RunSummary summarize(RunFiles files) {
+  RunSummary run;
+  run.speed_steps = steps_for_speed(files.steps);
+  if (!files.steps.empty()) {
+    run.first_loss = files.steps.front().loss;
+    run.last_loss = files.steps.back().loss;
+  }
+  for (const auto& eval : files.evals) {
+    run.val_loss = eval.loss;
+    if (!(run.best_val_loss <= eval.loss)) run.best_val_loss = eval.loss;
+  }
+  run.files = std::move(files);
+  count_speed(run);
+  return run;
+}
+
+bool same_settings(const RunFiles& a, const RunFiles& b) {
+  const auto differs = [](const RunFiles& x, const RunFiles& y) {
+    return std::any_of(x.settings.begin(), x.settings.end(), [&](const auto& setting) {
+      return is_about_training(setting.first) && setting_of(x, setting.first) != setting_of(y, setting.first);
+    });
+  };
+  return !a.settings.empty() && !differs(a, b) && !differs(b, a);
+}
+
+/// A figure of several runs is the largest: what all of them fit into.
+void join(RunSummary& run, RunSummary other) {
+  ++run.runs;
+  run.speed_steps.insert(run.speed_steps.end(), other.speed_steps.begin(), other.speed_steps.end());
+  auto& a = run.files;
+  const auto& b = other.files;
+  const auto larger = [](double& x, double y) {
+    if (!(x >= y) && !std::isnan(y)) x = y;
+  };
+  larger(a.peak_bytes, b.peak_bytes);
+  larger(a.resident_bytes, b.resident_bytes);
+  larger(a.alloc_retries, b.alloc_retries);
+  a.saves.insert(a.saves.end(), b.saves.begin(), b.saves.end());
+  a.bad_lines += b.bad_lines;
+  if (b.state != RunState::done) a.state = b.state;
+  count_speed(run);
+}
+
+std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs) {
+  std::set<std::string> names;
+  for (const auto& run : runs) {
+    for (const auto& [name, value] : run.files.settings) names.insert(name);
+  }
+  std::vector<std::string> differ;
+  for (const auto& name : names) {
+    if (!is_about_training(name)) continue;
+    const auto first = setting_of(runs.front().files, name);
+    const bool alike = std::all_of(runs.begin(), runs.end(), [&](const RunSummary& run) {
+      return run.files.settings.empty() || setting_of(run.files, name) == first;
+    });
+    if (!alike) differ.push_back(name);
+  }
+  // Of two that say the same the shorter is enough.
+  if (std::ranges::find(differ, "batch-size") != differ.end()) std::erase(differ, "total-batch-size");
+  return differ;
+}
+
+/// Their settings where these tell them apart, else their names, else their folders.
+void label_runs(RunComparison& comparison) {
+  auto& runs = comparison.runs;
+  const auto all_different = [&] {
+    std::set<std::string> seen;
+    for (const auto& run : runs) seen.insert(run.label);
+    return seen.size() == runs.size();
+  };
+  for (auto& run : runs) run.label = run.files.name;
+  if (!all_different()) {
+    for (auto& run : runs) run.label = run.files.directory.lexically_normal().string();
+  }
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> sample) {
+  Spread spread;
+  spread.count = static_cast<std::int64_t>(sample.size());
+  if (sample.empty()) return spread;
+  std::sort(sample.begin(), sample.end());
+  const auto at = [&](double share) {
+    const double place = share * static_cast<double>(sample.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const auto above = std::min(below + 1, sample.size() - 1);
+    return sample[below] + (place - static_cast<double>(below)) * (sample[above] - sample[below]);
+  };
+  spread.lowest = sample.front();
+  spread.low_quartile = at(0.25);
+  spread.median = at(0.5);
+  spread.high_quartile = at(0.75);
+  spread.highest = sample.back();
+  return spread;
+}
+
+std::vector<StepLine> steps_for_speed(const std::vector<StepLine>& steps) {
+  const auto those = [&](auto counts) {
+    std::vector<StepLine> found;
+    std::copy_if(steps.begin(), steps.end(), std::back_inserter(found),
+                 [&](const StepLine& s) { return s.seconds > 0 && counts(s); });
+    return found;
+  };
+  auto found = those([](const StepLine& s) { return s.job_step > 2 && !s.saving && !s.after_a_break; });
+  if (found.size() < kFewestSteps) found = those([](const StepLine& s) { return s.job_step > 1; });
+  if (found.empty()) found = those([](const StepLine&) { return true; });
+  return found;
+}
+
+std::string setting_of(const RunFiles& run, const std::string& name) {
+  const auto found = run.settings.find(name);
+  if (found != run.settings.end()) {
+    if (name == "activation-checkpointing" && (found->second.empty() || found->second == "true")) return "all";
+    return found->second;
+  }
+  if (run.settings.empty()) return "?";  // neither job.json nor a checkpoint
+  return name == "activation-checkpointing" ? "none" : name == "forward-prefetch" ? "auto" : "-";
+}
+
+RunComparison compare_runs(const std::vector<std::filesystem::path>& directories, bool pool) {
+  RunComparison comparison;
+  auto& runs = comparison.runs;
+  for (const auto& directory : directories) {
+    auto run = summarize(read_run(directory));
+    const auto same = std::find_if(runs.begin(), runs.end(), [&](const RunSummary& other) {
+      return pool && same_settings(other.files, run.files);
+    });
+    if (same == runs.end()) {
+      runs.push_back(std::move(run));
+    } else {
+      join(*same, std::move(run));
+    }
+  }
+  if (runs.empty()) return comparison;
+  comparison.differ = differing_settings(runs);
+  label_runs(comparison);
+  return comparison;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,23 @@
+#pragma once
+// A run as a terminal shows it: how far it is, its losses, its speed and memory.
+#include <string>
+#include <vector>
+
+#include "lib/runs/run_summary.hpp"
+
+namespace fsdp {
+
+/// A few lines. \param width  characters that a line may have
+std::string run_view(const RunSummary& run, int width);
+
+/// Shows the runs of `paths` on stdout: on a terminal anew every two seconds until none of them goes on any more (or
+/// somebody ends it), elsewhere once. \throws MissingInput, IoError
+void watch_runs(const std::vector<std::string>& paths);
+
+namespace detail {
+/// Means of stretches of `values` as blocks from the lowest to the highest, at most `width`; not finite ones are
+/// blanks.
+std::string sparkline(const std::vector<double>& values, int width);
+}  // namespace detail
+
+}  // namespace fsdp

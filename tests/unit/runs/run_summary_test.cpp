@@ -1,0 +1,147 @@
+#include "lib/runs/run_summary.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "lib/base/error.hpp"
+#include "lib/runs/watch.hpp"
+#include "tests/support/temp_files.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_text(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+std::string step(int number, int job_step, double rate, const std::string& more = "") {
+  return R"({"step":)" + std::to_string(number) + R"(,"job_step":)" + std::to_string(job_step) + R"(,"loss":)" +
+         std::to_string(5.0 - 0.1 * number) + R"(,"tokens":100,"step_seconds":)" + std::to_string(100 / rate) +
+         R"(,"tokens_per_second":)" + std::to_string(rate) + R"(,"peak_memory_bytes":1000)" + more + "}\n";
+}
+
+std::vector<double> rates(const std::vector<fsdp::StepLine>& steps) {
+  std::vector<double> all;
+  for (const auto& s : steps) all.push_back(std::round(s.tokens_per_second));
+  return all;
+}
+
+}  // namespace
+
+TEST_SUITE("runs/run_summary") {
+  TEST_CASE("quartiles are numpy.percentile's") {
+    const auto spread = fsdp::spread_of({4, 1, 3, 2, 10, 7});
+
+    CHECK(spread.median == 3.5);  // numpy.percentile([4, 1, 3, 2, 10, 7], [50, 25, 75]): 3.5, 2.25, 6.25
+    CHECK(spread.low_quartile == 2.25);
+    CHECK(spread.high_quartile == 6.25);
+    CHECK(spread.half_width() == 2);
+    CHECK(std::isnan(fsdp::spread_of({}).median));
+  }
+
+  TEST_CASE("speed is told of steps that nothing disturbed, of each job of a run") {
+    const fsdp::test::TempDir folder;
+    const auto run = folder.path() / "run";
+    write_text(run / "metrics.jsonl", step(1, 1, 10) + step(2, 2, 20) + step(3, 3, 100) +
+                                          step(4, 4, 50, R"(,"saving":true)") + step(5, 5, 101) +
+                                          R"({"step":5,"val_loss":4.5})" + "\n" + step(6, 6, 60) + step(7, 7, 102) +
+                                          step(8, 1, 11) + step(9, 2, 21) + step(10, 3, 103));
+    const auto files = fsdp::read_run(run);
+
+    CHECK(files.steps.size() == 10);
+    CHECK(files.evals.size() == 1);
+    CHECK(rates(fsdp::steps_for_speed(files.steps)) == std::vector<double>{100, 101, 102, 103});
+    // A short run has to do with what it has.
+    CHECK(rates(fsdp::steps_for_speed({files.steps.begin(), files.steps.begin() + 3})) == std::vector<double>{20, 100});
+    CHECK(rates(fsdp::steps_for_speed({files.steps[0]})) == std::vector<double>{10});
+  }
+
+  TEST_CASE("a torn last line is no bad line, others are; older files count a job's steps by its collectives") {
+    const fsdp::test::TempDir folder;
+    const auto run = folder.path() / "run";
+    const auto line = [](int number, int received) {
+      return R"({"step":)" + std::to_string(number) +
+             R"(,"loss":null,"step_seconds":1,"collectives":{"shard":{"bytes":)" + std::to_string(received) + "}}}\n";
+    };
+    write_text(run / "metrics.jsonl",
+               line(1, 10) + "no JSON\n" + line(2, 20) + line(3, 10) + line(4, 22) + R"({"step":5,"lo)");
+    const auto files = fsdp::read_run(run);
+
+    CHECK(files.bad_lines == 1);
+    REQUIRE(files.steps.size() == 4);
+    CHECK(files.steps[2].job_step == 1);
+    CHECK(files.steps[3].job_step == 2);
+    CHECK(files.steps[3].received_bytes == 12);
+    CHECK(std::isnan(files.steps[0].loss));
+  }
+
+  TEST_CASE("runs are found in a folder, by the value of their numbers; no run is an error that names the path") {
+    const fsdp::test::TempDir folder;
+    for (const char* name : {"batch-10", "batch-2", "batch-1"})
+      write_text(folder.path() / name / "metrics.jsonl", step(1, 1, 10));
+    fs::create_directories(folder.path() / "empty");
+
+    const auto found = fsdp::find_runs({folder.path().string(), (folder.path() / "batch-2").string()});
+    REQUIRE(found.size() == 3);
+    CHECK(found[1].filename() == "batch-2");
+    CHECK(found[2].filename() == "batch-10");
+    CHECK_THROWS_WITH_AS(fsdp::find_runs({(folder.path() / "empty").string()}),
+                         doctest::Contains("empty: holds no run"), fsdp::MissingInput);
+  }
+
+  TEST_CASE("pooled: runs with the same settings are one, with the steps of all") {
+    const fsdp::test::TempDir folder;
+    for (const char* name : {"a", "b", "c"}) {
+      const std::string sharding = *name == 'c' ? "no-shard" : "full-shard";
+      write_text(folder.path() / name / "metrics.jsonl",
+                 step(1, 1, 1) + step(2, 2, 1) + step(3, 3, 100) + step(4, 4, 104) + step(5, 5, 108));
+      write_text(folder.path() / name / "job.json", R"({"format":"fsdp-job","total_steps":5,"world_size":2,"options":)"
+                                                    R"({"sharding":")" +
+                                                        sharding + R"(","run-name":")" + name + R"("}})");
+    }
+    const auto apart = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
+    const auto pooled = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), true);
+
+    CHECK(apart.runs.size() == 3);
+    CHECK(apart.differ == std::vector<std::string>{"sharding"});
+    REQUIRE(pooled.runs.size() == 2);
+    CHECK(pooled.runs[0].runs == 2);
+    CHECK(pooled.runs[0].tokens_per_second.count == 6);
+  }
+
+  TEST_CASE("sentences tell a difference only where it is larger than both spreads") {
+    const fsdp::test::TempDir folder;
+    const auto make = [&](const char* name, std::vector<double> speeds, const char* received) {
+      std::string text = step(1, 1, 1) + step(2, 2, 1);
+      for (std::size_t i = 0; i < speeds.size(); ++i)
+        text += step(static_cast<int>(i) + 3, static_cast<int>(i) + 3, speeds[i]);
+      write_text(folder.path() / name / "metrics.jsonl", text);
+      write_text(folder.path() / name / "memory.json",
+                 std::string(R"({"predicted_bytes":1000,"measured_bytes":)") + received + "}");
+    };
+    make("a", {100, 110, 120}, "1000");
+    make("b", {104, 112, 118}, "500");
+    make("c", {200, 210, 220}, "1005");
+    const auto sentences =
+        fsdp::comparison_sentences(fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false));
+
+    REQUIRE(sentences.size() == 2);
+    CHECK(sentences[0] ==
+          "Against a: b is as fast, within the spread, and needs 0.50 times as much memory; c is 1.9 times as fast and "
+          "needs as much memory.");
+    CHECK(sentences[1] == "Their last losses are equal, 4.5000.");
+  }
+}
+
+TEST_SUITE("runs/watch") {
+  TEST_CASE("a sparkline has a block a stretch, the lowest and the highest for the ends of the range") {
+    CHECK(fsdp::detail::sparkline({1, 2, 3, 4, 5, 6, 7, 8}, 8) == "▁▂▃▄▅▆▇█");
+    CHECK(fsdp::detail::sparkline({8, 8, 1, 1}, 2) == "█▁");
+    CHECK(fsdp::detail::sparkline({2, std::nan(""), 2}, 3) == "▁ ▁");
+    CHECK(fsdp::detail::sparkline({}, 5).empty());
+  }
+}
