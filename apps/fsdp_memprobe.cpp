@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
       "  fsdp-memprobe --model codellama/CodeLlama-7b-hf --ranks 4 --gpu a100-80g --seq-len 512 --precision bf16 \\\n"
       "      --gradient-checkpointing\n"
       "  fsdp-memprobe ... --search --sharding all --activation-checkpointing both --plan plan.toml\n"
+      "  fsdp-memprobe ... --search model --sharding all --batch-size 1\n"
       "  fsdp-memprobe ... --nodes 1,2,8 --ranks-per-node 4 --gpu a100-40g --search --sharding hybrid-full-shard\n"
       "  mpiexec -n 2 fsdp-memprobe --num-layers 4 --num-heads 4 --embed-size 256 --measure\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing of what was asked for fits, 4 bad input.",
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (const int code = fsdp::run_alone([&] { fsdp::settle_spellings(app); }); code != 0) return code;
+  fsdp::settle_search(app, arguments);
   if (arguments.job.print_config) return fsdp::print_config(app);
   arguments.options.trial_command = own_command(argc, argv);
   if (arguments.trial) end_with_the_search();

@@ -40,7 +40,36 @@ void add_speed_options(CLI::App& app, MemprobeOptions& o) {
           ->check(CLI::IsMember({"fastest", "largest"})));
 }
 
+void take_search(MemprobeOptions& o, const std::string& text) {
+  o.search_model = text == "model";
+  if (o.search_model || text == "batch" || text.empty()) {
+    o.search = true;
+    return;
+  }
+  try {
+    o.search = CLI::detail::to_flag_value(text) > 0;  // as a flag, which it once was
+  } catch (const std::exception&) {
+    throw UsageError("--search is '" + text + "', choose from batch, model");
+  }
+}
+
 }  // namespace
+
+void settle_search(CLI::App& app, MemprobeArguments& a) {
+  auto* search = app.get_option("--search");
+  auto* none = app.get_option("--no-search");
+  if (search->count() > 0 && a.options.search && !a.options.search_model) set_option(app, "--search", "batch");
+  if (none->count() == 0) return;
+  const auto& order = app.parse_order();
+  const auto last = std::find_if(order.rbegin(), order.rend(), [&](const auto* o) { return o == search || o == none; });
+  if (last != order.rend() && *last == search) {
+    none->clear();
+    return;
+  }
+  search->clear();
+  a.options.search = !a.no_search;  // --no-search=false
+  a.options.search_model = false;
+}
 
 void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   auto& o = a.options;
@@ -61,9 +90,13 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   add(app.add_option(spellings("cuda-context"), o.cuda_context,
                      "bytes of the CUDA context, instead of the usual ones"));
   add(app.add_option(spellings("nccl-buffers"), o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones"));
-  add(app.add_flag("--search,!--no-search", o.search,
-                   "the largest batch per device that fits without alloc retries, for each combination of --sharding "
-                   "(all, or a,b), --precision (a,b) and --activation-checkpointing (both)"));
+  add(app.add_option_function<std::string>(
+             "--search", [&](const std::string& text) { take_search(o, text); },
+             "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
+             "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
+             "the most layers of the model's width at the batch size that is given (model)")
+          ->expected(0, 1));
+  add(app.add_flag("--no-search", a.no_search, "takes a --search before it back, or one in a --config file"));
   add(app.add_option(spellings("max-batch"), o.max_batch, "end of the search; default: 65536")
           ->check(CLI::Range(1, 1000000)));
   add(app.add_option("--margin", o.margin,
@@ -89,6 +122,8 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
 void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   auto& o = a.options;
   settle_finetune_options(app, a.job);
+  if (o.search_model && !a.plan_file.empty() && !a.trial)
+    throw UsageError("--plan writes a batch size down: it goes with --search batch");
   o.shardings = a.job.compared->shardings;
   o.precisions = a.job.compared->precisions;
   o.checkpointings = a.job.compared->checkpointings;

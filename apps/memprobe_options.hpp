@@ -13,10 +13,14 @@ struct MemprobeArguments {
   FinetuneArguments job;
   MemprobeOptions options;
   std::string plan_file;
+  bool no_search = false;
   bool trial = false;  ///< started by a search: measures and writes nothing else
 };
 
 void add_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
+
+/// Of --search and --no-search the later one counts. After parsing.
+void settle_search(CLI::App& app, MemprobeArguments& arguments);
 
 /// What is compared goes into options; the model's name becomes a directory.
 /// After parsing. \throws UsageError, MissingInput

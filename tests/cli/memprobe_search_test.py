@@ -77,6 +77,48 @@ class Search(fsdp_cli.Case):
         hybrid, _ = speed("--network-gb-per-s", 5, "--sharding", "hybrid-full-shard")
         self.assertGreater(hybrid["tokens_per_second"], 1.3 * slow["tokens_per_second"])
 
+    def test_the_most_layers_fit_and_one_more_does_not(self):
+        for precision, recompute in (("float32", "none"), ("bf16", "all")):
+            job = [*SMALL, "--ranks", 2, "--memory", "300MiB", "--batch-size", 3, "--precision", precision, "--activation-checkpointing", recompute, "--margin", 0]
+            found = memprobe_cli.report([*job, "--search", "model"])
+            layers = found["largest_layers"]
+            self.assertGreater(layers, 2)
+            fits = memprobe_cli.report([*job, "--num-layers", layers])
+            self.assertEqual((fits["fits"], fits["model"]["parameters"], fits["needed_bytes"]), (True, found["largest_parameters"], found["needed_bytes"]))
+            self.assertFalse(memprobe_cli.report([*job, "--num-layers", layers + 1], codes=(3,))["fits"])
+
+    def test_the_most_layers_by_combination_and_not_even_one(self):
+        found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--ranks", 4, "--gpu", "v100-16g", "--search", "model", "--sharding", "full-shard,no-shard", "--precision", "all",
+                                     "--activation-checkpointing", "both"])
+        by = {(c["sharding"], c["precision"], c["activation_checkpointing"]): c["largest_layers"] for c in found["combinations"]}
+        self.assertEqual(len(by), 8)
+        self.assertEqual(found["largest_layers"], max(by.values()))
+        for precision in ("float32", "bf16"):
+            self.assertGreater(by["full-shard", precision, "all"], by["full-shard", precision, "none"])
+            self.assertGreater(by["full-shard", precision, "none"], by["no-shard", precision, "none"])
+        none = memprobe_cli.report([*SMALL, "--ranks", 2, "--memory", "100MiB", "--search", "model"], codes=(3,))
+        self.assertEqual((none["largest_layers"], none["fits"]), (0, False))
+
+    def test_search_in_all_its_spellings(self):
+        config = self.folder / "search.toml"
+
+        def asked(words, *arguments):
+            config.write_text(words)
+            report = memprobe_cli.report([*SMALL, "--ranks", 2, "--memory", "400MiB", "--max-batch", 3, "--config", config, *arguments])
+            return "model" if "largest_layers" in report else "batch" if "largest_batch_per_device" in report else "no"
+
+        for words, arguments, answer in (
+                ("", ["--search"], "batch"), ("", ["--search", "batch"], "batch"), ("", ["--search", "--no-search"], "no"), ("", ["--no-search", "--search"], "batch"),
+                ("", ["--search=false"], "no"), ("", ["--search", "model"], "model"), ("", ["--search", "model", "--no-search"], "no"), ("", ["--search=true", "--seed", 1], "batch"),
+                ("search=true", [], "batch"), ("search=false", [], "no"), ("search=model", [], "model"), ("search=true", ["--no-search"], "no"),
+                ("no-search=true", [], "no"), ("no-search=true", ["--search", "model"], "model")):
+            with self.subTest(words=words, arguments=arguments):
+                self.assertEqual(asked(words, *arguments), answer)
+        wrong = fsdp_cli.run("fsdp-memprobe", ["--search", "width"])
+        self.assertEqual((wrong.code, "choose from batch, model" in wrong.err), (2, True), str(wrong))
+        for more in (["--plan", self.folder / "no.toml"], ["--measure"], ["--plot", self.folder / "no.svg"]):
+            self.assertEqual(fsdp_cli.run("fsdp-memprobe", [*SMALL, "--ranks", 1, "--search", "model", *more]).code, 2, more)
+
     def test_measured_search_finds_what_was_predicted(self):
         for ranks, more in ((0, ["--ranks", 2, "--plan", self.folder / "measured.toml"]), (2, [])):
             found = memprobe_cli.report([*SMALL, "--search", "--measure", "--memory", "320MiB", *more], ranks=ranks, limit_seconds=300)

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -13,12 +12,12 @@
 #include "lib/checkpoint/restart.hpp"
 #include "lib/jobs/memprobe/memprobe_job.hpp"
 #include "lib/jobs/memprobe/memprobe_speed.hpp"
+#include "lib/jobs/memprobe/model_search.hpp"
 #include "lib/memory/calibration.hpp"
 #include "lib/memory/device.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/tensor/host_allocator.hpp"
-#include "lib/train/data_loader.hpp"
 #include "lib/train/plan.hpp"
 
 namespace fsdp {
@@ -35,13 +34,16 @@ class MemprobeJob {
       : world_(world), options_(options), log_(log) {}
 
   ExitCode run(nlohmann::json& report, std::optional<MemprobeChoice>& choice) {
+    if (options_.search_model) detail::check_model_search(options_);
     set_up();
+    if (options_.search_model) return search_models(report);
     // A trial is asked for its memory.
     if (!options_.alone) speed_.emplace(world_, options_, budget_.gpu);
     for (const auto& combination : combinations()) answers_.push_back(answer(combination));
     if (options_.search) detail::sort_by_speed(answers_);
     if (world_.rank() != 0) return code();
-    print();
+    print(answers_.size() == 1 ? detail::describe_answer(answers_.front(), options_, budget_)
+                               : detail::describe_table(answers_, budget_, options_.plan_for_largest));
     write(report);
     choice = choose();
     if (!options_.plot_file.empty()) {
@@ -69,7 +71,7 @@ class MemprobeJob {
     } else if (device_.backend != nullptr) {
       budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
     }
-    plan_tokens();
+    tokens_ = detail::tokens_per_sequence(options_.train, config_, budget_.gpu.has_value());
     if (!options_.gpu.empty() && !budget_.gpu) {
       log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
     }
@@ -94,20 +96,6 @@ class MemprobeJob {
     if (options_.rank != 0 && options_.measure && !options_.alone && !options_.search) {
       throw UsageError("--rank goes with a prediction, --alone or --search");
     }
-  }
-
-  void plan_tokens() {
-    const auto& wish = options_.train.model;
-    // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
-    tokens_ = wish.seq_len != 0        ? wish.seq_len
-              : wish.model == "mingpt" ? config_.block_size
-                                       : std::min(TokenLoader::kDefaultDocumentIds, config_.block_size);
-    const auto& data = options_.train.train_data;
-    std::error_code error;
-    if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return;
-    TokenLoader loader(data, {wish.seq_len, config_.block_size}, config_.vocab_size);
-    if (budget_.gpu) loader.pad_to(kGpuLengthStep);
-    tokens_ = loader.tokens_per_row();
   }
 
   std::vector<Combination> combinations() {
@@ -189,12 +177,16 @@ class MemprobeJob {
     }
   }
 
-  Answer answer(const Combination& c) {
+  void budget_for(const Combination& c) {
     if (!budget_.gpu) {
       budget_.host_bytes = options_.memory.empty() ? machine_memory_bytes() / c.ranks_per_node
                                                    : parse_bytes(options_.memory, "--memory");
     }
     plan_margin(c);
+  }
+
+  Answer answer(const Combination& c) {
+    budget_for(c);
     Answer answer;
     answer.combination = c;
     answer.alone = options_.alone;
@@ -221,6 +213,24 @@ class MemprobeJob {
         answer.measured_largest ? *answer.measured_largest > 0 : detail::fits_budget(answer.prediction, budget_);
     if (options_.measure && !options_.search) measure(answer);
     return answer;
+  }
+
+  ExitCode search_models(nlohmann::json& report) {
+    std::vector<detail::ModelAnswer> answers;
+    for (const auto& c : combinations()) {
+      budget_for(c);
+      answers.push_back(detail::search_model(c, config_, budget_, [&](const ModelConfig& config) {
+        auto asked = request(c, options_.train.batch_size);
+        asked.config = config;
+        return predict_memory(asked);
+      }));
+    }
+    report = detail::models_json(answers, budget_);
+    report["batch_size_per_device"] = options_.train.batch_size;
+    config_ = detail::with_layers(config_, std::max<std::int64_t>(1, report["largest_layers"]));
+    report["model"] = model_json();
+    if (world_.rank() == 0) print(detail::describe_models(answers, budget_));
+    return report["largest_layers"] > 0 ? ExitCode::ok : ExitCode::answer_no;
   }
 
   void measure(Answer& answer) {
@@ -292,13 +302,7 @@ class MemprobeJob {
                     best.speed ? "; predicted " + detail::describe_speed(*best.speed) : "")};
   }
 
-  void print() const {
-    std::string text;
-    if (answers_.size() == 1) {
-      text = detail::describe_answer(answers_.front(), options_, budget_);
-    } else {
-      text = detail::describe_table(answers_, budget_, options_.plan_for_largest);
-    }
+  void print(const std::string& text) const {
     auto head = fmt::format(
         "model     {} {} x {}, {:.1f} M parameters   {} tokens per sequence   {}", architecture_name(config_),
         config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(parameter_table(config_))) / 1e6,
@@ -307,7 +311,7 @@ class MemprobeJob {
             ? fmt::format("{}: {}", budget_.gpu->name, format_bytes(static_cast<double>(budget_.gpu->total_bytes)))
             : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
     if (speed_) head += "\nspeed     by " + speed_->source();
-    if (!options_.calibrations.empty()) head += "\n" + describe_calibration();
+    if (!options_.calibrations.empty() && !answers_.empty()) head += "\n" + describe_calibration();
     if (options_.train.runtime.json) {
       log_.info(head);
       log_.info(text);
@@ -334,11 +338,15 @@ class MemprobeJob {
     return text;
   }
 
+  nlohmann::json model_json() const {
+    return {{"architecture", std::string(architecture_name(config_))},
+            {"parameters", num_parameters(parameter_table(config_))},
+            {"tokens_per_sequence", tokens_}};
+  }
+
   void write(nlohmann::json& report) const {
     report = detail::answer_json(answers_[best_index()], options_, budget_);
-    report["model"] = {{"architecture", std::string(architecture_name(config_))},
-                       {"parameters", num_parameters(parameter_table(config_))},
-                       {"tokens_per_sequence", tokens_}};
+    report["model"] = model_json();
     if (!options_.calibrations.empty()) {
       const auto known = calibration(answers_[best_index()].combination);
       report["calibration"] = {{"runs", known.runs}};

@@ -34,6 +34,7 @@ struct MemprobeOptions {
   int cores = 0;                           ///< of a node, ranks on CPUs; 0: this machine's
   bool plan_for_largest = false;           ///< the most sequences at once, not the highest speed
   bool search = false;
+  bool search_model = false;  ///< of that, the most layers instead of the largest batch
   bool measure = false;
   bool alone = false;          ///< measure the simulated rank in this process only
   std::int64_t max_batch = 0;  ///< of the search; 0: 65536

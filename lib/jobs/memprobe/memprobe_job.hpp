@@ -58,6 +58,9 @@ std::int64_t needed_bytes(const MemoryPrediction& prediction);
 /// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
 
+/// Inputs of a sequence, where the job has no wish.
+std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
+
 /// The batch sizes that keep a total: all when the job names none.
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);
 

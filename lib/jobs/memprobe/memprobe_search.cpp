@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <filesystem>
 
 #include "lib/jobs/memprobe/memprobe_job.hpp"
+#include "lib/train/data_loader.hpp"
 
 namespace fsdp::detail {
 
@@ -15,6 +17,20 @@ bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget)
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget) {
   if (!budget.gpu) return budget.host_bytes - budget.margin_bytes - needed_bytes(prediction);
   return allocator_capacity(*budget.gpu, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
+}
+
+std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
+  const auto& wish = options.model;
+  const auto& data = options.train_data;
+  std::error_code error;
+  if (!data.empty() && std::filesystem::is_regular_file(data, error) && data.ends_with(".h5")) {
+    TokenLoader loader(data, {wish.seq_len, config.block_size}, config.vocab_size);
+    if (on_gpu) loader.pad_to(kGpuLengthStep);
+    return loader.tokens_per_row();
+  }
+  // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
+  if (wish.seq_len != 0) return wish.seq_len;
+  return wish.model == "mingpt" ? config.block_size : std::min(TokenLoader::kDefaultDocumentIds, config.block_size);
 }
 
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most) {
