@@ -71,13 +71,24 @@ RunSummary summarize(RunFiles files) {
   return run;
 }
 
+/// A flag that is not given is false.
+bool alike(const std::string& a, const std::string& b) {
+  return a == b || (a == "-" && b == "false") || (a == "false" && b == "-");
+}
+
+/// Where it began, if not with itself.
+std::string origin_of(const RunFiles& run) {
+  const auto restart = setting_of(run, "restart-checkpoint-file");
+  return restart == "latest" ? "-" : restart;
+}
+
 bool same_settings(const RunFiles& a, const RunFiles& b) {
   const auto differs = [](const RunFiles& x, const RunFiles& y) {
     return std::any_of(x.settings.begin(), x.settings.end(), [&](const auto& setting) {
-      return is_about_training(setting.first) && setting_of(x, setting.first) != setting_of(y, setting.first);
+      return is_about_training(setting.first) && !alike(setting_of(x, setting.first), setting_of(y, setting.first));
     });
   };
-  return !a.settings.empty() && !differs(a, b) && !differs(b, a);
+  return !a.settings.empty() && origin_of(a) == origin_of(b) && !differs(a, b) && !differs(b, a);
 }
 
 /// A figure of several runs is the largest: what all of them fit into.
@@ -107,10 +118,10 @@ std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs)
   for (const auto& name : names) {
     if (!is_about_training(name)) continue;
     const auto first = setting_of(runs.front().files, name);
-    const bool alike = std::all_of(runs.begin(), runs.end(), [&](const RunSummary& run) {
-      return run.files.settings.empty() || setting_of(run.files, name) == first;
+    const bool same = std::all_of(runs.begin(), runs.end(), [&](const RunSummary& run) {
+      return run.files.settings.empty() || alike(setting_of(run.files, name), first);
     });
-    if (!alike) differ.push_back(name);
+    if (!same) differ.push_back(name);
   }
   // Of two that say the same the shorter is enough.
   if (std::ranges::find(differ, "batch-size") != differ.end()) std::erase(differ, "total-batch-size");

@@ -23,7 +23,7 @@ std::string speed_words(const RunSummary& base, const RunSummary& run) {
   const auto& a = base.tokens_per_second;
   const auto& b = run.tokens_per_second;
   if (a.count == 0 || b.count == 0) return "has made no step";
-  if (std::abs(b.median - a.median) <= a.half_width() + b.half_width()) return "is as fast, within the spread,";
+  if (std::abs(b.median - a.median) <= a.half_width() + b.half_width()) return "is as fast within the spread";
   const auto words = ratio_words(b.median / a.median, "slower", "faster", "as fast");
   return "is " + (words.empty() ? std::string("as fast") : words);
 }
@@ -35,7 +35,7 @@ std::string share_words(double base, double bytes, const char* noun) {
     return bytes == 0 ? fmt::format("needs no {}", noun) : fmt::format("needs {} of {}", format_bytes(bytes), noun);
   }
   const auto words = ratio_words(bytes / base, "less", "more", "as much");
-  return words.empty() ? fmt::format("needs as much {}", noun) : fmt::format("needs {} {}", words, noun);
+  return words.empty() ? "" : fmt::format("needs {} {}", words, noun);
 }
 
 std::string retry_words(const RunSummary& run) {
@@ -54,10 +54,14 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 std::string against(const RunSummary& base, const RunSummary& run) {
+  const auto memory = share_words(base.files.peak_bytes, run.files.peak_bytes, "memory");
+  const auto communication = share_words(base.received_bytes.median, run.received_bytes.median, "communication");
+  const bool both_are_known = std::isfinite(base.files.peak_bytes + run.files.peak_bytes) &&
+                              std::isfinite(base.received_bytes.median + run.received_bytes.median);
+  const bool alike = both_are_known && memory.empty() && communication.empty();
   return run.label + " " +
-         joined({speed_words(base, run), share_words(base.files.peak_bytes, run.files.peak_bytes, "memory"),
-                 share_words(base.received_bytes.median, run.received_bytes.median, "communication"),
-                 retry_words(run)});
+         joined({speed_words(base, run) + (alike ? " with as much memory and communication" : ""), memory,
+                 communication, retry_words(run)});
 }
 
 /// Of runs that made the same steps over the same rows.

@@ -131,8 +131,7 @@ TEST_SUITE("runs/run_summary") {
 
     REQUIRE(sentences.size() == 2);
     CHECK(sentences[0] ==
-          "Against a: b is as fast, within the spread, and needs 0.50 times as much memory; c is 1.9 times as fast and "
-          "needs as much memory.");
+          "Against a: b is as fast within the spread and needs 0.50 times as much memory; c is 1.9 times as fast.");
     CHECK(sentences[1] == "Their last losses are equal, 4.5000.");
   }
 }
