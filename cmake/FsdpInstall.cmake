@@ -20,7 +20,7 @@ endforeach()
 install(DIRECTORY slurm pbs DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp COMPONENT rest USE_SOURCE_PERMISSIONS)
 install(DIRECTORY scripts/jobs scripts/gpu_check DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest
   PATTERN __pycache__ EXCLUDE)
-install(PROGRAMS scripts/gpu-check DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
+install(PROGRAMS scripts/gpu-check scripts/lessons DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
 install(DIRECTORY data/shakespeare data/gpt2 data/chess DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 install(FILES data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)

@@ -127,6 +127,17 @@ end_run() {
     if declare -F chain_goes_on >/dev/null; then chain_goes_on; fi
 }
 
+# run_lessons ARGUMENTS of scripts/lessons: on the ranks of this job, after choose_launcher; ends the script.
+run_lessons() {
+    local code=0
+    LAUNCHER=$(join_words "${launch[@]}")
+    export FSDP_BIN LAUNCHER RANKS RANKS_PER_NODE
+    say "$RANKS ranks, $RANKS_PER_NODE per node, start by ${launch[*]}"
+    "$FSDP_HOME/scripts/lessons" "$@" || code=$?
+    if ((code == 85)); then die "stopped early: submit again with the same OUT_DIR to go on" 85; fi
+    die "lessons ended with code $code" "$code"
+}
+
 # check_gpu ARGUMENTS of scripts/gpu-check: on this node, by one process that starts what it needs; ends the script.
 check_gpu() {
     local code=0

@@ -1,0 +1,113 @@
+# How scripts/lessons makes its runs: data, commands, what is there already. Sourced by it.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+# Ends the script after a signal: what is done is kept.
+leave() {
+    say "stopped; the same command goes on from here"
+    exit "$interrupted"
+}
+
+# Sets train_data and VOCAB_SIZE. A vocabulary of bytes leaves the time to the layers, as in models that are worth sharding:
+# GPT-2's of 50257 ids would take three quarters of a small model's. Its first 256 ids are the bytes.
+make_tokens() {
+    local text=$FSDP_HOME/data/shakespeare/train.csv bytes=$out/data/bytes
+    train_data=${TRAIN_DATA:-$out/data/train-$SEQ_LEN.h5}
+    if [[ -n ${TRAIN_DATA:-} ]]; then
+        [[ -e $TRAIN_DATA ]] || die "TRAIN_DATA=$TRAIN_DATA is not there" 4
+        VOCAB_SIZE=${VOCAB_SIZE:-50257}
+        return
+    fi
+    VOCAB_SIZE=256
+    if [[ -n $dry_run || -e $train_data ]]; then return; fi
+    mkdir -p "$bytes"
+    tr -d '\n' <"$FSDP_HOME/data/gpt2/vocab.json" | sed 's/, "/,\n"/g' | sed -n '1,256p' | tr -d '\n' | sed 's/,$/}/' >"$bytes/vocab.json"
+    echo '#version: 0.2' >"$bytes/merges.txt"
+    "$FSDP_BIN/fsdp-download" tokens --quiet --input "$text" --tokenizer "$bytes" --seq-len $((SEQ_LEN + 1)) \
+        --output "$train_data" >/dev/null || die "the data could not be made, see above"
+}
+
+# Sets model_options, which fsdp-memprobe takes too, and run_options.
+common_options() {
+    model_options=(--model mingpt --num-layers "$NUM_LAYERS" --num-heads "$NUM_HEADS" --embed-size "$EMBED_SIZE"
+        --vocab-size "$VOCAB_SIZE" --seq-len "$SEQ_LEN" --device "$DEVICE")
+    run_options=(--train-data "$train_data" --max-steps "$STEPS" --lr 3e-4 --warmup-steps 3 --no-save --no-tensorboard
+        --log-every "$STEPS" --out-dir "$out/runs")
+}
+
+declare -A told=() finished=() # runs that --dry-run has listed; that are there, as they are asked for
+# folder NAME REPEAT: the run's name below OUT_DIR/runs.
+folder() { if (($2 == 1)); then echo "$1"; else echo "$1-again-$2"; fi; }
+
+# command_of NAME REPEAT: fills words; the setting's own options come last, and win.
+command_of() {
+    split_words "${options_of[$1]}"
+    words=("${model_options[@]}" --precision "$PRECISION" --batch-size "$BATCH_SIZE" "${run_options[@]}"
+        --run-name "$(folder "$1" "$2")" "${words_of[@]}")
+}
+
+# state_of FOLDER COMMAND: finished, memory (it ran out of it), begun (with a checkpoint) or new. Only a run of the same command counts.
+state_of() {
+    local run=$out/runs/$1
+    if [[ ! -e $out/commands/$1 || $(<"$out/commands/$1") != "$2" ]]; then
+        echo new
+    elif [[ -e $out/commands/$1.memory ]]; then
+        echo memory
+    elif grep -qs '"outcome": "done"' "$run/job.json"; then
+        echo finished
+    elif [[ -e $run/checkpoints/latest ]]; then
+        echo begun
+    else
+        echo new
+    fi
+}
+
+# run NAME REPEAT: makes the run, or goes on with it, unless it is done.
+run() {
+    local where words command state log code=0
+    where=$(folder "$1" "$2")
+    command_of "$1" "$2"
+    command=$(join_words "${words[@]}")
+    state=$(state_of "$where" "$command")
+    if [[ -n $dry_run ]]; then
+        case $state${told[$where]:+again} in
+            new | begun) printf '  run   %-22s %s\n' "$where" "${options_of[$1]}" ;;
+            *) printf '  kept  %s\n' "$where" ;;
+        esac
+        told[$where]=yes
+        return
+    fi
+    if [[ $state == finished ]]; then finished[$where]=yes; fi
+    if [[ $state == finished || $state == memory ]]; then return; fi
+    if [[ -n $interrupted ]]; then leave; fi
+    log=$out/logs/$where.log
+    rm -f "$out/commands/$where.memory"
+    echo "$command" >"$out/commands/$where"
+    if [[ $state == begun ]]; then words+=(--restart-checkpoint-file latest); fi
+    say "$1${options_of[$1]:+: ${options_of[$1]}}"
+    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${words[@]}" >"$log" 2>&1 </dev/null || code=$?
+    if [[ -n $interrupted ]]; then leave; fi
+    case $code in
+        0) finished[$where]=yes ;;
+        85) interrupted=85; leave ;;
+        *)
+            if grep -qE 'out of memory|OUT_OF_MEMORY|oom-kill' "$log"; then
+                say "$where ran out of memory"
+                : >"$out/commands/$where.memory"
+                return
+            fi
+            ((++failures))
+            say "$where ended with code $code, see $log:"
+            tail -n 5 "$log" >&2 ;;
+    esac
+}
+
+# probe OPTIONS...: fsdp-memprobe for these ranks; memory on CPUs is MEMORY. Exit status 3 is an answer.
+probe() {
+    local code=0
+    local -a nodes=(--ranks "$RANKS")
+    if [[ -n ${RANKS_PER_NODE:-} ]]; then nodes+=(--ranks-per-node "$RANKS_PER_NODE"); fi
+    # No rank of the job: its variables would have it look for the others.
+    env -u SLURM_STEP_NUM_TASKS -u PMI_RANK -u PMIX_RANK -u PALS_RANKID -u OMPI_COMM_WORLD_RANK "$FSDP_BIN/fsdp-memprobe" "${model_options[@]}" "${nodes[@]}" \
+        --precision "$PRECISION" ${MEMORY:+--memory "$MEMORY"} "$@" </dev/null || code=$?
+    ((code == 0 || code == 3)) || die "fsdp-memprobe ended with code $code" "$code"
+}
