@@ -65,6 +65,13 @@ std::vector<std::int64_t> Sampler::rows(std::int64_t first_position, std::int64_
   return result;
 }
 
+std::vector<std::int64_t> Sampler::numbers(std::int64_t first_position, std::int64_t count) {
+  auto result = rows(first_position, count);
+  for (std::size_t i = 0; i < result.size(); ++i)
+    result[i] += (first_position + static_cast<std::int64_t>(i)) / num_rows_ * num_rows_;
+  return result;
+}
+
 StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, int rank, int world,
                             std::int64_t micro_batch_size) {
   if (step_first < 0 || step_samples < 0 || micro_batch < 0 || rank < 0 || rank >= world || micro_batch_size < 1) {

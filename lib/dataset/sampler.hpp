@@ -26,6 +26,8 @@ class Sampler {
   std::int64_t row(std::int64_t position);
   /// The rows of positions [first_position, first_position + count).
   std::vector<std::int64_t> rows(std::int64_t first_position, std::int64_t count);
+  /// Likewise, each with num_rows() added for every epoch before its own: what is another row in another epoch.
+  std::vector<std::int64_t> numbers(std::int64_t first_position, std::int64_t count);
 
  private:
   std::int64_t num_rows_;
