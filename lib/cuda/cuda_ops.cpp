@@ -1,6 +1,8 @@
 #include "lib/cuda/cuda_ops.hpp"
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
@@ -158,27 +160,55 @@ class CudaOps final : public FusedOps {
     FusedOps::publish(here);
   }
 
-  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
-                       std::unique_ptr<AttentionState>* state) const override {
+  at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                       const at::Tensor& out_ND, const AttentionShape& s,
+                                       std::unique_ptr<AttentionState> state, const Rotation& rotation) const override {
+    const auto dtype = qkv_NC.scalar_type();
+    if (s.packing == nullptr) return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
+    if (packs_by_flash(traits_, s, dtype))
+      return pack_heads(documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state), s, &rotation);
+    return Ops::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), rotation);
+  }
+
+ protected:
+  at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                           std::unique_ptr<AttentionState>* state) const override {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::attention(qkv_NC, s, state);
+    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::row_attention(qkv_NC, s, state);
     auto saved = std::make_unique<CudaAttentionState>();
     auto out_ND = merge_heads(forward(kernel, qkv_NC, s, state != nullptr, *saved), s);
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
   }
-
-  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
-                                const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
-    return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
+  at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
+    return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
-  at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+
+  /// All documents in one flash kernel, padding as documents of their own, whose gradients are zeros times numbers.
+  at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                              std::unique_ptr<AttentionState>* state) const override {
+    if (!packs_by_flash(traits_, s, qkv_NC.scalar_type())) return Ops::packed_attention(qkv_NC, s, state);
+    const auto& packing = *s.packing;
+    const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
+    auto saved = std::make_unique<CudaAttentionState>();
+    auto [out, logsumexp, seed, offset, unused] =
+        at::_flash_attention_forward(tokens(Part::q), tokens(Part::k), tokens(Part::v), packing.starts, packing.starts,
+                                     packing.longest, packing.longest, 0.0, /*is_causal=*/true, false, given_scale(s));
+    saved->logsumexp = logsumexp;
+    saved->philox_seed = seed;
+    saved->philox_offset = offset;
+    if (state != nullptr) *state = std::move(saved);
+    return out.reshape({s.rows * s.length, s.heads * s.head_size});
+  }
+  at::Tensor packed_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
                                        const at::Tensor& out_ND, const AttentionShape& s,
-                                       std::unique_ptr<AttentionState> state, const Rotation& rotation) const override {
-    return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
+                                       std::unique_ptr<AttentionState> state) const override {
+    if (!packs_by_flash(traits_, s, qkv_NC.scalar_type()))
+      return Ops::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    return pack_heads(documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state), s, nullptr);
   }
 
- protected:
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
     if (add) {
@@ -203,13 +233,32 @@ class CudaOps final : public FusedOps {
     });
   }
 
+  /// Of [B, heads, L, head_size] the tokens one after the other: [N, heads, head_size], a view.
+  static at::Tensor tokens_of(const at::Tensor& x_BHLD) { return x_BHLD.transpose(1, 2).flatten(0, 1); }
+
+  /// Gradients of q, k and v as pack_heads() takes them.
+  std::array<at::Tensor, 3> documents_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                               const at::Tensor& out_ND, const AttentionShape& s,
+                                               const AttentionState& state) const {
+    const auto& packing = *s.packing;
+    const auto& saved = static_cast<const CudaAttentionState&>(state);
+    const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
+    const auto by_heads = [&](const at::Tensor& x_ND) { return x_ND.view({-1, s.heads, s.head_size}); };
+    auto [gq, gk, gv] = at::_flash_attention_backward(
+        by_heads(grad_out_ND), tokens(Part::q), tokens(Part::k), tokens(Part::v), by_heads(out_ND), saved.logsumexp,
+        packing.starts, packing.starts, packing.longest, packing.longest, 0.0, /*is_causal=*/true, saved.philox_seed,
+        saved.philox_offset, given_scale(s));
+    const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {s.rows, s.length}).transpose(1, 2); };
+    return {rows(gq), rows(gk), rows(gv)};
+  }
+
   /// \param rotation  null: queries and keys were not turned
-  at::Tensor packed_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
-                             const AttentionShape& s, std::unique_ptr<AttentionState> state,
-                             const Rotation* rotation) const {
+  at::Tensor fused_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                            const AttentionShape& s, std::unique_ptr<AttentionState> state,
+                            const Rotation* rotation) const {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
     if (s.rows == 0 || kernel == GpuAttention::formula) {
-      if (rotation == nullptr) return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      if (rotation == nullptr) return AtenOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
       return AtenOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
     }
     const auto& saved = static_cast<const CudaAttentionState&>(*state);

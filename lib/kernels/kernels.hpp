@@ -26,6 +26,7 @@ struct EmbedArgs {
   std::int64_t row_length;  ///< L: row t sits at position t % L, shifted by first_position
   std::int64_t first_position;
   std::int64_t dim;
+  const std::int32_t* positions_T = nullptr;  ///< where rows sit instead; null: as above
 };
 
 struct NormArgs {

@@ -128,7 +128,7 @@ void rope(const RopeArgs& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t half = a.pairs;
   const float sign = a.inverse ? -1.0f : 1.0f;
   for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t position = a.first_position + t % a.row_length;
+    const std::int64_t position = a.positions_T != nullptr ? a.positions_T[t] : a.first_position + t % a.row_length;
     const float* cosine = a.cos_PH + position * half;
     const float* sine = a.sin_PH + position * half;
     for (std::int64_t h = 0; h < a.heads; ++h) {

@@ -64,6 +64,7 @@ struct RopeArgs {
   std::int64_t row_length;  ///< row t sits at position first_position + t % row_length
   std::int64_t first_position;
   bool inverse;
+  const std::int32_t* positions_T = nullptr;  ///< where rows sit instead; null: as above
 };
 
 }  // namespace fsdp::kernels

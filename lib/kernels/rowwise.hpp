@@ -9,7 +9,8 @@ void embed(const EmbedArgs& a, std::int64_t begin, std::int64_t end) {
       std::memcpy(out, token, static_cast<std::size_t>(a.dim) * sizeof(T));
       continue;
     }
-    const T* position = static_cast<const T*>(a.position_LD) + (a.first_position + t % a.row_length) * a.dim;
+    const std::int64_t place = a.positions_T != nullptr ? a.positions_T[t] : a.first_position + t % a.row_length;
+    const T* position = static_cast<const T*>(a.position_LD) + place * a.dim;
 #pragma omp simd
     for (std::int64_t j = 0; j < a.dim; ++j) store(out, j, load(token, j) + load(position, j));
   }

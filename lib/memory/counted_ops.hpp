@@ -77,9 +77,9 @@ class CountedOps : public Base {
     return out;
   }
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, std::int64_t row_length) const override {
+                      const at::Tensor& ids_N, const RopePlace& place) const override {
     const Pass pass(*this, 3 * size_of({&grad_ND}) + (grad_token_VD != nullptr ? size_of({grad_token_VD}) : 0));
-    Base::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, row_length);
+    Base::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, place);
   }
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override {

@@ -222,6 +222,25 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
   return at::empty_like(qkv_NC);
 }
 
+// mha_varlen_fwd and mha_varlen_bwd of flash_api.cpp: sums have room for 128 tokens more of each document.
+at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& logsumexp) {
+  auto out = rows_of(qkv_NC, s, s.heads);
+  logsumexp = at::empty({s.heads, s.rows * s.length}, float_like(qkv_NC));
+  return out.view({s.rows * s.length, s.heads * s.head_size});
+}
+
+at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& s) {
+  const auto room = s.rows * s.length + 128 * (s.packing->starts.size(0) - 1);
+  const auto width = round_up(round_up(s.head_size, 8), s.head_size <= 128 ? 32 : 64);
+  Gradients grads{rows_of(qkv_NC, s, s.heads), rows_of(qkv_NC, s, s.key_heads()), rows_of(qkv_NC, s, s.key_heads())};
+  {
+    const auto softmax_d = at::empty({s.heads, room}, float_like(qkv_NC));
+    const auto q_sums = at::empty({room, s.heads, width}, float_like(qkv_NC));
+    const auto k_expanded = repeated(qkv_NC, s), v_expanded = repeated(qkv_NC, s);
+  }
+  return at::empty_like(qkv_NC);
+}
+
 at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& s, int threads, at::Tensor& logsumexp) {
   return cpu_forward(qkv_NC, s, threads, logsumexp).view({s.rows * s.length, s.heads * s.head_size});
 }

@@ -15,6 +15,10 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                            const AttentionShape& shape);
 
+/// By flash over the documents that share rows.
+at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& logsumexp);
+at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape);
+
 /// Of long rows on the CPU, by ATen's flash kernel.
 at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, int threads,
                               at::Tensor& logsumexp);

@@ -163,10 +163,11 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
     if (!is_on_host(x_ND)) CountedOps::dropout(x_ND, keys_N, probability);
   }
 
-  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& s,
-                       std::unique_ptr<AttentionState>* state) const override {
-    const auto kernel = choose(qkv_NC, s);
-    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::attention(qkv_NC, s, state);
+ protected:
+  at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                           std::unique_ptr<AttentionState>* state) const override {
+    const auto kernel = choose_gpu_attention(traits(), s, qkv_NC.scalar_type());
+    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::row_attention(qkv_NC, s, state);
     count(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
     auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->logsumexp);
@@ -178,16 +179,34 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
   }
-  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
-                                const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
-    const auto kernel = choose(qkv_NC, s);
+  at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
+    const auto kernel = choose_gpu_attention(traits(), s, qkv_NC.scalar_type());
     if (s.rows == 0 || kernel == GpuAttention::formula)
-      return AtenOps::attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      return AtenOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
     count(detail::attention_work(qkv_NC, s, true));
     return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s);
   }
-
- protected:
+  at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                              std::unique_ptr<AttentionState>* state) const override {
+    if (!packs_by_flash(traits(), s, qkv_NC.scalar_type())) return FusedOps::packed_attention(qkv_NC, s, state);
+    count(detail::attention_work(qkv_NC, s, false));
+    auto saved = std::make_unique<MetaAttentionState>();
+    auto out_ND = allocate_packed_flash(qkv_NC, s, saved->logsumexp);
+    const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
+    saved->random_state = at::empty({16}, bytes);
+    saved->unused = at::empty({8}, bytes);
+    if (state != nullptr) *state = std::move(saved);
+    return out_ND;
+  }
+  at::Tensor packed_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                       const at::Tensor& out_ND, const AttentionShape& s,
+                                       std::unique_ptr<AttentionState> state) const override {
+    if (!packs_by_flash(traits(), s, qkv_NC.scalar_type()))
+      return FusedOps::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    count(detail::attention_work(qkv_NC, s, true));
+    return allocate_packed_flash_backward(qkv_NC, s);
+  }
   const Ops* host_updater(const at::Tensor& x) const override { return is_on_host(x) ? &no_updates_ : nullptr; }
   void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
   std::vector<double> read(const at::Tensor& values) const override {
@@ -218,7 +237,8 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
     }
     return out;
   }
-  at::Tensor row_positions(std::int64_t n, const RopePlace&) const override {
+  at::Tensor row_positions(std::int64_t n, const RopePlace& place) const override {
+    if (place.positions_N.defined()) return place.positions_N;
     const auto options = at::TensorOptions(at::kLong).device(at::kMeta);
     const auto range = at::empty({n}, options);  // ATen's own grows its meta tensor beside the allocator
     return at::empty({n}, options);
@@ -258,9 +278,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
   }
 
  private:
-  GpuAttention choose(const at::Tensor& qkv_NC, const AttentionShape& s) const {
-    return choose_gpu_attention({gpu_.compute_capability, true}, s, qkv_NC.scalar_type());
-  }
+  GpuAttentionTraits traits() const { return {gpu_.compute_capability, true}; }
 
   detail::MetaPlace place_;
   GpuSpec gpu_;

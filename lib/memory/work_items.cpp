@@ -11,6 +11,13 @@ double bytes_in(const at::Tensor& x, std::size_t least = 1) {
                      : 0.0;
 }
 
+/// Queries and keys of a sequence below the diagonal and inside the window.
+double pairs_of(std::int64_t tokens, std::int64_t of_window) {
+  const auto length = static_cast<double>(tokens);
+  const auto window = of_window > 0 ? std::min(length, static_cast<double>(of_window)) : length;
+  return window * (window + 1) / 2 + (length - window) * window;
+}
+
 }  // namespace
 
 double bytes_of(std::initializer_list<const at::Tensor*> tensors, std::size_t least) {
@@ -38,14 +45,16 @@ WorkItem product_work(const at::Tensor& out, const at::Tensor& a, const at::Tens
 }
 
 WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& s, bool backward) {
-  const auto length = static_cast<double>(s.length);
-  const auto window = s.window > 0 ? std::min(length, static_cast<double>(s.window)) : length;
-  // Query and key pairs below the diagonal and inside the window.
-  const double pairs = window * (window + 1) / 2 + (length - window) * window;
+  double pairs = 0;
+  if (s.packing == nullptr) {
+    pairs = static_cast<double>(s.rows) * pairs_of(s.length, s.window);
+  } else {
+    for (const auto& document : s.packing->documents) pairs += pairs_of(document.length, s.window);
+  }
   WorkItem work;
   work.kind = WorkItem::Kind::attention;
   work.is_half = qkv_NC.element_size() < 4;
-  const double forward = 4 * static_cast<double>(s.rows * s.heads * s.head_size) * pairs;
+  const double forward = 4 * static_cast<double>(s.heads * s.head_size) * pairs;
   work.flops = backward ? 2.5 * forward : forward;
   work.bytes = bytes_in(qkv_NC) * (backward ? 3.5 : 1.5);
   return work;

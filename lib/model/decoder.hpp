@@ -72,6 +72,11 @@ std::int64_t row_alignment(const ParameterSpec& spec);
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options = {});
 
 namespace detail {
+/// Where the tokens of a micro-batch sit.
+inline RopePlace place_of(const MicroBatch& batch) {
+  return {batch.length, batch.first_position, batch.packing != nullptr ? batch.packing->positions_N : at::Tensor()};
+}
+
 /// The norm of a decoder of Llama's kind.
 inline RmsNorm rms_norm_of(const ModelConfig& config) {
   return {config.layer_norm_eps, config.traits.offset_norms ? 1.0 : 0.0};

@@ -271,6 +271,7 @@ AttentionShape GatedBlock::attention_shape(const MicroBatch& batch) const {
   AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.head_width(), config_.kv_heads()};
   if (traits.query_scalar > 0) shape.scale = 1.0 / std::sqrt(traits.query_scalar);
   shape.softcap = traits.attention_softcap;
+  shape.packing = batch.packing.get();
   if (traits.slides(index_) && traits.window < batch.length) shape.window = traits.window;
   return shape;
 }
@@ -282,7 +283,7 @@ std::vector<at::Tensor> GatedBlock::qkv_parts(const at::Tensor& qkv_NC) const {
 }
 
 Rotation GatedBlock::rotation(const MicroBatch& batch) const {
-  return {rope_->up_to(batch.first_position + batch.length), {batch.length, batch.first_position}};
+  return {rope_->up_to(batch.first_position + batch.length), place_of(batch)};
 }
 
 }  // namespace fsdp::detail

@@ -25,7 +25,7 @@ class EmbeddingLayer final : public Layer {
   bool is_block() const override { return false; }
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
-    auto x_ND = ops_.embed(p[0], {}, batch.ids_N, {batch.length, batch.first_position});
+    auto x_ND = ops_.embed(p[0], {}, batch.ids_N, detail::place_of(batch));
     if (config_.traits.scaled_embeddings) x_ND.mul_(scale(x_ND));
     return x_ND;
   }
@@ -38,7 +38,7 @@ class EmbeddingLayer final : public Layer {
     if (config_.traits.scaled_embeddings) grad = grad * scale(grad);
     if (config_.traits.padding_id >= 0)
       grad = grad.masked_fill(batch.ids_N.eq(config_.traits.padding_id).unsqueeze(1), 0.0);
-    ops_.embed_backward(&grads[0]->grad, nullptr, grad, batch.ids_N, batch.length);
+    ops_.embed_backward(&grads[0]->grad, nullptr, grad, batch.ids_N, detail::place_of(batch));
     return {};
   }
 

@@ -29,7 +29,7 @@ class EmbeddingLayer final : public Layer {
   bool is_block() const override { return false; }
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
-    auto x_ND = ops_.embed(p[0], p[1], batch.ids_N, {batch.length, batch.first_position});
+    auto x_ND = ops_.embed(p[0], p[1], batch.ids_N, detail::place_of(batch));
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, x_ND, batch, 1, config_.dropout);
     return x_ND;
   }
@@ -42,7 +42,7 @@ class EmbeddingLayer final : public Layer {
       if (slot != nullptr) Ops::finish(*slot);
     }
     const auto sum = [&](std::size_t i) { return grads[i] == nullptr ? nullptr : &grads[i]->grad; };
-    ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, batch.length);
+    ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, detail::place_of(batch));
     return {};
   }
 
@@ -193,6 +193,7 @@ class BlockLayer final : public DecoderBlock {
 
   AttentionShape attention_shape(const MicroBatch& batch) const {
     AttentionShape shape{batch.rows, batch.length, config_.num_heads, config_.embed_size / config_.num_heads};
+    shape.packing = batch.packing.get();
     if (dropping(batch)) {
       shape.dropout = config_.dropout;
       shape.dropout_place = {batch.sample_keys, place(3) * kDropoutPlaceSpread};

@@ -43,6 +43,7 @@ at::Tensor AtenOps::column_sums(const at::Tensor& x_ND) const {
 }
 
 at::Tensor AtenOps::row_positions(std::int64_t n, const RopePlace& place) const {
+  if (place.positions_N.defined()) return place.positions_N;
   const auto options = at::TensorOptions(at::kLong).device(device());
   return at::arange(n, options).remainder(place.row_length).add_(place.first_position);
 }
@@ -59,10 +60,10 @@ at::Tensor AtenOps::embed(const at::Tensor& token_VD, const at::Tensor& position
 }
 
 void AtenOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                             const at::Tensor& ids_N, std::int64_t row_length) const {
+                             const at::Tensor& ids_N, const RopePlace& place) const {
   if (grad_token_VD != nullptr) grad_token_VD->index_add_(0, ids_N, grad_ND.to(grad_token_VD->scalar_type()));
   if (grad_position_PD == nullptr) return;
-  const auto positions_N = row_positions(ids_N.size(0), {row_length, 0});
+  const auto positions_N = row_positions(ids_N.size(0), place);
   grad_position_PD->index_add_(0, positions_N, grad_ND.to(grad_position_PD->scalar_type()));
 }
 

@@ -25,7 +25,7 @@ class AtenOps : public Ops {
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, std::int64_t row_length) const override;
+                      const at::Tensor& ids_N, const RopePlace& place) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -44,22 +44,22 @@ class AtenOps : public Ops {
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const RopePlace& place, bool inverse) const override;
-  /// By its formula: all scores at once.
-  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
-                       std::unique_ptr<AttentionState>* state) const override;
-  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
-                                const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
                      double grad_scale) const override;
 
  protected:
+  /// By its formula: all scores at once.
+  at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                           std::unique_ptr<AttentionState>* state) const override;
+  at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
   /// Who updates tensors that are where `x` is; null: these operators.
   virtual const Ops* host_updater(const at::Tensor& x) const;
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
   void add_converted(at::Tensor& to, const at::Tensor& from) const override;
   /// float32 [columns]
   virtual at::Tensor column_sums(const at::Tensor& x_ND) const;
-  /// int64: first_position + t % row_length for each of n tokens.
+  /// Integers: the places of n tokens.
   virtual at::Tensor row_positions(std::int64_t n, const RopePlace& place) const;
   virtual at::Tensor select_rows(const at::Tensor& from_PD, const at::Tensor& rows_N) const;
   /// Of the rows, float32.

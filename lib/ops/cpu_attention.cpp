@@ -136,8 +136,8 @@ at::Tensor CpuOps::flash_backward(const at::Tensor& grad_out_ND, const at::Tenso
   return grad_qkv;
 }
 
-at::Tensor CpuOps::attention(const at::Tensor& qkv_NC, const AttentionShape& s,
-                             std::unique_ptr<AttentionState>* state) const {
+at::Tensor CpuOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                                 std::unique_ptr<AttentionState>* state) const {
   if (s.rows == 0) return at::empty({0, s.heads * s.head_size}, qkv_NC.options());
   if (!s.is_plain()) {
     TORCH_INTERNAL_ASSERT(s.dropout == 0);
@@ -150,8 +150,9 @@ at::Tensor CpuOps::attention(const at::Tensor& qkv_NC, const AttentionShape& s,
   return out_ND;
 }
 
-at::Tensor CpuOps::attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
-                                      const AttentionShape& s, std::unique_ptr<AttentionState> state) const {
+at::Tensor CpuOps::row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& s,
+                                          std::unique_ptr<AttentionState> state) const {
   if (s.rows == 0) return at::empty_like(qkv_NC);
   if (!s.is_plain()) return band_backward(grad_out_ND, qkv_NC, s);
   const auto& saved = static_cast<const CpuAttentionState&>(*state);

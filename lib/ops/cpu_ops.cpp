@@ -75,16 +75,18 @@ at::Tensor CpuOps::embed(const at::Tensor& token_VD, const at::Tensor& position_
                                 ids_N.const_data_ptr<std::int32_t>(),
                                 place.row_length,
                                 place.first_position,
-                                dim};
+                                dim,
+                                positions_or_null(place)};
   launch(n, row_grain(dim), [&](auto b, auto e) { kernels::table().embed(type_of(token_VD), args, b, e); });
   return out_ND;
 }
 
 /// Rows are added one after the other: several tokens share an id, and the sum is the same in every run.
 void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                            const at::Tensor& ids_N, std::int64_t row_length) const {
+                            const at::Tensor& ids_N, const RopePlace& place) const {
   const auto dim = grad_ND.size(1);
   const auto* ids = ids_N.const_data_ptr<std::int32_t>();
+  const auto* positions = positions_or_null(place);
   // Kernels add into float32 or into the type they read.
   const auto wire = (grad_token_VD != nullptr ? grad_token_VD : grad_position_PD)->scalar_type();
   const auto values_ND = wire == at::kFloat ? grad_ND : grad_ND.to(wire);
@@ -102,7 +104,8 @@ void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position
   launch(1, 1, [&](std::int64_t, std::int64_t) {
     for (std::int64_t t = 0; t < ids_N.size(0); ++t) {
       if (grad_token_VD != nullptr) add_row(*grad_token_VD, ids[t], t);
-      if (grad_position_PD != nullptr) add_row(*grad_position_PD, t % row_length, t);
+      if (grad_position_PD != nullptr)
+        add_row(*grad_position_PD, positions != nullptr ? positions[t] : t % place.row_length, t);
     }
   });
 }

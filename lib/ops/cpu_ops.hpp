@@ -30,7 +30,7 @@ class CpuOps : public Ops {
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, std::int64_t row_length) const override;
+                      const at::Tensor& ids_N, const RopePlace& place) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -49,14 +49,14 @@ class CpuOps : public Ops {
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const RopePlace& place, bool inverse) const override;
-  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
-                       std::unique_ptr<AttentionState>* state) const override;
-  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
-                                const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
                      double grad_scale) const override;
 
  protected:
+  at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                           std::unique_ptr<AttentionState>* state) const override;
+  at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
   void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const override;
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
   at::Tensor blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,

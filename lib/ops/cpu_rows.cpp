@@ -249,7 +249,8 @@ void CpuOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, 
                                table.sin_PH.const_data_ptr<float>(),
                                place.row_length,
                                place.first_position,
-                               inverse};
+                               inverse,
+                               positions_or_null(place)};
   launch(x_NC.size(0), row_grain(heads * head_size),
          [&](auto b, auto e) { kernels::table().rope(type_of(x_NC), args, b, e); });
 }

@@ -97,6 +97,7 @@ struct Heads {
   int num_parts, rotated_heads, head_size;
   const float *cos_PH, *sin_PH;
   std::int64_t rows, row_length, first_position;
+  const std::int32_t* positions_N;  ///< of rows, each below row_length; null: first_position + t % row_length
   bool inverse, packed;
 };
 
@@ -106,6 +107,7 @@ struct Embed {
   const void *token_VD, *position_PD;
   const std::int32_t* ids_N;
   std::int64_t rows, row_length, first_position;
+  const std::int32_t* positions_N;  ///< as of Heads
   int dim;
   bool packed;
 };
@@ -114,7 +116,7 @@ struct Embed {
 struct EmbedBackward {
   Type type;
   const void* grad_ND;
-  const std::int32_t* ids_N;  ///< null: rows are summed by their position, t % row_length
+  const std::int32_t* ids_N;  ///< or positions; null: rows are summed by t % row_length
   GradTarget to;
   std::int64_t rows, row_length;
   int dim;

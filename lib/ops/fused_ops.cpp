@@ -46,22 +46,22 @@ at::Tensor FusedOps::embed(const at::Tensor& token_VD, const at::Tensor& positio
   const auto *token = address_of(token_VD), *position = address_of(position_PD);
   auto* out = address_in(out_ND);
   kernels_->embed({fused_type(token_VD), out, token, position, ids_of(ids_N), n, place.row_length, place.first_position,
-                   static_cast<int>(dim), are_packed(dim, {out, token, position})});
+                   ids_of(place.positions_N), static_cast<int>(dim), are_packed(dim, {out, token, position})});
   return out_ND;
 }
 
 void FusedOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                              const at::Tensor& ids_N, std::int64_t row_length) const {
-  if (!takes({&grad_ND})) return AtenOps::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, row_length);
+                              const at::Tensor& ids_N, const RopePlace& place) const {
+  if (!takes({&grad_ND})) return AtenOps::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, place);
   const auto n = grad_ND.size(0), dim = grad_ND.size(1);
   const auto add = [&](at::Tensor* to_VD, const std::int32_t* ids) {
     if (to_VD == nullptr) return;
     const fused::GradTarget to{address_in(*to_VD), fused_type(*to_VD), true};
-    kernels_->embed_backward({fused_type(grad_ND), address_of(grad_ND), ids, to, n, row_length, static_cast<int>(dim),
-                              are_packed(dim, {address_of(grad_ND), to.data})});
+    kernels_->embed_backward({fused_type(grad_ND), address_of(grad_ND), ids, to, n, place.row_length,
+                              static_cast<int>(dim), are_packed(dim, {address_of(grad_ND), to.data})});
   };
   add(grad_token_VD, ids_of(ids_N));
-  add(grad_position_PD, nullptr);
+  add(grad_position_PD, ids_of(place.positions_N));
 }
 
 void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
@@ -131,6 +131,7 @@ void FusedOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size
   pass.rows = x_NC.size(0);
   pass.row_length = place.row_length;
   pass.first_position = place.first_position;
+  pass.positions_N = ids_of(place.positions_N);
   pass.inverse = inverse;
   pass.packed = stride % 8 == 0 && are_packed(head_size / 2, {pass.to_NC, pass.cos_PH, pass.sin_PH});
   kernels_->heads(pass);
@@ -171,6 +172,7 @@ at::Tensor FusedOps::pack_heads(const std::array<at::Tensor, 3>& parts, const At
     pass.cos_PH = floats_of(rotation->table.cos_PH);
     pass.sin_PH = floats_of(rotation->table.sin_PH);
     pass.first_position = rotation->place.first_position;
+    pass.positions_N = ids_of(rotation->place.positions_N);
     pass.packed = pass.packed && are_packed(8, {pass.cos_PH, pass.sin_PH});
   }
   kernels_->heads(pass);

@@ -25,7 +25,7 @@ class FusedOps : public AtenOps, private StepDecider {
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, std::int64_t row_length) const override;
+                      const at::Tensor& ids_N, const RopePlace& place) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,

@@ -29,4 +29,12 @@ GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const Attention
   return GpuAttention::memory_efficient;
 }
 
+bool packs_by_flash(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
+  auto longest = s;
+  longest.packing = nullptr;
+  longest.length = s.packing->longest;
+  const auto kernel = choose_gpu_attention(gpu, longest, dtype);
+  return kernel == GpuAttention::flash || kernel == GpuAttention::cudnn;  // flash takes what cuDNN would
+}
+
 }  // namespace fsdp

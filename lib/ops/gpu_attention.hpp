@@ -22,4 +22,8 @@ bool is_small_generation(int compute_capability);
 /// multiple of 8 are not padded for flash.
 GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const AttentionShape& shape, at::ScalarType dtype);
 
+/// The documents that share rows go through one flash kernel, which is told where each begins; else they are attended
+/// to one after the other, each by the kernel for its length. \pre shape.packing
+bool packs_by_flash(const GpuAttentionTraits& gpu, const AttentionShape& shape, at::ScalarType dtype);
+
 }  // namespace fsdp

@@ -83,10 +83,11 @@ struct RopeTable {
   at::Tensor sin_PH;
 };
 
-/// Where the tokens of x sit: row t at first_position + t % row_length.
+/// Where the tokens of x sit: row t at first_position + t % row_length, or where positions_N says.
 struct RopePlace {
   std::int64_t row_length;
   std::int64_t first_position;
+  at::Tensor positions_N = {};  ///< int32, each below row_length; undefined: as above
 };
 
 /// How queries and keys have been turned.
@@ -114,9 +115,10 @@ struct AttentionShape {
   std::int64_t kv_heads = 0;
   double dropout = 0;  ///< on the probabilities
   DropoutPlace dropout_place = {};
-  double scale = 0;         ///< of the scores; 0: head_size^-1/2
-  double softcap = 0;       ///< scaled scores become softcap tanh(score / softcap); 0: they stay
-  std::int64_t window = 0;  ///< a query sees so many positions, its own included; 0: all before it
+  double scale = 0;                  ///< of the scores; 0: head_size^-1/2
+  double softcap = 0;                ///< scaled scores become softcap tanh(score / softcap); 0: they stay
+  std::int64_t window = 0;           ///< a query sees so many positions, its own included; 0: all before it
+  const Packing* packing = nullptr;  ///< documents that share the rows, none of which sees another; null: none do
 
   /// Causal and no more than that: kernels that know nothing else serve.
   bool is_plain() const { return softcap == 0 && (window == 0 || window >= length); }

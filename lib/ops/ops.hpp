@@ -1,7 +1,6 @@
 #pragma once
 // Everything that is computed on tensors, forward and backward written out: the one seam between what a model, the
 // engine and the optimizer ask for and the device that does it.
-//
 // An Ops is chosen once, when a runtime is made; layers, engine, optimizer and collectives hold it, and none of them
 // asks what the device is. CpuOps are the kernels of lib/kernels; AtenOps plain operators, the reference in tests and
 // what a device without kernels runs; CudaOps (lib/cuda) and those of lib/memory, which allocate what the real ones
@@ -27,8 +26,7 @@ namespace fsdp {
 class Ops : public Place {
  public:
   // --- products with weights, and nowhere else (linear.cpp)
-  /// How factors of this type are multiplied, for people: "bf16 through float32 by aten". Runs that differ in it differ
-  /// in the last bits of their sums.
+  /// How factors of this type are multiplied, for people: "bf16 through float32 by aten". Last bits depend on it.
   virtual std::string product_way(at::ScalarType dtype) const;
   /// One product of several matrices beats several: the engine lays those that read the same input side by side.
   virtual bool joins_products() const { return false; }
@@ -62,8 +60,8 @@ class Ops : public Place {
   static void finish(GradSlot& slot);
   /// Global sum in float64, in an order that depends on sizes alone. Waits for the device.
   virtual double sum_squares(std::span<const GradPart> parts) const = 0;
-  /// Adds to counts[d], for each of a part's elements whose bits above range are `prefix`, where d is its bits in
-  /// range. Waits for the device. \pre 2^bits counts
+  /// Adds to counts[d] for each element whose bits above range are `prefix` and in it d. Waits for the device.
+  /// \pre 2^bits counts
   virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
   /// Null: steps are decided on the host.
   virtual const StepDecider* step_decider() const { return nullptr; }
@@ -79,8 +77,7 @@ class Ops : public Place {
   virtual void lion(const LionUpdate& update) const;
   virtual void any_precision(const AnyPrecisionUpdate& update) const;
   virtual void blockwise(const BlockwiseUpdate& update) const;
-  /// The largest of the new moments of the elements that this rank has of its first and of its last block, for
-  /// BlockwiseUpdate::edges. \param largest  float64 [2, 2], written
+  /// The largest new moments of this rank's part of its first and last block. \param largest  float64 [2, 2], written
   virtual void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const;
   /// Adafactor, first: row_var or variance take this step's squares; `sums` is filled with this rank's.
   virtual void adafactor_statistics(const AdafactorUpdate& update) const;
@@ -96,12 +93,12 @@ class Ops : public Place {
   void muon_apply(const MuonUpdate& update, const at::Tensor& orthogonal) const;
 
   // --- embedding
-  /// token[ids] + position[first_position + t % L].  ids_N int32; position_PD undefined: token[ids].
+  /// token[ids] + position[place of t].  ids_N int32; position_PD undefined: token[ids].
   virtual at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                            RopePlace place) const = 0;
   /// Adds grad_ND into the rows of token and position gradients (one dtype, any), either of which may be null.
   virtual void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                              const at::Tensor& ids_N, std::int64_t row_length) const = 0;
+                              const at::Tensor& ids_N, const RopePlace& place) const = 0;
 
   // --- norms of x (+ y + y_bias where they are defined)
   virtual NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -133,25 +130,23 @@ class Ops : public Place {
   virtual void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const = 0;
   /// Keys for dropout() of rows_per_sample rows of each sample, `step` apart: int64, where they are used.
   virtual at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const;
-  /// Zeroes elements with `probability` and scales the rest, in place; a row's mask depends on its key alone. Applied
-  /// to a gradient it is its own backward.
+  /// Zeroes elements with `probability`, scales the rest, in place, by each row's key alone; its own backward.
   virtual void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const = 0;
 
   // --- attention
   /// For positions [0, positions), from radians per position.
   RopeTable rope_table(std::span<const float> frequencies, std::int64_t positions) const;
-  /// Rotates the first heads * head_size columns of x_NC in place. \param inverse  rotates back: the backward
+  /// Rotates the first heads * head_size columns of x_NC in place. \param inverse  back: the backward
   virtual void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
                     const RopePlace& place, bool inverse) const = 0;
-  /// Causal self-attention.
+  /// Causal self-attention, of rows or of the documents that share them; padding between these gives zeros.
   /// \param qkv_NC  rows of [q | k | v]: [H, head_size], then twice [kv_heads, head_size]; the caller keeps it
   /// \param state   receives what the backward needs; null when there will be none
-  virtual at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
-                               std::unique_ptr<AttentionState>* state) const = 0;
+  at::Tensor attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                       std::unique_ptr<AttentionState>* state) const;
   /// \return gradient of qkv_NC
-  virtual at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
-                                        const at::Tensor& out_ND, const AttentionShape& shape,
-                                        std::unique_ptr<AttentionState> state) const = 0;
+  at::Tensor attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                const AttentionShape& shape, std::unique_ptr<AttentionState> state) const;
   /// Likewise, of qkv_NC before its queries and keys were turned.
   virtual at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
                                                const at::Tensor& out_ND, const AttentionShape& shape,
@@ -166,6 +161,20 @@ class Ops : public Place {
   void fetch(LossSum& sum) const;
 
  protected:
+  /// Of rows: shape.packing is null.
+  virtual at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                                   std::unique_ptr<AttentionState>* state) const = 0;
+  virtual at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                            const at::Tensor& out_ND, const AttentionShape& shape,
+                                            std::unique_ptr<AttentionState> state) const = 0;
+  /// Of documents that share rows: here one after the other, as rows, so that what is not seen costs nothing.
+  virtual at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                                      std::unique_ptr<AttentionState>* state) const;
+  virtual at::Tensor packed_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                               const at::Tensor& out_ND, const AttentionShape& shape,
+                                               std::unique_ptr<AttentionState> state) const;
+  /// Of one of them: a row by itself.
+  AttentionShape shape_of(const AttentionShape& shape, const Packing::Document& document) const;
   virtual void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const;
   /// What sums by column begin with: float32 zeros.
   static at::Tensor zero_sums(const at::Tensor& x_ND);

@@ -6,12 +6,17 @@
 #include <algorithm>
 
 #include "lib/kernels/kernels.hpp"
+#include "lib/ops/op_types.hpp"
 #include "lib/tensor/scalar_type.hpp"
 
 namespace fsdp::detail {
 
 inline kernels::Type type_of(const at::Tensor& x) { return kernel_type(x.scalar_type()); }
 inline const void* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+
+inline const std::int32_t* positions_or_null(const RopePlace& place) {
+  return place.positions_N.defined() ? place.positions_N.const_data_ptr<std::int32_t>() : nullptr;
+}
 
 /// Pieces of rows that are worth a thread: small work stays on the calling one.
 inline std::int64_t row_grain(std::int64_t row_elements) {

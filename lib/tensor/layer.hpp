@@ -13,6 +13,17 @@
 
 namespace fsdp {
 
+/// Documents that share the rows of a micro-batch: a token sees its own document alone, whose positions begin at 0.
+struct Packing {
+  struct Document {
+    std::int64_t first, length;  ///< its tokens: [first, first + length) of the micro-batch, in one row
+  };
+  std::vector<Document> documents;  ///< in their order, none empty; what lies between them is padding
+  at::Tensor positions_N;           ///< int32: of each token in its document; of padding any that a row has
+  at::Tensor starts;                ///< int32: where documents and padding begin, in their order, and N at the end
+  std::int64_t longest = 0;         ///< tokens of the longest document or padding
+};
+
 /// Rows of tokens that go through the model together.
 struct MicroBatch {
   at::Tensor ids_N;         ///< int32, row after row
@@ -21,7 +32,8 @@ struct MicroBatch {
   std::int64_t length = 0;  ///< N = rows * length
   at::Tensor sample_keys;   ///< int64 [rows]: what dropout masks depend on, besides the place in the model
   std::int64_t first_position = 0;
-  std::int64_t num_targets = 0;  ///< of targets_N those that count
+  std::int64_t num_targets = 0;                      ///< of targets_N those that count
+  std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
 };
 
 /// Where the gradient of one parameter goes: the first writer sets it, later ones add (lib/ops: weight_grad,

@@ -9,6 +9,7 @@
 
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/operation_rooms.hpp"
+#include "tests/support/packed_rows.hpp"
 
 namespace fsdp::test {
 namespace {
@@ -36,6 +37,14 @@ Room meta_room(const Operation& operation, at::ScalarType dtype) {
   return meta_room(operation, dtype, recorder, *ops);
 }
 
+/// Meta operations only pass these tensors on.
+std::shared_ptr<const Packing> on_card(const Packing& packing) {
+  auto there = std::make_shared<Packing>(packing);
+  there->positions_N = packing.positions_N.to(at::kCUDA);
+  there->starts = packing.starts.to(at::kCUDA);
+  return there;
+}
+
 Operation rotary_attention(const AttentionShape& shape) {
   return [shape](const Ops& ops, const Inputs& in) {
     return
@@ -45,8 +54,9 @@ Operation rotary_attention(const AttentionShape& shape) {
                            in.floats(shape.length * shape.head_size / 2).view({shape.length, shape.head_size / 2})}] {
           std::unique_ptr<AttentionState> state;
           auto out = ops.attention(qkv, shape, &state);
-          auto grad_qkv =
-              ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state), {table, {shape.length, 0}});
+          const auto positions = shape.packing != nullptr ? shape.packing->positions_N : at::Tensor();
+          auto grad_qkv = ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state),
+                                                        {table, {shape.length, 0, positions}});
           return Kept{out, grad_qkv};
         };
   };
@@ -64,6 +74,15 @@ TEST_SUITE("gpu/operations") {
     cases.push_back({"attention of turned heads", rotary_attention({4, 128, 4, 64})});
     cases.push_back({"attention of turned heads that are shared", rotary_attention({2, 128, 4, 64, 2})});
     cases.push_back({"attention of a large layer", rotary_attention({4, 512, 32, 128})});
+    const auto packing = on_card(*packed({{100, 28, 60}, {150}}, 200));
+    for (const std::int64_t kv_heads : {4, 2}) {
+      AttentionShape shape{2, 200, 4, 64, kv_heads};
+      shape.packing = packing.get();
+      cases.push_back({"attention of documents that share rows", attention(shape)});
+      cases.push_back({"attention of turned heads of such documents", rotary_attention(shape)});
+      shape.window = 40;
+      cases.push_back({"attention of such documents with a window", attention(shape)});
+    }
     for (const auto& [name, operation] : cases) {
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {
         CAPTURE(name);

@@ -83,6 +83,7 @@ Touches of_heads(const Heads& a) {
   const auto table = (a.first_position + a.row_length) * (a.head_size / 2) * 4;
   touch(all, a.cos_PH, table);
   touch(all, a.sin_PH, table);
+  touch(all, a.positions_N, 4 * a.rows);
   return all;
 }
 
@@ -93,6 +94,7 @@ Touches of_embed(const Embed& a) {
   touch(all, a.token_VD, 1);
   touch(all, a.position_PD, 1);
   touch(all, a.ids_N, 4 * a.rows);
+  touch(all, a.positions_N, 4 * a.rows);
   return all;
 }
 

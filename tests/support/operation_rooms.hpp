@@ -77,7 +77,7 @@ inline std::vector<OperationCase> operation_cases() {
              [&ops, token = in.matrix(50, 64), position = in.matrix(20, 64), ids = in.ids(40), g = in.matrix(40, 64)] {
                auto out = ops.embed(token, position, ids, {20, 0});
                auto grad_token = token.clone(), grad_position = position.clone();
-               ops.embed_backward(&grad_token, &grad_position, g, ids, 20);
+               ops.embed_backward(&grad_token, &grad_position, g, ids, {20, 0});
                return Kept{out};
              };
        }},

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kEmbedThreads) embed(fused::Embed a) {
              a.packed);
   if (a.position_PD != nullptr) {
     float position[8];
-    const long long at = a.first_position + row % a.row_length;
+    const long long at = a.positions_N != nullptr ? a.positions_N[row] : a.first_position + row % a.row_length;
     load_eight(position, static_cast<const T*>(a.position_PD) + at * a.dim + column, count, a.packed);
 #pragma unroll
     for (int k = 0; k < 8; ++k) x[k] += position[k];

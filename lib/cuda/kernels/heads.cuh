@@ -12,6 +12,7 @@ template <typename T>
 __global__ void __launch_bounds__(kHeadThreads) move_heads(fused::Heads a) {
   const long long row = blockIdx.x;
   const long long in_batch = row % a.row_length, batch = row / a.row_length;
+  const long long position = a.positions_N != nullptr ? a.positions_N[row] : a.first_position + in_batch;
   const int half = a.head_size / 2, items = (half + 7) / 8;
   int heads = 0;
   for (int part = 0; part < a.num_parts; ++part) heads += a.parts[part].heads;
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kHeadThreads) move_heads(fused::Heads a) {
     load_eight(low, from, count, a.packed);
     load_eight(high, from + half, count, a.packed);
     if (head < a.rotated_heads) {
-      const long long angle = (a.first_position + in_batch) * half + at;
+      const long long angle = position * half + at;
       float cosine[8], sine[8];
       load_eight(cosine, a.cos_PH + angle, count, a.packed);
       load_eight(sine, a.sin_PH + angle, count, a.packed);

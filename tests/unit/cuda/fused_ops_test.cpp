@@ -75,6 +75,16 @@ void for_all(const Body& body, std::span<const Size> sizes = kSizes) {
   }
 }
 
+/// Of documents of 1, 2, 3, ... and at most 13 tokens, one after the other.
+at::Tensor packed_positions(std::int64_t tokens) {
+  std::vector<std::int32_t> positions;
+  for (std::int32_t length = 1; static_cast<std::int64_t>(positions.size()) < tokens; length = length % 13 + 1) {
+    for (std::int32_t t = 0; t < length; ++t) positions.push_back(t);
+  }
+  positions.resize(static_cast<std::size_t>(tokens));
+  return at::tensor(positions, at::kInt);
+}
+
 }  // namespace
 
 TEST_SUITE("cuda/fused operations") {
@@ -185,7 +195,9 @@ TEST_SUITE("cuda/fused operations") {
             ops.rope(back, 2, head_size, table, {21, 0}, true);
             auto view = part.narrow(1, 0, 3 * head_size);
             ops.rope(view, 3, head_size, table, {7, 5}, false);
-            return Tensors{there, back, part};
+            auto packed = as(x);
+            ops.rope(packed, 3, head_size, table, {21, 0, packed_positions(21)}, false);
+            return Tensors{there, back, part, packed};
           });
         }
       }
@@ -197,15 +209,17 @@ TEST_SUITE("cuda/fused operations") {
       const auto token = randn({11, s.dim}, type), position = randn({20, s.dim}, type);
       const auto ids = at::randint(0, 5, {s.rows}, at::kInt), grad = randn({s.rows, s.dim}, type);
       check(type, [&](const Ops& ops, const auto& as) {
-        return Tensors{ops.embed(as(token), as(position), ids, {7, 3}), ops.embed(as(token), {}, ids, {7, 3})};
+        return Tensors{ops.embed(as(token), as(position), ids, {7, 3}), ops.embed(as(token), {}, ids, {7, 3}),
+                       ops.embed(as(token), as(position), ids, {20, 0, packed_positions(s.rows)})};
       });
       for (const auto wire : kTypes) {
         check(wire, [&](const Ops& ops, const auto& as) {
           auto tokens = as(at::full({11, s.dim}, 0.5, wire)), positions = as(at::full({20, s.dim}, 0.5, wire));
           const auto from = wide(grad).to(type);
-          ops.embed_backward(&tokens, &positions, from, ids, 20);
-          ops.embed_backward(nullptr, &positions, from, ids, 20);
-          ops.embed_backward(&tokens, nullptr, from, ids, 20);
+          ops.embed_backward(&tokens, &positions, from, ids, {20, 0});
+          ops.embed_backward(nullptr, &positions, from, ids, {20, 0});
+          ops.embed_backward(&tokens, nullptr, from, ids, {20, 0});
+          ops.embed_backward(nullptr, &positions, from, ids, {20, 0, packed_positions(s.rows)});
           return Tensors{tokens, positions};
         });
       }

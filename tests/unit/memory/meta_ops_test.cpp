@@ -5,6 +5,7 @@
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/tensor/host_allocator.hpp"
 #include "tests/support/operation_rooms.hpp"
+#include "tests/support/packed_rows.hpp"
 
 namespace fsdp::test {
 namespace {
@@ -58,6 +59,29 @@ TEST_SUITE("memory/meta_ops") {
     for (const auto& [name, operation] : operation_cases()) check(name, operation);
     check_batches("attention of short rows", attention({3, 40, 4, 16}));
     check_batches("attention of short rows with shared heads", attention({3, 40, 4, 16, 2}));
+  }
+
+  TEST_CASE("attention of documents that share rows") {
+    install_host_allocator();
+    const auto packing = packed({{7, 20, 5}, {40}}, 40);
+    AttentionShape shape{2, 40, 4, 16, 2};
+    shape.packing = packing.get();
+    // Of the smallest products in 16 bits fewer are packed than is predicted: the most at once is the same.
+    const auto check_bytes = [](const AttentionShape& s) {
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        INFO("window ", s.window, ", dropout ", s.dropout, ", ", std::string(c10::toString(dtype)));
+        const auto meta = meta_room(attention(s), dtype), real = real_room(attention(s), dtype);
+        CHECK(meta.peak_bytes == real.peak_bytes);
+        CHECK(meta.kept_bytes == real.kept_bytes);
+      }
+    };
+    check_bytes(shape);
+    shape.window = 8;
+    check_bytes(shape);
+    shape.window = 0;
+    shape.dropout = 0.1;
+    shape.dropout_place = {at::zeros({2}, at::kLong), 3};
+    check_bytes(shape);
   }
 
   TEST_CASE("attention of long rows: ATen's threads take room for products of their own, here 7 % of it") {

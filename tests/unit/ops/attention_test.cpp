@@ -6,6 +6,7 @@
 #include "lib/ops/aten_ops.hpp"
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
+#include "tests/support/packed_rows.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
@@ -173,26 +174,116 @@ TEST_SUITE("ops/attention") {
     }
   }
 
+  TEST_CASE("documents that share rows: each as by itself, bit for bit, and zeros between them") {
+    at::manual_seed(7);
+    const AtenOps plain(at::kCPU);
+    // Of one token, short and long ones, with padding behind, between and before; the last row has none.
+    const auto packing = packed({{7, 1, 19, 3}, {600, 20}, {}}, 640);
+    for (const std::int64_t window : {0, 8}) {
+      for (const double dropout : {0.0, 0.25}) {
+        if (window > 0 && dropout > 0) continue;
+        AttentionShape s{3, 640, 4, 8, 2, dropout, {}};
+        s.window = window;
+        s.packing = packing.get();
+        if (dropout > 0) s.dropout_place = {at::randint(1 << 30, {s.rows}, at::kLong), 77};
+        const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
+        const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+        for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
+          INFO("window ", window, ", dropout ", dropout, ops == &plain ? ", by its formula" : "");
+          const auto got = run(*ops, qkv, grad_out, s);
+          CHECK(same_bits(ops->attention(qkv, s, nullptr), got.out_ND));
+          auto covered = at::zeros({s.rows * s.length}, at::kBool);
+          for (const auto& [first, length] : packing->documents) {
+            covered.narrow(0, first, length).fill_(true);
+            if (dropout > 0) continue;  // masks are the rows' own
+            AttentionShape alone{1, length, 4, 8, 2};
+            alone.window = window;
+            const auto want = run(*ops, qkv.narrow(0, first, length), grad_out.narrow(0, first, length), alone);
+            CHECK(same_bits(got.out_ND.narrow(0, first, length), want.out_ND));
+            CHECK(same_bits(got.grad_qkv.narrow(0, first, length), want.grad_qkv));
+          }
+          for (const auto& x : {got.out_ND, got.grad_qkv})
+            CHECK(x.masked_fill(covered.unsqueeze(1), 0).abs().max().item<float>() == 0);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("documents that share rows: with dropout the backward is the derivative of the forward") {
+    at::manual_seed(8);
+    const auto packing = packed({{5, 4}, {6}}, 10);
+    AttentionShape s{2, 10, 2, 4, 0, 0.3, {at::randint(0, 1 << 30, {2}, at::kLong), 5}};
+    s.packing = packing.get();
+    const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+    const auto direction = at::randn_like(qkv);
+    const auto value = [&, g = grad_out](const at::Tensor& x) {
+      return (forward(x, s).to(at::kDouble) * g).sum().item<double>();
+    };
+    constexpr double kStep = 1e-2;
+    const auto slope = (value(qkv + kStep * direction) - value(qkv - kStep * direction)) / (2 * kStep);
+    const auto got = (ours(qkv, grad_out, s).grad_qkv.to(at::kDouble) * direction).sum().item<double>();
+    CHECK(got == doctest::Approx(slope).epsilon(2e-3));  // the step's cubic term
+  }
+
+  TEST_CASE("documents that share a row cost what they cost apart: what is not seen is not multiplied") {
+    const CountedProducts ops;
+    const auto of = [&](const std::vector<std::int64_t>& documents, std::int64_t length, std::int64_t window) {
+      AttentionShape s{1, length, 2, 16};
+      s.window = window;
+      const auto packing = packed({documents}, length);
+      s.packing = packing.get();
+      ops.count = 0;
+      const auto qkv = at::randn({length, s.packed_width()});
+      std::unique_ptr<AttentionState> state;
+      const auto out = ops.attention(qkv, s, &state);
+      ops.attention_backward(out, qkv, out, s, std::move(state));
+      return ops.count;
+    };
+    for (const std::int64_t window : {0, 40}) {
+      const auto apart = of({100}, 100, window) + of({250}, 250, window) + of({62}, 62, window);
+      CHECK(of({100, 250, 62}, 512, window) == apart);
+    }
+    // Eight documents in a row: an eighth of the row's squares.
+    CHECK(8 * of(std::vector<std::int64_t>(8, 64), 512, 0) == of({512}, 512, 0));
+  }
+
   TEST_CASE("a GPU's kernel is chosen by shape") {
-    const AttentionShape packed{4, 512, 32, 128}, ragged{4, 200, 32, 128}, odd{4, 512, 8, 20},
+    const AttentionShape packed_rows{4, 512, 32, 128}, ragged{4, 200, 32, 128}, odd{4, 512, 8, 20},
         shared{4, 512, 32, 128, 8};
-    AttentionShape dropped = packed;
+    AttentionShape dropped = packed_rows;
     dropped.dropout = 0.1;
     using enum GpuAttention;
     const auto on = [](int capability, const AttentionShape& s, at::ScalarType type, bool has_cudnn = true) {
       return choose_gpu_attention({capability, has_cudnn}, s, type);
     };
-    CHECK(on(90, packed, at::kBFloat16) == cudnn);
-    CHECK(on(90, packed, at::kBFloat16, false) == flash);
+    CHECK(on(90, packed_rows, at::kBFloat16) == cudnn);
+    CHECK(on(90, packed_rows, at::kBFloat16, false) == flash);
     CHECK(on(90, ragged, at::kBFloat16) == flash);  // cuDNN would plan anew for each length
-    CHECK(on(80, packed, at::kHalf) == flash);
-    CHECK(on(80, packed, at::kFloat) == memory_efficient);
+    CHECK(on(80, packed_rows, at::kHalf) == flash);
+    CHECK(on(80, packed_rows, at::kFloat) == memory_efficient);
     CHECK(on(80, shared, at::kFloat) == formula);
     CHECK(on(80, shared, at::kBFloat16) == flash);
-    CHECK(on(75, packed, at::kBFloat16) == formula);
-    CHECK(on(75, packed, at::kHalf) == memory_efficient);
+    CHECK(on(75, packed_rows, at::kBFloat16) == formula);
+    CHECK(on(75, packed_rows, at::kHalf) == memory_efficient);
     CHECK(on(80, odd, at::kBFloat16) == formula);
     CHECK(on(90, dropped, at::kBFloat16) == formula);
+    // Documents that share rows: flash where it takes the longest of them.
+    const auto packing = packed({{100, 300}}, 512);
+    const auto by_flash = [&](int capability, AttentionShape s, at::ScalarType type) {
+      s.packing = packing.get();
+      return packs_by_flash({capability, true}, s, type);
+    };
+    CHECK(by_flash(90, packed_rows, at::kBFloat16));
+    CHECK(by_flash(80, shared, at::kHalf));
+    CHECK_FALSE(by_flash(80, packed_rows, at::kFloat));
+    CHECK_FALSE(by_flash(75, packed_rows, at::kHalf));
+    CHECK_FALSE(by_flash(80, odd, at::kBFloat16));
+    CHECK_FALSE(by_flash(90, dropped, at::kBFloat16));
+    auto windowed = packed_rows;
+    windowed.window = 200;
+    CHECK_FALSE(by_flash(90, windowed, at::kBFloat16));
+    windowed.window = 300;
+    CHECK(by_flash(90, windowed, at::kBFloat16));
   }
 
   TEST_CASE("attention: one and three threads give the same bits for short rows") {
