@@ -206,6 +206,9 @@ void add_data_options(CLI::App& app, TrainOptions& o) {
       ->capture_default_str()
       ->group(group);
   app.add_flag(spellings("no-shuffle"), o.no_shuffle, "read rows in file order")->group(group);
+  app.add_flag("--pack,!--no-pack", o.pack,
+               "several texts in each row of --seq-len tokens instead of padding; none sees another")
+      ->group(group);
 }
 
 void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, std::string& time_limit) {

@@ -35,6 +35,7 @@ constexpr std::array kSavedOptions{"lr",
                                    "clip-grad-norm",
                                    "seed",
                                    "no-shuffle",
+                                   "pack",
                                    "dropout",
                                    "seq-len",
                                    "max-epochs",
@@ -102,6 +103,17 @@ void check_model_options(const CLI::App& app, const ModelOptions& o, const Model
   check("--embed-size", o.embed_size, config.embed_size);
   check("--vocab-size", o.vocab_size, config.vocab_size);
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
+}
+
+/// A run counts what it has read in rows: packed ones, or texts.
+void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
+                   const std::filesystem::path& checkpoint) {
+  const bool was = saved.value("pack", std::string("false")) == "true";
+  if (app.get_option("--pack")->count() == 0 || asked == was) return;
+  throw UsageError(fmt::format(
+      "--{} contradicts the checkpoint {}, whose run {} its texts and counts what it has read "
+      "in {}: leave the option out, or start a new run under another --run-name",
+      asked ? "pack" : "no-pack", checkpoint.string(), was ? "packed" : "padded", was ? "packed rows" : "texts"));
 }
 
 bool is_path_option(std::string_view name) {
@@ -188,6 +200,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
   const auto& manifest = restart.manifest;
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
+  check_packing(app, options.pack, saved, checkpoint);
   const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
   const bool other_child = app.get_option("--child-tuning")->count() > 0 &&
                            parse_child_tuning(saved.value("child-tuning", std::string("off"))) != options.child_tuning;

@@ -14,7 +14,8 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   const auto& options = request.options;
   const auto batches = plan_batches(options, world.size());
   ModelRuntime runtime(world, request.config, options.sharding, device, batches.accumulation_steps);
-  const RandomLoader reader(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size);
+  const RandomLoader reader(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size,
+                            request.documents);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.schedule = plan_schedule(options, kSteps);

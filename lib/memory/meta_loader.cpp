@@ -16,6 +16,12 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
   const auto options = at::TensorOptions(at::kInt).device(at::kMeta);
   batch.ids_N = at::empty({batch.num_targets}, options);
   batch.targets_N = at::empty({batch.num_targets}, options);
+  if (!documents_.empty() && batch.rows > 0) {
+    auto packing = make_packing(std::vector<DocumentLengths>(rows.size(), documents_), tokens_);
+    packing->positions_N = at::empty(packing->positions_N.sizes(), options);
+    packing->starts = at::empty(packing->starts.sizes(), options);
+    batch.packing = std::move(packing);
+  }
   set_sample_keys(batch, sample_keys);
   return batch;
 }

@@ -4,10 +4,11 @@
 
 namespace fsdp {
 
-/// `num_rows` rows of `tokens` inputs and targets, meta tensors.
+/// `num_rows` rows of `tokens` inputs and targets, meta tensors; documents as RandomLoader has them.
 class MetaLoader final : public DataLoader {
  public:
-  MetaLoader(std::int64_t num_rows, std::int64_t tokens) : num_rows_(num_rows), tokens_(tokens) {}
+  MetaLoader(std::int64_t num_rows, std::int64_t tokens, DocumentLengths documents = {})
+      : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -15,6 +16,7 @@ class MetaLoader final : public DataLoader {
  private:
   std::int64_t num_rows_;
   std::int64_t tokens_;
+  DocumentLengths documents_;
 };
 
 }  // namespace fsdp

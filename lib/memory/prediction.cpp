@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/mesh.hpp"
 #include "lib/memory/device.hpp"
 #include "lib/memory/meta_loader.hpp"
+#include "lib/ops/cpu_ops.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/train/trainer.hpp"
 
@@ -97,7 +99,42 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   }
 }
 
+/// What attention takes grows with this. On CPUs the probabilities of short documents are kept for the backward, on
+/// GPUs those of all where their formula is computed, while flash in 16 bits has room for 128 tokens more of each
+/// document.
+double attention_weight(const MemoryRequest& request, const DocumentLengths& documents) {
+  const auto& sharding = request.options.sharding;
+  const bool narrow = sharding.param_dtype.value_or(sharding.precision) != at::kFloat;
+  if (request.gpu && narrow) return static_cast<double>(documents.size());
+  double weight = 0;
+  for (const auto length : documents) {
+    const auto tokens = static_cast<double>(length);
+    weight += tokens + (request.gpu || length <= kShortRow ? tokens * tokens : 0.0);
+  }
+  return weight;
+}
+
+/// Positions that a token sees before it, on average twice as many: the length of a row, or the documents' own.
+double attended_length(const MemoryRequest& request) {
+  if (request.documents.empty()) return static_cast<double>(request.tokens_per_row);
+  double squares = 0, tokens = 0;
+  for (const auto length : request.documents) {
+    squares += static_cast<double>(length) * static_cast<double>(length);
+    tokens += static_cast<double>(length);
+  }
+  return squares / tokens;
+}
+
 }  // namespace
+
+DocumentLengths documents_to_predict(const MemoryRequest& request, const TokenLoader* packed) {
+  if (packed != nullptr)
+    return packed->heaviest_row([&](const DocumentLengths& row) { return attention_weight(request, row); });
+  DocumentLengths documents;
+  for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
+    documents.push_back(std::min(kShortRow, left));
+  return documents;
+}
 
 std::int64_t program_bytes(bool gpu) {
   // Resident sets of fsdp-finetune before its first tensor: libtorch_cpu, MPI; libtorch_cuda and the driver's mappings.
@@ -140,7 +177,7 @@ void count_flops(const MemoryRequest& request, const BatchPlan& batches, const M
           ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
                 static_cast<double>(config.num_layers)
           : 0.0;
-  const double per_token = flops_per_token(config, request.tokens_per_row, runtime.trainable());
+  const double per_token = flops_per_token(config, std::llround(attended_length(request)), runtime.trainable());
   const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
   prediction.useful_flops = tokens * per_token;
   prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
@@ -182,7 +219,7 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   runtime.engine().observers().add(*recorder.tape());
   WorkObserver observer(*work);
   runtime.engine().observers().add(observer);
-  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row);
+  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.optimizer = plan_optimizer(options);

@@ -10,6 +10,7 @@
 #include "lib/memory/ranks.hpp"
 #include "lib/runtime/train_options.hpp"
 #include "lib/speed/work.hpp"
+#include "lib/train/data_loader.hpp"
 
 namespace fsdp {
 
@@ -17,6 +18,7 @@ struct MemoryRequest {
   ModelConfig config;
   TrainOptions options;             ///< of the job; sharding and batch sizes are what counts
   std::int64_t tokens_per_row = 0;  ///< inputs of a sequence
+  DocumentLengths documents;        ///< that share a row of --pack; none: a row is one sequence
   FakeJob job;
   std::optional<GpuSpec> gpu;                             ///< none: ranks on CPUs
   std::optional<std::int64_t> context_bytes, nccl_bytes;  ///< of the GPU, instead of the usual ones
@@ -59,6 +61,10 @@ struct MemoryPrediction {
   bool fits() const { return allocator.num_alloc_retries == 0; }
   bool on_gpu = false;
 };
+
+/// Documents that memory is predicted for, in every row of --pack: those of the file's row that takes most of it, or,
+/// where the file is not known, of 512 tokens. \param request  all but documents
+DocumentLengths documents_to_predict(const MemoryRequest& request, const TokenLoader* packed);
 
 /// \throws UsageError for options that contradict each other
 MemoryPrediction predict_memory(const MemoryRequest& request);

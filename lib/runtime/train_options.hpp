@@ -107,6 +107,7 @@ struct TrainOptions {
   double clip_grad_norm = 1.0;  ///< 0: off
   std::uint64_t seed = 1337;
   bool no_shuffle = false;  ///< rows in file order
+  bool pack = false;        ///< several documents in each row
 
   bool no_tensorboard = false;  ///< no event file beside metrics.jsonl
 

@@ -4,6 +4,8 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <span>
 
 #include "lib/base/error.hpp"
@@ -44,21 +46,58 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   for (std::int64_t i = 0; i < documents_->num_documents(); ++i) longest = std::max(longest, documents_->length(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
   pairs_ = std::min(most_ids, longest) - 1;
+  row_tokens_ = most_ids;
 }
 
-std::int64_t TokenLoader::num_rows() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
+void TokenLoader::pack(const RowPacking::Order& order) {
+  if (!documents_)
+    throw UsageError("--pack puts documents together, and " + rows_->file().string() +
+                     " holds rows that are packed already: leave it out, or make a file of documents (fsdp-download "
+                     "tokens --documents)");
+  std::vector<std::int64_t> sizes;
+  sizes.reserve(static_cast<std::size_t>(documents_->num_documents()));
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) sizes.push_back(pairs_of(i));
+  packing_.emplace(sizes, row_tokens_, order);
+}
 
-std::int64_t TokenLoader::num_ids(std::int64_t num_rows) const {
-  if (rows_) return num_rows * rows_->row_length();
+std::int64_t TokenLoader::num_records() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
+std::int64_t TokenLoader::num_rows() const { return packing_ ? packing_->num_rows() : num_records(); }
+
+std::int64_t TokenLoader::num_ids(std::int64_t records) const {
+  if (rows_) return records * rows_->row_length();
   std::int64_t ids = 0;
-  for (std::int64_t i = 0; i < num_rows; ++i) ids += documents_->length(i);
+  for (std::int64_t i = 0; i < records; ++i) ids += documents_->length(i);
   return ids;
 }
 
-std::int64_t TokenLoader::ids_left_out(std::int64_t num_rows) const {
-  if (!documents_) return num_ids(num_rows) - num_rows * (pairs_ + 1);
+std::int64_t TokenLoader::pairs_of(std::int64_t document) const {
+  return std::max<std::int64_t>(0, std::min(documents_->length(document), pairs_ + 1) - 1);
+}
+
+double TokenLoader::fill() const {
+  std::int64_t pairs = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) pairs += pairs_of(i);
+  return static_cast<double>(pairs) / static_cast<double>(num_rows() * row_tokens_);
+}
+
+DocumentLengths TokenLoader::heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const {
+  DocumentLengths heaviest;
+  double most = -1;
+  for (std::int64_t row = 0; row < packing_->num_rows(); ++row) {
+    DocumentLengths lengths;
+    for (const auto document : packing_->documents(row, 0)) lengths.push_back(pairs_of(document));
+    const double weighs = weight(lengths);
+    if (weighs <= most) continue;
+    most = weighs;
+    heaviest = std::move(lengths);
+  }
+  return heaviest;
+}
+
+std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
+  if (!documents_) return num_ids(records) - records * (pairs_ + 1);
   std::int64_t beyond = 0;
-  for (std::int64_t i = 0; i < num_rows; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
+  for (std::int64_t i = 0; i < records; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
   return beyond;
 }
 
@@ -97,28 +136,50 @@ std::int64_t TokenLoader::padded(std::int64_t length) const {
   return std::max(length, std::min(rounded, positions_));
 }
 
-void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+void TokenLoader::make_padding(MicroBatch& batch) const {
   constexpr std::int32_t kPad = 0;
-  batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
-  for (const auto row : rows) {
-    batch.length = std::max(batch.length, std::min(documents_->length(row), pairs_ + 1) - 1);
-  }
-  batch.length = padded(batch.length);
   batch.ids_N = at::full({batch.rows * batch.length}, kPad, at::kInt);
   batch.targets_N = at::full({batch.rows * batch.length}, kIgnored, at::kInt);
-  std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> counts;
-  for (std::int64_t r = 0; r < batch.rows; ++r) {
-    const auto document = rows[static_cast<std::size_t>(r)];
-    ids.resize(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
-    documents_->read(document, ids);
-    check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
-    if (ids.size() < 2) continue;
-    counts.resize(ids.size());
-    documents_->read_loss_mask(document, counts);
-    std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + r * batch.length);
-    batch.num_targets += set_targets(ids, counts, batch.targets_N.data_ptr<std::int32_t>() + r * batch.length);
+}
+
+void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
+  documents_->read(document, ids);
+  check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
+  if (ids.size() < 2) return;
+  std::vector<std::uint8_t> counts(ids.size());
+  documents_->read_loss_mask(document, counts);
+  std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + token);
+  batch.num_targets += set_targets(ids, counts, batch.targets_N.data_ptr<std::int32_t>() + token);
+}
+
+void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
+  for (const auto row : rows) batch.length = std::max(batch.length, pairs_of(row));
+  batch.length = padded(batch.length);
+  make_padding(batch);
+  for (std::int64_t r = 0; r < batch.rows; ++r)
+    put_document(rows[static_cast<std::size_t>(r)], batch, r * batch.length);
+}
+
+void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  std::vector<std::int64_t> documents;
+  std::vector<DocumentLengths> lengths;
+  batch.length = 1;
+  for (const auto row : rows) {
+    lengths.emplace_back();
+    for (const auto document : packing_->documents(row % num_rows(), row / num_rows())) {
+      documents.push_back(document);
+      lengths.back().push_back(pairs_of(document));
+    }
+    batch.length = std::max(batch.length, std::reduce(lengths.back().begin(), lengths.back().end()));
   }
+  if (step_ > 1) batch.length = tokens_per_row();  // a GPU's allocator reuses what has the same size
+  make_padding(batch);
+  if (batch.rows == 0) return;
+  batch.packing = make_packing(lengths, batch.length);
+  for (std::size_t i = 0; i < documents.size(); ++i)
+    put_document(documents[i], batch, batch.packing->documents[i].first);
 }
 
 void DataLoader::set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys) {
@@ -133,7 +194,13 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
                              const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
-  rows_ ? fill_rows(rows, batch) : fill_documents(rows, batch);
+  if (packing_) {
+    fill_packed(rows, batch);
+  } else {
+    auto records = rows;
+    for (auto& row : records) row %= num_rows();
+    rows_ ? fill_rows(records, batch) : fill_documents(records, batch);
+  }
   set_sample_keys(batch, sample_keys);
   return batch;
 }
@@ -155,6 +222,8 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
       batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
     }
   }
+  if (!documents_.empty() && batch.rows > 0)
+    batch.packing = make_packing(std::vector<DocumentLengths>(rows.size(), documents_), pairs_);
   set_sample_keys(batch, sample_keys);
   return batch;
 }
@@ -164,6 +233,11 @@ void move_to(at::Device device, MicroBatch& batch) {
   // The driver has taken what it reads from pageable memory when it returns.
   batch.ids_N = batch.ids_N.to(device, at::kInt, /*non_blocking=*/true);
   batch.targets_N = batch.targets_N.to(device, at::kInt, /*non_blocking=*/true);
+  if (batch.packing == nullptr) return;
+  auto packing = std::make_shared<Packing>(*batch.packing);
+  packing->positions_N = packing->positions_N.to(device, at::kInt, /*non_blocking=*/true);
+  packing->starts = packing->starts.to(device, at::kInt, /*non_blocking=*/true);
+  batch.packing = std::move(packing);
 }
 
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {

@@ -1,13 +1,16 @@
 #pragma once
 // Micro-batches from token files.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
+#include "lib/dataset/row_packing.hpp"
 #include "lib/dataset/sampler.hpp"
 #include "lib/dataset/token_documents.hpp"
 #include "lib/dataset/token_rows.hpp"
 #include "lib/tensor/layer.hpp"
+#include "lib/train/packed_batch.hpp"
 
 namespace fsdp {
 
@@ -23,7 +26,8 @@ class DataLoader {
   virtual ~DataLoader() = default;
   virtual std::int64_t num_rows() const = 0;
   /// On the host.
-  /// \param rows         row numbers; none gives a micro-batch without rows
+  /// \param rows         row numbers, n being row n mod num_rows() of epoch n / num_rows(), in which packed rows hold
+  ///                     other documents; none gives a micro-batch without rows
   /// \param sample_keys  one per row for dropout; empty: no dropout
   virtual MicroBatch read(const std::vector<std::int64_t>& rows,
                           const std::vector<std::uint64_t>& sample_keys = {}) const = 0;
@@ -38,6 +42,7 @@ class DataLoader {
 /// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
 /// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
 /// Nor do ids that the file's `loss_mask` leaves out: they are inputs alone.
+/// Documents that are packed: several in a row, one after the other, each as above.
 class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
@@ -45,19 +50,31 @@ class TokenLoader final : public DataLoader {
   /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
   TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
 
-  /// Rows or documents.
+  /// Rows or documents; once they are packed, the rows that hold them.
   std::int64_t num_rows() const override;
+  /// Rows or documents of the file.
+  std::int64_t num_records() const;
+  /// Puts documents together into rows of as many tokens as a document may have ids.
+  /// \throws UsageError when the file holds rows
+  void pack(const RowPacking::Order& order);
+  bool is_packed() const { return packing_.has_value(); }
+  /// Of the packed row that weighs most.
+  DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
   bool has_documents() const { return documents_.has_value(); }
   bool has_loss_mask() const { return rows_ ? rows_->has_loss_mask() : documents_->has_loss_mask(); }
   /// Pads documents to a multiple of `step` tokens, as far as the model has positions. GPUs' attention makes a plan for
   /// each new length.
   void pad_to(std::int64_t step) { step_ = step; }
-  /// Pairs of a row; of documents the most that one gives, padded.
-  std::int64_t tokens_per_row() const { return documents_ ? padded(pairs_) : pairs_; }
-  /// Ids of the first `num_rows` rows or documents.
-  std::int64_t num_ids(std::int64_t num_rows) const;
+  /// Pairs of a row; of documents the most that one gives, padded; of packed rows what one holds at most, padded.
+  std::int64_t tokens_per_row() const { return documents_ ? padded(packing_ ? row_tokens_ : pairs_) : pairs_; }
+  /// Pairs of the longest document that is read.
+  std::int64_t longest_sequence() const { return pairs_; }
+  /// Ids of the first `records` rows or documents.
+  std::int64_t num_ids(std::int64_t records) const;
   /// Those of them that lie behind the end of their sequence: neither input nor target.
-  std::int64_t ids_left_out(std::int64_t num_rows) const;
+  std::int64_t ids_left_out(std::int64_t records) const;
+  /// Share of the packed rows' tokens that are documents'.
+  double fill() const;
 
   /// Of the first `num_rows` documents of a file with a `loss_mask`, those that are cut before their first target: they
   /// take part and train nothing. Reads the masks of what is cut.
@@ -70,12 +87,19 @@ class TokenLoader final : public DataLoader {
  private:
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  void fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  void make_padding(MicroBatch& batch) const;
+  /// Pairs of a document. \param token  of the micro-batch, where the first goes
+  void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
+  std::int64_t pairs_of(std::int64_t document) const;
 
   std::optional<TokenRows> rows_;
   std::optional<TokenDocuments> documents_;
   std::int64_t padded(std::int64_t length) const;
 
+  std::optional<RowPacking> packing_;
   std::int64_t pairs_ = 0;
+  std::int64_t row_tokens_ = 0;  ///< of packed rows
   std::int64_t positions_ = 0, step_ = 1;
   std::int64_t vocab_size_ = 0;
 };
@@ -84,14 +108,16 @@ class TokenLoader final : public DataLoader {
 class RandomLoader final : public DataLoader {
  public:
   /// `num_rows` rows of `pairs` inputs and targets.
-  RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size)
-      : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size) {}
+  /// \param documents  that share each row; none: a row is one sequence
+  RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size, DocumentLengths documents = {})
+      : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size), documents_(std::move(documents)) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
 
  private:
   std::int64_t num_rows_, pairs_, vocab_size_;
+  DocumentLengths documents_;
 };
 
 /// Sends ids and targets there; the host does not wait.

@@ -85,7 +85,7 @@ Trainer::StepData Trainer::read(std::int64_t first, std::int64_t samples) {
       for (std::int64_t i = 0; i < slice.num_samples; ++i)
         keys.push_back(sample_key(options_.seed, slice.first_position + i));
     }
-    data.batches.push_back(reader_.read(order_.rows(slice.first_position, slice.num_samples), keys));
+    data.batches.push_back(reader_.read(order_.numbers(slice.first_position, slice.num_samples), keys));
   }
   return data;
 }
@@ -299,7 +299,7 @@ double Trainer::loss_ahead() {
   const auto& world = runtime_.world();
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
-  auto batch = reader_.read(order_.rows(slice.first_position, slice.num_samples));
+  auto batch = reader_.read(order_.numbers(slice.first_position, slice.num_samples));
   move_to(runtime_.device(), batch);
   auto loss = runtime_.engine().evaluate(batch);
   runtime_.synchronize();

@@ -12,25 +12,31 @@ namespace fsdp::detail {
 namespace {
 
 void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
-  const auto rows = setup.train_data->num_rows();
-  const auto length = setup.train_data->tokens_per_row();
-  const bool documents = setup.train_data->has_documents();
+  const auto& data = *setup.train_data;
+  const auto rows = data.num_rows();
+  const auto length = data.tokens_per_row();
+  const bool documents = data.has_documents();
   log.info(fmt::format(
       "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
-      documents ? format_count_of(rows, "text") + " of up to" : format_count_of(rows, "row") + " x", length,
-      format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
+      documents && !data.is_packed() ? format_count_of(rows, "text") + " of up to"
+                                     : format_count_of(rows, "row") + " x",
+      length, format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
       setup.batches.micro_batch_size,
       setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
       format_count_of(setup.total_steps, "step"),
       setup.val_data ? "   validation " + format_count_of(setup.val_data->num_rows(), "row") : ""));
-  if (setup.train_data->has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
-  const auto ids = setup.train_data->num_ids(rows);
-  const auto left_out = setup.train_data->ids_left_out(rows);
+  if (data.is_packed()) {
+    log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone",
+                         format_count_of(data.num_records(), "text"), format_count_of(rows, "row"), 100 * data.fill()));
+  }
+  if (data.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
+  const auto ids = data.num_ids(data.num_records());
+  const auto left_out = data.ids_left_out(data.num_records());
   if (left_out == 0) return;
   const auto what =
       fmt::format("{} of {} ids ({:.1f} %) are not trained on: of each {} the first {} count", format_count(left_out),
                   format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
-                  documents ? "text" : "row", length + 1);
+                  documents ? "text" : "row", data.longest_sequence() + 1);
   log.info("cut       " + what);
   if (setup.train_data->has_loss_mask()) {
     if (const auto none = world.rank() == 0 ? setup.train_data->documents_without_targets(rows) : 0; none > 0) {
@@ -47,9 +53,10 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
   log.warning(fmt::format(
       "--train-data {}: {}. To train on all of it, pack it: fsdp-download tokens --pack --seq-len {} --input {} "
       "--tokenizer {} --output packed.h5, then --train-data packed.h5{}",
-      setup.options.train_data, what, length + 1, tokens_already ? "ITS_TEXTS" : setup.options.train_data,
+      setup.options.train_data, what, data.longest_sequence() + 1,
+      tokens_already ? "ITS_TEXTS" : setup.options.train_data,
       setup.tokenizer.name.empty() ? "DIR" : setup.tokenizer.name,
-      length + 1 < setup.config.block_size
+      data.longest_sequence() + 1 < setup.config.block_size
           ? fmt::format("; or give a longer --seq-len (up to {})", setup.config.block_size)
           : ""));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string_view>
 
 #include "lib/base/file.hpp"
@@ -46,6 +47,7 @@ void MemoryWatch::predict() {
       request.context_bytes = std::max(usual_overheads(*request.gpu, 0, false).context_bytes,
                                        bytes_outside_allocator(*setup_.device.backend, setup_.device.device.index()));
     }
+    if (setup_.train_data->is_packed()) request.documents = documents_to_predict(request, &*setup_.train_data);
     prediction_ = predict_memory(request);
   } catch (const std::exception& error) {
     // A job must not end for want of a forecast.
@@ -101,8 +103,10 @@ std::string MemoryWatch::judge(const ModelRuntime& runtime, MemoryOutcome& outco
   if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
   try {
     // Texts are as long as they are; what was predicted is the longest that there could be.
-    if (longest_row_ > 0 && longest_row_ < request_.tokens_per_row) {
-      request_.tokens_per_row = longest_row_;
+    const auto documents = std::reduce(request_.documents.begin(), request_.documents.end());
+    const auto longest = std::max(longest_row_, documents);
+    if (longest_row_ > 0 && longest < request_.tokens_per_row) {
+      request_.tokens_per_row = longest;
       prediction_ = predict_memory(request_);
     }
     outcome.nodes = runtime.mesh().num_nodes;

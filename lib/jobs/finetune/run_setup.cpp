@@ -77,14 +77,16 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.tokenizer_is_sure = setup.tokenizer.is_sure;
   texts.quiet = options.runtime.quiet;
   const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
-  const auto open = [&](const std::string& data) {
+  const auto open = [&](const std::string& data, bool trained) {
     TokenLoader loader(prepare_tokens(world, data, texts, log, stopped), limit, setup.config.vocab_size);
     if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
+    // Rows to validate on are as full as they are.
+    if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});
     return loader;
   };
-  if (!options.val_data.empty()) setup.val_data.emplace(open(options.val_data));
+  if (!options.val_data.empty()) setup.val_data.emplace(open(options.val_data, false));
   texts.max_rows = options.max_rows;
-  if (trains(options)) setup.train_data.emplace(open(options.train_data));
+  if (trains(options)) setup.train_data.emplace(open(options.train_data, true));
 }
 
 void plan_length(RunSetup& setup) {

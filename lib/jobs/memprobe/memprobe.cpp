@@ -71,7 +71,8 @@ class MemprobeJob {
     } else if (device_.backend != nullptr) {
       budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
     }
-    tokens_ = detail::tokens_per_sequence(options_.train, config_, budget_.gpu.has_value());
+    data_ = detail::open_token_file(options_.train, config_, budget_.gpu.has_value());
+    tokens_ = detail::tokens_per_sequence(options_.train, config_, data_);
     if (!options_.gpu.empty() && !budget_.gpu) {
       log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
     }
@@ -138,6 +139,7 @@ class MemprobeJob {
     request.gpu = budget_.gpu;
     request.threads = at::get_num_threads();
     request.margin_bytes = budget_.margin_bytes;
+    if (options_.train.pack) request.documents = documents_to_predict(request, data_ ? &*data_ : nullptr);
     if (budget_.gpu) set_overheads(c, request);
     return request;
   }
@@ -304,9 +306,9 @@ class MemprobeJob {
 
   void print(const std::string& text) const {
     auto head = fmt::format(
-        "model     {} {} x {}, {:.1f} M parameters   {} tokens per sequence   {}", architecture_name(config_),
+        "model     {} {} x {}, {:.1f} M parameters   {} tokens per {}   {}", architecture_name(config_),
         config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(parameter_table(config_))) / 1e6,
-        tokens_,
+        tokens_, options_.train.pack ? "row of packed texts" : "sequence",
         budget_.gpu
             ? fmt::format("{}: {}", budget_.gpu->name, format_bytes(static_cast<double>(budget_.gpu->total_bytes)))
             : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
@@ -372,6 +374,7 @@ class MemprobeJob {
   const Logger& log_;
   ModelConfig config_;
   std::int64_t tokens_ = 0;
+  std::optional<TokenLoader> data_;  ///< where --train-data is a token file
   int job_ranks_per_node_ = 1;
   DeviceChoice device_;
   detail::MemoryBudget budget_;

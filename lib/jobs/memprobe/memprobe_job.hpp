@@ -10,6 +10,7 @@
 #include "lib/memory/measurement.hpp"
 #include "lib/memory/prediction.hpp"
 #include "lib/speed/step_time.hpp"
+#include "lib/train/data_loader.hpp"
 
 namespace fsdp::detail {
 
@@ -58,8 +59,11 @@ std::int64_t needed_bytes(const MemoryPrediction& prediction);
 /// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
 
-/// Inputs of a sequence, where the job has no wish.
-std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
+/// --train-data where it is a token file, as a run reads it.
+std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
+/// Of that file, or what a run of the model would have without one.
+std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
+                                 const std::optional<TokenLoader>& data);
 
 /// The batch sizes that keep a total: all when the job names none.
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);

@@ -19,15 +19,20 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
   return allocator_capacity(*budget.gpu, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
 }
 
-std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
-  const auto& wish = options.model;
+std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
   const auto& data = options.train_data;
   std::error_code error;
-  if (!data.empty() && std::filesystem::is_regular_file(data, error) && data.ends_with(".h5")) {
-    TokenLoader loader(data, {wish.seq_len, config.block_size}, config.vocab_size);
-    if (on_gpu) loader.pad_to(kGpuLengthStep);
-    return loader.tokens_per_row();
-  }
+  if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return std::nullopt;
+  TokenLoader loader(data, SequenceLimit{options.model.seq_len, config.block_size}, config.vocab_size);
+  if (on_gpu) loader.pad_to(kGpuLengthStep);
+  if (options.pack) loader.pack({options.seed, !options.no_shuffle});
+  return loader;
+}
+
+std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
+                                 const std::optional<TokenLoader>& data) {
+  if (data) return data->tokens_per_row();
+  const auto& wish = options.model;
   // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
   if (wish.seq_len != 0) return wish.seq_len;
   return wish.model == "mingpt" ? config.block_size : std::min(TokenLoader::kDefaultDocumentIds, config.block_size);

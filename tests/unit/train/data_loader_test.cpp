@@ -2,6 +2,7 @@
 
 #include "lib/train/data_loader.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,67 @@ std::filesystem::path write_rows(const TempDir& dir, std::int64_t length, const 
 }  // namespace
 
 TEST_SUITE("train/data_loader") {
+  TEST_CASE("packed documents: each as by itself, one after the other, padded behind the last") {
+    const TempDir dir;
+    TokenLoader loader(write_documents(dir, {{1, 2, 3}, {9}, {10, 11, 12, 13, 14}, {}, {20, 21, 22, 23, 24, 25, 26}}),
+                       {6, 100}, 50);
+    loader.pack({1, false});
+
+    // Of the last one 6 ids count: 5 pairs, in a row of 6 tokens nobody fits beside it; 4 and 2 fill the other.
+    CHECK(loader.num_rows() == 2);
+    CHECK(loader.num_records() == 5);
+    CHECK(loader.tokens_per_row() == 6);
+    CHECK(loader.ids_left_out(5) == 1);
+    CHECK(loader.fill() == doctest::Approx(11.0 / 12));
+    const auto batch = loader.read({0, 1});
+    CHECK(batch.rows == 2);
+    CHECK(batch.length == 6);
+    CHECK(batch.num_targets == 11);
+    CHECK(ids_of(batch.ids_N) == Ids{1, 2, 10, 11, 12, 13, 20, 21, 22, 23, 24, 0});
+    CHECK(ids_of(batch.targets_N) == Ids{2, 3, 11, 12, 13, 14, 21, 22, 23, 24, 25, -1});
+    REQUIRE(batch.packing != nullptr);
+    CHECK(ids_of(batch.packing->positions_N) == Ids{0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0});
+    CHECK(ids_of(batch.packing->starts) == Ids{0, 2, 6, 11, 12});
+    CHECK(batch.packing->longest == 5);
+    REQUIRE(batch.packing->documents.size() == 3);
+    CHECK(batch.packing->documents[1].first == 2);
+    CHECK(batch.packing->documents[1].length == 4);
+    // Where no row of the micro-batch is full, it is as wide as its fullest; on GPUs always the same.
+    CHECK(loader.read({1}).length == 5);
+    loader.pad_to(4);
+    CHECK(loader.tokens_per_row() == 8);
+    CHECK(loader.read({1}).length == 8);
+    CHECK(loader.read({}).packing == nullptr);
+  }
+
+  TEST_CASE("packed documents: a number beyond the rows is a row of a later epoch") {
+    const TempDir dir;
+    std::vector<Ids> documents;
+    for (std::int32_t i = 0; i < 12; ++i) documents.push_back({i, i, i});
+    TokenLoader loader(write_documents(dir, documents), {6, 100}, 50);
+    loader.pack({42, true});
+    CHECK(loader.num_rows() == 4);
+    const auto epoch = [&](std::int64_t e) {
+      Ids all;
+      for (std::int64_t row = 0; row < 4; ++row) {
+        const auto ids = ids_of(loader.read({4 * e + row}).ids_N);
+        all.insert(all.end(), ids.begin(), ids.end());
+      }
+      return all;
+    };
+    CHECK(epoch(0) != epoch(1));
+    auto first = epoch(0), second = epoch(1);
+    std::sort(first.begin(), first.end());
+    std::sort(second.begin(), second.end());
+    CHECK(first == second);
+  }
+
+  TEST_CASE("rows cannot be packed again") {
+    const TempDir dir;
+    TokenLoader loader(write_rows(dir, 4, {1, 2, 3, 4, 0}), {0, 100}, 50);
+    CHECK_THROWS_WITH_AS(loader.pack({}), doctest::Contains("rows.h5"), fsdp::UsageError);
+  }
+
   TEST_CASE("rows: the target of an id is the id after it, and a shorter sequence takes the row's beginning") {
     const TempDir dir;
     const auto file = write_rows(dir, 4, {1, 2, 3, 4, 0, 5, 6, 7, 8, 0});

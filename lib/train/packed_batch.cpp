@@ -1,0 +1,41 @@
+#include "lib/train/packed_batch.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace fsdp {
+
+std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+  auto packing = std::make_shared<Packing>();
+  std::vector<std::int32_t> starts;
+  const auto begin = [&](std::int64_t first, std::int64_t tokens) {
+    starts.push_back(static_cast<std::int32_t>(first));
+    packing->longest = std::max(packing->longest, tokens);
+  };
+  const auto total = static_cast<std::int64_t>(rows.size()) * length;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    auto first = static_cast<std::int64_t>(row) * length;
+    const auto end = first + length;
+    for (const auto tokens : rows[row]) {
+      if (tokens < 1 || first + tokens > end) throw std::invalid_argument("make_packing: a document leaves its row");
+      packing->documents.push_back({first, tokens});
+      begin(first, tokens);
+      first += tokens;
+    }
+    if (first < end) begin(first, end - first);  // padding
+  }
+  starts.push_back(static_cast<std::int32_t>(total));
+  packing->starts = at::empty({static_cast<std::int64_t>(starts.size())}, at::kInt);
+  packing->positions_N = at::empty({total}, at::kInt);
+  std::copy(starts.begin(), starts.end(), packing->starts.data_ptr<std::int32_t>());
+  auto* positions = packing->positions_N.data_ptr<std::int32_t>();
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
+    std::iota(positions + starts[i], positions + starts[i + 1], 0);
+  }
+  return packing;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,17 @@
+#pragma once
+// Documents that share the rows of a micro-batch, as a model takes them.
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lib/tensor/layer.hpp"
+
+namespace fsdp {
+
+/// Tokens of each document of a row, in their order; they lie one after the other from the row's beginning.
+using DocumentLengths = std::vector<std::int64_t>;
+
+/// On the host. \param rows  none empty; a row's sum is at most `length`
+std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length);
+
+}  // namespace fsdp
