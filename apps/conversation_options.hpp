@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "lib/corpus/conversation_options.hpp"
+#include "lib/config/conversation_options.hpp"
 
 namespace fsdp {
 

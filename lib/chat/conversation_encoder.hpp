@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/chat/chat_template.hpp"
-#include "lib/chat/conversation_choices.hpp"
+#include "lib/config/conversation_options.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
 
 namespace fsdp {

@@ -1,7 +1,6 @@
 #include "lib/corpus/data_form.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "lib/base/error.hpp"
 #include "lib/corpus/documents.hpp"
@@ -9,15 +8,6 @@
 
 namespace fsdp {
 namespace {
-
-struct NamedForm {
-  DataForm form;
-  const char* name;
-};
-constexpr std::array<NamedForm, 4> kForms{{{DataForm::automatic, "auto"},
-                                           {DataForm::text, "text"},
-                                           {DataForm::prompt_completion, "prompt-completion"},
-                                           {DataForm::messages, "messages"}}};
 
 DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
   const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
@@ -32,20 +22,6 @@ DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::pa
 }
 
 }  // namespace
-
-const char* name_of(DataForm form) {
-  for (const auto& entry : kForms) {
-    if (entry.form == form) return entry.name;
-  }
-  return "";
-}
-
-DataForm parse_data_form(const std::string& name, const std::string& option) {
-  for (const auto& entry : kForms) {
-    if (entry.name == name) return entry.form;
-  }
-  throw UsageError(option + " is '" + name + "', choose from auto, text, prompt-completion, messages");
-}
 
 DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {
   const auto kind = data_file_kind(file);

@@ -1,24 +1,12 @@
 #pragma once
-// What a sample of a data file is: a text, a prompt with its completion, or a conversation.
-#include <cstdint>
+// Finding out what the samples of a data file are.
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "lib/config/conversation_options.hpp"
+
 namespace fsdp {
-
-enum class DataForm : std::uint8_t {
-  automatic,          ///< by the keys or columns that are there
-  text,               ///< a string, or a list of strings
-  prompt_completion,  ///< strings `prompt` and `completion`
-  messages            ///< a list of {"role": ..., "content": ...}
-};
-
-/// "text", "prompt-completion", "messages", "auto"
-const char* name_of(DataForm form);
-/// \throws UsageError naming `option` and the forms
-DataForm parse_data_form(const std::string& name, const std::string& option);
 
 /// Which of a file's keys or columns are read.
 struct DataSelection {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/corpus/conversation_options.hpp"
+#include "lib/config/conversation_options.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
 
 namespace fsdp {

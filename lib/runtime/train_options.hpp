@@ -9,11 +9,11 @@
 
 #include "lib/base/job_options.hpp"
 #include "lib/comm/device_wish.hpp"
+#include "lib/config/conversation_options.hpp"
 #include "lib/config/lora.hpp"
 #include "lib/config/offload.hpp"
 #include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
-#include "lib/corpus/conversation_options.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/optim/lr_schedule.hpp"

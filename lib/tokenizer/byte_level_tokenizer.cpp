@@ -93,9 +93,13 @@ void ByteLevelTokenizer::append_aligned(std::string_view text, std::size_t begin
   const bool changed = composes_ && composed != text;
   const auto sources = changed ? nfc_sources(text, composed) : std::vector<TextRange>();
   append_words(changed ? composed : text, out.ids);
+  const std::size_t bytes = changed ? composed.size() : text.size();
   std::size_t at = 0;
   for (std::size_t i = out.parts.size(); i < out.ids.size(); ++i) {
     const std::size_t end = at + texts_.of(out.ids[i]).size();
+    if (end > bytes || end == at)  // an added token has taken the id of a piece
+      throw RuntimeFailure(description() +
+                           ": a text's ids do not stand for its bytes, so answers cannot be found in them");
     out.parts.push_back(changed ? TextRange{begin + sources[at].begin, begin + sources[end - 1].end}
                                 : TextRange{begin + at, begin + end});
     at = end;

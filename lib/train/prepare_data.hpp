@@ -6,8 +6,8 @@
 #include <string>
 
 #include "lib/base/log.hpp"
+#include "lib/config/conversation_options.hpp"
 #include "lib/config/model_config.hpp"
-#include "lib/corpus/conversation_options.hpp"
 #include "lib/mpi/process_group.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
 

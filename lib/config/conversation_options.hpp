@@ -1,0 +1,46 @@
+#pragma once
+// What a user may choose about how prompts with completions and conversations become ids.
+#include <cstdint>
+#include <string>
+
+namespace fsdp {
+
+/// What a sample of a data file is.
+enum class DataForm : std::uint8_t {
+  automatic,          ///< by the keys or columns that are there
+  text,               ///< a string, or a list of strings
+  prompt_completion,  ///< strings `prompt` and `completion`
+  messages            ///< a list of {"role": ..., "content": ...}
+};
+
+/// "text", "prompt-completion", "messages", "auto"
+const char* name_of(DataForm form);
+/// \throws UsageError naming `option` and the forms
+DataForm parse_data_form(const std::string& name, const std::string& option);
+
+/// What the name of a special token means inside a message, a prompt or a completion.
+enum class MarksInTexts : std::uint8_t {
+  tokens,     ///< the token, as transformers reads it
+  plain_text  ///< its characters: only what the template writes is a mark
+};
+
+/// How a prompt and its completion become ids.
+enum class PairEncoding : std::uint8_t {
+  joint,    ///< as one text; as many of its first ids as the prompt alone has are the prompt's, as TRL counts
+  separate  ///< each by itself
+};
+
+/// What of a sample the loss counts. By default answers: completions and the assistant's turns with their end marks; of
+/// texts always everything.
+enum class TrainOn : std::uint8_t { answers, all };
+
+/// How prompts with completions and conversations are read; nothing of it concerns texts.
+struct ConversationOptions {
+  DataForm form = DataForm::automatic;
+  TrainOn train_on = TrainOn::answers;
+  std::string chat_template;  ///< a name, a file or a directory; empty: the tokenizer's own
+  MarksInTexts marks = MarksInTexts::tokens;
+  PairEncoding pairs = PairEncoding::joint;
+};
+
+}  // namespace fsdp
