@@ -1,6 +1,8 @@
 """Conversations and completions to token files: the ids and masks that transformers gives, forms of data, refusals."""
 
 import json
+import resource
+import signal
 
 import fsdp_cli
 from conversations_cli import CHAT, LINES, PAIRS, TEMPLATES, ConversationsCase, accepted, h5py, mask_of, tokenizer
@@ -242,6 +244,43 @@ class Lengths(ConversationsCase):
         self.refused([questions], "chatml", 4, "none of the 1 samples in", "line 1")
         self.tokens(self.write([questions]), "chatml", "--train-on", "all")
         self.refused([questions], "chatml", 2, "--pack excludes --max-length", options=["--max-length", 9, "--pack"])
+
+
+class Stops(ConversationsCase):
+    """What ends a writer of masks leaves the old output, and nothing under its name."""
+
+    def begin(self, data, output, layout):
+        log = self.folder / "log"
+        process = fsdp_cli.start("fsdp-download", ["tokens", "--input", data, "--tokenizer", tokenizer("chatml"), "--output", output, *layout], 0, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        fsdp_cli.wait_for(process, log, lambda: any(p.name.endswith(".tmp") for p in output.parent.iterdir()))
+        return process
+
+    def test_stopped_killed_or_out_of_room(self):
+        data = self.write(LINES * 40000, "many.jsonl")  # seconds of work
+        output = self.folder / "stops" / "out.h5"
+        output.parent.mkdir()
+        output.write_text("old")
+        for layout in (["--documents"], ["--pack"]):
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with self.subTest(layout[0], signal=number.name):
+                    process = self.begin(data, output, layout)
+                    process.send_signal(number)
+                    process.wait(60)
+                    self.assertNotEqual(process.returncode, 0)
+                    self.assertEqual(output.read_text(), "old")
+                    left = [p for p in output.parent.iterdir() if p != output]
+                    if number == signal.SIGTERM:
+                        self.assertEqual(left, [])
+                    for hidden in left:
+                        self.assertTrue(hidden.name.startswith(".out.h5.") and hidden.name.endswith(".tmp"), hidden)
+                        hidden.unlink()
+            with self.subTest(layout[0], what="no room"):
+                result = fsdp_cli.run("fsdp-download", ["tokens", "--input", data, "--tokenizer", tokenizer("chatml"), "--output", output, *layout],
+                                      before=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))))
+                self.assert_refused(result, 1, "out.h5: token file not written", "File too large")
+                self.assertEqual([p.name for p in output.parent.iterdir()], ["out.h5"])
+                self.assertEqual(output.read_text(), "old")
 
 
 if __name__ == "__main__":
