@@ -87,9 +87,10 @@ lesson_7() {
     local half=$((STEPS / 2))
     set_run uninterrupted ''
     set_run checkpoint-local "--max-steps $((half + 1)) --save-every $half --no-save=false" # while training goes on
-    set_run checkpoint-full "--max-steps $half --save-final-full $out/full.pt"
-    set_run resume-local "--restart-checkpoint-file $(printf '%s/runs/checkpoint-local/checkpoints/step-%08d' "$out" "$half")"
-    set_run resume-full "--restart-checkpoint-file $out/full.pt"
+    set_run checkpoint-full "--max-steps $half --save-final-full $(join_words "$out/full.pt")"
+    set_run resume-local "--restart-checkpoint-file $(
+        join_words "$out/runs/checkpoint-local/checkpoints/$(printf 'step-%08d' "$half")")"
+    set_run resume-full "--restart-checkpoint-file $(join_words "$out/full.pt")"
 }
 lesson_8() {
     set_run limit ''

@@ -42,6 +42,7 @@ finish_lesson() {
     report=$("$FSDP_BIN/fsdp-eval" --runs "${dirs[@]}" --pool --json | flat)
     {
         printf '## %s. %s\n\n%s\n\n%s\n\n' "$1" "${lesson_titles[$1]}" "${lesson_questions[$1]}" "$table"
+        tell_scatter
         if declare -F "more_of_$1" >/dev/null; then "more_of_$1"; fi
         printf '![losses and speeds](lesson-%s.svg)\n' "$1"
     } >"$part.tmp"
@@ -85,6 +86,16 @@ more_of_4() {
         else print "CPUs have no alloc retries: where memory ends, a run does."
         print ""'
     if [[ -n $ran_out ]]; then printf 'Out of memory with%s sequences.\n\n' "$ran_out"; fi
+}
+
+# Where little can be told apart, that is to be known.
+tell_scatter() {
+    of_runs '
+        for (run = 0; run < runs; ++run) {
+            share = speed(run) > 0 ? value[run, "tokens_per_second.spread"] / speed(run) : 0
+            if (share > widest) widest = share
+        }
+        if (widest > 0.1) printf "Steps of a run scatter by up to %.0f %%: busy nodes, or very short steps. More REPEATS and STEPS tell more.\n\n", 100 * widest'
 }
 
 # A line through time per step over the batch, by least squares.

@@ -60,7 +60,7 @@ class Lessons(fsdp_cli.Case):
         self.assertEqual(re.findall(r"^## (\d)\. ", (out / "lessons.md").read_text(), re.M), ["8"], "lessons of other settings are no part of this page")
 
     def test_checkpoints_resume_with_the_same_losses(self):
-        out = self.folder / "saves"
+        out = self.folder / "two words"
         self.lessons(out, "--only", "7")
         page = (out / "lessons.md").read_text()
         self.assertRegex(page, r"\| local, a file per rank \| \d+\.\d MiB \| \d+\.\d\d s \| \d+\.\d\d s \|")
