@@ -8,7 +8,9 @@ import json
 import os
 
 import fsdp_cli
+import llama_cli
 import memprobe_cli
+import numpy
 
 STRATEGIES = ["full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"]
 LIMIT = 0.005
@@ -48,6 +50,14 @@ class Measure(fsdp_cli.Case):
 
     def test_tiny_llama(self):
         self.check_all([*self.llama, "--batch-size", 4], every=3)
+
+    def test_documents_that_share_rows(self):
+        """Of a file the row that takes most; without one documents of 512 tokens."""
+        generator = numpy.random.default_rng(2)
+        documents = llama_cli.write_documents(self.folder / "documents.h5", [generator.integers(0, 500, n) for n in generator.integers(2, 300, 80)])
+        self.check([*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 640, "--pack", "--batch-size", 2])
+        self.check([*self.tiniest_llama, "--seq-len", 256, "--pack", "--train-data", documents, "--batch-size", 3, "--precision", "bf16"])
+        self.check([*self.llama, "--pack", "--train-data", documents, "--batch-size", 1, "--activation-checkpointing", "all"], ranks=1)
 
     def test_mingpt_m(self):
         for sharding, (precision, recompute) in share(itertools.product(STRATEGIES, [("float32", "none"), ("bf16", "all")]), 7):

@@ -79,6 +79,13 @@ class Gpu(fsdp_cli.Case):
         self.check("b200", [*codellama, "--precision", "bf16", "--activation-checkpointing", "all"])
         self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1])  # a mask made on the host
 
+    def test_documents_that_share_rows(self):
+        gpt2, llama = [*GPT2, "--pack", "--batch-size", 2], [*self.llama, "--pack", "--batch-size", 2]
+        self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash over all of them
+        self.check("h100", [*llama, "--precision", "bf16", "--activation-checkpointing", "all"])  # likewise, where a row would go to cuDNN
+        self.check("a100-80g", [*gpt2, "--precision", "float32"])  # one after the other, memory-efficient
+        self.check("t4", [*gpt2, "--precision", "bf16"])  # one after the other, plain operators
+
     def test_strategies(self):
         for sharding, recompute in itertools.product(["grad-shard", "no-shard", "hybrid-full-shard"], ["none", "all"] if ALL else ["none"]):
             ranks = ["--ranks", 8] if "hybrid" in sharding else []
