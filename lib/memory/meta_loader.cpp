@@ -17,8 +17,8 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
   batch.ids_N = at::empty({batch.num_targets}, options);
   batch.targets_N = at::empty({batch.num_targets}, options);
   if (!documents_.empty() && batch.rows > 0) {
-    auto packing = make_packing(std::vector<DocumentLengths>(rows.size(), documents_), tokens_);
-    packing->positions_N = at::empty(packing->positions_N.sizes(), options);
+    auto packing = lay_out_documents(std::vector<DocumentLengths>(rows.size(), documents_), tokens_);
+    packing->positions_N = at::empty({batch.num_targets}, options);
     packing->starts = at::empty(packing->starts.sizes(), options);
     batch.packing = std::move(packing);
   }

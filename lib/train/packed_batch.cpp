@@ -3,12 +3,16 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <string>
+
+#include "lib/base/error.hpp"
 
 namespace fsdp {
 
-std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
   auto packing = std::make_shared<Packing>();
   std::vector<std::int32_t> starts;
   const auto begin = [&](std::int64_t first, std::int64_t tokens) {
@@ -16,6 +20,9 @@ std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, 
     packing->longest = std::max(packing->longest, tokens);
   };
   const auto total = static_cast<std::int64_t>(rows.size()) * length;
+  if (total > std::numeric_limits<std::int32_t>::max())
+    throw UsageError("--batch-size " + std::to_string(rows.size()) + " with --pack: rows of " + std::to_string(length) +
+                     " tokens are more than 2,147,483,647 tokens at once: choose a smaller one");
   for (std::size_t row = 0; row < rows.size(); ++row) {
     auto first = static_cast<std::int64_t>(row) * length;
     const auto end = first + length;
@@ -29,12 +36,17 @@ std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, 
   }
   starts.push_back(static_cast<std::int32_t>(total));
   packing->starts = at::empty({static_cast<std::int64_t>(starts.size())}, at::kInt);
-  packing->positions_N = at::empty({total}, at::kInt);
   std::copy(starts.begin(), starts.end(), packing->starts.data_ptr<std::int32_t>());
+  return packing;
+}
+
+std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+  auto packing = lay_out_documents(rows, length);
+  packing->positions_N = at::empty({static_cast<std::int64_t>(rows.size()) * length}, at::kInt);
+  const auto* starts = packing->starts.const_data_ptr<std::int32_t>();
   auto* positions = packing->positions_N.data_ptr<std::int32_t>();
-  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
+  for (std::int64_t i = 0; i + 1 < packing->starts.size(0); ++i)
     std::iota(positions + starts[i], positions + starts[i + 1], 0);
-  }
   return packing;
 }
 

@@ -2,6 +2,7 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include "tests/gpu/gpu_support.hpp"
+#include "tests/support/packed_rows.hpp"
 #include "tests/unit/model/decoder_rig.hpp"
 
 namespace {
@@ -30,8 +31,13 @@ ModelConfig small_llama(std::int64_t kv_heads, bool biases) {
   return config;
 }
 
+const Ops& device_ops() {
+  static const auto ops = cuda_backend()->make_ops(0);
+  return *ops;
+}
+
 Model moved(const Model& model, at::ScalarType dtype) {
-  Model copy(model.decoder.config);
+  Model copy(model.decoder.config, device_ops());
   for (std::size_t i = 0; i < copy.parameters.size(); ++i) copy.parameters[i] = model.parameters[i].to(kCuda, dtype);
   return copy;
 }
@@ -40,7 +46,20 @@ MicroBatch moved(const MicroBatch& batch) {
   auto copy = batch;
   copy.ids_N = batch.ids_N.to(kCuda);
   copy.targets_N = batch.targets_N.to(kCuda);
+  if (batch.packing == nullptr) return copy;
+  auto packing = std::make_shared<Packing>(*batch.packing);
+  packing->positions_N = packing->positions_N.to(kCuda);
+  packing->starts = packing->starts.to(kCuda);
+  copy.packing = std::move(packing);
   return copy;
+}
+
+/// Every token but padding's a target.
+MicroBatch packed_batch() {
+  auto batch = random_batch(3, 10, 97);
+  batch.packing = packed({{4, 6}, {7}, {2, 3, 5}}, 10);
+  batch.targets_N.narrow(0, 17, 3).fill_(-1);
+  return batch;
 }
 
 }  // namespace
@@ -51,19 +70,23 @@ TEST_SUITE("gpu/model") {
     for (const auto& config : {small_mingpt(), small_llama(2, false), small_llama(1, true)}) {
       at::manual_seed(3);
       const Model model(config);
-      const auto batch = random_batch(3, 10, 97);
-      std::vector<GradSlot> want;
-      const auto loss = model.gradients(batch, 1.0, want);
-      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-        // float32 sums in another order; bf16 has 8 bits, rounded at every operation.
-        const double tolerance = dtype == at::kFloat ? 1e-4 : 5e-2;
-        std::vector<GradSlot> got;
-        const auto there = moved(model, dtype).gradients(moved(batch), 1.0, got);
-        CHECK(there.tokens == loss.tokens);
-        CHECK(there.loss_sum == doctest::Approx(loss.loss_sum).epsilon(tolerance));
-        for (std::size_t i = 0; i < want.size(); ++i) {
-          INFO(model.decoder.parameters[i].name);
-          CHECK(relative_error(got[i].grad.to(at::kCPU), want[i].grad) < tolerance);
+      // Documents that share rows: in bf16 by one flash kernel, in float32 one after the other.
+      for (const auto& batch : {random_batch(3, 10, 97), packed_batch()}) {
+        std::vector<GradSlot> want;
+        const auto loss = model.gradients(batch, 1.0, want);
+        for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+          const bool shared = batch.packing != nullptr;
+          CAPTURE(shared);
+          // float32 sums in another order; bf16 has 8 bits, rounded at every operation.
+          const double tolerance = dtype == at::kFloat ? 1e-4 : 5e-2;
+          std::vector<GradSlot> got;
+          const auto there = moved(model, dtype).gradients(moved(batch), 1.0, got);
+          CHECK(there.tokens == loss.tokens);
+          CHECK(there.loss_sum == doctest::Approx(loss.loss_sum).epsilon(tolerance));
+          for (std::size_t i = 0; i < want.size(); ++i) {
+            INFO(model.decoder.parameters[i].name);
+            CHECK(relative_error(got[i].grad.to(at::kCPU), want[i].grad) < tolerance);
+          }
         }
       }
     }
