@@ -34,10 +34,15 @@ void add_speed_options(CLI::App& app, MemprobeOptions& o) {
   add(app.add_option("--cores", o.cores, "of a node, for ranks on CPUs; default: this machine's")
           ->check(CLI::Range(1, 4096)));
   add(app.add_option_function<std::string>(
-             "--plan-for,--plan_for", [&o](const std::string& goal) { o.plan_for_largest = goal == "largest"; },
+             spellings("plan-for"),
+             [&o](const std::string& goal) {
+               if (goal != "fastest" && goal != "largest")
+                 throw UsageError("--plan-for is '" + goal + "', choose from fastest, largest");
+               o.plan_for_largest = goal == "largest";
+             },
              "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
-             "once; default: fastest")
-          ->check(CLI::IsMember({"fastest", "largest"})));
+             "once")
+          ->default_str("fastest"));
 }
 
 void take_search(MemprobeOptions& o, const std::string& text) {

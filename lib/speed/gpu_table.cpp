@@ -32,52 +32,52 @@ constexpr std::array kGpus{
     GpuFacts{"rtx-4090", 24080, 89, 128, {165, 82.6}, 1008, 32},
 };
 
-/// "NVIDIA A100-SXM4-40GB" and "a100-40g" both hold "a100".
-std::string letters_and_digits(std::string_view text) {
-  std::string out;
+/// "NVIDIA A100-SXM4-40GB": " nvidia a100 sxm4 40gb ".
+std::string words_of(std::string_view text) {
+  std::string out = " ";
   for (const char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) out += static_cast<char>(std::tolower(c));
+    const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (is_word || out.back() != ' ') out += is_word ? static_cast<char>(std::tolower(c)) : ' ';
   }
-  return out;
+  return out.back() == ' ' ? out : out + " ";
 }
 
-/// Without its memory.
+/// The word that its driver calls it by, without its memory: " a100 ".
 std::string make_of(const GpuFacts& gpu) {
   const std::string_view name = gpu.name;
-  const auto dash = name.find('-');
-  return letters_and_digits(name.starts_with("rtx") ? name : name.substr(0, dash));
+  return words_of(name.starts_with("rtx") ? name : name.substr(0, name.find('-')));
 }
+
+bool is_called(const std::string& words, const GpuFacts& gpu) { return words.find(make_of(gpu)) != std::string::npos; }
 
 }  // namespace
 
 std::span<const GpuFacts> known_gpus() { return kGpus; }
 
 const GpuFacts& facts_of_gpu(std::string_view device_name, std::int64_t total_bytes, int compute_capability) {
-  const auto name = letters_and_digits(device_name);
-  const GpuFacts* best = nullptr;
-  bool best_is_named = false;
+  const auto words = words_of(device_name);
   const auto distance = [&](const GpuFacts& gpu) {
     return std::abs(static_cast<double>(gpu.total_mib) * 1048576.0 - static_cast<double>(total_bytes));
   };
+  const GpuFacts* best = nullptr;
+  bool best_is_called = false;
   for (const auto& gpu : kGpus) {
-    // "GH200" holds "H200" and "L40S" holds "L4": the longest make that is held counts.
-    const auto make = make_of(gpu);
-    const bool is_named = name.find(make) != std::string::npos;
-    if (!is_named && (best_is_named || gpu.compute_capability != compute_capability)) continue;
-    const bool is_longer = best == nullptr || (is_named && (!best_is_named || make.size() > make_of(*best).size()));
-    const bool is_like = best != nullptr && is_named == best_is_named && (!is_named || make == make_of(*best));
-    if (is_longer || (is_like && distance(gpu) < distance(*best))) {
-      best = &gpu;
-      best_is_named = is_named;
-    }
+    const bool called = is_called(words, gpu);
+    if (!called && (best_is_called || gpu.compute_capability != compute_capability)) continue;
+    if (best != nullptr && called == best_is_called && distance(gpu) >= distance(*best)) continue;
+    best = &gpu;
+    best_is_called = called;
   }
   return best != nullptr ? *best : kGpus.front();
 }
 
 GpuPeak peak_of_gpu(std::string_view device_name) {
   if (device_name.find("H100 PCIe") != std::string_view::npos) return {756, 51};
-  const auto& gpu = facts_of_gpu(device_name, 0, 0);
-  return letters_and_digits(device_name).find(make_of(gpu)) != std::string::npos ? gpu.peak : GpuPeak();
+  const auto words = words_of(device_name);
+  for (const auto& gpu : kGpus) {
+    if (is_called(words, gpu)) return gpu.peak;
+  }
+  return {};
 }
 
 }  // namespace fsdp

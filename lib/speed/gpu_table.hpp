@@ -27,8 +27,8 @@ std::span<const GpuFacts> known_gpus();
 /// Of a GPU that calls itself `device_name` ("NVIDIA A100-SXM4-40GB"), or is called so by --gpu.
 GpuPeak peak_of_gpu(std::string_view device_name);
 
-/// The GPU of that make whose memory is nearest; of one that is not known an A100's, and less. Never null.
-/// \param device_name  as the driver or as --gpu calls it
+/// The GPU of that make whose memory is nearest; of one that is not known that of its compute capability whose memory
+/// is, or the first of the table. \param device_name  as the driver or as --gpu calls it
 const GpuFacts& facts_of_gpu(std::string_view device_name, std::int64_t total_bytes, int compute_capability);
 
 }  // namespace fsdp

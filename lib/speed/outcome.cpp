@@ -41,6 +41,8 @@ SpeedOutcome read_outcome(const std::filesystem::path& file) {
   }
   SpeedOutcome outcome;
   outcome.device = json["device"].get<std::string>();
+  if (!json.contains("model") || !json["model"].is_string()) throw FormatError(where + ": no 'model'");
+  outcome.model = json["model"].get<std::string>();
   outcome.is_half = number_in(json, "bits", where) < 32;
   const auto whole = [&](const char* key) {
     return static_cast<int>(std::clamp(number_in(json, key, where), 1.0, 1e6));
@@ -69,14 +71,23 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
+/// Neither nothing nor beyond what a device could be misjudged by.
+bool is_sane(double factor) {
+  constexpr double kMost = 100;
+  return factor >= 1 / kMost && factor <= kMost;
+}
+
 /// What a part took, in parts of what rates without factors say; none where it is too short to tell.
 std::optional<double> factor_of(const SpeedOutcome& outcome, StepPart part) {
   constexpr double kLeast = 0.001;  // of a step
   const auto p = static_cast<std::size_t>(part);
   const bool has_parts = std::any_of(outcome.parts.begin(), outcome.parts.end(), [](double s) { return s > 0; });
-  if (!has_parts) return outcome.rates.factors[p] * outcome.seconds / outcome.predicted.seconds;
-  if (outcome.predicted.parts[p] < kLeast * outcome.seconds || outcome.parts[p] <= 0) return std::nullopt;
-  return outcome.rates.factors[p] * outcome.parts[p] / outcome.predicted.parts[p];
+  if (has_parts && (outcome.predicted.parts[p] < kLeast * outcome.seconds || outcome.parts[p] <= 0))
+    return std::nullopt;
+  const double took = has_parts ? outcome.parts[p] : outcome.seconds;
+  const double factor =
+      outcome.rates.factors[p] * took / (has_parts ? outcome.predicted.parts[p] : outcome.predicted.seconds);
+  return is_sane(factor) ? std::optional(factor) : std::nullopt;
 }
 
 }  // namespace
@@ -84,11 +95,17 @@ std::optional<double> factor_of(const SpeedOutcome& outcome, StepPart part) {
 double relative_error(const SpeedOutcome& outcome) { return outcome.seconds / outcome.predicted.seconds - 1; }
 
 nlohmann::json to_json(const SpeedOutcome& outcome) {
-  nlohmann::json json{{"device", outcome.device},        {"bits", outcome.is_half ? 16 : 32},
-                      {"ranks", outcome.ranks},          {"ranks_per_node", outcome.ranks_per_node},
-                      {"cores", outcome.share.cores},    {"busy_part", outcome.share.busy},
-                      {"steps", outcome.steps},          {"tokens_per_step", outcome.tokens},
-                      {"rates", to_json(outcome.rates)}, {"relative_error", relative_error(outcome)}};
+  nlohmann::json json{{"device", outcome.device},
+                      {"model", outcome.model},
+                      {"bits", outcome.is_half ? 16 : 32},
+                      {"ranks", outcome.ranks},
+                      {"ranks_per_node", outcome.ranks_per_node},
+                      {"cores", outcome.share.cores},
+                      {"busy_part", outcome.share.busy},
+                      {"steps", outcome.steps},
+                      {"tokens_per_step", outcome.tokens},
+                      {"rates", to_json(outcome.rates)},
+                      {"relative_error", relative_error(outcome)}};
   json["predicted"] = {{"step_seconds", outcome.predicted.seconds},
                        {"tokens_per_second", outcome.tokens / outcome.predicted.seconds},
                        {"parts", parts_json(outcome.predicted.parts)}};
@@ -111,13 +128,13 @@ std::vector<SpeedOutcome> read_speed_outcomes(const std::filesystem::path& path)
   return outcomes;
 }
 
-SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& device,
-                                 DeviceRates& rates) {
+SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& model, DeviceRates& rates) {
   SpeedCalibration calibration;
   std::array<std::vector<double>, kNumStepParts> factors;
   std::vector<double> half, wide;
   for (const auto& outcome : outcomes) {
-    if (outcome.device != device || outcome.rates.is_gpu != rates.is_gpu) continue;
+    if (outcome.model != model || outcome.rates.is_gpu != rates.is_gpu) continue;
+    if (!is_sane(outcome.seconds / outcome.predicted.seconds)) continue;
     const auto error = relative_error(outcome);
     calibration.lowest_error = calibration.runs == 0 ? error : std::min(calibration.lowest_error, error);
     calibration.highest_error = calibration.runs == 0 ? error : std::max(calibration.highest_error, error);

@@ -16,6 +16,7 @@ namespace fsdp {
 /// One training run, as its first rank saw it. RUN/speed.json.
 struct SpeedOutcome {
   std::string device;  ///< "NVIDIA A100-SXM4-40GB"; a processor's name
+  std::string model;   ///< what runs are compared by: a GPU's name in the table, "a100-40g"; a processor's name
   bool is_half = false;
   int ranks = 1, ranks_per_node = 1;
   HostShare share;
@@ -42,8 +43,9 @@ struct SpeedCalibration {
   double lowest_error = 0, highest_error = 0;  ///< of relative_error()
 };
 
-/// Changes rates to what the runs on `device` took: each part's factor is the median of theirs; where there are such
-/// runs of the precision, the speed of products is theirs too. Where there are none of the device, nothing changes.
-SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& device, DeviceRates& rates);
+/// Changes rates to what the runs on such a model took: each part's factor is the median of theirs; where there are
+/// such runs of the precision, the speed of products is theirs too. Where there are none of the model, nothing changes.
+/// Runs whose predictions were off by more than a hundred times say nothing.
+SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& model, DeviceRates& rates);
 
 }  // namespace fsdp

@@ -166,9 +166,10 @@ DeviceRates rates_from_json(const nlohmann::json& json, const std::string& where
     const double factor = number_in(*factors, to_string(static_cast<StepPart>(p)), where);
     rates.factors[static_cast<std::size_t>(p)] = factor;
   }
-  if (rates.bytes_per_second <= 0 || rates.update_bytes_per_second <= 0 || rates.shared_part <= 0 ||
-      rates.alone_factor < 1 || rates.link_bytes_per_second <= 0 || rates.network_bytes_per_second <= 0 ||
-      rates.host_bytes_per_second <= 0 || rates.attention_part <= 0) {
+  if (rates.float32_flops <= 0 || rates.half_flops <= 0 || rates.bytes_per_second <= 0 ||
+      rates.update_bytes_per_second <= 0 || rates.shared_part <= 0 || rates.alone_factor < 1 ||
+      rates.link_bytes_per_second <= 0 || rates.network_bytes_per_second <= 0 || rates.host_bytes_per_second <= 0 ||
+      rates.attention_part <= 0) {
     throw FormatError(where + ": a rate is 0");
   }
   return rates;

@@ -9,7 +9,7 @@ import llama_cli
 PROGRAMS = ("fsdp-finetune", "fsdp-memprobe")
 # Where another value of the default's kind would not do.
 VALUES = {"betas": ["0.8", "0.99"], "time-limit": ["1:30"], "nodes": ["2,3"], "ranks": ["4"], "ranks-per-node": ["2"],
-          "max-batch": ["128"], "rank": ["1"], "warmup-ratio": ["0.25"], "calibration": ["a b", "c,d", "[e]"]}
+          "max-batch": ["128"], "cores": ["8"], "link-gb-per-s": ["25"], "network-gb-per-s": ["12.5"], "plan-for": ["largest"], "rank": ["1"], "warmup-ratio": ["0.25"], "calibration": ["a b", "c,d", "[e]"]}
 # Options whose values are a few words each.
 CHOICES = {"sharding": "hybrid-shard", "wrap": "size:1000", "backward-prefetch": "post", "precision": "bf16", "param-dtype": "fp16", "master-dtype": "bf16",
            "reduce-dtype": "bfloat16", "buffer-dtype": "float32", "activation-checkpointing": "every:2", "collectives": "host-staged",

@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What a run keeps in its folder (docs/formats.md), beside hidden names and previous-N.
-constexpr std::array kept_names{"checkpoints", "data",     "metrics.jsonl", "memory.json",
-                                "speed.json",  "loss.svg", "loss.png"};
+constexpr std::array kept_names{"checkpoints", "data",       "metrics.jsonl", "job.json",
+                                "memory.json", "speed.json", "loss.svg",      "loss.png"};
 
 /// One output: its option, where it goes.
 struct Output {

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -85,7 +86,9 @@ HostShare SpeedWatch::share_of_rank() {
     }
   }
   const auto ranks = static_cast<double>(std::max<std::size_t>(1, masks.size()));
-  const auto threads = static_cast<double>(setup_.threads), of_job = static_cast<double>(cores.size());
+  // Of a host with more processors than the mask has room for nothing is known: its ranks have what they ask for.
+  const auto threads = static_cast<double>(setup_.threads);
+  const auto of_job = cores.empty() ? threads * ranks : static_cast<double>(cores.size());
   const auto of_host = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
   return {std::min(threads, of_job / ranks), std::min(threads * ranks, of_job) / std::max(of_job, of_host)};
 }
@@ -112,11 +115,13 @@ void SpeedWatch::predict(double peak_flops) {
   try {
     if (request.gpu) {
       const auto& gpu = *request.gpu;
+      const auto& facts = facts_of_gpu(gpu.name, gpu.total_bytes, gpu.compute_capability);
       outcome_.device = gpu.name;
-      outcome_.rates = rates_of_gpu(facts_of_gpu(gpu.name, gpu.total_bytes, gpu.compute_capability));
+      outcome_.model = facts.name;
+      outcome_.rates = rates_of_gpu(facts);
     } else {
       if (peak_flops <= 0) return;
-      outcome_.device = read_processor().name;
+      outcome_.device = outcome_.model = read_processor().name;
       outcome_.share = share;
       const double of_core = peak_flops / setup_.threads;
       outcome_.rates = rates_of_processor(outcome_.is_half ? 0 : of_core, outcome_.is_half ? of_core : 0,
@@ -124,7 +129,7 @@ void SpeedWatch::predict(double peak_flops) {
     }
     auto known = outcome_.rates;
     const auto outcomes = outcomes_beside(setup_.directory);
-    calibrate_speed(outcomes, outcome_.device, known);
+    calibrate_speed(outcomes, outcome_.model, known);
     if (!request.gpu) {  // products were measured, the rest is what those runs took
       known.half_flops = outcome_.rates.half_flops;
       known.float32_flops = outcome_.rates.float32_flops;
@@ -135,7 +140,7 @@ void SpeedWatch::predict(double peak_flops) {
     log_.warning(fmt::format("speed cannot be predicted: {}", error.what()));  // a job must not end for that
     return;
   }
-  is_predicted_ = outcome_.predicted.seconds > 0;
+  is_predicted_ = std::isfinite(outcome_.predicted.seconds) && outcome_.predicted.seconds > 0;
   if (!is_predicted_) return;
   const double tokens = memory_.prediction()->tokens_per_step / request.options.gradient_accumulation_steps *
                         setup_.batches.accumulation_steps;
@@ -179,9 +184,11 @@ void SpeedWatch::report(nlohmann::json& report) {
   outcome_.seconds = seconds;
   if (!outcome_.rates.is_gpu) outcome_.parts = parts;
   try {
-    // Texts are as long as they are; what was predicted is the longest that there could be.
+    // Texts are as long as they are; what was predicted is the longest that there could be. Packed rows are full.
     const auto usual_row = static_cast<std::int64_t>(rows + 0.5);
-    if (usual_row > 0 && usual_row < memory_.request()->tokens_per_row) outcome_.predicted = time_of(usual_row);
+    const auto& request = *memory_.request();
+    if (request.documents.empty() && usual_row > 0 && usual_row < request.tokens_per_row)
+      outcome_.predicted = time_of(usual_row);
     report["speed"] = to_json(outcome_);
     replace_file(setup_.directory / "speed.json", printable_json(report["speed"], 2) + "\n");
   } catch (const std::exception& error) {

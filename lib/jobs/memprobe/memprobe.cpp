@@ -73,6 +73,10 @@ class MemprobeJob {
     }
     data_ = detail::open_token_file(options_.train, config_, budget_.gpu.has_value());
     tokens_ = detail::tokens_per_sequence(options_.train, config_, data_);
+    if (!options_.memory.empty() && budget_.gpu) {
+      log_.warning("--memory " + options_.memory +
+                   " is passed over: it is of ranks on CPUs; --margin leaves room on a GPU");
+    }
     if (!options_.gpu.empty() && !budget_.gpu) {
       log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
     }
@@ -205,7 +209,8 @@ class MemprobeJob {
       answer.batch_size = std::max<std::int64_t>(1, answer.measured_largest.value_or(*answer.largest));
       if (speed_ && !options_.plan_for_largest && !options_.measure && *answer.largest > 0) {
         answer.batch_size = detail::fastest_batch(batches, *answer.largest, [&](std::int64_t batch) {
-          return speed_->of(predict(batch), c).tokens_per_second;
+          const auto speed = speed_->of(predict(batch), c);
+          return speed ? speed->tokens_per_second : 0.0;
         });
       }
     }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -46,28 +47,28 @@ std::vector<SpeedOutcome> earlier_runs(const std::vector<std::string>& paths) {
 SpeedModel::SpeedModel(ProcessGroup& world, const MemprobeOptions& options, const std::optional<GpuSpec>& gpu)
     : node_cores_(options.cores > 0 ? options.cores : usable_cores()) {
   if (gpu) {
-    device_ = gpu->name;
-    rates_ = rates_of_gpu(facts_of_gpu(gpu->name, gpu->total_bytes, gpu->compute_capability));
+    const auto& facts = facts_of_gpu(gpu->name, gpu->total_bytes, gpu->compute_capability);
+    model_ = facts.name;
+    rates_ = rates_of_gpu(facts);
   } else if (options.rates_file.empty()) {
-    device_ = read_processor().name;
+    model_ = read_processor().name;
     rates_ = measured_rates(world, options.precisions);
   }
   if (!options.rates_file.empty()) {
     const auto checked = take_check(options.rates_file, rates_, options.check_threads);
-    if (!gpu) device_ = checked;
+    if (!gpu) model_ = checked;
   }
   constexpr double kGiga = 1e9;
   if (options.link_gb_per_s > 0) rates_.link_bytes_per_second = kGiga * options.link_gb_per_s;
   if (options.network_gb_per_s > 0) rates_.network_bytes_per_second = kGiga * options.network_gb_per_s;
   auto outcomes = earlier_runs(options.calibrations);
-  // Runs name a GPU as its driver does.
-  if (gpu) {
-    for (auto& outcome : outcomes) {
-      if (outcome.rates.is_gpu && outcome.rates.source.starts_with(facts_of_gpu(gpu->name, gpu->total_bytes, 0).name))
-        outcome.device = device_;
-    }
-  }
-  calibration_ = calibrate_speed(outcomes, device_, rates_);
+  // What is told of links and networks counts, not what runs over others took.
+  std::erase_if(outcomes, [&](const SpeedOutcome& outcome) {
+    return (options.link_gb_per_s > 0 && outcome.ranks > 1) ||
+           (options.network_gb_per_s > 0 && outcome.ranks > outcome.ranks_per_node);
+  });
+  if (!options.rates_file.empty()) outcomes.clear();  // their factors are of other rates than these
+  calibration_ = calibrate_speed(outcomes, model_, rates_);
 }
 
 HostShare SpeedModel::share_of(const Combination& c) const {
@@ -79,12 +80,12 @@ HostShare SpeedModel::share_of(const Combination& c) const {
   return {std::min(share, threads), std::min(1.0, threads * ranks / node_cores_)};
 }
 
-StepSpeed SpeedModel::of(const MemoryPrediction& prediction, const Combination& c) const {
+std::optional<StepSpeed> SpeedModel::of(const MemoryPrediction& prediction, const Combination& c) const {
   StepSpeed speed;
   const auto share = share_of(c);
   speed.time = time_of_step(prediction.work, rates_, share);
   speed.tokens = prediction.tokens_per_step;
-  if (speed.time.seconds <= 0) return speed;
+  if (!std::isfinite(speed.time.seconds) || speed.time.seconds <= 0) return std::nullopt;
   speed.tokens_per_second = speed.tokens / speed.time.seconds;
   const double peak = rates_.peak(c.precision != c10::ScalarType::Float) * share.cores;
   if (peak > 0) speed.mfu = prediction.useful_flops / speed.time.seconds / peak;
@@ -93,7 +94,7 @@ StepSpeed SpeedModel::of(const MemoryPrediction& prediction, const Combination& 
 
 nlohmann::json SpeedModel::json() const {
   auto json = to_json(rates_);
-  json["device"] = device_;
+  json["model"] = model_;
   json["runs"] = calibration_.runs;
   if (calibration_.runs > 0) {
     json["lowest_error"] = calibration_.lowest_error;

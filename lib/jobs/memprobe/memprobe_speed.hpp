@@ -16,7 +16,8 @@ class SpeedModel {
   /// Collective. \throws FormatError, MissingInput of --rates and --calibration
   SpeedModel(ProcessGroup& world, const MemprobeOptions& options, const std::optional<GpuSpec>& gpu);
 
-  StepSpeed of(const MemoryPrediction& prediction, const Combination& combination) const;
+  /// Nothing where rates are not known.
+  std::optional<StepSpeed> of(const MemoryPrediction& prediction, const Combination& combination) const;
   /// "a100-80g's data sheet and 2 earlier runs"
   const std::string& source() const { return rates_.source; }
   const SpeedCalibration& calibration() const { return calibration_; }
@@ -25,7 +26,7 @@ class SpeedModel {
  private:
   HostShare share_of(const Combination& combination) const;
 
-  std::string device_;  ///< as runs call it
+  std::string model_;  ///< as runs call it
   DeviceRates rates_;
   int node_cores_ = 1;
   SpeedCalibration calibration_;

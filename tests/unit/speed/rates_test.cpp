@@ -31,7 +31,7 @@ nlohmann::json check_of(double bf16, double float32, const char* device_type = "
 
 SpeedOutcome outcome_of(const std::string& device, double predicted, double measured) {
   SpeedOutcome outcome;
-  outcome.device = device;
+  outcome.device = outcome.model = device;
   outcome.rates = rates_of_processor(1e11, 2e11, "a test");
   outcome.tokens = 100;
   outcome.predicted.seconds = predicted;
@@ -58,6 +58,11 @@ TEST_SUITE("speed/rates") {
     CHECK(name("NVIDIA GeForce RTX 4090", 23 * kGiB, 89) == "rtx-4090");
     CHECK(name("v100-32g", 31 * kGiB, 70) == "v100-32g");
     CHECK(name("something new", 180 * kGiB, 100) == "b200");
+    // Names that hold another's letters are not its.
+    for (const char* other : {"NVIDIA L40", "NVIDIA A10G", "NVIDIA RTX A4000", "NVIDIA RTX A3000", "NVIDIA T400 4GB"}) {
+      CAPTURE(other);
+      CHECK(peak_of_gpu(other).bf16 == 0);
+    }
     CHECK(peak_of_gpu("NVIDIA H100 PCIe").bf16 == 756);
     CHECK(peak_of_gpu("something new").bf16 == 0);
     for (const auto& gpu : known_gpus()) {
@@ -94,7 +99,7 @@ TEST_SUITE("speed/rates") {
     }
     auto right = to_json(outcome_of("a", 1, 1));
     CHECK(read_speed_outcomes(write_json(directory, "run/speed.json", right)).size() == 1);
-    for (const char* key : {"device", "rates", "predicted", "measured", "tokens_per_step", "cores"}) {
+    for (const char* key : {"device", "model", "rates", "predicted", "measured", "tokens_per_step", "cores"}) {
       auto json = right;
       json[key] = -1;
       const auto file = write_json(directory, "run/speed.json", json);
@@ -119,6 +124,18 @@ TEST_SUITE("speed/rates") {
     auto unchanged = rates_of_processor(3e11, 4e11, "now");
     CHECK(calibrate_speed(outcomes, "nobody's", unchanged).runs == 0);
     CHECK(unchanged.source == "now");
+  }
+
+  TEST_CASE("figures that cannot be change nothing, and no rate is 0") {
+    auto rates = rates_of_processor(3e11, 4e11, "now");
+    auto nothing = outcome_of("mine", 1.0, 1.0);
+    nothing.rates.factors.fill(0);
+    const std::vector<SpeedOutcome> outcomes{outcome_of("mine", 1e-300, 1.0), outcome_of("mine", 1.0, 1e9), nothing};
+    (void)calibrate_speed(outcomes, "mine", rates);
+    for (const double factor : rates.factors) CHECK(factor == 1);
+    auto json = to_json(rates);
+    json["float32_flops"] = 0;
+    CHECK_THROWS_AS((void)rates_from_json(json, "here"), FormatError);
   }
 
   TEST_CASE("a directory of runs has those that left a speed.json") {
