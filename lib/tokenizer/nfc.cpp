@@ -24,6 +24,24 @@ std::string to_nfc(std::string_view text) {
   return {reinterpret_cast<const char*>(composed), static_cast<std::size_t>(length)};
 }
 
+namespace {
+
+/// Of the first character and the marks that combine with it: they change places among each other, and are composed
+/// together however many there are.
+std::size_t segment_length(std::string_view text) {
+  std::size_t length = std::max<std::size_t>(1, utf8_character_length(text));
+  while (length < text.size()) {
+    utf8proc_int32_t character = -1;
+    const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + length,
+                                        static_cast<utf8proc_ssize_t>(text.size() - length), &character);
+    if (bytes <= 0 || utf8proc_get_property(character)->combining_class == 0) break;
+    length += static_cast<std::size_t>(bytes);
+  }
+  return length;
+}
+
+}  // namespace
+
 std::vector<TextRange> nfc_sources(std::string_view text, std::string_view composed) {
   std::vector<TextRange> sources;
   std::string cluster;  // composed
@@ -33,17 +51,16 @@ std::vector<TextRange> nfc_sources(std::string_view text, std::string_view compo
     range.begin = range.end;
   };
   while (range.end < text.size()) {
-    const auto rest = text.substr(range.end);
-    const auto character = rest.substr(0, std::max<std::size_t>(1, utf8_character_length(rest)));
-    const auto alone = to_nfc(character);
-    const auto together = to_nfc(cluster + std::string(character));
+    const auto segment = text.substr(range.end, segment_length(text.substr(range.end)));
+    const auto alone = to_nfc(segment);
+    const auto together = to_nfc(cluster + std::string(segment));
     if (together == cluster + alone) {  // what comes next leaves the cluster as it is
       close();
       cluster = alone;
     } else {
       cluster = together;
     }
-    range.end += character.size();
+    range.end += segment.size();
   }
   close();
   // Not the same where to_nfc() gave up on a part that is no UTF-8: then any byte may come from anywhere.

@@ -101,11 +101,22 @@ std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
   return beyond;
 }
 
-std::int64_t TokenLoader::documents_without_targets(std::int64_t num_rows) const {
+double TokenLoader::attended_length() const {
+  if (!packing_) return static_cast<double>(tokens_per_row());
+  double squares = 0, tokens = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) {
+    const auto length = static_cast<double>(pairs_of(i));
+    squares += length * length;
+    tokens += length;
+  }
+  return tokens > 0 ? squares / tokens : 0;
+}
+
+std::int64_t TokenLoader::documents_without_targets(std::int64_t records) const {
   if (!documents_ || !documents_->has_loss_mask()) return 0;
   std::int64_t found = 0;
   std::vector<std::uint8_t> counts;
-  for (std::int64_t i = 0; i < num_rows; ++i) {
+  for (std::int64_t i = 0; i < records; ++i) {
     if (documents_->length(i) <= pairs_ + 1) continue;
     counts.resize(static_cast<std::size_t>(pairs_) + 1);
     documents_->read_loss_mask(i, counts);

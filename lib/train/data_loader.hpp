@@ -75,10 +75,12 @@ class TokenLoader final : public DataLoader {
   std::int64_t ids_left_out(std::int64_t records) const;
   /// Share of the packed rows' tokens that are documents'.
   double fill() const;
+  /// Tokens that attention goes over: a row's; of packed rows those of the mean document, by tokens.
+  double attended_length() const;
 
-  /// Of the first `num_rows` documents of a file with a `loss_mask`, those that are cut before their first target: they
+  /// Of the first `records` documents of a file with a `loss_mask`, those that are cut before their first target: they
   /// take part and train nothing. Reads the masks of what is cut.
-  std::int64_t documents_without_targets(std::int64_t num_rows) const;
+  std::int64_t documents_without_targets(std::int64_t records) const;
 
   /// \throws FormatError naming file and row of an id outside the vocabulary
   MicroBatch read(const std::vector<std::int64_t>& rows,

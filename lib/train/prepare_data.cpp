@@ -15,6 +15,7 @@
 #include "lib/corpus/data_files.hpp"
 #include "lib/corpus/tokenize.hpp"
 #include "lib/dataset/token_documents.hpp"
+#include "lib/dataset/token_notes.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/train/token_origin.hpp"
@@ -45,13 +46,30 @@ std::uint64_t fingerprint(const std::vector<std::filesystem::path>& files, const
                   chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
   // The tokenizer's own chat template, its marks, or a file that was named instead.
   const std::filesystem::path tokenizer = options.tokenizer_name;
+  const std::filesystem::path template_directory = chat.chat_template;
   for (const auto& file : {tokenizer / "chat_template.jinja", tokenizer / "tokenizer_config.json",
-                           std::filesystem::path(chat.chat_template)}) {
+                           std::filesystem::path(chat.chat_template), template_directory / "chat_template.jinja",
+                           template_directory / "tokenizer_config.json"}) {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(file, ignored)) add(read_text_file(file));
   }
   add(std::to_string(options.max_rows));
   return hash;
+}
+
+/// What was decided when the file was written is not decided again.
+void tell_of_settled_options(const std::filesystem::path& file, const ConversationOptions& asked, const Logger& log) {
+  const auto notes = read_token_notes(file);
+  if (asked.train_on == TrainOn::all && notes.masked) {
+    log.warning(file.string() + " was written with a loss_mask, which counts: --train-on all is passed over");
+  }
+  std::error_code error;
+  const bool is_name = !asked.chat_template.empty() && !std::filesystem::exists(asked.chat_template, error);
+  if (is_name && notes.chat_template != asked.chat_template) {
+    log.warning(fmt::format("{} was written {}: --chat-template {} is passed over", file.string(),
+                            notes.chat_template.empty() ? "without a chat template" : "by " + notes.chat_template,
+                            asked.chat_template));
+  }
 }
 
 void tell_of_answers(const TokenizeReport& report, const Logger& log) {
@@ -121,6 +139,7 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
     if (is_token_file(data)) {
       if (options.check_origin)
         check_token_origin(data, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
+      tell_of_settled_options(data, options.conversations, log);
       return data.string();
     }
     if (options.tokenizer == nullptr)

@@ -100,6 +100,9 @@ class Packing(llama_cli.Case):
         result = self.pack("epochs", "--batch-size", 2, "--max-epochs", 2, "--json")
         steps = fsdp_cli.steps(self.run_directory("epochs"))
         rows = int(re.search(r"(\d+) rows x 48 tokens", result.err).group(1))
+        # The speed of rows that are not all full was foreseen, too; ids count by texts, not by rows.
+        self.assertEqual(json.loads((self.run_directory("epochs") / "speed.json").read_text()), result.json()["speed"])
+        self.assertEqual(result.json()["ids_not_trained_on"], sum(max(0, n - 48) for n in self.lengths) + 0)
         self.assertEqual(sum(s["tokens"] for s in steps), 2 * self.cut)
         self.assertEqual(len(steps), rows)  # two a step, for two epochs
         self.assertLessEqual(rows, 1.03 * self.cut / 48 + 1)  # as full as documents of these lengths go
@@ -130,6 +133,9 @@ class Packing(llama_cli.Case):
         result = fsdp_cli.run("fsdp-finetune", ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", "rows", "--no-pack",
                                                 "--max-steps", 3, *fsdp_cli.COMMON])
         self.assert_refused(result, 2, "--no-pack", "rows")
+        result = fsdp_cli.run("fsdp-finetune", ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", "rows", "--seq-len", 32,
+                                                "--max-steps", 3, *fsdp_cli.COMMON])
+        self.assert_refused(result, 2, "--seq-len", "repeated")
 
     def test_validation_is_that_of_the_documents_apart(self):
         losses = {}

@@ -39,11 +39,14 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
                   documents ? "text" : "row", data.longest_sequence() + 1);
   log.info("cut       " + what);
   if (setup.train_data->has_loss_mask()) {
-    if (const auto none = world.rank() == 0 ? setup.train_data->documents_without_targets(rows) : 0; none > 0) {
-      log.warning(
-          fmt::format("{} of {} have no token that counts among their first {} and train nothing: give a longer "
-                      "--seq-len (up to {})",
-                      format_count(none), format_count_of(rows, "text"), length + 1, setup.config.block_size));
+    if (const auto none = world.rank() == 0 ? setup.train_data->documents_without_targets(data.num_records()) : 0;
+        none > 0) {
+      const auto ids_read = data.longest_sequence() + 1;
+      log.warning(fmt::format("{} of {} have no token that counts among their first {} and train nothing{}",
+                              format_count(none), format_count_of(data.num_records(), "text"), ids_read,
+                              ids_read >= setup.config.block_size
+                                  ? ""
+                                  : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
     }
     return;  // whole conversations cannot be packed without being cut elsewhere
   }

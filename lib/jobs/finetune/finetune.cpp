@@ -194,7 +194,7 @@ class Training {
     report["trained_parameters"] = num_trained(table, context_.runtime.trainable());
     report["steps"] = context_.trainer.state().step;
     report["samples"] = context_.trainer.state().samples;
-    report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_rows());
+    report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_records());
     report["first_loss"] = losses_.first();
     report["loss"] = losses_.last();
     if (setup.val_data) report["val_loss"] = validation_.loss();

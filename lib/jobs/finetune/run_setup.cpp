@@ -104,6 +104,23 @@ void plan_length(RunSetup& setup) {
 
 }  // namespace
 
+namespace {
+
+/// A packed run's place in its data is a row, and other rows hold other texts. \throws UsageError
+void check_packed_rows(const RunSetup& setup) {
+  if (!setup.restart || !setup.train_data || !setup.train_data->is_packed()) return;
+  const auto& saved = setup.restart->manifest;
+  const auto rows = saved.data.find("rows");
+  if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
+  if (rows->get<std::int64_t>() == setup.train_data->num_rows()) return;
+  throw UsageError(fmt::format(
+      "the checkpoint stands at row {} of {} packed ones, and this --train-data with this --seq-len makes {}: texts "
+      "would be repeated and others left out; leave both as they were, or start a new run under another --run-name",
+      saved.state.samples, rows->get<std::int64_t>(), setup.train_data->num_rows()));
+}
+
+}  // namespace
+
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken) {
   if (!taken) return true;
   if (taken->manifest.state.step > 0) return false;
@@ -130,6 +147,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   }
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
+  check_packed_rows(setup);
   plan_length(setup);
   return setup;
 }

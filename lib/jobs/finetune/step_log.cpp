@@ -53,8 +53,7 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
 void StepLog::after_step(const StepReport& step, bool) {
   const auto total_steps = context_.setup.total_steps;
   const double rate = static_cast<double>(step.tokens) / step.seconds;
-  const double flops = rate * flops_per_token(context_.setup.config, context_.setup.train_data->tokens_per_row(),
-                                              context_.runtime.trainable());
+  const double flops = rate * flops_per_token(context_.setup.config, attended_length_, context_.runtime.trainable());
   if (peak_flops_ > 0 && flops > peak_flops_) {
     // Nothing passes the peak: it was measured while something else kept the processor busy.
     context_.progress.line(

@@ -2,6 +2,8 @@
 // What is told of each step: a line of the log, and one of metrics.jsonl.
 #include <cmath>
 
+#include <cmath>
+
 #include "lib/jobs/finetune/run_record.hpp"
 
 namespace fsdp::detail {
@@ -10,7 +12,10 @@ class StepLog final : public StepObserver {
  public:
   /// \param peak_flops  of all ranks' devices together, per second; 0: not known
   StepLog(const RunContext& context, RunRecord& record, double peak_flops)
-      : context_(context), record_(record), peak_flops_(peak_flops) {}
+      : context_(context),
+        record_(record),
+        peak_flops_(peak_flops),
+        attended_length_(std::llround(context.setup.train_data->attended_length())) {}
   void after_step(const StepReport& step, bool last) override;
 
  private:
@@ -20,7 +25,8 @@ class StepLog final : public StepObserver {
   const RunContext& context_;
   RunRecord& record_;
   double peak_flops_;
-  std::int64_t steps_ = 0;  ///< of this job
+  std::int64_t attended_length_;  ///< tokens
+  std::int64_t steps_ = 0;        ///< of this job
 };
 
 /// The losses that a run's last line tells.

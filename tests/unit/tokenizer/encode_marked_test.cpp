@@ -105,6 +105,16 @@ TEST_SUITE("tokenizer/encode_marked") {
     // Marks that change places: both come from both.
     const std::string turned = "q\u0307\u0323";
     for (const auto& source : fsdp::nfc_sources(turned, fsdp::to_nfc(turned))) CHECK(source.end <= turned.size());
+    // As many as there are, at once, and what stands before and after them keeps its place.
+    std::string marks;
+    for (int i = 0; i < 200'000; ++i) marks += "\u0323";
+    const auto many = "x a\u0301" + marks + " y";
+    const auto composed = fsdp::to_nfc(many);
+    const auto places = fsdp::nfc_sources(many, composed);
+    REQUIRE(places.size() == composed.size());
+    CHECK(places[1].end == 2);
+    CHECK(places[2].begin == 2);
+    CHECK(places.back().begin == many.size() - 1);
   }
 
   TEST_CASE("a special token that takes white space with it is refused where it is met") {
