@@ -7,6 +7,32 @@ leave() {
     exit "$interrupted"
 }
 
+# Prints how many GPUs programs will see here.
+count_gpus() {
+    local entry count=0
+    if [[ ${DEVICE:-auto} == cpu || ! -e ${1:-/dev/nvidiactl} ]]; then
+        :
+    elif [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+        for entry in ${CUDA_VISIBLE_DEVICES//,/ }; do
+            if [[ $entry == -1 || $entry == NoDevFiles ]]; then break; fi # CUDA sees none from there on
+            ((++count))
+        done
+    else
+        count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || count=1
+    fi
+    echo "$count"
+}
+
+# Holds OUT_DIR/lock, which names its owner, until this shell ends in whatever way. Where the file system has no locks, or
+# none between nodes, the runs' own claims remain: see somebody_elses.
+take_lock() {
+    local code=0
+    exec 9>>"$out/lock" || die "OUT_DIR=$out is not writable" 1
+    if command -v flock >/dev/null; then flock -n 9 2>/dev/null || code=$?; else code=127; fi
+    if ((code == 1)); then die "$(<"$out/lock") is at work in $out: wait for it, or choose another OUT_DIR" 4; fi
+    if ((code == 0)); then echo "host $(uname -n), process $$" >"$out/lock"; fi
+}
+
 # Sets train_data and VOCAB_SIZE. A vocabulary of bytes leaves the time to the layers, as in models that are worth sharding:
 # GPT-2's of 50257 ids would take three quarters of a small model's. Its first 256 ids are the bytes.
 make_tokens() {
@@ -45,6 +71,12 @@ command_of() {
         --run-name "$(folder "$1" "$2")" "${words_of[@]}")
 }
 
+# Where runs are made: as much a part of what a run is as its options.
+places() {
+    local nodes=${SLURM_JOB_NUM_NODES:-$(((RANKS + ${RANKS_PER_NODE:-$RANKS} - 1) / ${RANKS_PER_NODE:-$RANKS}))}
+    echo "RANKS=$RANKS RANKS_PER_NODE=${RANKS_PER_NODE:-$RANKS} NODES=$nodes OMP_NUM_THREADS=${OMP_NUM_THREADS:-}"
+}
+
 # state_of FOLDER COMMAND: finished, memory (it ran out of it), begun (with a checkpoint) or new. Only a run of the same command counts.
 state_of() {
     local run=$out/runs/$1
@@ -63,10 +95,10 @@ state_of() {
 
 # run NAME REPEAT: makes the run, or goes on with it, unless it is done.
 run() {
-    local where words command state log code=0
+    local where words command before state log code=0
     where=$(folder "$1" "$2")
     command_of "$1" "$2"
-    command=$(join_words "${words[@]}")
+    command="$(places) $(join_words "${words[@]}")"
     state=$(state_of "$where" "$command")
     if [[ -n $dry_run ]]; then
         case $state${told[$where]:+again} in
@@ -76,18 +108,21 @@ run() {
         told[$where]=yes
         return
     fi
-    if [[ $state == finished ]]; then finished[$where]=yes; fi
+    if [[ $state == finished ]]; then run_is_there "$where"; fi
     if [[ $state == finished || $state == memory ]]; then return; fi
     if [[ -n $interrupted ]]; then leave; fi
     log=$out/logs/$where.log
     rm -f "$out/commands/$where.memory"
+    before=$(cat "$out/commands/$where" 2>/dev/null) || true
     echo "$command" >"$out/commands/$where"
     if [[ $state == begun ]]; then words+=(--restart-checkpoint-file latest); fi
     say "$1${options_of[$1]:+: ${options_of[$1]}}"
-    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${words[@]}" >"$log" 2>&1 </dev/null || code=$?
+    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${words[@]}" >"$log.$$" 2>&1 </dev/null 9>&- || code=$?
+    if ((code != 0)) && grep -q 'belongs to a job that is running' "$log.$$"; then somebody_elses "$where" "$before" "$log.$$"; fi
+    mv "$log.$$" "$log"
     if [[ -n $interrupted ]]; then leave; fi
     case $code in
-        0) finished[$where]=yes ;;
+        0) run_is_there "$where" ;;
         85) interrupted=85; leave ;;
         *)
             if grep -qE 'out of memory|OUT_OF_MEMORY|oom-kill' "$log"; then
@@ -99,6 +134,25 @@ run() {
             say "$where ended with code $code, see $log:"
             tail -n 5 "$log" >&2 ;;
     esac
+}
+
+# run_is_there FOLDER: it counts, if it has the ranks that the page will name.
+run_is_there() {
+    local ranks
+    ranks=$(sed -nE 's/^ *"world_size": ([0-9]+),?$/\1/p' "$out/runs/$1/job.json" | head -n 1)
+    if [[ -n $ranks && $ranks != "$RANKS" ]]; then
+        die "$1 was made by $ranks rank(s), and RANKS is $RANKS: have LAUNCHER start $RANKS, or set RANKS=$ranks" 2
+    fi
+    finished[$1]=yes
+    one_job=$out/runs/$1/job.json
+}
+
+# somebody_elses FOLDER COMMAND LOG: ends the script where another job makes the run; what that one wrote stays.
+somebody_elses() {
+    if [[ -n $2 ]]; then echo "$2" >"$out/commands/$1"; else rm -f "$out/commands/$1"; fi
+    grep 'belongs to a job that is running' "$3" | sort -u | head -n 1 >&2
+    rm -f "$3"
+    die "somebody else is at work in $out: wait for it, or choose another OUT_DIR" 4
 }
 
 # probe OPTIONS...: fsdp-memprobe for these ranks; memory on CPUs is MEMORY. Exit status 3 is an answer.
