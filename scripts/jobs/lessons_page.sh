@@ -34,7 +34,6 @@ dirs_of() {
 finish_lesson() {
     local part=$out/lesson-$1.md dirs table
     dirs_of "${lesson_runs[@]}"
-    rm -f "$part"
     if ((${#dirs[@]} == 0)); then return; fi
     table=$("$FSDP_BIN/fsdp-eval" --runs "${dirs[@]}" --pool --markdown --plot "$out/lesson-$1.svg") || return 0
     # These two have other things to say than which run is faster.
@@ -51,7 +50,7 @@ finish_lesson() {
 }
 
 # What the lessons of one page have in common.
-settings() { join_words "${model_options[@]}" "$train_data" "$PRECISION" "$BATCH_SIZE" "$STEPS" "$REPEATS" "$RANKS" "$MEMORY"; }
+settings() { join_words "${model_options[@]}" "$train_data" "$PRECISION" "$BATCH_SIZE" "$STEPS" "$REPEATS" "$MEMORY" "$(places)"; }
 
 # of_runs PROGRAM: awk over the report: value[run, path] of runs 0 to runs - 1, name[run].
 of_runs() {
@@ -59,7 +58,7 @@ of_runs() {
         split($1, part, ".") > 2 && part[1] == "runs" {
             path = $1; sub(/^runs\.[0-9]+\./, "", path); value[part[2], path] = $2
             if (part[2] + 1 > runs) runs = part[2] + 1
-            if (path == "name") name[part[2]] = $2
+            if (path == "name") { name[part[2]] = $2; sub(/-again-[0-9]+$/, "", name[part[2]]) }
         }
         function speed(run) { return value[run, "tokens_per_second.median"] }
         function seconds(run) { return value[run, "step_seconds.median"] }
@@ -137,21 +136,30 @@ more_of_6() {
 }
 
 more_of_7() {
-    local full=$out/full.pt bytes=0 seconds
-    bytes=$(stat -c %s "$full" 2>/dev/null || echo 0)
-    seconds=$(sed -nE 's/.*full      .* in ([0-9.]+) s$/\1/p' "$out/logs/checkpoint-full.log" | tail -n 1)
+    local dir bytes=0 seconds=''
+    for dir in "${dirs[@]}"; do # the one file, as long as a run that wrote it is there
+        if [[ ${dir##*/} != checkpoint-full* ]]; then continue; fi
+        bytes=$(stat -c %s "$out/full.pt" 2>/dev/null || echo 0)
+        seconds=$(sed -nE 's/.*full      .* in ([0-9.]+) s$/\1/p' "$out/logs/${dir##*/}.log" | tail -n 1)
+    done
     of_runs '
         for (run = 0; run < runs; ++run) {
-            if (name[run] == "checkpoint-local") local_run = run
-            if (name[run] == "resume-local") again = run
-            if (name[run] == "resume-full") whole = run
+            if (name[run] == "checkpoint-local") here = run
+            if (value[run, "last_loss"] ~ /[0-9]/) loss[name[run]] = value[run, "last_loss"]
         }
-        size = '"${bytes:-0}"'; time = "'"${seconds:-?}"'"
-        printf "| checkpoint | size | written in | training waited |\n| --- | ---: | ---: | ---: |\n"
-        printf "| local, a file per rank | %s | %.2f s | %.2f s |\n", mib(value[local_run, "saves.0.bytes"]), value[local_run, "saves.0.seconds"], value[local_run, "saves.0.waited_seconds"]
-        printf "| full, one file | %s | %s s | until it is written |\n\n", mib(size), time
-        same = value[again, "last_loss"] == value[0, "last_loss"]; same_full = value[whole, "last_loss"] == value[0, "last_loss"]
-        printf "Gone on from the local checkpoint the last loss is %s the uninterrupted run has, from the full one %s.\n\n", same ? "the one that" : "another (" value[again, "last_loss"] ") than", same_full ? "too" : "another (" value[whole, "last_loss"] ")"'
+        bytes = '"$bytes"'; took = "'"$seconds"'"
+        has_local = here != "" && value[here, "saves.0.bytes"] > 0
+        if (has_local || bytes) printf "| checkpoint | size | written in | training waited |\n| --- | ---: | ---: | ---: |\n"
+        if (has_local) printf "| local, a file per rank | %s | %.2f s | %.2f s |\n", mib(value[here, "saves.0.bytes"]), value[here, "saves.0.seconds"], value[here, "saves.0.waited_seconds"]
+        if (bytes) printf "| full, one file | %s | %s s | until it is written |\n", mib(bytes), took == "" ? "?" : took
+        if (has_local || bytes) print ""
+        for (i = split("full local", kinds, " "); i && "uninterrupted" in loss; --i) {
+            if (!(("resume-" kinds[i]) in loss)) continue
+            last = loss["resume-" kinds[i]]
+            printf "Gone on from the %s checkpoint the last loss is %s the uninterrupted run has.%s", kinds[i], last == loss["uninterrupted"] ? "the one that" : "another (" last ") than", i == 1 ? "" : " "
+            told = 1
+        }
+        if (told) print "\n"'
 }
 
 # The lessons that are there, in their order.
@@ -162,7 +170,8 @@ write_page() {
         if [[ -e $lesson && $(cat "$lesson.settings" 2>/dev/null) == "$(settings)" ]]; then lessons+=("$lesson"); fi
     done
     if ((${#lessons[@]} == 0)); then return; fi
-    first=$(find "$out/runs" -mindepth 2 -maxdepth 2 -name job.json | sort | head -n 1)
+    first=${one_job:-}
+    if [[ -z $first ]]; then first=$(find "$out/runs" -mindepth 2 -maxdepth 2 -name job.json | sort | head -n 1); fi
     {
         printf '# The lessons, here\n\n'
         printf 'minGPT of %s layers, %s wide, %s heads, sequences of %s tokens, %s per rank, %s; %s ranks on %s%s; %s steps a run%s, by fsdp-finetune %s.\n' \

@@ -1,5 +1,6 @@
 """scripts/lessons: what it would run, a tiny lesson, how it goes on where it was ended, and what its page says."""
 
+import fcntl
 import os
 import pathlib
 import re
@@ -64,7 +65,8 @@ class Lessons(fsdp_cli.Case):
         self.lessons(out, "--only", "7")
         page = (out / "lessons.md").read_text()
         self.assertRegex(page, r"\| local, a file per rank \| \d+\.\d MiB \| \d+\.\d\d s \| \d+\.\d\d s \|")
-        self.assertIn("Gone on from the local checkpoint the last loss is the one that the uninterrupted run has, from the full one too.", page)
+        for kind in ("local", "full"):
+            self.assertIn(f"Gone on from the {kind} checkpoint the last loss is the one that the uninterrupted run has.", page)
         self.assertEqual(fsdp_cli.losses(out / "runs/uninterrupted")[2:], [s["loss"] for s in fsdp_cli.steps(out / "runs/resume-full")])
 
     def test_a_signal_ends_it_and_the_same_command_goes_on(self):
@@ -92,12 +94,76 @@ class Lessons(fsdp_cli.Case):
             self.assertFalse((out / "runs/limit/previous-1").exists())
             self.assertEqual(fsdp_cli.losses(out / "runs/limit")[0], fsdp_cli.steps(out / "runs/limit")[0]["loss"])
 
+    def test_runs_of_other_ranks_or_threads_are_made_anew(self):
+        out = self.folder / "ranks"
+        self.assertEqual(self.made(self.lessons(out, "--only", "8", RANKS="1")), ["limit", "no-limit"])
+        for more in ({}, {"RANKS_PER_NODE": "1"}, {"OMP_NUM_THREADS": "3"}, {"SLURM_JOB_NUM_NODES": "2"}):
+            with self.subTest(more=more):
+                self.assertNotIn("kept", self.lessons(out, "--only", "8", "--dry-run", **more).stdout)
+        self.assertIn("kept  no-limit", self.lessons(out, "--only", "8", "--dry-run", RANKS="1").stdout)
+        self.assertEqual(self.made(self.lessons(out, "--only", "8")), ["limit", "no-limit"])
+        self.assertIn("2 ranks on 1 node", (out / "lessons.md").read_text())
+        wrong = self.lessons(out, "--only", "8", code=2, RANKS="3", LAUNCHER=f"{os.environ['FSDP_MPIEXEC']} -n 2")
+        self.assertIn("limit was made by 2 rank(s), and RANKS is 3", wrong.stderr)
+
+    def test_two_at_once(self):
+        out = self.folder / "shared"
+        (out / "runs/limit").mkdir(parents=True)
+        with open(out / "lock", "w", encoding="utf-8") as lock:
+            lock.write("host node7, process 12\n")
+            lock.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertIn("host node7, process 12 is at work in", self.lessons(out, "--only", "8", code=4).stderr)
+        # What an owner that was killed has left is no lock. Another node's lock is not seen here, its run's claim is.
+        process = fsdp_cli.start("fsdp-finetune", [*self.train_arguments("limit", "--max-steps", 1000000), "--out-dir", out / "runs"], 0, out / "other.log")
+        self.addCleanup(fsdp_cli.end_group, process)
+        metrics = out / "runs/limit/metrics.jsonl"
+        fsdp_cli.wait_for(process, out / "other.log", metrics.exists)
+        (out / "commands/limit").write_text("of the other\n")
+        run = self.lessons(out, "--only", "8", code=4)
+        self.assertIn("somebody else is at work", run.stderr)
+        self.assertNotIn("failed", run.stderr)
+        self.assertEqual((out / "commands/limit").read_text(), "of the other\n")
+        self.assertIsNone(process.poll())
+
+    def test_a_page_tells_of_the_runs_that_are_there(self):
+        out, programs = self.folder / "half", self.folder / "programs"
+        programs.mkdir()
+        for program in fsdp_cli.folder("FSDP_BIN").iterdir():
+            (programs / program.name).symlink_to(program)
+
+        def replace(name, text):
+            (programs / name).unlink()
+            (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+            (programs / name).chmod(0o755)
+
+        replace("fsdp-finetune", 'case "$* " in *"--run-name checkpoint-local"* | *"--run-name resume-full "*) exit 1 ;; esac\n'
+                f'exec {fsdp_cli.folder("FSDP_BIN")}/fsdp-finetune "$@"')
+        run = self.lessons(out, "--only", "7", code=1, REPEATS="2", FSDP_BIN=str(programs))
+        self.assertIn("5 run(s) failed", run.stderr)  # none goes on from a local checkpoint that is not there
+        text = (out / "lesson-7.md").read_text()
+        self.assertRegex(text, r"\n\| full, one file \| \d+\.\d MiB \| [\d.]+ s \|")
+        self.assertNotIn("| local", text)
+        self.assertEqual(re.findall(r"Gone on.*", text), ["Gone on from the full checkpoint the last loss is the one that the uninterrupted run has."])
+        replace("fsdp-eval", "exit 1")
+        self.lessons(out, "--only", "7", code=1, REPEATS="2", FSDP_BIN=str(programs))
+        self.assertEqual((out / "lesson-7.md").read_text(), text, "what cannot be made anew stays")
+
     def test_a_run_that_fails_is_told_and_tried_again(self):
         out = self.folder / "failing"
         run = self.lessons(out, "--only", "5", code=1, NUM_HEADS="3")
         self.assertRegex(run.stderr, r"full-shard ended with code \d, see .*full-shard\.log:\n.*error: ")
         self.assertIn("5 run(s) failed", run.stderr)
         self.assertFalse((out / "lessons.md").exists())
+
+    def test_gpus_are_counted_as_programs_see_them(self):
+        listed = 'nvidia-smi() { printf "GPU 0: A\\nGPU 1: A\\nGPU 2: A\\n"; }; source "$0"; count_gpus "$1"'
+        for device, visible, expected in (("/dev/null", None, "3"), ("/dev/null", "1", "1"), ("/dev/null", "GPU-7a,GPU-9f", "2"),
+                                          ("/dev/null", "0,-1,2", "1"), ("/dev/null", "", "0"), (str(self.folder / "absent"), "0,1", "0")):
+            with self.subTest(device=device, visible=visible):
+                environment = {"PATH": os.environ["PATH"], **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+                run = subprocess.run(["bash", "-euc", listed, SCRIPT.parent / "jobs/lessons_runs.sh", device], env=environment, capture_output=True, text=True, check=True)
+                self.assertEqual(run.stdout.strip(), expected)
 
     def test_usage(self):
         for arguments, more in ((["--only", "10"], {}), (["--only"], {}), (["--fast"], {}), ([], {"STEPS": "3"}), ([], {"RANKS": "two"})):
