@@ -22,8 +22,6 @@ struct Column {
   std::function<std::string(const RunSummary&)> cell;
 };
 
-std::string count_text(double n) { return format_count(std::llround(n)); }
-
 std::string with_spread(const Spread& s) {
   if (s.count == 0) return kNothing;
   return fmt::format("{} ± {}", count_text(s.median), count_text(s.half_width()));
@@ -52,7 +50,8 @@ std::string short_setting(std::string text) {
 
 std::vector<Column> columns_of(const RunComparison& comparison) {
   std::vector<Column> columns{{"run", true, [](const RunSummary& r) { return printable(r.label); }}};
-  const auto add = [&](const char* title, std::function<std::string(const RunSummary&)> cell, bool is_text = false) {
+  const auto add = [&](const std::string& title, std::function<std::string(const RunSummary&)> cell,
+                       bool is_text = false) {
     columns.push_back({title, is_text, std::move(cell)});
   };
   const auto not_done = [](const RunSummary& r) {
@@ -65,7 +64,7 @@ std::vector<Column> columns_of(const RunComparison& comparison) {
   for (std::size_t i = 0; i < std::min(kMostSettings, comparison.differ.size()); ++i) {
     const auto name = comparison.differ[i];
     add(
-        name.c_str(), [name](const RunSummary& r) { return short_setting(setting_of(r.files, name)); }, true);
+        printable(name), [name](const RunSummary& r) { return short_setting(setting_of(r.files, name)); }, true);
   }
   add("steps", steps_text);
   add("tokens/s", [](const RunSummary& r) { return with_spread(r.tokens_per_second); });
@@ -79,9 +78,7 @@ std::vector<Column> columns_of(const RunComparison& comparison) {
     const double error = prediction_error(r.files);
     return std::isfinite(error) ? fmt::format("{:+.2f} %", 100 * error) : kNothing;
   });
-  add("retries", [](const RunSummary& r) {
-    return std::isfinite(r.files.alloc_retries) ? count_text(r.files.alloc_retries) : kNothing;
-  });
+  add("retries", [](const RunSummary& r) { return count_text(r.files.alloc_retries); });
   add("received/step", [](const RunSummary& r) { return bytes_text(r.received_bytes.median); });
   add("first loss", [](const RunSummary& r) { return loss_text(r.first_loss); });
   add("last loss", [](const RunSummary& r) { return loss_text(r.last_loss); });
@@ -117,9 +114,10 @@ std::string padded(const std::string& text, std::size_t width, bool left) {
 std::string remarks(const RunComparison& comparison) {
   std::string text;
   if (comparison.differ.size() > kMostSettings) {
-    text +=
-        fmt::format("They differ in {} more settings (--json has them): {}\n", comparison.differ.size() - kMostSettings,
-                    fmt::join(comparison.differ.begin() + kMostSettings, comparison.differ.end(), ", "));
+    const auto names =
+        fmt::format("{}", fmt::join(comparison.differ.begin() + kMostSettings, comparison.differ.end(), ", "));
+    text += fmt::format("They differ in {} more settings (--json has them): {}\n",
+                        comparison.differ.size() - kMostSettings, printable(names));
   }
   for (const auto& run : comparison.runs) {
     if (run.files.bad_lines > 0) {
@@ -178,6 +176,10 @@ nlohmann::json run_json(const RunSummary& run) {
 }
 
 }  // namespace
+
+std::string count_text(double n) {
+  return std::isfinite(n) && std::abs(n) < 9e18 ? format_count(std::llround(n)) : kNothing;
+}
 
 nlohmann::json run_comparison_to_json(const RunComparison& comparison) {
   auto runs = nlohmann::json::array();

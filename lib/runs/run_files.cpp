@@ -1,6 +1,7 @@
 #include "lib/runs/run_files.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cctype>
@@ -22,6 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kLargestNote = 16 << 20;  // bytes of job.json and its like
 constexpr double kHeartbeatSilence = 120;         // seconds; a claim is touched every 15
+constexpr std::size_t kRememberedBytes = 255;     // of what was read last, to see that it is still there
 
 double number(const Json& json, const char* key, double otherwise = kNoNumber) {
   const auto found = json.find(key);
@@ -68,9 +70,10 @@ double received_since_start(const Json& record) {
   return sum;
 }
 
-class MetricsReader {
+/// Adds records of metrics.jsonl to a run.
+class RecordReader {
  public:
-  explicit MetricsReader(RunFiles& run) : run_(run) {}
+  RecordReader(RunFiles& run, RunReader::Between& between) : run_(run), between_(between) {}
 
   void line(const std::string& text, bool complete) {
     const auto record = Json::parse(text, nullptr, false);
@@ -80,7 +83,7 @@ class MetricsReader {
     }
     if (record.contains("val_loss")) {
       run_.evals.push_back({whole(record, "step"), number(record, "val_loss")});
-      after_a_break_ = true;
+      between_.after_a_break = true;
     } else if (record.contains("loss")) {
       step(record);
     }
@@ -97,14 +100,14 @@ class MetricsReader {
     line.mfu = number(record, "mfu");
     line.saving = flag(record, "saving");
     line.skipped = flag(record, "skipped");
-    line.after_a_break = after_a_break_;
-    after_a_break_ = false;
+    line.after_a_break = between_.after_a_break;
+    between_.after_a_break = false;
     const double received = received_since_start(record);
     // Older files do not count a job's steps; its collectives begin anew with it.
-    const bool new_job = run_.steps.empty() || received < received_;
+    const bool new_job = run_.steps.empty() || received < between_.received;
     line.job_step = whole(record, "job_step", new_job ? 1 : run_.steps.back().job_step + 1);
-    line.received_bytes = line.job_step == 1 || received < 0 ? received : received - received_;
-    received_ = received;
+    line.received_bytes = line.job_step == 1 || received < 0 ? received : received - between_.received;
+    between_.received = received;
     run_.steps.push_back(line);
     run_.products = words(record, "products");
     run_.resident_bytes = number(record, "peak_rss_bytes");
@@ -113,23 +116,8 @@ class MetricsReader {
   }
 
   RunFiles& run_;
-  double received_ = -1;
-  bool after_a_break_ = false;
+  RunReader::Between& between_;
 };
-
-void read_metrics(RunFiles& run) {
-  const auto path = run.directory / "metrics.jsonl";
-  std::error_code error;
-  if (!fs::exists(path, error)) return;  // before the first step
-  if (!fs::is_regular_file(path, error)) throw IoError(path.string() + ": is no regular file");
-  std::ifstream in(path);
-  if (!in) throw IoError(path.string() + ": cannot be read");
-  MetricsReader reader(run);
-  for (std::string line; std::getline(in, line);) reader.line(line, !in.eof());
-  if (in.bad()) throw IoError(path.string() + ": cannot be read to its end");
-  const auto written = fs::last_write_time(path, error);
-  if (!error) run.age_seconds = std::chrono::duration<double>(fs::file_time_type::clock::now() - written).count();
-}
 
 void read_memory(RunFiles& run) {
   const auto memory = read_note(run.directory / "memory.json");
@@ -273,17 +261,65 @@ std::vector<fs::path> find_runs(const std::vector<std::string>& paths) {
   return found;
 }
 
-RunFiles read_run(const fs::path& directory) {
-  RunFiles run;
-  run.directory = directory;
+RunReader::RunReader(fs::path directory) : directory_(std::move(directory)) {}
+
+/// Where the file is another one, or no longer what was read of it, all begins anew.
+void RunReader::forget_unless_appended(const fs::path& path, std::ifstream& in) {
+  struct stat now {};
+  if (::stat(path.c_str(), &now) != 0) now = {};
+  std::string before(end_.size(), '\0');
+  in.seekg(static_cast<std::streamoff>(offset_ - end_.size()));
+  in.read(before.data(), static_cast<std::streamsize>(before.size()));
+  if (!in || before != end_ || now.st_dev != device_ || now.st_ino != inode_) {
+    metrics_ = {};
+    between_ = {};
+    end_.clear();
+    offset_ = 0;
+  }
+  device_ = now.st_dev;
+  inode_ = now.st_ino;
+  in.clear();
+  in.seekg(static_cast<std::streamoff>(offset_));
+}
+
+RunFiles RunReader::read_metrics() {
+  const auto path = directory_ / "metrics.jsonl";
   std::error_code error;
-  const auto whole_path = fs::weakly_canonical(directory, error);
-  run.name = (error ? directory : whole_path).filename().string();
+  if (!fs::exists(path, error)) return {};  // before the first step
+  if (!fs::is_regular_file(path, error)) throw IoError(path.string() + ": is no regular file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw IoError(path.string() + ": cannot be read");
+  forget_unless_appended(path, in);
+  RecordReader records(metrics_, between_);
+  std::string line;
+  while (std::getline(in, line) && !in.eof()) {
+    records.line(line, true);
+    offset_ += line.size() + 1;
+    end_ = (line + "\n").substr(line.size() - std::min(line.size(), kRememberedBytes));
+  }
+  if (in.bad()) throw IoError(path.string() + ": cannot be read to its end");
+  auto run = metrics_;
+  if (!line.empty() && in.eof()) {  // the next time it may have its end
+    auto between = between_;
+    RecordReader(run, between).line(line, false);
+  }
+  const auto written = fs::last_write_time(path, error);
+  if (!error) run.age_seconds = std::chrono::duration<double>(fs::file_time_type::clock::now() - written).count();
+  return run;
+}
+
+RunFiles RunReader::read() {
+  auto run = read_metrics();
+  run.directory = directory_;
+  std::error_code error;
+  const auto whole_path = fs::weakly_canonical(directory_, error);
+  run.name = (error ? directory_ : whole_path).filename().string();
   read_settings(run);
-  read_metrics(run);
   read_memory(run);
   judge_state(run);
   return run;
 }
+
+RunFiles read_run(const fs::path& directory) { return RunReader(directory).read(); }
 
 }  // namespace fsdp

@@ -1,8 +1,11 @@
 #pragma once
 // What a training run has left in its folder: metrics.jsonl, job.json, memory.json, run.json of its newest checkpoint
 // (docs/formats.md). The run may be going on meanwhile.
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <limits>
 #include <map>
 #include <string>
@@ -73,7 +76,34 @@ struct RunFiles {
 /// their value). \throws MissingInput naming a path where no run is
 std::vector<std::filesystem::path> find_runs(const std::vector<std::string>& paths);
 
-/// \throws IoError where metrics.jsonl cannot be read. What else is missing or damaged is left out.
+/// Reads a run again and again: of metrics.jsonl only what was appended since.
+class RunReader {
+ public:
+  explicit RunReader(std::filesystem::path directory);
+
+  /// The run as it is now. \throws IoError where metrics.jsonl cannot be read. What else is missing or damaged is left
+  /// out.
+  RunFiles read();
+
+  /// What a line of metrics.jsonl leaves for the next.
+  struct Between {
+    double received = -1;
+    bool after_a_break = false;
+  };
+
+ private:
+  void forget_unless_appended(const std::filesystem::path& path, std::ifstream& in);
+  RunFiles read_metrics();
+  std::filesystem::path directory_;
+  RunFiles metrics_;  ///< what whole lines told
+  Between between_;
+  std::size_t offset_ = 0;  ///< the end of the last whole line
+  std::string end_;         ///< the last bytes before it
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+/// RunReader::read() once.
 RunFiles read_run(const std::filesystem::path& directory);
 
 }  // namespace fsdp

@@ -187,10 +187,16 @@ std::string setting_of(const RunFiles& run, const std::string& name) {
 }
 
 RunComparison compare_runs(const std::vector<std::filesystem::path>& directories, bool pool) {
+  std::vector<RunFiles> runs;
+  for (const auto& directory : directories) runs.push_back(read_run(directory));
+  return compare_runs(std::move(runs), pool);
+}
+
+RunComparison compare_runs(std::vector<RunFiles> all, bool pool) {
   RunComparison comparison;
   auto& runs = comparison.runs;
-  for (const auto& directory : directories) {
-    auto run = summarize(read_run(directory));
+  for (auto& files : all) {
+    auto run = summarize(std::move(files));
     const auto same = std::find_if(runs.begin(), runs.end(), [&](const RunSummary& other) {
       return pool && same_settings(other.files, run.files);
     });

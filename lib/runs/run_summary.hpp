@@ -43,6 +43,7 @@ struct RunComparison {
 
 /// \param pool  runs whose settings are all alike become one
 RunComparison compare_runs(const std::vector<std::filesystem::path>& directories, bool pool);
+RunComparison compare_runs(std::vector<RunFiles> runs, bool pool);
 
 /// What a setting is called where nothing was given.
 std::string setting_of(const RunFiles& run, const std::string& name);
@@ -50,6 +51,9 @@ std::string setting_of(const RunFiles& run, const std::string& name);
 /// Each run against the first, in words: speed, memory, communication, loss. What differs by no more than both spreads
 /// and a hundredth is said to be alike.
 std::vector<std::string> comparison_sentences(const RunComparison& comparison);
+
+/// "1,234"; "-" where it is none that could be shown.
+std::string count_text(double n);
 
 nlohmann::json run_comparison_to_json(const RunComparison& comparison);
 /// A table for people, its sentences below.

@@ -59,7 +59,7 @@ std::string against(const RunSummary& base, const RunSummary& run) {
   const bool both_are_known = std::isfinite(base.files.peak_bytes + run.files.peak_bytes) &&
                               std::isfinite(base.received_bytes.median + run.received_bytes.median);
   const bool alike = both_are_known && memory.empty() && communication.empty();
-  return run.label + " " +
+  return printable(run.label) + " " +
          joined({speed_words(base, run) + (alike ? " with as much memory and communication" : ""), memory,
                  communication, retry_words(run)});
 }
@@ -88,7 +88,7 @@ std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
   if (runs.size() < 2) return sentences;
   std::vector<std::string> parts;
   for (std::size_t i = 1; i < runs.size(); ++i) parts.push_back(against(runs.front(), runs[i]));
-  sentences.push_back(fmt::format("Against {}: {}.", runs.front().label, fmt::join(parts, "; ")));
+  sentences.push_back(fmt::format("Against {}: {}.", printable(runs.front().label), fmt::join(parts, "; ")));
   if (const auto words = loss_words(runs); !words.empty()) sentences.push_back(words);
   return sentences;
 }

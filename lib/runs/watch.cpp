@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <map>
 #include <thread>
 
 #include "lib/base/error.hpp"
@@ -18,8 +20,10 @@
 namespace fsdp {
 namespace {
 
+namespace fs = std::filesystem;
 constexpr auto kEvery = std::chrono::seconds(2);
-constexpr int kUsualWidth = 100;
+constexpr int kUsualWidth = 100, kUsualRows = 24;
+constexpr int kFewestRows = 4;
 constexpr int kBarWidth = 24;
 
 std::string progress_bar(double share) {
@@ -28,6 +32,10 @@ std::string progress_bar(double share) {
   for (int i = 0; i < kBarWidth; ++i) bar += i < full ? "█" : "░";
   return bar;
 }
+
+std::string duration_text(double seconds) { return std::abs(seconds) < 9e18 ? format_duration(seconds) : "-"; }
+
+std::string size_text(double bytes) { return std::isfinite(bytes) ? format_bytes(bytes) : "-"; }
 
 std::string state_line(const RunSummary& run) {
   const auto& f = run.files;
@@ -38,7 +46,8 @@ std::string state_line(const RunSummary& run) {
   const double share = static_cast<double>(last) / static_cast<double>(f.total_steps);
   text += fmt::format("   {}   step {}/{}   {:.0f} %", progress_bar(share), last, f.total_steps, 100 * share);
   if (f.state == RunState::running && run.step_seconds.count > 0) {
-    text += "   eta " + format_duration(run.step_seconds.median * static_cast<double>(f.total_steps - last));
+    const double left = static_cast<double>(f.total_steps) - static_cast<double>(last);
+    text += "   eta " + duration_text(run.step_seconds.median * left);
   }
   return text;
 }
@@ -50,13 +59,13 @@ std::string settings_line(const RunFiles& f) {
   if (std::isfinite(f.parameters))
     text += fmt::format("{:.1f} {} parameters   ", f.parameters / (f.parameters < 1e6 ? 1e3 : 1e6),
                         f.parameters < 1e6 ? "k" : "M");
-  text += setting_of(f, "ranks") + " ranks";
+  text += printable(setting_of(f, "ranks")) + " ranks";
   for (const char* name : {"nodes", "gpu", "sharding", "precision"}) {
     const auto value = setting_of(f, name);
     if (value != "-") text += fmt::format("   {}{}", std::strcmp(name, "nodes") == 0 ? "nodes " : "", printable(value));
   }
   if (setting_of(f, "activation-checkpointing") != "none")
-    text += "   recomputes " + setting_of(f, "activation-checkpointing");
+    text += "   recomputes " + printable(setting_of(f, "activation-checkpointing"));
   return text;
 }
 
@@ -72,14 +81,15 @@ std::string loss_line(const char* name, const std::vector<double>& losses, int w
 
 std::string speed_line(const RunSummary& run) {
   const auto& s = run.tokens_per_second;
-  return fmt::format("speed     {} ± {} tok/s   {:.3f} s/step   last step {} tok/s{}",
-                     format_count(std::llround(s.median)), format_count(std::llround(s.half_width())),
-                     run.step_seconds.median, format_count(std::llround(run.files.steps.back().tokens_per_second)),
+  const auto& seconds = run.step_seconds.median;
+  return fmt::format("speed     {} ± {} tok/s   {} s/step   last step {} tok/s{}", count_text(s.median),
+                     count_text(s.half_width()), std::isfinite(seconds) ? fmt::format("{:.3f}", seconds) : "-",
+                     count_text(run.files.steps.back().tokens_per_second),
                      std::isfinite(run.mfu) ? fmt::format("   {:.0f} % of peak", 100 * run.mfu) : "");
 }
 
 std::string memory_line(const RunFiles& f) {
-  auto text = fmt::format("memory    peak {}", format_bytes(f.peak_bytes));
+  auto text = fmt::format("memory    peak {}", size_text(f.peak_bytes));
   if (f.card_bytes > 0) text += fmt::format(", {:.1f} % of the card", 100 * f.peak_bytes / f.card_bytes);
   if (std::isfinite(f.predicted_bytes)) text += "   predicted " + format_bytes(f.predicted_bytes);
   if (std::isfinite(f.resident_bytes)) text += "   resident " + format_bytes(f.resident_bytes);
@@ -103,9 +113,35 @@ std::string cut(const std::string& line, int width) {
   return line;
 }
 
-int terminal_width() {
+struct Screen {
+  int width = kUsualWidth, rows = kUsualRows;
+};
+
+Screen screen_now() {
   winsize size{};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : kUsualWidth;
+  Screen screen;
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return screen;
+  if (size.ws_col > 20) screen.width = size.ws_col;
+  if (size.ws_row > 0) screen.rows = size.ws_row;
+  return screen;
+}
+
+bool goes_on(const RunSummary& run) {
+  return run.files.state == RunState::running || run.files.state == RunState::silent;
+}
+
+/// The runs of `paths`, with what the last call has read of them.
+std::vector<RunFiles> read_again(const std::vector<std::string>& paths, std::map<fs::path, RunReader>& readers) {
+  std::vector<RunFiles> runs;
+  for (const auto& directory : find_runs(paths))
+    runs.push_back(readers.try_emplace(directory, directory).first->second.read());
+  return runs;
+}
+
+std::string all_views(const std::vector<RunSummary>& runs, int width) {
+  std::string text;
+  for (const auto& run : runs) text += (text.empty() ? "" : "\n") + run_view(run, width);
+  return text;
 }
 
 }  // namespace
@@ -136,7 +172,7 @@ std::string detail::sparkline(const std::vector<double>& values, int width) {
       line += ' ';
       continue;
     }
-    const double height = high > low ? (mean - low) / (high - low) : 0;
+    const double height = high > low ? (mean / 2 - low / 2) / (high / 2 - low / 2) : 0;  // the range may be infinite
     line += kBlocks[static_cast<std::size_t>(std::lround(height * 7))];
   }
   return line;
@@ -158,10 +194,9 @@ std::string run_view(const RunSummary& run, int width) {
     lines.insert(lines.begin() + (f.steps.empty() ? 2 : 3), loss_line("eval", losses, width));
   }
   if (!f.saves.empty()) lines.push_back(saves_line(f));
-  const bool goes_on = f.state == RunState::running || f.state == RunState::silent;
-  if (goes_on && std::isfinite(f.age_seconds))
+  if (goes_on(run) && std::isfinite(f.age_seconds))
     lines.push_back(
-        fmt::format("heard     {} ago   {}", format_duration(std::max(0.0, f.age_seconds)), printable(f.owner)));
+        fmt::format("heard     {} ago   {}", duration_text(std::max(0.0, f.age_seconds)), printable(f.owner)));
   std::string text;
   for (const auto& line : lines) {
     if (!line.empty()) text += cut(line, width) + "\n";
@@ -169,22 +204,43 @@ std::string run_view(const RunSummary& run, int width) {
   return text;
 }
 
+std::string detail::screen_of(const std::vector<RunSummary>& runs, int width, int rows) {
+  std::vector<const RunSummary*> order;
+  for (const auto& run : runs) order.push_back(&run);
+  std::stable_partition(order.begin(), order.end(), [](const RunSummary* run) { return goes_on(*run); });
+  const auto room = static_cast<std::size_t>(std::max(rows, kFewestRows) - 1);
+  const std::size_t shown = order.size() > room ? room - 1 : order.size();
+  std::size_t left = room - shown - (shown < order.size() ? 1 : 0);  // lines beside one for each
+  std::string text;
+  bool in_full = true;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto view = run_view(*order[i], width);
+    const auto more = static_cast<std::size_t>(std::count(view.begin(), view.end(), '\n')) - (i == 0 ? 1 : 0);
+    in_full = in_full && more <= left;
+    left -= in_full ? more : 0;
+    text += in_full ? (text.empty() ? "" : "\n") + view : cut(state_line(*order[i]), width) + "\n";
+  }
+  if (shown < order.size()) text += cut(fmt::format("and {} more", order.size() - shown), width) + "\n";
+  return text;
+}
+
 void watch_runs(const std::vector<std::string>& paths) {
+  using Clock = std::chrono::steady_clock;
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  std::map<fs::path, RunReader> readers;
   for (std::ptrdiff_t shown_lines = 0;;) {
-    const auto comparison = compare_runs(find_runs(paths), false);
-    std::string text;
-    bool goes_on = false;
-    for (const auto& run : comparison.runs) {
-      text += (text.empty() ? "" : "\n") + run_view(run, terminal ? terminal_width() : kUsualWidth);
-      goes_on = goes_on || run.files.state == RunState::running || run.files.state == RunState::silent;
-    }
+    const auto begin = Clock::now();
+    const auto runs = compare_runs(read_again(paths, readers), false).runs;
+    const auto screen = terminal ? screen_now() : Screen{};
+    const bool again = terminal && std::any_of(runs.begin(), runs.end(), goes_on);
+    const auto text = again ? detail::screen_of(runs, screen.width, screen.rows) : all_views(runs, screen.width);
     if (shown_lines > 0) std::cout << fmt::format("\x1b[{}A\x1b[J", shown_lines);  // up, and clear what follows
     std::cout << text << std::flush;
     if (!std::cout) throw IoError("stdout: cannot be written");
-    if (!terminal || !goes_on) return;
+    if (!again) return;
     shown_lines = std::count(text.begin(), text.end(), '\n');
-    std::this_thread::sleep_for(kEvery);
+    // Of the machine and the file system it takes half of the time at most.
+    std::this_thread::sleep_for(std::max<Clock::duration>(kEvery, Clock::now() - begin));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -134,6 +135,66 @@ TEST_SUITE("runs/run_summary") {
           "Against a: b is as fast within the spread and needs 0.50 times as much memory; c is 1.9 times as fast.");
     CHECK(sentences[1] == "Their last losses are equal, 4.5000.");
   }
+
+  TEST_CASE("a reader adds what was appended, a torn line once, and begins anew with another file") {
+    const fsdp::test::TempDir folder;
+    const auto file = folder.path() / "metrics.jsonl";
+    const auto append = [&](const std::string& text) { std::ofstream(file, std::ios::app) << text; };
+    fsdp::RunReader reader(folder.path());
+    CHECK(reader.read().steps.empty());
+
+    append(step(1, 1, 10) + R"({"step":1,"val_loss":4.5})" + "\n" + R"({"step":2,"lo)");
+    CHECK(reader.read().steps.size() == 1);
+    append(R"(ss":4})");  // a record, without its line's end
+    CHECK(reader.read().steps.size() == 2);
+    CHECK(reader.read().steps.size() == 2);
+    append("\nno JSON\n" + step(3, 3, 10));
+    const auto run = reader.read();
+    REQUIRE(run.steps.size() == 3);
+    CHECK(run.steps[1].loss == 4);
+    CHECK(run.steps[1].after_a_break);
+    CHECK(run.bad_lines == 1);
+    CHECK(run.evals.size() == 1);
+
+    // Longer than before, in the same inode: what was read is no longer there.
+    write_text(file, step(11, 1, 10) + step(12, 2, 10) + step(13, 3, 10) + step(14, 4, 10));
+    CHECK(reader.read().steps.size() == 4);
+    write_text(file, step(1, 1, 10));
+    CHECK(reader.read().steps.size() == 1);
+    fs::remove(file);
+    CHECK(reader.read().steps.empty());
+    write_text(file, step(1, 1, 10));
+    CHECK(reader.read().steps.size() == 1);
+  }
+
+  TEST_CASE("what others wrote reaches no terminal as it is, and figures beyond all measure are none") {
+    const fsdp::test::TempDir folder;
+    for (const std::string name : {"a", "b\x1b[2J"}) {
+      const auto run = folder.path() / name;
+      write_text(run / "metrics.jsonl", step(1, 1, 10) + R"({"step":2,"loss":1e308,"step_seconds":0})" + "\n" +
+                                            R"({"step":3,"loss":-1e308,"step_seconds":-1,"tokens_per_second":1e300})" +
+                                            "\n");
+      write_text(run / "job.json", R"({"format":"fsdp-job","total_steps":5,"options":{"bell\u0007":")" +
+                                       name.substr(0, 1) +
+                                       R"(","activation-checkpointing":"\u001b]0;x","ranks":"\u001b[3"}})");
+    }
+    auto comparison = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
+    for (auto& run : comparison.runs) run.files.state = fsdp::RunState::running;
+    REQUIRE(comparison.differ.size() == 1);
+
+    const auto text = fsdp::run_comparison_to_text(comparison) + fsdp::run_comparison_to_markdown(comparison) +
+                      fsdp::run_view(comparison.runs[1], 200);
+    CHECK(text.find_first_of("\x1b\x07") == std::string::npos);
+    CHECK(text.find("bell\\x07") != std::string::npos);
+    CHECK(text.find("Against a: b\\x1b[2J") != std::string::npos);
+
+    auto run = comparison.runs[0];
+    run.tokens_per_second = run.step_seconds = {};
+    const auto view = fsdp::run_view(run, 200);
+    CHECK(view.find("- ± - tok/s   - s/step   last step - tok/s") != std::string::npos);
+    CHECK(fsdp::count_text(-1234.4) == "-1,234");
+    CHECK(fsdp::count_text(std::nan("")) == "-");
+  }
 }
 
 TEST_SUITE("runs/watch") {
@@ -142,5 +203,25 @@ TEST_SUITE("runs/watch") {
     CHECK(fsdp::detail::sparkline({8, 8, 1, 1}, 2) == "█▁");
     CHECK(fsdp::detail::sparkline({2, std::nan(""), 2}, 3) == "▁ ▁");
     CHECK(fsdp::detail::sparkline({}, 5).empty());
+    CHECK(fsdp::detail::sparkline({1e308, -1e308}, 2) == "█▁");
+  }
+
+  TEST_CASE("a screen has no more lines than the terminal's rows less one, runs that go on first") {
+    std::vector<fsdp::RunSummary> runs(6);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      runs[i].label = "run-" + std::to_string(i);
+      runs[i].files.state = i == 4 ? fsdp::RunState::running : fsdp::RunState::done;
+      runs[i].files.steps.resize(3);
+    }
+    const auto view_lines = [&](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+    const auto whole = view_lines(fsdp::run_view(runs[0], 80));
+    for (int rows = 4; rows < 40; ++rows) {
+      const auto text = fsdp::detail::screen_of(runs, 80, rows);
+      CHECK(view_lines(text) <= rows - 1);
+      if (rows > 4) CHECK(text.starts_with("run-4   "));
+      CHECK((text.find("and ") != std::string::npos) == (rows < 7));
+    }
+    CHECK(view_lines(fsdp::detail::screen_of(runs, 80, 1000)) == 6 * whole + 5);
+    CHECK(fsdp::detail::screen_of(runs, 80, 5).ends_with("and 3 more\n"));
   }
 }
