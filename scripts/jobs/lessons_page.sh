@@ -140,7 +140,7 @@ more_of_7() {
     for dir in "${dirs[@]}"; do # the one file, as long as a run that wrote it is there
         if [[ ${dir##*/} != checkpoint-full* ]]; then continue; fi
         bytes=$(stat -c %s "$out/full.pt" 2>/dev/null || echo 0)
-        seconds=$(sed -nE 's/.*full      .* in ([0-9.]+) s$/\1/p' "$out/logs/${dir##*/}.log" | tail -n 1)
+        seconds=$(sed -nE 's/.*full      .* in ([0-9.]+) s$/\1/p' "$out/logs/${dir##*/}.log" 2>/dev/null | tail -n 1) || true
     done
     of_runs '
         for (run = 0; run < runs; ++run) {
