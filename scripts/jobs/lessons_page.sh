@@ -16,7 +16,7 @@ flat() {
         print here "\t" text
     }'
 }
-figure() { flat | awk -F '\t' -v "path=$1" '$1 == path { print $2; exit }'; }
+figure() { flat | awk -F '\t' -v "path=$1" '$1 == path && !found++ { print $2 }'; } # reads on: who writes must not find a closed pipe
 
 # dirs_of NAME...: fills dirs with the folders of these runs, repeats too, as far as they are finished.
 dirs_of() {
