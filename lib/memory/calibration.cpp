@@ -7,6 +7,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/run_files.hpp"
 
 namespace fsdp {
 namespace {
@@ -64,16 +65,8 @@ nlohmann::json to_json(const MemoryOutcome& outcome) {
 }
 
 std::vector<MemoryOutcome> read_memory_outcomes(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return {read_outcome(path)};
-  if (std::filesystem::exists(path / kFile, error)) return {read_outcome(path / kFile)};
-  std::vector<std::filesystem::path> files;
-  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    if (std::filesystem::exists(it->path() / kFile, error)) files.push_back(it->path() / kFile);
-  }
-  std::sort(files.begin(), files.end());
   std::vector<MemoryOutcome> outcomes;
-  for (const auto& file : files) outcomes.push_back(read_outcome(file));
+  for (const auto& file : files_of_runs(path, kFile)) outcomes.push_back(read_outcome(file));
   return outcomes;
 }
 

@@ -8,14 +8,12 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <thread>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/base/usable_cores.hpp"
 #include "lib/bf16/processor.hpp"
 
 namespace fsdp::detail {
@@ -72,23 +70,19 @@ HostShare SpeedWatch::share_of_rank() {
   cpu_set_t set;
   CPU_ZERO(&set);
   ::sched_getaffinity(0, sizeof(set), &set);
-  std::string mask;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) mask += std::to_string(cpu) + " ";
+  std::string mask(CPU_SETSIZE, '-');
+  for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) {
+    if (CPU_ISSET(cpu, &set)) mask[cpu] = 'x';
   }
   const auto masks = world_.split_by_node()->gather(mask, 0);
-  std::set<std::string> cores;
-  for (const auto& of_rank : masks) {
-    for (std::size_t begin = 0; begin < of_rank.size();) {
-      const auto end = of_rank.find(' ', begin);
-      cores.insert(of_rank.substr(begin, end - begin));
-      begin = end + 1;
-    }
+  for (const auto& other : masks) {
+    for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) mask[cpu] = std::max(mask[cpu], other[cpu]);
   }
+  const auto cores = std::count(mask.begin(), mask.end(), 'x');
   const auto ranks = static_cast<double>(std::max<std::size_t>(1, masks.size()));
   // Of a host with more processors than the mask has room for nothing is known: its ranks have what they ask for.
   const auto threads = static_cast<double>(setup_.threads);
-  const auto of_job = cores.empty() ? threads * ranks : static_cast<double>(cores.size());
+  const auto of_job = cores == 0 ? threads * ranks : static_cast<double>(cores);
   const auto of_host = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
   return {std::min(threads, of_job / ranks), std::min(threads * ranks, of_job) / std::max(of_job, of_host)};
 }
