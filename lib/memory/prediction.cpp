@@ -9,6 +9,7 @@
 #include "lib/fsdp/mesh.hpp"
 #include "lib/memory/device.hpp"
 #include "lib/memory/meta_loader.hpp"
+#include "lib/memory/micro_batches.hpp"
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/train/trainer.hpp"
@@ -193,9 +194,8 @@ void predict_allocator(const MemoryRequest& request, bool several_nodes, const M
       simulate_caching_allocator(log, allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
 }
 
-}  // namespace
-
-MemoryPrediction predict_memory(const MemoryRequest& request) {
+/// predict_memory() of few micro-batches, which are all replayed.
+MemoryPrediction replay(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_gpu = request.gpu.has_value();
   if (on_gpu && options.sharding.host_staged) {
@@ -240,7 +240,7 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
     const auto report = trainer.step(batches.rows_per_step, [] { return false; });
     prediction.tokens_per_step = static_cast<double>(report.tokens);
   }
-  prediction.work = *work;
+  prediction.work.log = *work;
   const auto& counts = runtime.engine().counts();
   prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
   prediction.profile = profile_memory(recorder.log(), first_phases);
@@ -249,6 +249,28 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
   if (on_gpu) predict_allocator(request, mesh.num_nodes > 1, recorder.log(), prediction);
+  return prediction;
+}
+
+}  // namespace
+
+MemoryPrediction predict_memory(const MemoryRequest& request) {
+  const auto batches = plan_batches(request.options, request.job.ranks);
+  const int more = batches.accumulation_steps - detail::kMostReplayed;
+  if (more <= 0) return replay(request);
+  auto fewer = request;
+  fewer.options.batch_size = batches.micro_batch_size;
+  fewer.options.total_batch_size = 0;
+  fewer.options.gradient_accumulation_steps = detail::kMostReplayed - 1;
+  const auto less = replay(fewer);
+  fewer.options.gradient_accumulation_steps = detail::kMostReplayed;
+  auto prediction = replay(fewer);
+  if (prediction.on_gpu) {
+    fewer.margin_bytes += detail::bytes_of_more(prediction, less, more);
+    prediction = replay(fewer);
+  }
+  detail::add_micro_batches(prediction, less, more);
+  prediction.rows_per_step = batches.rows_per_step;
   return prediction;
 }
 

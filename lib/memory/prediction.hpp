@@ -49,7 +49,7 @@ struct MemoryPrediction {
   std::int64_t rows_per_step = 0;   ///< all ranks
   int accumulation_steps = 1;
   int communicators = 0;       ///< mesh axes with more than one rank
-  WorkLog work;                ///< of the last step
+  StepWork work;               ///< of the last step
   double tokens_per_step = 0;  ///< targets, all ranks
 
   /// What must fit: on CPUs tensor bytes; on a GPU segments, context and NCCL.

@@ -168,13 +168,14 @@ StepTime time_of_step(const WorkLog& log, const DeviceRates& rates, const HostSh
   return clock.finish();
 }
 
-StepTime with_micro_batches(const StepTime& two, const StepTime& three, int count) {
-  auto time = three;
-  const double more = std::max(0, count - 3);
-  const auto extend = [&](double& of_all, double of_two) { of_all += more * std::max(0.0, of_all - of_two); };
-  extend(time.seconds, two.seconds);
-  for (std::size_t p = 0; p < time.parts.size(); ++p) extend(time.parts[p], two.parts[p]);
-  for (std::size_t c = 0; c < time.causes.size(); ++c) extend(time.causes[c], two.causes[c]);
+StepTime time_of_step(const StepWork& work, const DeviceRates& rates, const HostShare& share) {
+  auto time = time_of_step(work.log, rates, share);
+  if (work.more <= 0) return time;
+  const auto less = time_of_step(work.before_last, rates, share);
+  const auto extend = [&](double& of_all, double of_less) { of_all += work.more * std::max(0.0, of_all - of_less); };
+  extend(time.seconds, less.seconds);
+  for (std::size_t p = 0; p < time.parts.size(); ++p) extend(time.parts[p], less.parts[p]);
+  for (std::size_t c = 0; c < time.causes.size(); ++c) extend(time.causes[c], less.causes[c]);
   return time;
 }
 

@@ -44,9 +44,7 @@ struct HostShare {
 
 StepTime time_of_step(const WorkLog& log, const DeviceRates& rates, const HostShare& share = {});
 
-/// Of a step with more micro-batches than were looked at: the third finds what the second found.
-/// \param two, three  with so many of them; of one with fewer, three is what is returned
-StepTime with_micro_batches(const StepTime& two, const StepTime& three, int count);
+StepTime time_of_step(const StepWork& work, const DeviceRates& rates, const HostShare& share = {});
 
 /// "products 80 %, passes 12 %": the largest first, down to a hundredth.
 std::string describe_causes(const StepTime& time);

@@ -77,4 +77,11 @@ class WorkLog {
   int next_id_ = 0;
 };
 
+/// A step's. Of many micro-batches few are written down: the last of them stands for those that follow.
+struct StepWork {
+  WorkLog log;
+  WorkLog before_last;  ///< the step with one micro-batch less; where `more` is not 0
+  int more = 0;         ///< micro-batches, each as the last of `log`
+};
+
 }  // namespace fsdp

@@ -5,7 +5,11 @@ One run (two ranks, float32, full-shard, no recomputation) calibrates fsdp-mempr
 predicted before it runs: strategies, recomputation, precision, batch, accumulation, 1 to 4 ranks, threads, another
 model.  Prints both figures of each, and whether of any two that differ by more than 10 % the faster one was foreseen.
 
-    speed_predictions.py [--steps 6] [--only WORD]
+A shared machine's speed changes from minute to minute, which is no fault of a prediction: before each job the
+calibration's runs again, and the job's speed is told in the machine's speed at calibration.  "machine" is what it was
+then, in parts of that.  Medians over turns.
+
+    speed_predictions.py [--turns 2] [--steps 6] [--only WORD]
 """
 import argparse
 import itertools
@@ -82,23 +86,29 @@ def predict(calibration, job):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--turns", type=int, default=2)
     ap.add_argument("--steps", type=int, default=6)
     ap.add_argument("--only", default="", help="jobs whose name has this word")
     args = ap.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as work:
-        _, calibration = train(work, CALIBRATION, 2 * args.steps)
+        at_calibration, calibration = train(work, CALIBRATION, 2 * args.steps)
         with open(os.path.join(calibration, "speed.json"), encoding="utf-8") as file:
             print(f"calibration: that run's own forecast was {100 * json.load(file)['relative_error']:+.1f} % off", flush=True)
         found = []
-        print(f"{'job':<20} {'predicted':>10} {'measured':>10} {'off':>8}")
+        print(f"{'job':<20} {'predicted':>10} {'measured':>10} {'off':>8}   machine")
         for job in JOBS:
             if args.only not in job[0]:
                 continue
             predicted = predict(calibration, job)
-            measured, _ = train(work, job, args.steps)
+            turns = []
+            for turn in range(args.turns):
+                machine = train(os.path.join(work, f"reference-{turn}-{job[0]}"), CALIBRATION, args.steps)[0] / at_calibration
+                turns.append((train(os.path.join(work, str(turn)), job, args.steps)[0] / machine, machine))
+            measured = statistics.median(speed for speed, _ in turns)
             found.append((job[0], predicted, measured))
-            print(f"{job[0]:<20} {predicted:>10.0f} {measured:>10.0f} {100 * (predicted / measured - 1):>+7.1f}%", flush=True)
+            print(f"{job[0]:<20} {predicted:>10.0f} {measured:>10.0f} {100 * (predicted / measured - 1):>+7.1f}%   "
+                  + ", ".join(f"{machine:.2f}" for _, machine in turns), flush=True)
     off = [abs(predicted / measured - 1) for _, predicted, measured in found]
     print(f"largest error {100 * max(off):.1f} %, median {100 * statistics.median(off):.1f} %")
     wrong = [(a[0], b[0]) for a, b in itertools.combinations(found, 2)

@@ -33,9 +33,8 @@ void MemoryWatch::predict() {
   request.config = setup_.config;
   request.options = setup_.options;
   request.options.batch_size = setup_.batches.micro_batch_size;
-  // The third micro-batch finds what the second found.
   request.options.total_batch_size = 0;
-  request.options.gradient_accumulation_steps = std::min(3, setup_.batches.accumulation_steps);
+  request.options.gradient_accumulation_steps = setup_.batches.accumulation_steps;
   request.tokens_per_row = setup_.train_data->tokens_per_row();
   request.job = {world_.size(), setup_.ranks_on_node, 0};
   request.threads = setup_.threads;

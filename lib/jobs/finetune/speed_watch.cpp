@@ -91,11 +91,8 @@ StepTime SpeedWatch::time_of(std::int64_t tokens_per_row) const {
   auto request = *memory_.request();
   const bool same = request.tokens_per_row == tokens_per_row;
   request.tokens_per_row = tokens_per_row;
-  const auto time = [&](const MemoryPrediction& p) { return time_of_step(p.work, outcome_.rates, outcome_.share); };
-  const auto three = time(same ? *memory_.prediction() : predict_memory(request));
-  if (setup_.batches.accumulation_steps <= 3) return three;
-  request.options.gradient_accumulation_steps = 2;
-  return with_micro_batches(time(predict_memory(request)), three, setup_.batches.accumulation_steps);
+  const auto work = same ? memory_.prediction()->work : predict_memory(request).work;
+  return time_of_step(work, outcome_.rates, outcome_.share);
 }
 
 void SpeedWatch::predict(double peak_flops) {
@@ -136,8 +133,7 @@ void SpeedWatch::predict(double peak_flops) {
   }
   is_predicted_ = std::isfinite(outcome_.predicted.seconds) && outcome_.predicted.seconds > 0;
   if (!is_predicted_) return;
-  const double tokens = memory_.prediction()->tokens_per_step / request.options.gradient_accumulation_steps *
-                        setup_.batches.accumulation_steps;
+  const double tokens = memory_.prediction()->tokens_per_step;
   log_.info(fmt::format("speed     predicted {} tok/s, {:.3g} s a step: {}   by {}",
                         format_count(static_cast<std::int64_t>(tokens / outcome_.predicted.seconds)),
                         outcome_.predicted.seconds, describe_causes(outcome_.predicted), outcome_.rates.source));

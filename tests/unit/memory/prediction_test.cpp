@@ -99,4 +99,32 @@ TEST_SUITE("memory/prediction") {
     request.options.sharding.sharding = fsdp::Sharding::hybrid_full_shard;
     CHECK(fsdp::predict_memory(request).comm.replicate.all_reduces == 4);
   }
+
+  TEST_CASE("of many micro-batches few are replayed, and all are counted") {
+    auto request = small_job();
+    request.job = {4, 2, 0};
+    const auto with = [&](int micro_batches) {
+      request.options.gradient_accumulation_steps = micro_batches;
+      return fsdp::predict_memory(request);
+    };
+    const auto one = with(1), two = with(2), three = with(3), sixteen = with(16), many = with(1000);
+    CHECK(many.rows_per_step == 1000 * one.rows_per_step);
+    CHECK(many.accumulation_steps == 1000);
+    CHECK(many.tokens_per_step == doctest::Approx(1000 * one.tokens_per_step));
+    CHECK(many.flops == doctest::Approx(1000 * one.flops));
+    // A micro-batch's tokens stay until the step's end.
+    const auto tokens = three.profile.peak_bytes - two.profile.peak_bytes;
+    CHECK(tokens > 0);
+    CHECK(sixteen.profile.peak_bytes == two.profile.peak_bytes + 14 * tokens);
+    CHECK(many.profile.peak_bytes == two.profile.peak_bytes + 998 * tokens);
+    const auto per_micro_batch = two.comm.shard.all_gathers - one.comm.shard.all_gathers;
+    CHECK(per_micro_batch > 0);
+    CHECK(many.comm.shard.all_gathers == one.comm.shard.all_gathers + 999 * per_micro_batch);
+    CHECK(many.comm.shard.bytes == one.comm.shard.bytes + 999 * (two.comm.shard.bytes - one.comm.shard.bytes));
+    CHECK(many.work.log.work().size() == sixteen.work.log.work().size());
+    CHECK(many.work.more == 984);
+    // As --total-batch-size has them.
+    request.options.total_batch_size = many.rows_per_step;
+    CHECK(with(0).comm.shard.bytes == many.comm.shard.bytes);
+  }
 }

@@ -60,7 +60,7 @@ TEST_SUITE("memory/work") {
       const double tokens = 40 * 128, width = 128, layers = 3;
       const double weights = layers * 12 * width * width + 8000 * width;
 
-      const auto found = operations_of(predict_memory(request).work);
+      const auto found = operations_of(predict_memory(request).work.log);
 
       // The head's columns are padded to a multiple of 64.
       CHECK(found.weights == doctest::Approx(6 * tokens * weights).epsilon(0.01));
@@ -73,9 +73,9 @@ TEST_SUITE("memory/work") {
 
   TEST_CASE("recomputed blocks are written down as that") {
     auto request = job_to_count(false);
-    const auto once = operations_of(predict_memory(request).work);
+    const auto once = operations_of(predict_memory(request).work.log);
     request.options.sharding.checkpoint_every = 1;
-    const auto twice = operations_of(predict_memory(request).work);
+    const auto twice = operations_of(predict_memory(request).work.log);
     CHECK(twice.weights == doctest::Approx(once.weights));
     const double blocks = 2 * (40 * 128) * (3 * 12 * 128 * 128.0);
     CHECK(twice.again > 0.9 * blocks);  // what is not needed is not computed again
@@ -84,9 +84,9 @@ TEST_SUITE("memory/work") {
 
   TEST_CASE("micro-batches do the work of a batch each") {
     auto request = job_to_count(false);
-    const auto one = operations_of(predict_memory(request).work);
+    const auto one = operations_of(predict_memory(request).work.log);
     request.options.gradient_accumulation_steps = 3;
-    CHECK(operations_of(predict_memory(request).work).weights == doctest::Approx(3 * one.weights));
+    CHECK(operations_of(predict_memory(request).work.log).weights == doctest::Approx(3 * one.weights));
   }
 
   TEST_CASE("transfers are those that the engine counts") {
@@ -99,7 +99,7 @@ TEST_SUITE("memory/work") {
       const auto prediction = predict_memory(request);
       const auto counted = prediction.comm.shard.bytes + prediction.comm.replicate.bytes;
       // Norm and loss travel, too.
-      CHECK(bytes_sent(prediction.work) == doctest::Approx(static_cast<double>(counted)).epsilon(0.02));
+      CHECK(bytes_sent(prediction.work.log) == doctest::Approx(static_cast<double>(counted)).epsilon(0.02));
     }
   }
 }

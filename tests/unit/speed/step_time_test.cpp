@@ -161,12 +161,24 @@ TEST_SUITE("speed/step_time") {
     CHECK(of(product(512, 8, 64)).seconds == doctest::Approx(full.seconds));
   }
 
-  TEST_CASE("micro-batches beyond the third are like it") {
-    StepTime two, three;
-    two.seconds = 2.2;
-    three.seconds = 3.2;
-    CHECK(with_micro_batches(two, three, 3).seconds == doctest::Approx(3.2));
-    CHECK(with_micro_batches(two, three, 10).seconds == doctest::Approx(10.2));
+  TEST_CASE("micro-batches that are not written down take what the last one takes") {
+    const auto rates = round_rates(false);
+    const auto add_micro_batches = [](WorkLog& log, int count) {
+      log.begin("forward block 0", "compute");
+      for (int i = 0; i < count; ++i) log.add(product(512, 128, 64 * (i == 0 ? 3 : 1)));  // the first is longer
+      log.end();
+    };
+    StepWork work;
+    add_micro_batches(work.log, 3);
+    add_micro_batches(work.before_last, 2);
+    work.more = 7;
+    WorkLog all;
+    add_micro_batches(all, 10);
+    const auto found = time_of_step(work, rates), expected = time_of_step(all, rates);
+    CHECK(found.seconds == doctest::Approx(expected.seconds));
+    CHECK(found.of(TimeCause::products) == doctest::Approx(expected.of(TimeCause::products)));
+    work.more = 0;
+    CHECK(time_of_step(work, rates).seconds == doctest::Approx(time_of_step(work.log, rates).seconds));
   }
 
   TEST_CASE("the largest difference is named, in parts of the faster one's time for a token") {
