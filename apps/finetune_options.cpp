@@ -142,6 +142,9 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
          "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
       ->expected(0, 1)  // no default_str(): CLI11 would take it for the value that is not given
       ->group(group);
+  app.add_flag(spellings("wide-weights"), o.wide_weights,
+               "on CPUs that multiply 16-bit matrices through float32: keep weights in float32 as well")
+      ->group(group);
   app.add_flag(spellings("cpu-offload"), o.cpu_offload, "keep masters, gradients and optimizer state in host memory")
       ->group(group);
   app.add_option_function<std::string>(

@@ -18,8 +18,12 @@ void Engine::build_units() {
   unit_index_.resize(input_.parameters.size());
   slot_index_.resize(input_.parameters.size());
   const auto dtype = policy_.precision.param_dtype;
-  const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_,
-                            policy_.offload_frozen && !input_.ops->on_host()};
+  const UnitContext context{shard,
+                            *input_.shard_collectives,
+                            *input_.ops,
+                            peer_memory_,
+                            policy_.offload_frozen && !input_.ops->on_host(),
+                            policy_.wide_weights && input_.ops->on_host()};
   for (std::size_t u = 0; u < input_.units.size(); ++u) {
     auto unit = std::make_unique<Unit>();
     unit->index = static_cast<int>(u);

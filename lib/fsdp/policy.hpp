@@ -39,6 +39,7 @@ struct EnginePolicy {
   int checkpoint_every = 0;               ///< recompute every n-th block's activations in the backward; 0: none
   bool reduce_every_micro_batch = false;  ///< accumulate sharded gradients: less memory, a reduction per micro-batch
   bool cpu_offload = false;               ///< master weights, gradients and optimizer state on the host
+  bool wide_weights = false;              ///< on processors that widen 16-bit products: weights in float32 as well
   bool offload_frozen = false;            ///< rows of frozen parameters, too, between gathers
   MixedPrecision precision;
 };

@@ -8,10 +8,16 @@
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
 #include "lib/fsdp/side_by_side.hpp"
+#include "lib/ops/wide_weights.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
+
+/// Of a matrix of products, which is widened in each of them.
+bool has_wide_copy(const UnitContext& context, const ParamLayout& layout, at::ScalarType dtype) {
+  return context.wide_weights && layout.shape.size() == 2 && c10::elementSize(detail::type_of(layout, dtype)) == 2;
+}
 
 class SharedUnitParams final : public UnitParams {
  public:
@@ -29,14 +35,16 @@ class SharedUnitParams final : public UnitParams {
           ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), detail::type_of(layout, dtype));
       const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
       own_.push_back(buffer.narrow(0, range.padded_rows * group_.rank(), range.padded_rows));
-      full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
-      counted_bytes_ += static_cast<std::int64_t>(own_.back().nbytes());
-      const auto own_bytes = static_cast<std::size_t>(own_.back().nbytes());
-      const auto before = own_bytes * static_cast<std::size_t>(group_.rank());
-      const auto all = own_bytes * static_cast<std::size_t>(group_.size());
-      others_.push_back({offset, before});
-      others_.push_back({offset + before + own_bytes, all - before - own_bytes});
+      count(own_.back(), offset);
       offset += detail::buffer_bytes(layout, dtype, group_.size());
+      if (has_wide_copy(context, layout, dtype)) {
+        const auto wide = ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), at::kFloat);
+        wide_own_.push_back({own_.size() - 1, wide.narrow(0, range.padded_rows * group_.rank(), range.padded_rows)});
+        count(wide_own_.back().second, offset);
+        offset += detail::buffer_bytes(layout, at::kFloat, group_.size());
+        buffer = with_wide_copy(buffer, wide);
+      }
+      full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
     }
     ops_.count_window(counted_bytes_);
   }
@@ -44,14 +52,20 @@ class SharedUnitParams final : public UnitParams {
   SharedUnitParams& operator=(const SharedUnitParams&) = delete;
   ~SharedUnitParams() override { ops_.count_window(-counted_bytes_); }
 
-  static std::size_t bytes_needed(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {
+  static std::size_t bytes_needed(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                  at::ScalarType dtype) {
+    const int ranks = context.shard_group.size();
     std::size_t total = 0;
-    for (const auto& layout : layouts) total += detail::buffer_bytes(layout, dtype, ranks);
+    for (const auto& layout : layouts) {
+      total += detail::buffer_bytes(layout, dtype, ranks);
+      if (has_wide_copy(context, layout, dtype)) total += detail::buffer_bytes(layout, at::kFloat, ranks);
+    }
     return total;
   }
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
   void sync() override {
+    for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
     ++version_;
     memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
   }
@@ -68,11 +82,22 @@ class SharedUnitParams final : public UnitParams {
   }
 
  private:
+  /// This rank's rows of a buffer at `offset` of the window: its own memory; the others' rows are theirs.
+  void count(const at::Tensor& own, std::size_t offset) {
+    counted_bytes_ += static_cast<std::int64_t>(own.nbytes());
+    const auto own_bytes = static_cast<std::size_t>(own.nbytes());
+    const auto before = own_bytes * static_cast<std::size_t>(group_.rank());
+    const auto all = own_bytes * static_cast<std::size_t>(group_.size());
+    others_.push_back({offset, before});
+    others_.push_back({offset + before + own_bytes, all - before - own_bytes});
+  }
+
   ProcessGroup& group_;
   const Ops& ops_;
   std::unique_ptr<PeerMemory> memory_;
   std::string name_;
   std::vector<at::Tensor> own_;
+  std::vector<std::pair<std::size_t, at::Tensor>> wide_own_;  // parameter and its rows in float32
   std::vector<at::Tensor> full_;
   std::vector<std::pair<std::size_t, std::size_t>> others_;  // offset and bytes of the other ranks' rows
   std::uint64_t version_ = 0;
@@ -87,7 +112,8 @@ class CollectiveUnitParams final : public UnitParams {
         dtype_(dtype),
         groups_(side_by_side(layouts, context.shard_group.size(), context.ops.joins_products())),
         own_(layouts.size()),
-        full_(layouts.size()) {
+        full_(layouts.size()),
+        wide_(layouts.size()) {
     const int ranks = context_.shard_group.size();
     for (const auto& group : groups_) {
       if (!stays_gathered(group.front())) continue;
@@ -98,7 +124,7 @@ class CollectiveUnitParams final : public UnitParams {
       for (std::size_t n = 0; n < group.size(); ++n) {
         const auto i = group[n];
         own_[i] = buffers[n].narrow(0, 0, layouts_[i].rows());
-        full_[i] = buffers[n].narrow(0, 0, layouts_[i].compute_rows());
+        full_[i] = with_wide(i, buffers[n]).narrow(0, 0, layouts_[i].compute_rows());
       }
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
@@ -113,7 +139,7 @@ class CollectiveUnitParams final : public UnitParams {
   }
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
-  void sync() override {}
+  void sync() override { widen(true); }
 
   void unshard() override {
     const MemoryScope scope(MemoryCategory::gathered);
@@ -134,11 +160,14 @@ class CollectiveUnitParams final : public UnitParams {
     sent_.clear();
     for (const auto& transfer : transfers_) transfer->wait();
     transfers_.clear();
+    widen(false);
   }
   at::Tensor full(std::size_t param) override { return full_.at(param); }
   void reshard() override {
     for (std::size_t i = 0; i < full_.size(); ++i) {
-      if (!stays_gathered(i)) full_[i].reset();
+      if (stays_gathered(i)) continue;
+      full_[i].reset();
+      wide_[i] = {};
     }
   }
 
@@ -146,7 +175,7 @@ class CollectiveUnitParams final : public UnitParams {
   void gather(std::size_t i, const at::Tensor& buffer, std::vector<TensorGather>& gathers) {
     const auto rows = buffer.size(0), gathered_rows = own_[i].size(0) * context_.shard_group.size();
     if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
-    full_[i] = buffer.narrow(0, 0, layouts_[i].compute_rows());
+    full_[i] = with_wide(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
     if (alone()) {
       if (auto transfer = context_.ops.start_transfer(buffer.narrow(0, 0, gathered_rows), own_[i]))
         transfers_.push_back(std::move(transfer));
@@ -154,6 +183,19 @@ class CollectiveUnitParams final : public UnitParams {
     }
     sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
     gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
+  }
+
+  /// The buffer, with room for a float32 copy where it is to have one.
+  at::Tensor with_wide(std::size_t i, const at::Tensor& buffer) {
+    if (!has_wide_copy(context_, layouts_[i], dtype_)) return buffer;
+    wide_[i] = {buffer, at::empty(buffer.sizes(), buffer.options().dtype(at::kFloat))};
+    return with_wide_copy(buffer, wide_[i].wide);
+  }
+  /// The copies of what stays gathered, or of what does not.
+  void widen(bool staying) {
+    for (std::size_t i = 0; i < wide_.size(); ++i) {
+      if (wide_[i].half.defined() && stays_gathered(i) == staying) wide_[i].wide.copy_(wide_[i].half);
+    }
   }
 
   bool alone() const { return context_.shard_group.size() == 1; }
@@ -170,6 +212,10 @@ class CollectiveUnitParams final : public UnitParams {
   std::vector<std::vector<std::size_t>> groups_;  ///< what is gathered into one buffer
   std::vector<at::Tensor> own_;
   std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
+  struct WideCopy {
+    at::Tensor half, wide;
+  };
+  std::vector<WideCopy> wide_;    ///< likewise; empty where there is none
   std::vector<at::Tensor> sent_;  ///< what a gather under way reads
   std::unique_ptr<Work> work_;
   std::vector<std::shared_ptr<void>> locked_;  ///< rows on the host
@@ -181,9 +227,8 @@ class CollectiveUnitParams final : public UnitParams {
 std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                              at::ScalarType dtype, const std::string& unit_name) {
   if (context.use_peer_memory) {
-    const int ranks = context.shard_group.size();
-    auto memory = context.shard_group.peer_memory(SharedUnitParams::bytes_needed(layouts, dtype, ranks),
-                                                  static_cast<std::size_t>(ranks));
+    auto memory = context.shard_group.peer_memory(SharedUnitParams::bytes_needed(context, layouts, dtype),
+                                                  static_cast<std::size_t>(context.shard_group.size()));
     if (memory == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for " + unit_name);
     return std::make_unique<SharedUnitParams>(context, layouts, dtype, std::move(memory), unit_name);
   }

@@ -20,6 +20,7 @@ struct UnitContext {
   const Ops& ops;
   bool use_peer_memory;                         ///< the ranks share memory: gather and reduce in place
   bool offload_frozen = false;                  ///< rows of frozen parameters stay on the host between gathers
+  bool wide_weights = false;                    ///< matrices of 16 bits are kept in float32 as well
   std::vector<StoredTensor> stored_grads = {};  ///< shards of the unit's gradients, on a disk; none: they are in memory
 };
 

@@ -14,12 +14,13 @@
 #endif
 
 #include "lib/ops/onednn_limit.hpp"
+#include "lib/ops/wide_weights.hpp"
 
 namespace fsdp {
 namespace {
 
 // A panel's product takes some thousand times as long as a copy of its operands, and the room stays in a cache.
-constexpr std::int64_t kRows = 1024, kColumns = 1024, kInner = 2048;
+constexpr std::int64_t kRows = 1024, kColumns = 512, kInner = 2048;
 constexpr std::int64_t kBatchElements = std::int64_t{1} << 20;
 
 struct NativeTypes {
@@ -98,10 +99,13 @@ void widened_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
     return;
   }
   const WidePanel panel(out, a);
+  const auto kept_b = wide_copy_of(b);
   if (a.dim() == 3) return multiply_batches(out, a, b, panel, multiply);
+  // Where it is not cut along its rows, b's panel serves all of a's, and a's one panel all of b's.
+  const bool one_inner = panel.inner == a.size(1), one_a = one_inner && panel.rows == a.size(0);
+  at::Tensor wide_a, wide_b;
   for (std::int64_t column = 0; column < out.size(1); column += panel.columns) {
     const auto columns = std::min(panel.columns, out.size(1) - column);
-    at::Tensor wide_b;
     for (std::int64_t row = 0; row < out.size(0); row += panel.rows) {
       const auto rows = std::min(panel.rows, out.size(0) - row);
       auto out_part = out.narrow(0, row, rows).narrow(1, column, columns);
@@ -110,10 +114,14 @@ void widened_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
       for (std::int64_t from = 0; from < a.size(1); from += panel.inner) {
         const auto inner = std::min(panel.inner, a.size(1) - from);
         const auto a_part = a.narrow(0, row, rows).narrow(1, from, inner);
-        const auto b_part = b.narrow(0, from, inner).narrow(1, column, columns);
-        // Where it is not cut along its rows, b's panel serves all of a's.
-        if (!wide_b.defined() || panel.inner < a.size(1)) wide_b = panel.second(b_part).copy_(b_part);
-        multiply(sum, panel.first(a_part).copy_(a_part), wide_b, add || from > 0);
+        const auto b_part = (kept_b.defined() ? kept_b : b).narrow(0, from, inner).narrow(1, column, columns);
+        if (kept_b.defined()) {
+          wide_b = b_part;
+        } else if (!one_inner || row == 0) {
+          wide_b = panel.second(b_part).copy_(b_part);
+        }
+        if (!one_a || column == 0) wide_a = panel.first(a_part).copy_(a_part);
+        multiply(sum, wide_a, wide_b, add || from > 0);
       }
       out_part.copy_(sum);
     }

@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
 #include "lib/mpi/agree.hpp"
+#include "lib/ops/wide_product.hpp"
 
 namespace fsdp {
 namespace {
@@ -71,6 +72,7 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   policy.reduce_every_micro_batch = options.reduce_every_micro_batch;
   policy.cpu_offload = options.cpu_offload || options.offload_optimizer.place != OffloadConfig::Place::device;
   policy.offload_frozen = options.cpu_offload;
+  policy.wide_weights = options.wide_weights;
   policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
   policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
   policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);
@@ -95,6 +97,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
       trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
   // Where memory is shared nothing is sent ahead, and elsewhere on the host nothing goes on beside a transfer.
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
+  policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {

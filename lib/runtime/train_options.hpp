@@ -53,6 +53,7 @@ struct ShardingOptions {
   std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype, master_dtype;
   int checkpoint_every = 0;          ///< recompute every n-th block's activations in the backward; 0: none
   bool allow_emulated_bf16 = false;  ///< on a GPU without bf16 units
+  bool wide_weights = false;         ///< as EnginePolicy's
   bool cpu_offload = false;
   OffloadConfig offload_optimizer;
   bool meta_init = false;  ///< accepted for the tutorials' sake: initialisation is always sharded

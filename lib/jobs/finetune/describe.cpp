@@ -122,7 +122,12 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                                  : "",
       to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
       policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype),
-      products.find(" through ") == std::string::npos ? "" : ", multiplied through float32"));
+      products.find(" through ") == std::string::npos ? ""
+      : policy.wide_weights                           ? ", multiplied through float32, in which weights are kept"
+                                                      : ", multiplied through float32"));
+  if (setup.options.sharding.wide_weights && !policy.wide_weights) {
+    log.info("--wide-weights changes nothing here: " + products);
+  }
   if (setup.train_data) {
     describe_training(setup, runtime, log);
     describe_data(world, setup, log);
