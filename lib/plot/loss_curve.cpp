@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -26,7 +27,9 @@ constexpr Color kGrid{228, 232, 237};
 constexpr Color kAxisLine{150, 158, 168};
 constexpr Color kTrain{31, 98, 180};
 constexpr Color kTrainRaw{176, 203, 234};
-constexpr Color kEval{209, 84, 24};
+// Of validation sets: the first is the one of a run that has only one.
+constexpr std::array<Color, 6> kEvals{
+    {{209, 84, 24}, {34, 136, 51}, {170, 51, 119}, {120, 94, 20}, {68, 170, 153}, {136, 34, 85}}};
 
 constexpr std::size_t kSmoothFrom = 20;  // points
 
@@ -44,6 +47,13 @@ Series make_series(const std::vector<double>& x, const std::vector<double>& y, c
   }
   return series;
 }
+
+/// One set of validation data.
+struct EvalSeries {
+  std::string name;
+  Series points;
+  Color color;
+};
 
 bool is_gap(const Point& point) { return std::isnan(point.y); }
 
@@ -93,10 +103,12 @@ Series thin_out(const Series& series) {
 /// The area between the axes: what is where.
 class Frame {
  public:
-  Frame(const Series& train, const Series& eval)
+  Frame(const Series& train, const std::vector<EvalSeries>& evals)
       : x_(make_axis(0, 1, 8, AxisKind::steps)), y_(make_axis(0, 1, 6, AxisKind::values)) {
     Series all = without_gaps(train);
-    for (const Point& point : without_gaps(eval)) all.push_back(point);
+    for (const auto& eval : evals) {
+      for (const Point& point : without_gaps(eval.points)) all.push_back(point);
+    }
     if (all.empty()) return;
     const auto [left, right] = std::ranges::minmax(all, {}, &Point::x);
     const auto [bottom, top] = std::ranges::minmax(all, {}, &Point::y);
@@ -157,13 +169,15 @@ void draw_line(Canvas& canvas, const Frame& frame, const Series& series, Stroke 
   flush();
 }
 
-void draw_eval(Canvas& canvas, const Frame& frame, const Series& eval) {
-  draw_line(canvas, frame, eval, {kEval, 1.5});
-  const auto points = without_gaps(eval);
-  for (const Point& point : points) canvas.marker({frame.x(point.x), frame.y(point.y)}, 4, kEval);
+/// \param with_values  beside the points
+void draw_eval(Canvas& canvas, const Frame& frame, const EvalSeries& eval, bool with_values) {
+  draw_line(canvas, frame, eval.points, {eval.color, 1.5});
+  const auto points = without_gaps(eval.points);
+  for (const Point& point : points) canvas.marker({frame.x(point.x), frame.y(point.y)}, 4, eval.color);
+  if (!with_values) return;
   // Values from the last point backwards, as many as have room.
   double room_until = kWidth;
-  const TextStyle style{11, kEval, Anchor::middle, true, true};
+  const TextStyle style{11, eval.color, Anchor::middle, true, true};
   for (auto point = points.rbegin(); point != points.rend(); ++point) {
     const double x = std::clamp(frame.x(point->x), kTopLeft.x + 18, kBottomRight.x - 18);
     if (x > room_until) continue;
@@ -172,38 +186,59 @@ void draw_eval(Canvas& canvas, const Frame& frame, const Series& eval) {
   }
 }
 
-std::string eval_legend(const Series& eval) {
-  const auto best = std::ranges::min(eval, {}, &Point::y);
-  auto text = fmt::format("validation, last {:.3f}", eval.back().y);
-  if (eval.size() > 1) text += fmt::format(", best {:.3f} at step {}", best.y, with_separators(std::llround(best.x)));
+std::string eval_legend(const EvalSeries& eval, bool is_alone) {
+  const auto best = std::ranges::min(eval.points, {}, &Point::y);
+  const auto name = eval.name.empty() ? "validation" : eval.name;
+  if (!is_alone) return fmt::format("{} {:.3f}, best {:.3f}", name, eval.points.back().y, best.y);
+  auto text = fmt::format("{}, last {:.3f}", name, eval.points.back().y);
+  if (eval.points.size() > 1)
+    text += fmt::format(", best {:.3f} at step {}", best.y, with_separators(std::llround(best.x)));
   return text;
 }
 
-void draw_legend(Canvas& canvas, const Series& train, const Series& smoothed, const Series& eval) {
+/// \param evals  without gaps, none of them empty
+void draw_legend(Canvas& canvas, const Series& train, const Series& smoothed, const std::vector<EvalSeries>& evals) {
+  constexpr double kPerCharacter = 7.5;
   const double y = 72;
   double x = kTopLeft.x;
   const TextStyle style{12, kFaintInk};
+  const auto width_of = [](const std::string& text) { return 54 + kPerCharacter * static_cast<double>(text.size()); };
   if (!train.empty()) {
     canvas.polyline(std::vector<Point>{{x, y - 4}, {x + 22, y - 4}}, {kTrain, 2.5});
     const auto text =
         fmt::format("train, last {:.3f}{}", smoothed.back().y, train.size() >= kSmoothFrom ? " (smoothed)" : "");
     canvas.text({x + 30, y}, text, style);
-    x += 54 + 7.5 * static_cast<double>(text.size());
+    x += width_of(text);
   }
-  if (!eval.empty()) {
-    canvas.polyline(std::vector<Point>{{x, y - 4}, {x + 22, y - 4}}, {kEval, 1.5});
-    canvas.marker({x + 11, y - 4}, 4, kEval);
-    canvas.text({x + 30, y}, eval_legend(eval), style);
+  for (std::size_t i = 0; i < evals.size(); ++i) {
+    const auto text = eval_legend(evals[i], evals.size() == 1);
+    if (i > 0 && x + width_of(text) - 24 > kWidth) {
+      canvas.text({x, y}, fmt::format("and {} more", evals.size() - i), style);
+      break;
+    }
+    canvas.polyline(std::vector<Point>{{x, y - 4}, {x + 22, y - 4}}, {evals[i].color, 1.5});
+    canvas.marker({x + 11, y - 4}, 4, evals[i].color);
+    canvas.text({x + 30, y}, text, style);
+    x += width_of(text);
   }
-  if (train.empty() && eval.empty()) canvas.text({x, y}, "no finite loss was logged", style);
+  if (train.empty() && evals.empty()) canvas.text({x, y}, "no finite loss was logged", style);
+}
+
+std::vector<EvalSeries> eval_series(const LossCurve& curve) {
+  std::vector<EvalSeries> all;
+  for (const auto& set : curve.validation) {
+    const auto color = kEvals[all.size() % kEvals.size()];
+    all.push_back({set.name, make_series(set.step, set.loss, "validation"), color});
+  }
+  return all;
 }
 
 void draw(Canvas& canvas, const LossCurve& curve) {
   const auto train = make_series(curve.step, curve.train_loss, "training");
-  const auto eval = make_series(curve.eval_step, curve.eval_loss, "validation");
+  auto evals = eval_series(curve);
   const bool is_smoothed = train.size() >= kSmoothFrom;
   const auto smoothed = is_smoothed ? smooth(train, std::max<std::size_t>(2, train.size() / 60)) : train;
-  const Frame frame(train, eval);
+  const Frame frame(train, evals);
 
   canvas.rectangle({0, 0}, {kWidth, kHeight}, kPaper);
   canvas.text({kTopLeft.x, curve.subtitle.empty() ? 44.0 : 34.0}, curve.title, {18, kInk, Anchor::start, true});
@@ -211,8 +246,12 @@ void draw(Canvas& canvas, const LossCurve& curve) {
   draw_axes(canvas, frame);
   if (is_smoothed) draw_line(canvas, frame, thin_out(train), {kTrainRaw, 1});
   draw_line(canvas, frame, thin_out(smoothed), {kTrain, 2.2});
-  draw_eval(canvas, frame, eval);
-  draw_legend(canvas, without_gaps(train), without_gaps(smoothed), without_gaps(eval));
+  for (auto& eval : evals) {
+    draw_eval(canvas, frame, eval, evals.size() == 1);
+    eval.points = without_gaps(std::move(eval.points));
+  }
+  std::erase_if(evals, [](const auto& eval) { return eval.points.empty(); });
+  draw_legend(canvas, without_gaps(train), without_gaps(smoothed), evals);
 }
 
 }  // namespace

@@ -48,6 +48,24 @@ std::string short_setting(std::string text) {
   return text.size() <= kWidest ? text : "..." + text.substr(text.size() - kWidest + 3);
 }
 
+ValidationSummary validation_of(const RunSummary& run, const std::string& set) {
+  for (const auto& validation : run.validation) {
+    if (validation.set == set) return validation;
+  }
+  return {};
+}
+
+/// Of all runs, each once.
+std::vector<std::string> validation_sets(const RunComparison& comparison) {
+  std::vector<std::string> sets;
+  for (const auto& run : comparison.runs) {
+    for (const auto& validation : run.validation) {
+      if (std::find(sets.begin(), sets.end(), validation.set) == sets.end()) sets.push_back(validation.set);
+    }
+  }
+  return sets;
+}
+
 std::vector<Column> columns_of(const RunComparison& comparison) {
   std::vector<Column> columns{{"run", true, [](const RunSummary& r) { return printable(r.label); }}};
   const auto add = [&](const std::string& title, std::function<std::string(const RunSummary&)> cell,
@@ -82,7 +100,10 @@ std::vector<Column> columns_of(const RunComparison& comparison) {
   add("received/step", [](const RunSummary& r) { return bytes_text(r.received_bytes.median); });
   add("first loss", [](const RunSummary& r) { return loss_text(r.first_loss); });
   add("last loss", [](const RunSummary& r) { return loss_text(r.last_loss); });
-  add("validation", [](const RunSummary& r) { return loss_text(r.val_loss); });
+  for (const auto& set : validation_sets(comparison)) {
+    add(set.empty() ? "validation" : "validation " + printable(set),
+        [set](const RunSummary& r) { return loss_text(validation_of(r, set).last); });
+  }
   return columns;
 }
 
@@ -142,6 +163,11 @@ nlohmann::json spread_json(const Spread& s) {
 
 nlohmann::json run_json(const RunSummary& run) {
   const auto& f = run.files;
+  const auto first = run.validation.empty() ? ValidationSummary() : run.validation.front();
+  auto sets = nlohmann::json::object();
+  for (const auto& v : run.validation) {
+    sets[v.set] = {{"last", number_or_null(v.last)}, {"best", number_or_null(v.best)}, {"best_step", v.best_step}};
+  }
   auto saves = nlohmann::json::array();
   for (const auto& save : f.saves) {
     saves.push_back({{"step", save.step},
@@ -169,8 +195,10 @@ nlohmann::json run_json(const RunSummary& run) {
           {"received_bytes_per_step", number_or_null(run.received_bytes.median)},
           {"first_loss", number_or_null(run.first_loss)},
           {"last_loss", number_or_null(run.last_loss)},
-          {"val_loss", number_or_null(run.val_loss)},
-          {"best_val_loss", number_or_null(run.best_val_loss)},
+          {"val_loss", number_or_null(first.last)},
+          {"best_val_loss", number_or_null(first.best)},
+          {"validation", sets},
+          {"ended_early", f.ended_early},
           {"saves", saves},
           {"bad_lines", f.bad_lines}};
 }

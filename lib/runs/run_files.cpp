@@ -82,7 +82,7 @@ class RecordReader {
       return;
     }
     if (record.contains("val_loss")) {
-      run_.evals.push_back({whole(record, "step"), number(record, "val_loss")});
+      run_.evals.push_back({words(record, "val_set"), whole(record, "step"), number(record, "val_loss")});
       between_.after_a_break = true;
     } else if (record.contains("loss")) {
       step(record);
@@ -148,6 +148,7 @@ void read_settings(RunFiles& run) {
     run.saves.push_back(
         {whole(save, "step"), number(save, "bytes", 0), number(save, "seconds", 0), number(save, "waited_seconds", 0)});
   }
+  run.ended_early = words(job, "ended_early");
   if (words(job, "outcome") == "done") run.state = RunState::done;
   if (words(job, "outcome") == "stopped") run.state = RunState::stopped;
 }

@@ -29,6 +29,7 @@ struct StepLine {
 };
 
 struct EvalLine {
+  std::string set;  ///< "": the only one, without a name
   std::int64_t step = 0;
   double loss = kNoNumber;
 };
@@ -52,7 +53,8 @@ struct RunFiles {
   std::filesystem::path directory;
   std::string name;
   RunState state = RunState::unknown;
-  std::string owner;  ///< who writes there, where somebody does
+  std::string owner;        ///< who writes there, where somebody does
+  std::string ended_early;  ///< why it is done before its last step; empty: it is not
   std::vector<StepLine> steps;
   std::vector<EvalLine> evals;
   std::vector<SaveLine> saves;

@@ -34,6 +34,10 @@ bool is_about_training(const std::string& name) {
                                             "save-final-full",
                                             "save-final-hf",
                                             "save-final-adapter",
+                                            "final",
+                                            "keep-best",
+                                            "sample-prompt",
+                                            "sample-tokens",
                                             "gradient-accumulation-steps",
                                             "tokens-per-row"};
   return !others.contains(name);
@@ -63,8 +67,13 @@ RunSummary summarize(RunFiles files) {
     run.last_loss = files.steps.back().loss;
   }
   for (const auto& eval : files.evals) {
-    run.val_loss = eval.loss;
-    if (!(run.best_val_loss <= eval.loss)) run.best_val_loss = eval.loss;
+    auto found = std::find_if(run.validation.begin(), run.validation.end(),
+                              [&](const auto& validation) { return validation.set == eval.set; });
+    if (found == run.validation.end()) found = run.validation.insert(found, {eval.set});
+    found->last = eval.loss;
+    if (std::isnan(eval.loss) || found->best <= eval.loss) continue;
+    found->best = eval.loss;
+    found->best_step = eval.step;
   }
   run.files = std::move(files);
   count_speed(run);

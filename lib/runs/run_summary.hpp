@@ -25,6 +25,13 @@ Spread spread_of(std::vector<double> sample);
 /// job's first; where none is, all.
 std::vector<StepLine> steps_for_speed(const std::vector<StepLine>& steps);
 
+/// What a run lost on one set of validation data.
+struct ValidationSummary {
+  std::string set;  ///< "": the only one, without a name
+  double last = kNoNumber, best = kNoNumber;
+  std::int64_t best_step = 0;
+};
+
 /// A run, or several with the same settings.
 struct RunSummary {
   RunFiles files;     ///< of the first
@@ -33,7 +40,8 @@ struct RunSummary {
   std::vector<StepLine> speed_steps;  ///< of all of them
   Spread tokens_per_second, step_seconds, received_bytes;
   double mfu = kNoNumber;  ///< median
-  double first_loss = kNoNumber, last_loss = kNoNumber, val_loss = kNoNumber, best_val_loss = kNoNumber;
+  double first_loss = kNoNumber, last_loss = kNoNumber;
+  std::vector<ValidationSummary> validation;  ///< in the order in which they were validated
 };
 
 struct RunComparison {

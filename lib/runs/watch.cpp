@@ -69,11 +69,11 @@ std::string settings_line(const RunFiles& f) {
   return text;
 }
 
-std::string loss_line(const char* name, const std::vector<double>& losses, int width) {
+std::string loss_line(const std::string& name, const std::vector<double>& losses, int width) {
   const double last = losses.back();
   const auto best = std::min_element(losses.begin(), losses.end(),
                                      [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); });
-  const auto head = fmt::format("{:<10}{:.4f}   ", name, last);
+  const auto head = fmt::format("{:<9} {:.4f}   ", name, last);
   const auto tail = fmt::format("   from {:.4f}, lowest {:.4f}", losses.front(), *best);
   const int room = width - static_cast<int>(head.size() + tail.size());
   return head + detail::sparkline(losses, std::clamp(room, 8, 60)) + tail;
@@ -188,12 +188,17 @@ std::string run_view(const RunSummary& run, int width) {
     lines.push_back(speed_line(run));
     lines.push_back(memory_line(f));
   }
-  if (!f.evals.empty()) {
+  auto where = f.steps.empty() ? 2 : 3;
+  for (const auto& validation : run.validation) {
     std::vector<double> losses;
-    for (const auto& eval : f.evals) losses.push_back(eval.loss);
-    lines.insert(lines.begin() + (f.steps.empty() ? 2 : 3), loss_line("eval", losses, width));
+    for (const auto& eval : f.evals) {
+      if (eval.set == validation.set) losses.push_back(eval.loss);
+    }
+    const auto name = validation.set.empty() ? "eval" : "eval " + printable(validation.set);
+    lines.insert(lines.begin() + where++, loss_line(name, losses, width));
   }
   if (!f.saves.empty()) lines.push_back(saves_line(f));
+  if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));
   if (goes_on(run) && std::isfinite(f.age_seconds))
     lines.push_back(
         fmt::format("heard     {} ago   {}", duration_text(std::max(0.0, f.age_seconds)), printable(f.owner)));

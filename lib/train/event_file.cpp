@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -88,6 +89,13 @@ constexpr std::array<std::pair<const char*, const char*>, 14> kTags{{{"loss", "t
                                                                      {"val_loss", "validation/loss"},
                                                                      {"val_perplexity", "validation/perplexity"}}};
 
+/// "validation/loss" of a set with a name is "validation/NAME/loss".
+std::string tag_of(const std::string& tag, const std::string& set) {
+  constexpr std::string_view kValidation = "validation/";
+  if (set.empty() || !tag.starts_with(kValidation)) return tag;
+  return fmt::format("{}{}/{}", kValidation, set, tag.substr(kValidation.size()));
+}
+
 std::filesystem::path new_name(const std::filesystem::path& directory) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
@@ -125,13 +133,13 @@ EventFile::EventFile(const std::filesystem::path& directory, std::int64_t resume
   const auto first = event(0).bytes(kFileVersion, kVersion).message(kSourceMetadata, writer).text();
   header_ = record_of(first);
   write(first);
-  if (resume_step < 0) return;
-  // All earlier points from this step on are hidden: plugin_event_accumulator.py, _CheckForRestartAndMaybePurge.
+  // All earlier points from this step on are hidden, but for the first session that is seen, which is no restart:
+  // plugin_event_accumulator.py, _CheckForRestartAndMaybePurge.
   constexpr std::uint64_t kStart = 1;
-  write(event(resume_step + 1).bytes(kFileVersion, kVersion).text());
+  if (resume_step >= 0) write(event(resume_step + 1).bytes(kFileVersion, kVersion).text());
   Message session;
   session.number(1, kStart);
-  write(event(resume_step + 1).message(kSessionLog, session).text());
+  write(event(std::max<std::int64_t>(0, resume_step + 1)).message(kSessionLog, session).text());
 }
 
 EventFile::~EventFile() {
@@ -168,19 +176,20 @@ void EventFile::cut_torn_record() {
 }
 
 void EventFile::add(const nlohmann::json& record) {
+  const auto set = record.value("val_set", std::string());
   Message summary;
   bool any = false;
   for (const auto& [name, tag] : kTags) {
     const auto found = record.find(name);
     if (found == record.end() || !found->is_number()) continue;
     Message value;
-    summary.message(1, value.bytes(1, tag).single(2, found->get<float>()));
+    summary.message(1, value.bytes(1, tag_of(tag, set)).single(2, found->get<float>()));
     any = true;
   }
   if (any) write(event(record.value("step", std::int64_t{0})).message(kSummary, summary).text());
 }
 
-void EventFile::add_text(std::string_view tag, std::string_view text) {
+void EventFile::add_text(std::string_view tag, std::string_view text, std::int64_t step) {
   constexpr std::uint64_t kString = 7;  // DataType.DT_STRING
   Message dim, shape, tensor, plugin, metadata, value, summary;
   dim.number(1, 1);
@@ -190,7 +199,7 @@ void EventFile::add_text(std::string_view tag, std::string_view text) {
   metadata.message(1, plugin);
   value.bytes(1, std::string(tag) + "/text_summary").message(8, tensor).message(9, metadata);
   summary.message(1, value);
-  write(event(0).message(kSummary, summary).text());
+  write(event(step).message(kSummary, summary).text());
 }
 
 std::vector<std::filesystem::path> EventFile::in(const std::filesystem::path& directory) {

@@ -24,10 +24,11 @@ class EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// The numbers of a record of metrics.jsonl as scalars of its step, under `train/`, `validation/`, `memory/`.
+  /// The numbers of a record of metrics.jsonl as scalars of its step, under `train/`, `validation/`, `memory/`; those
+  /// of a validation set with a name under `validation/NAME/`.
   void add(const nlohmann::json& record);
   /// Shown under "Text". \param text  Markdown
-  void add_text(std::string_view tag, std::string_view text);
+  void add_text(std::string_view tag, std::string_view text, std::int64_t step = 0);
   const std::filesystem::path& path() const { return path_; }
 
   /// The run's event files in a folder, in no order.

@@ -78,6 +78,17 @@ void MetricsFile::add(const nlohmann::json& record) {
   write_waiting();
 }
 
+namespace {
+
+ValidationCurve& validation_of(LossCurve& curve, const std::string& name) {
+  for (auto& set : curve.validation) {
+    if (set.name == name) return set;
+  }
+  return curve.validation.emplace_back(ValidationCurve{name, {}, {}});
+}
+
+}  // namespace
+
 void draw_loss_curve(const std::filesystem::path& directory, const std::string& title, const std::string& subtitle) {
   LossCurve curve;
   curve.title = title;
@@ -91,8 +102,9 @@ void draw_loss_curve(const std::filesystem::path& directory, const std::string& 
       curve.train_loss.push_back(record["loss"].get<double>());
     }
     if (record.contains("val_loss") && record["val_loss"].is_number()) {
-      curve.eval_step.push_back(record["step"].get<double>());
-      curve.eval_loss.push_back(record["val_loss"].get<double>());
+      auto& set = validation_of(curve, record.value("val_set", std::string()));
+      set.step.push_back(record["step"].get<double>());
+      set.loss.push_back(record["val_loss"].get<double>());
     }
   }
   if (curve.step.empty()) return;

@@ -8,7 +8,7 @@ import struct
 import fsdp_cli
 
 try:
-    from tensorboard.backend.event_processing import event_accumulator
+    from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
 except ImportError:
     event_accumulator = None
 
@@ -52,8 +52,8 @@ class TensorBoard(fsdp_cli.Case):
         found = records(file)
         self.assertIn(b"brain.Event:2", found[0])
         lines = fsdp_cli.records(self.run_directory("whole"))
-        self.assertEqual(len(found), 2 + len(lines))  # version and options
-        for body, line in zip(found[2:], lines):
+        self.assertEqual(len(found), 3 + len(lines))  # version, session and options
+        for body, line in zip(found[3:], lines):
             name, tag = ("loss", b"train/loss") if "loss" in line else ("val_loss", b"validation/loss")
             self.assertIn(tag, body)
             self.assertIn(struct.pack("<f", line[name]), body)
@@ -87,7 +87,7 @@ class TensorBoard(fsdp_cli.Case):
         wait_for(lambda: file.stat().st_size > size + 2000)
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-        self.assertEqual(len(records(file)), 2 + len(fsdp_cli.records(self.run_directory("full"))))
+        self.assertEqual(len(records(file)), 3 + len(fsdp_cli.records(self.run_directory("full"))))
 
     def test_tensorboard_reads_a_resumed_run_without_overlap(self):
         if event_accumulator is None:
@@ -100,6 +100,10 @@ class TensorBoard(fsdp_cli.Case):
         self.assertEqual([step for step, _ in points], [r["step"] for r in lines])
         for (_, value), line in zip(points, lines):
             self.assertTrue(math.isclose(value, line["loss"], rel_tol=1e-6))
+        # What TensorBoard itself looks through takes the first session for no restart.
+        newer = plugin_event_accumulator.EventAccumulator(str(self.run_directory("resumed")), tensor_size_guidance={"scalars": 0})
+        newer.Reload()
+        self.assertEqual([e.step for e in newer.Tensors("train/loss")], [r["step"] for r in lines])
         text = accumulator.Tensors("options/text_summary")[0].tensor_proto.string_val[0].decode()
         self.assertIn("| max-steps | 5 |", text)
         self.assertEqual(len(self.files("resumed")), 2)

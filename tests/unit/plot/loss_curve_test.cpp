@@ -14,12 +14,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 fsdp::LossCurve run_of(int steps) {
-  fsdp::LossCurve curve{.title = "minGPT <4 x 256> & more",
-                        .subtitle = "",
-                        .step = {},
-                        .train_loss = {},
-                        .eval_step = {},
-                        .eval_loss = {}};
+  fsdp::LossCurve curve{
+      .title = "minGPT <4 x 256> & more", .subtitle = "", .step = {}, .train_loss = {}, .validation = {}};
   for (int i = 1; i <= steps; ++i) {
     curve.step.push_back(i);
     curve.train_loss.push_back(4 + 6 * std::exp(-i / 30.0) + 0.2 * std::sin(i * 1.7));
@@ -44,8 +40,7 @@ std::uint32_t big_endian_at(const std::string& bytes, std::size_t at) {
 TEST_SUITE("plot/loss_curve") {
   TEST_CASE("loss_curve_svg: title, axes, both lines, validation points with values") {
     auto curve = run_of(100);
-    curve.eval_step = {50, 100};
-    curve.eval_loss = {5.5, 4.25};
+    curve.validation = {{"", {50, 100}, {5.5, 4.25}}};
     const auto svg = fsdp::loss_curve_svg(curve);
 
     CHECK(svg.starts_with("<svg "));
@@ -59,13 +54,28 @@ TEST_SUITE("plot/loss_curve") {
     CHECK(count(svg, "<circle") == 3);             // two points and the legend's
   }
 
+  TEST_CASE("loss_curve_svg: several validation sets, each with its colour and its place in the legend") {
+    auto curve = run_of(10);
+    curve.validation = {{"easy", {5, 10}, {4.5, 4.75}}, {"hard", {5, 10}, {6.5, 6.25}}};
+    const auto svg = fsdp::loss_curve_svg(curve);
+
+    CHECK(svg.find("easy 4.750, best 4.500") != svg.npos);
+    CHECK(svg.find("hard 6.250, best 6.250") != svg.npos);
+    CHECK(count(svg, "stroke=\"#d15418\"") == 2);  // a line and its legend
+    CHECK(count(svg, "stroke=\"#228833\"") == 2);
+    CHECK(count(svg, "<circle") == 6);
+
+    for (int i = 0; i < 20; ++i) curve.validation.push_back({"set-" + std::to_string(i), {5}, {5.5}});
+    const auto crowded = fsdp::loss_curve_svg(curve);
+    CHECK(crowded.find(" more</text>") != crowded.npos);
+  }
+
   TEST_CASE("loss_curve_svg: points that are not finite are left out and make a gap") {
     auto curve = run_of(10);
     curve.train_loss[4] = kNan;
     curve.train_loss[7] = kInf;
     curve.step[9] = kNan;
-    curve.eval_step = {5, 10};
-    curve.eval_loss = {-kInf, 4.5};
+    curve.validation = {{"", {5, 10}, {-kInf, 4.5}}};
     const auto svg = fsdp::loss_curve_svg(curve);
 
     CHECK(svg.find("nan") == svg.npos);

@@ -57,17 +57,20 @@ TEST_SUITE("train/event_file") {
       events.add({{"step", 3}, {"loss", 1.5}, {"products", "float32"}});
       events.add({{"step", 4}, {"loss", nullptr}});  // NaN in metrics.jsonl
       events.add({{"step", 5}, {"val_loss", 2.0}});
+      events.add({{"step", 5}, {"val_loss", 3.0}, {"val_set", "hard"}});
       events.add_text("options", "| a | b |");
     }
     const auto files = EventFile::in(dir.path());
     REQUIRE(files.size() == 1);
     const auto found = records(files[0]);
-    REQUIRE(found.size() == 4);
+    REQUIRE(found.size() == 6);  // the second says that a session starts
     CHECK(found[0].find("brain.Event:2") != std::string::npos);
-    CHECK(found[1].find("train/loss") != std::string::npos);
-    CHECK(found[1].find("products") == std::string::npos);
-    CHECK(found[2].find("validation/loss") != std::string::npos);
-    CHECK(found[3].find("options/text_summary") != std::string::npos);
+    CHECK(found[2].find("train/loss") != std::string::npos);
+    CHECK(found[2].find("products") == std::string::npos);
+    CHECK(found[3].find("validation/loss") != std::string::npos);
+    CHECK(found[4].find("validation/hard/loss") != std::string::npos);
+    CHECK(found[4].find("validation/loss") == std::string::npos);
+    CHECK(found[5].find("options/text_summary") != std::string::npos);
   }
 
   TEST_CASE("a restart begins with the two records that hide later points; two files of one second differ in name") {
@@ -78,7 +81,7 @@ TEST_SUITE("train/event_file") {
     const auto files = EventFile::in(dir.path());
     REQUIRE(files.size() == 2);
     const auto a = records(files[0]).size(), b = records(files[1]).size();
-    CHECK(std::min(a, b) == 1);
+    CHECK(std::min(a, b) == 2);
     CHECK(std::max(a, b) == 3);
   }
 }
