@@ -50,8 +50,9 @@ std::filesystem::path latest_of_run(const std::filesystem::path& path) {
 
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
                                                          const std::filesystem::path& checkpoints) {
-  std::filesystem::path given = text == "latest" ? checkpoints / "latest" : std::filesystem::path(text);
   std::error_code error;
+  const bool is_word = text == "latest" || (text == "best" && !std::filesystem::exists(text, error));
+  std::filesystem::path given = is_word ? checkpoints / text : std::filesystem::path(text);
   if (const auto latest = latest_of_run(given); text != "latest" && !latest.empty()) given = latest;
   const bool is_latest = names_latest(text);
   const auto resolved = std::filesystem::weakly_canonical(given, error);

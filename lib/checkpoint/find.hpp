@@ -15,7 +15,7 @@ bool names_latest(const std::string& text);
 
 /// Checkpoints to try, best first: the one at `text` (a directory, a file or a link to one), and for "latest" (the
 /// word, a path that ends in it, or a run's folder) the older ones after it. \param checkpoints  OUT/RUN/checkpoints,
-/// where the word "latest" looks \throws IoError when there is nothing at `text`
+/// where the words "latest" and "best" look \throws IoError when there is nothing at `text`
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
                                                          const std::filesystem::path& checkpoints);
 

@@ -10,6 +10,7 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/snapshot.hpp"
 #include "lib/formats/dcp.hpp"
 #include "lib/mpi/agree.hpp"
@@ -39,7 +40,8 @@ void tidy_directory(const std::filesystem::path& directory) {
     std::filesystem::create_directories(directory);
     for (const auto& entry : std::filesystem::directory_iterator(directory)) {
       const auto name = entry.path().filename().string();
-      if (name.starts_with(".latest.") && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
+      const bool is_link = name.starts_with(".latest.") || name.starts_with(".best.");
+      if (is_link && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
       if (!name.starts_with(".step-")) continue;
       const auto proper = directory / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
       if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
@@ -210,11 +212,37 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   }
   std::filesystem::rename(job.temporary, job.final_path);
   newest_step_ = job.manifest.state.step;
-  if (auto problem = point_latest_to(newest_step_); !problem.empty() && !std::exchange(told_of_link_, true)) {
-    result.warning = problem + ": --restart latest takes the newest checkpoint where there is no link";
-  }
+  point_links(job.manifest, result);
   if (!old.empty()) std::filesystem::remove_all(old);
   prune();
+}
+
+void CheckpointSaver::point_links(const RunManifest& manifest, SaveResult& result) {
+  const auto& validation = manifest.state.validation;
+  known_[newest_step_] = {newest_step_, manifest.only_as_best, validation.best_step};
+  has_best_ = has_best_ || validation.best_step >= 0;
+  auto problem = point_latest_to(newest_step_);
+  if (!problem.empty()) problem += ": --restart latest takes the newest checkpoint where there is no link";
+  try {
+    if (validation.best_step == newest_step_) point_best_to(directory_, newest_step_);
+  } catch (const IoError& error) {
+    problem += fmt::format("{}{}", problem.empty() ? "" : "; ", error.what());
+  }
+  if (!problem.empty() && !std::exchange(told_of_link_, true)) result.warning = problem;
+}
+
+void CheckpointSaver::amend(const RunManifest& manifest) {
+  const auto step = manifest.state.step;
+  const auto path = directory_ / checkpoint_name(step);
+  std::error_code error;
+  if (!std::filesystem::exists(path / "run.json", error)) return;
+  auto amended = manifest;
+  amended.files = read_run_manifest(path).files;
+  write_run_manifest(path, amended);
+  known_.erase(step);
+  has_best_ = has_best_ || manifest.state.validation.best_step >= 0;
+  if (manifest.state.validation.best_step == step) point_best_to(directory_, step);
+  if (step == newest_step_) prune();
 }
 
 /// Some file systems have no links; the checkpoint itself is there all the same. \return what is wrong
@@ -245,25 +273,32 @@ std::string CheckpointSaver::doubt() {
   return (directory_ / checkpoint_name(*proven)).string();
 }
 
+/// What decides whether it stays.
+const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
+  const auto [found, is_new] = known_.try_emplace(step, KnownCheckpoint{step});
+  if (!is_new) return found->second;
+  try {
+    const auto manifest = read_run_manifest(directory_ / checkpoint_name(step));
+    found->second.only_as_best = manifest.only_as_best;
+    found->second.best_step = manifest.state.validation.best_step;
+  } catch (const std::exception&) {
+    // One that cannot be read stays where it is, below.
+  }
+  return found->second;
+}
+
 void CheckpointSaver::prune() {
   prune_again_ = false;
-  if (keep_last_ <= 0) return;
-  auto steps = checkpoint_steps(directory_);
+  if (keep_last_ <= 0 && !has_best_) return;
+  std::vector<KnownCheckpoint> older;
   // Later ones are what a run that went back to an earlier step has left behind: they take no place from its own.
-  std::erase_if(steps, [&](auto step) { return step >= newest_step_; });
-  const auto keep = static_cast<std::size_t>(keep_last_ - 1);
-  if (steps.size() <= keep) return;
-  const std::vector<std::int64_t> kept(steps.end() - static_cast<std::ptrdiff_t>(keep), steps.end());
-  steps.resize(steps.size() - keep);
-  const auto is_proven = [&](std::int64_t step) { return step <= proven_step_; };
-  if (!is_proven(newest_step_) && std::none_of(kept.begin(), kept.end(), is_proven)) {
-    const auto newest_proven = std::find_if(steps.rbegin(), steps.rend(), is_proven);
-    if (newest_proven != steps.rend()) {
-      steps.erase(std::next(newest_proven).base());
-      prune_again_ = true;
-    }
+  for (const auto step : checkpoint_steps(directory_)) {
+    if (step < newest_step_) older.push_back(has_best_ ? known(step) : KnownCheckpoint{step});
   }
-  for (const auto step : steps) {
+  const auto best = has_best_ ? best_link(directory_) : -1;
+  const auto superseded = superseded_checkpoints(older, known(newest_step_), {keep_last_, proven_step_, best});
+  prune_again_ = superseded.until_proven;
+  for (const auto step : superseded.steps) {
     const auto path = directory_ / checkpoint_name(step);
     if (!holds_one_checkpoint_only(path)) continue;
     // A kill leaves nothing half of a checkpoint under its name.

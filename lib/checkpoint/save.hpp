@@ -5,16 +5,21 @@
 // and run.json, renames the directory to step-NNNNNNNN and points the symlink `latest` at it. A kill at any instant
 // leaves the checkpoint before.
 //
+// The checkpoint of the lowest validation loss has the symlink `best`, replaced in the same way: a checkpoint like the
+// others, which keep_last leaves alone. One that was saved for `best` only goes when another is the best.
+//
 // A state with a value that is not finite is not saved. Whether a state of finite values is one to go on from shows
 // only when a loss was computed from it: until then `latest` may point to it, but the newest checkpoint that is proven
 // in this way is kept beside those that keep_last asks for, and `latest` goes back to it when the loss is not finite.
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lib/base/log.hpp"
+#include "lib/checkpoint/retention.hpp"
 #include "lib/config/run_manifest.hpp"
 #include "lib/optim/optimizer.hpp"
 #include "lib/runtime/model_runtime.hpp"
@@ -49,6 +54,10 @@ class CheckpointSaver {
   /// Waits for the writers of all ranks and makes the checkpoint appear. Collective.
   SaveResult finish();
 
+  /// Has the checkpoint of this step, if there is one, say this of its run, and `best` point to it where it is that. On
+  /// rank 0. \throws IoError
+  void amend(const RunManifest& manifest);
+
   /// A finite loss was computed from the parameters as they were after `step`.
   void prove(std::int64_t step);
   /// The loss of the parameters as they are is not finite: `latest` goes back to the newest proven checkpoint, if there
@@ -58,19 +67,23 @@ class CheckpointSaver {
  private:
   struct Job;
   void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result);
+  void point_links(const RunManifest& manifest, SaveResult& result);
   std::string point_latest_to(std::int64_t step);
+  const KnownCheckpoint& known(std::int64_t step);
   void prune();
 
   ModelRuntime& runtime_;
   Optimizer& optimizer_;
   std::filesystem::path directory_;
   int keep_last_;
-  std::int64_t proven_step_ = -1;  ///< states up to this one are proven
-  std::int64_t newest_step_ = -1;  ///< of the checkpoints that this object has published
-  std::int64_t latest_step_ = -1;  ///< of those, where `latest` points
-  bool told_of_link_ = false;      ///< that `latest` could not be made
-  bool told_of_waiting_ = false;   ///< that training waits for the writer
-  bool prune_again_ = false;       ///< an unproven checkpoint kept an older one alive
+  std::int64_t proven_step_ = -1;                  ///< states up to this one are proven
+  std::int64_t newest_step_ = -1;                  ///< of the checkpoints that this object has published
+  std::int64_t latest_step_ = -1;                  ///< of those, where `latest` points
+  bool told_of_link_ = false;                      ///< that `latest` could not be made
+  bool told_of_waiting_ = false;                   ///< that training waits for the writer
+  bool prune_again_ = false;                       ///< an unproven checkpoint kept an older one alive
+  bool has_best_ = false;                          ///< there may be checkpoints that were saved for `best`
+  std::map<std::int64_t, KnownCheckpoint> known_;  ///< by step, what has been read of checkpoints
   std::unique_ptr<Job> job_;
 };
 

@@ -45,9 +45,43 @@ void require_sense(const RunManifest& manifest, const std::string& source) {
       !std::isfinite(state.loss_scale)) {
     throw FormatError(source + ": a step, a number of samples or a loss scale is not possible");
   }
+  const auto& validation = state.validation;
+  if (validation.step < -1 || validation.step > kMost || validation.best_step < -1 || validation.best_step > kMost ||
+      !is_count(validation.tokens) || !is_count(validation.without_improvement)) {
+    throw FormatError(source + ": a step or a number of validations is not possible");
+  }
   for (const auto& [name, value] : manifest.options.items()) {
     if (!value.is_string()) throw FormatError(source + ": option '" + name + "' is not text");
   }
+}
+
+/// NaN is left out: JSON has none.
+nlohmann::json validation_to_json(const ValidationState& validation) {
+  nlohmann::json json{{"step", validation.step},
+                      {"set", validation.set},
+                      {"tokens", validation.tokens},
+                      {"without_improvement", validation.without_improvement}};
+  if (validation.best_step >= 0) {
+    json["best_step"] = validation.best_step;
+    json["best_loss"] = validation.best_loss;
+  }
+  if (!std::isnan(validation.lowest_loss)) json["lowest_loss"] = validation.lowest_loss;
+  return json;
+}
+
+ValidationState validation_from_json(const nlohmann::json& json, const std::string& source) {
+  using config_detail::field;
+  ValidationState validation;
+  validation.step = field<std::int64_t>(json, "step", source);
+  validation.set = json.at("set").get<std::string>();
+  validation.tokens = field<std::int64_t>(json, "tokens", source);
+  validation.without_improvement = field<std::int64_t>(json, "without_improvement", source);
+  if (json.contains("best_step")) {
+    validation.best_step = field<std::int64_t>(json, "best_step", source);
+    validation.best_loss = field<double>(json, "best_loss", source);
+  }
+  if (json.contains("lowest_loss")) validation.lowest_loss = field<double>(json, "lowest_loss", source);
+  return validation;
 }
 
 }  // namespace
@@ -59,12 +93,14 @@ nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
                        {"loss_scale", manifest.state.loss_scale},
                        {"good_steps", manifest.state.good_steps}};
   if (manifest.state.fisher_batches > 0) state["fisher_batches"] = manifest.state.fisher_batches;
+  if (manifest.state.validation.step >= 0) state["validation"] = validation_to_json(manifest.state.validation);
   nlohmann::json json{{"model", model_config_to_json(manifest.config)},
                       {"state", state},
                       {"options", manifest.options},
                       {"data", manifest.data},
                       {"world_size", manifest.world_size}};
   if (!manifest.products.empty()) json["products"] = manifest.products;
+  if (manifest.only_as_best) json["only_as_best"] = true;
   return json;
 }
 
@@ -79,7 +115,11 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
                       field<std::int64_t>(state, "optimizer_steps", source),
                       field<double>(state, "loss_scale", source),
                       field<std::int64_t>(state, "good_steps", source),
-                      state.contains("fisher_batches") ? field<std::int64_t>(state, "fisher_batches", source) : 0};
+                      state.contains("fisher_batches") ? field<std::int64_t>(state, "fisher_batches", source) : 0,
+                      ValidationState()};
+    if (const auto found = state.find("validation"); found != state.end())
+      manifest.state.validation = validation_from_json(*found, source);
+    manifest.only_as_best = json.value("only_as_best", false);
     manifest.options = json.value("options", nlohmann::json::object());
     manifest.data = json.value("data", nlohmann::json::object());
     const auto world_size = field<std::int64_t>(json, "world_size", source);

@@ -2,6 +2,7 @@
 // run.json: what a checkpoint directory is beyond its tensors. Free of LibTorch.
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +10,17 @@
 #include "lib/config/model_config.hpp"
 
 namespace fsdp {
+
+/// What a run's validations came to, as far as something was decided by them.
+struct ValidationState {
+  std::int64_t step = -1;   ///< of the last one; -1: there was none
+  std::string set;          ///< the name of the data that decide; "" where they have none
+  std::int64_t tokens = 0;  ///< that their loss is the mean of
+  double best_loss = std::numeric_limits<double>::quiet_NaN();    ///< of checkpoints/best; NaN: there is none
+  std::int64_t best_step = -1;                                    ///< likewise; -1: there is none
+  double lowest_loss = std::numeric_limits<double>::quiet_NaN();  ///< that --patience compares with; NaN: none yet
+  std::int64_t without_improvement = 0;                           ///< validations in a row, as --patience counts them
+};
 
 /// Where a run stands after `step` optimizer steps.
 struct RunState {
@@ -18,6 +30,7 @@ struct RunState {
   double loss_scale = 1.0;           ///< fp16
   std::int64_t good_steps = 0;       ///< since the scale last changed
   std::int64_t fisher_batches = 0;   ///< that Child-Tuning's D has measured before its first step
+  ValidationState validation;
 };
 
 struct FileInfo {
@@ -33,6 +46,7 @@ struct RunManifest {
   int world_size = 1;
   std::string products;  ///< how matrices were multiplied, RunContext::products; "" in older checkpoints
   std::map<std::string, FileInfo> files;  ///< data files and .metadata
+  bool only_as_best = false;              ///< saved for checkpoints/best: of no use when another one is
 };
 
 /// What of a manifest belongs to the run rather than to one directory: everything but `files`. Checkpoints carry it as

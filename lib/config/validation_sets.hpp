@@ -1,0 +1,24 @@
+#pragma once
+// What --val-data names: one path, or several with names.
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+struct ValidationSet {
+  std::string name;  ///< "" where there is only one and it was given none
+  std::string path;
+};
+
+/// PATH, or NAME=PATH,NAME=PATH,... A text that is the path of something is that path, whatever is in it; a comma that
+/// no NAME= follows belongs to a path. Empty: none.
+/// \throws UsageError for a name that is there twice or a path that is empty
+std::vector<ValidationSet> parse_validation_sets(const std::string& text);
+
+/// What parse_validation_sets() reads.
+std::string validation_sets_text(const std::vector<ValidationSet>& sets);
+
+/// What names are made of, for a message about a path that is not there but has a '=' in it; "" where it has none.
+std::string hint_about_names(const ValidationSet& set);
+
+}  // namespace fsdp

@@ -1,0 +1,94 @@
+#include "lib/checkpoint/best.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "lib/base/error.hpp"
+#include "lib/checkpoint/save.hpp"
+#include "tests/support/temp_files.hpp"
+
+using namespace fsdp;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Nothing but its run.json.
+void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t best_step, double best_loss) {
+  RunManifest manifest;
+  manifest.config.num_layers = 1;
+  manifest.config.num_heads = 1;
+  manifest.config.embed_size = 8;
+  manifest.config.ffn_hidden_size = 8;
+  manifest.config.vocab_size = 11;
+  manifest.state.step = step;
+  manifest.state.validation = {.step = step, .set = "a", .tokens = 5, .best_loss = best_loss, .best_step = best_step};
+  fs::create_directories(folder / checkpoint_name(step));
+  write_run_manifest(folder / checkpoint_name(step), manifest);
+}
+
+ValidationState known(std::int64_t step, double loss) {
+  ValidationState state;
+  state.step = state.best_step = step;
+  state.best_loss = loss;
+  return state;
+}
+
+}  // namespace
+
+TEST_SUITE("checkpoint/best") {
+  TEST_CASE("settle_best: the link follows what the run that goes on knows") {
+    const test::TempDir temporary;
+    const auto& folder = temporary.path();
+    make_checkpoint(folder, 2, 2, 3.0);
+    make_checkpoint(folder, 6, 6, 1.5);
+    point_best_to(folder, 6);
+    CHECK(best_link(folder) == 6);
+
+    const auto gone_on = settle_best(folder, known(6, 1.5), 6);
+    CHECK(gone_on.step == 6);
+    CHECK(gone_on.remark.empty());
+
+    const auto gone_back = settle_best(folder, known(2, 3.0), 4);
+    CHECK(gone_back.step == 2);
+    CHECK(gone_back.loss == 3.0);
+    CHECK(best_link(folder) == 2);
+  }
+
+  TEST_CASE("settle_best: a best of steps that the run has not come to is none, its checkpoint stays") {
+    const test::TempDir temporary;
+    const auto& folder = temporary.path();
+    make_checkpoint(folder, 6, 6, 1.5);
+    point_best_to(folder, 6);
+    const auto lost = settle_best(folder, known(2, 3.0), 4);
+    CHECK(lost.step == -1);
+    CHECK(std::isnan(lost.loss));
+    CHECK(lost.remark.find("step 2") != std::string::npos);
+    CHECK(best_link(folder) == -1);
+    CHECK(fs::exists(folder / checkpoint_name(6) / "run.json"));
+    CHECK(settle_best(folder, {}, 4).remark.empty());
+  }
+
+  TEST_CASE("settle_best: a run that did not ask for a best meanwhile keeps the one that there is") {
+    const test::TempDir temporary;
+    const auto& folder = temporary.path();
+    make_checkpoint(folder, 2, 2, 3.0);
+    point_best_to(folder, 2);
+    const auto best = settle_best(folder, {}, 4);
+    CHECK(best.step == 2);
+    CHECK(best.loss == 3.0);
+  }
+
+  TEST_CASE("point_best_to: what somebody else has put there stays") {
+    const test::TempDir temporary;
+    const auto& folder = temporary.path();
+    fs::create_directory_symlink("elsewhere", folder / "best");
+    CHECK_THROWS_AS(point_best_to(folder, 2), IoError);
+    CHECK(fs::read_symlink(folder / "best") == "elsewhere");
+    CHECK(best_link(folder) == -1);
+    fs::remove(folder / "best");
+    fs::create_directory(folder / "best");
+    CHECK_THROWS_AS(point_best_to(folder, 2), IoError);
+  }
+}
