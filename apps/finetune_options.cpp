@@ -9,6 +9,7 @@
 #include "apps/number_checks.hpp"
 #include "apps/optimizer_options.hpp"
 #include "apps/torch_main.hpp"
+#include "apps/validation_options.hpp"
 
 namespace fsdp {
 namespace {
@@ -173,7 +174,6 @@ void add_data_options(CLI::App& app, TrainOptions& o) {
          "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, a "
          "directory, or a data set ORG/NAME in the Hugging Face cache")
       ->group(group);
-  app.add_option(spellings("val-data"), o.val_data, "the same for validation")->group(group);
   app.add_option(spellings("data-field"), o.data_field,
                  "key or column of the texts (default: text, or Moves) or messages")
       ->group(group);
@@ -248,9 +248,6 @@ void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, st
   app.add_option(spellings("save-final-hf"), o.save_final_hf,
                  "at the end write a directory that Hugging Face's transformers opens")
       ->group(group);
-  app.add_option(spellings("eval-every"), o.eval_every, "optimizer steps between validations; 0: at the end only")
-      ->capture_default_str()
-      ->group(group);
   app.add_flag(spellings("no-tensorboard"), o.no_tensorboard, "no event file for TensorBoard beside metrics.jsonl")
       ->group(group);
   app.add_option(spellings("log-every"), o.log_every, "optimizer steps between log lines")
@@ -305,6 +302,7 @@ void apply_flag(CLI::App& app, const std::string& flag, const std::string& optio
 void add_finetune_options(CLI::App& app, FinetuneArguments& a) {
   add_model_options(app, a.options.model);
   add_data_options(app, a.options);
+  add_validation_options(app, a.options);
   add_optimizer_options(app, a.options);
   add_method_options(app, a.options);
   add_output_options(app, a.options, a.save_minutes, a.time_limit);
@@ -334,6 +332,7 @@ void settle_spellings(CLI::App& app) {
     if (text.empty() || text == "true") set_option(app, "--activation-checkpointing", "all");  // without a value
     if (text == "false") set_option(app, "--activation-checkpointing", "none");  // as flags are in a config file
   }
+  settle_validation_options(app);
   apply_flag(app, "--no-fsdp", "--sharding", "no-shard");
   apply_flag(app, "--no-layer-wrap-policy", "--wrap", "none");
   apply_flag(app, "--gradient-checkpointing", "--activation-checkpointing", "all");

@@ -42,6 +42,10 @@ constexpr std::array kSavedOptions{"lr",
                                    "max-steps",
                                    "train-data",
                                    "val-data",
+                                   "eval-every",
+                                   "keep-best",
+                                   "patience",
+                                   "min-delta",
                                    "precision",
                                    "compute-dtype",
                                    "warmup-ratio",
@@ -120,13 +124,41 @@ bool is_path_option(std::string_view name) {
   return name == "train-data" || name == "val-data" || name == "tokenizer" || name == "chat-template";
 }
 
+/// \throws MissingInput
+std::vector<ValidationSet> find_validation_sets(const std::string& text) {
+  auto sets = parse_validation_sets(text);
+  for (auto& set : sets) {
+    try {
+      set.path = find_snapshot(set.path, RepoType::dataset, hub_settings(process_environment())).string();
+    } catch (const MissingInput& missing) {
+      throw MissingInput(fmt::format("{}{}{}", set.name.empty() ? "" : "--val-data " + set.name + ": ", missing.what(),
+                                     hint_about_names(set)));
+    }
+  }
+  return sets;
+}
+
+/// Each path as it is seen from any folder, where something is there.
+std::string with_whole_paths(const std::string& text) {
+  auto sets = parse_validation_sets(text);
+  std::error_code error;
+  for (auto& set : sets) {
+    if (std::filesystem::exists(set.path, error)) set.path = saved_path(set.path).value_or(set.path);
+  }
+  return validation_sets_text(sets);
+}
+
 /// Says where a path that is not here comes from. \throws MissingInput
 void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
   // A chat template says itself when it is neither a name nor there.
   if (!is_path_option(name) || name == "chat-template" || text.empty() || text == "gpt2") return;
   const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
   try {
-    find_snapshot(text, type, hub_settings(process_environment()));
+    if (name == "val-data") {
+      (void)find_validation_sets(text);
+    } else {
+      find_snapshot(text, type, hub_settings(process_environment()));
+    }
   } catch (const MissingInput& missing) {
     throw MissingInput(fmt::format(
         "the run of {} had --{} {}, which is not here{}: give --{} anew ({})", checkpoint.string(), name, text,
@@ -176,6 +208,10 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
           fmt::format("--{} {}: is no UTF-8, which a checkpoint's strings must be: give it another name, or "
                       "make a link to it that has one",
                       name, printable(text)));
+    }
+    if (std::string_view(name) == "val-data") {
+      saved[name] = with_whole_paths(text);
+      continue;
     }
     const bool is_path = is_path_option(name) && !(std::string_view(name) == "chat-template" && chat_format(text));
     saved[name] = is_path && std::filesystem::exists(text, error) ? *kept : text;
@@ -288,9 +324,9 @@ void resolve_names(TrainOptions& options) {
   }
   if (!options.adapter.empty())
     take_adapter(options, read_adapter_config(options.adapter), "--adapter " + options.adapter);
-  for (auto* data : {&options.train_data, &options.val_data}) {
-    if (!data->empty()) *data = find_snapshot(*data, RepoType::dataset, settings);
-  }
+  if (!options.train_data.empty())
+    options.train_data = find_snapshot(options.train_data, RepoType::dataset, settings).string();
+  options.val_sets = find_validation_sets(options.val_data);
 }
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include "lib/config/offload.hpp"
 #include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
+#include "lib/config/validation_sets.hpp"
 #include "lib/fsdp/policy.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/optim/lr_schedule.hpp"
@@ -61,6 +62,18 @@ struct ShardingOptions {
   bool host_staged = false;  ///< MPI moves CUDA tensors through host memory; for tests
 };
 
+/// What validations decide, and what is written at each.
+struct ValidationOptions {
+  std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named; "", "none": none
+  std::int64_t patience = 0;  ///< validations in a row without improvement that end the run; 0: none do
+  double min_delta = 0;       ///< of an improvement
+  std::vector<std::string> sample_prompts;  ///< that are continued
+  std::int64_t sample_tokens = 64;          ///< at the most
+  bool ends_with_best = false;              ///< what is written at the end is of checkpoints/best
+
+  bool keeps_best() const { return !keep_best.empty() && keep_best != "none"; }
+};
+
 struct RuntimeOptions : JobOptions {
   DeviceWish device = DeviceWish::automatic;
   std::string trace_file;
@@ -74,6 +87,7 @@ struct TrainOptions {
   RuntimeOptions runtime;
 
   std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
+  std::vector<ValidationSet> val_sets;  ///< what val_data names: files and directories
   bool allow_other_tokenizer = false;   ///< train on token files whose notes name another tokenizer
   std::string data_field;               ///< key or column of the texts; empty: the usual one
   ConversationOptions conversations;    ///< how conversations and completions among the data are read
@@ -125,6 +139,7 @@ struct TrainOptions {
   std::string save_final_hf;       ///< directory in Hugging Face's layout to write at the end; empty: none
   std::string save_final_adapter;  ///< directory as peft writes it; empty: none but the run's own
   std::int64_t eval_every = 0;     ///< optimizer steps; 0: at the end only
+  ValidationOptions validation;
   std::int64_t log_every = 10;
   double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells
   bool dry_run = false;

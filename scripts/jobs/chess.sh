@@ -134,6 +134,17 @@ check_data() {
     echo "$path"
 }
 
+# check_validation NAME: of PATH, or NAME=PATH,NAME=PATH, prints the first file or folder; all of them must be there.
+check_validation() {
+    local path first='' paths=$1
+    if [[ ! -e $paths && $paths =~ ^[A-Za-z0-9._-]+= ]]; then paths=$(sed -E 's/(^|,)[A-Za-z0-9._-]+=/\n/g' <<<"$paths" | sed 1d); fi
+    while IFS= read -r path; do
+        path=$(check_data "$path") || return 1
+        first=${first:-$path}
+    done <<<"$paths"
+    echo "$first"
+}
+
 # Ends the script with 4 when the plan, the model or data are missing, with 2 when fsdp-finetune does not take the options.
 # $@: the script's own arguments
 check_inputs() {
@@ -148,7 +159,7 @@ check_inputs() {
 $chess_data; DATA names others, for example $FSDP_HOME/data/chess/train.jsonl" 4
     name=$(configured val-data)
     if [[ -z $name ]]; then return; fi
-    val_data=$(check_data "$name") ||
+    val_data=$(check_validation "$name") ||
         die "validation data $name: not there, empty or not readable; set VAL_DATA (empty: none)" 4
 }
 

@@ -95,7 +95,7 @@ stage_eval() {
     need_finetune "$@"
     convert_holds || die "$run_dir/hf is not what the last checkpoint holds: run the convert stage first" 4
     name=$(configured val-data)
-    val_data=$(check_data "$name") || die "validation data ${name:-(none)}: not there; set VAL_DATA" 4
+    val_data=$(check_validation "$name") || die "validation data ${name:-(none)}: not there; set VAL_DATA" 4
     eval_options
     choose_launcher
     "${launch[@]}" "$FSDP_BIN/fsdp-eval" "$run_dir/hf" "${words[@]}" --json >"$run_dir/eval.json.part" ||
@@ -108,7 +108,7 @@ eval_mark() { without_default_precision "$(final_checkpoint) ${HF_DTYPE:-bf16} $
 eval_holds() {
     local words
     chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) || return 1
-    val_data=$(check_data "$(configured val-data)") || return 1
+    val_data=$(check_validation "$(configured val-data)") || return 1
     eval_options
     [[ -s $run_dir/eval.json ]] && has_mark eval "$(eval_mark)"
 }

@@ -81,7 +81,8 @@ class Checkpoints(fsdp_cli.Case):
         after = fsdp_cli.records(self.run_directory("cut"))
         self.assertEqual(after[:3], before[:3])
         self.assertEqual([r["step"] for r in after if "loss" in r], [1, 2, 3, 4, 5])
-        self.assertEqual(after[4]["loss"], [r for r in before if "loss" in r][4]["loss"])
+        self.assertEqual([r for r in after if "loss" in r][4]["loss"], [r for r in before if "loss" in r][4]["loss"])
+        self.assertEqual([r["step"] for r in after if "val_loss" in r], [4, 5], "--eval-every is the checkpoint's")
 
     def test_latest_is_a_relative_link_and_a_restart_path(self):
         self.train("link", "--max-steps", 4, "--save-every", 2)

@@ -93,6 +93,8 @@ expect 4 "PLAN=none.ini" slurm PLAN=none.ini -- $finetune
 expect 4 "training data gone.jsonl" slurm DATA=gone.jsonl -- $finetune
 expect 4 "validation data gone.jsonl" slurm VAL_DATA=gone.jsonl -- $finetune
 expect 0 "validation none" slurm RUN_NAME=a VAL_DATA= -- $finetune
+expect 0 "validation $train" slurm RUN_NAME=a "VAL_DATA=a=$train,b=$FSDP_SOURCE/data/chess/validation.jsonl" -- $finetune
+expect 4 "validation data a=$train,b=gone.jsonl" slurm RUN_NAME=a "VAL_DATA=a=$train,b=gone.jsonl" -- $finetune
 : >empty.jsonl
 expect 4 "empty" slurm DATA=empty.jsonl -- $finetune
 expect 4 "fsdp-download nobody/nothing" slurm MODEL=nobody/nothing -- $finetune

@@ -56,8 +56,9 @@ void Checkpoints::after_step(const StepReport&, bool last) {
   is_saved_ = false;
   if (!record_.is_open()) return;
   record_.finish_save(false);
-  if (!is_due(last)) return;
-  record_.start_save(false);
+  const bool due = is_due(last);
+  if (!due && !is_best_()) return;
+  record_.start_save(false, /*only_as_best=*/!due);
   is_saved_ = true;
 }
 
@@ -99,6 +100,20 @@ void Checkpoints::save_at_the_end(bool stopped) {
   if (!record_.save_error().empty() && keep)
     throw IoError("the last checkpoint could not be saved: " + record_.save_error());
   is_saved_ = (is_saved_ || keep) && record_.save_error().empty();
+}
+
+void Checkpoints::save_validation(const std::filesystem::path& checkpoint) {
+  if (!record_.is_open()) return;
+  std::error_code error;
+  const auto name = checkpoint_name(context_.trainer.state().step);
+  const bool is_here = is_saved_ && !checkpoint.empty() &&
+                       std::filesystem::equivalent(checkpoint, context_.setup.checkpoints() / name, error) && !error;
+  if (every_rank(context_.world, is_here)) {
+    record_.amend_checkpoint();
+  } else if (is_best_()) {
+    record_.start_save(true, /*only_as_best=*/true);
+    if (!record_.save_error().empty()) throw IoError("the best checkpoint could not be saved: " + record_.save_error());
+  }
 }
 
 }  // namespace fsdp::detail

@@ -1,5 +1,8 @@
 #pragma once
 // Which states of a run are worth keeping, and when they are kept.
+#include <functional>
+#include <utility>
+
 #include "lib/jobs/finetune/run_record.hpp"
 #include "lib/train/nonfinite_steps.hpp"
 
@@ -27,14 +30,25 @@ class StepJudge final : public StepObserver {
 /// Saves when --save-every and --save-interval-minutes say so, and at the end.
 class Checkpoints final : public StepObserver {
  public:
-  Checkpoints(const RunContext& context, RunRecord& record, StepJudge& judge, MemoryWatch& memory, bool is_saved)
-      : context_(context), record_(record), judge_(judge), memory_(memory), is_saved_(is_saved) {}
+  /// \param is_best  the model as it is now is to be kept as the best
+  Checkpoints(const RunContext& context, RunRecord& record, StepJudge& judge, MemoryWatch& memory, bool is_saved,
+              std::function<bool()> is_best)
+      : context_(context),
+        record_(record),
+        judge_(judge),
+        memory_(memory),
+        is_saved_(is_saved),
+        is_best_(std::move(is_best)) {}
   void after_step(const StepReport& step, bool last) override;
   /// More of what Child-Tuning's D is chosen by has been measured.
   void after_fisher_batch();
   /// The checkpoint of the state at the end, where it is to be kept. \param stopped  by a signal or for want of time
   /// \throws IoError when it could not be saved
   void save_at_the_end(bool stopped);
+  /// After the last validation, which may come after the last save: `best`, and what checkpoints know of validations.
+  /// \param checkpoint  that holds the state as it is now, where is_saved()
+  /// \throws IoError when the best could not be saved
+  void save_validation(const std::filesystem::path& checkpoint);
   /// The state as it is now is in record.last_checkpoint().
   bool is_saved() const { return is_saved_; }
 
@@ -47,6 +61,7 @@ class Checkpoints final : public StepObserver {
   StepJudge& judge_;
   MemoryWatch& memory_;
   bool is_saved_;
+  std::function<bool()> is_best_;
   bool waits_ = false;  ///< a save was due in steps whose loss is not finite
 };
 

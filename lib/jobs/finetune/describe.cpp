@@ -11,6 +11,15 @@
 namespace fsdp::detail {
 namespace {
 
+std::string validation_words(const RunSetup& setup) {
+  std::string text;
+  for (const auto& set : setup.validation) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "   validation " : ", ", set.name, set.name.empty() ? "" : " ",
+                        format_count_of(set.rows.num_rows(), "row"));
+  }
+  return text;
+}
+
 void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
   const auto& data = *setup.train_data;
   const auto rows = data.num_rows();
@@ -23,8 +32,7 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
       length, format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
       setup.batches.micro_batch_size,
       setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
-      format_count_of(setup.total_steps, "step"),
-      setup.val_data ? "   validation " + format_count_of(setup.val_data->num_rows(), "row") : ""));
+      format_count_of(setup.total_steps, "step"), validation_words(setup)));
   if (data.is_packed()) {
     log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone",
                          format_count_of(data.num_records(), "text"), format_count_of(rows, "row"), 100 * data.fill()));

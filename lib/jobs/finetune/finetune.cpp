@@ -18,6 +18,7 @@
 #include "lib/jobs/finetune/describe.hpp"
 #include "lib/jobs/finetune/dry_run.hpp"
 #include "lib/jobs/finetune/final_exports.hpp"
+#include "lib/jobs/finetune/load_best.hpp"
 #include "lib/jobs/finetune/offload_watch.hpp"
 #include "lib/jobs/finetune/restore.hpp"
 #include "lib/jobs/finetune/speed_watch.hpp"
@@ -132,8 +133,9 @@ class Training {
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
         log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
         speed_(context.world, context.setup, memory, timer, context.log),
-        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours),
-        validation_(context, record_, memory),
+        validation_(context, record_, judge_, memory),
+        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours,
+                     [this] { return validation_.found_the_best(); }),
         offload_(context) {
     speed_.predict(peak_flops_);
     reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
@@ -141,32 +143,48 @@ class Training {
 
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
-    TrainLoop loop(context_.trainer, {setup.total_steps, setup.total_samples},
-                   {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &validation_, &offload_},
-                   [this] { return clock_.stop_wanted(); });
+    TrainLoop loop(
+        context_.trainer, {setup.total_steps, setup.total_samples},
+        {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &validation_, &checkpoints_, &offload_},
+        [this] { return clock_.stop_wanted(); }, [this] { return validation_.out_of_patience(); });
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
     bool stopped = !choose_child(
         context_, stop_wanted, [this] { checkpoints_.after_fisher_batch(); }, report);
     if (!stopped) stopped = loop.run();
     checkpoints_.save_at_the_end(stopped);
-    save_adapters();
-    if (!stopped) validation_.run();
+    if (!ends_with_best(stopped)) save_adapters();
+    if (!stopped) validate_at_the_end();
     context_.progress.finish();
     record_.draw_losses();
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
     memory_.report(context_.runtime, report);
     speed_.report(report);
     offload_.report(report);
-    if (!stopped) {
-      FinalExports exports(context_, taken_, [this] { return clock_.signalled(); });
-      stopped = !exports.write(checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path());
-    }
+    if (!stopped) stopped = !write_exports();
     fill(report, stopped);
-    record_.end_job(stopped);
+    record_.end_job(stopped, validation_.why_early());
     return stopped ? say_stopped(trace_error) : say_done(trace_error);
   }
 
  private:
+  bool ends_with_best(bool stopped) const { return !stopped && context_.setup.options.validation.ends_with_best; }
+
+  /// A run that --patience has ended stands where it was validated last.
+  void validate_at_the_end() {
+    if (!validation_.out_of_patience()) validation_.run();
+    if (validation_.decides()) checkpoints_.save_validation(last_checkpoint());
+  }
+
+  /// \return false: asked to stop
+  bool write_exports() {
+    auto checkpoint = checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path();
+    if (ends_with_best(false)) {
+      checkpoint = load_best(context_);
+      save_adapters();
+    }
+    return FinalExports(context_, taken_, [this] { return clock_.signalled(); }).write(checkpoint);
+  }
+
   /// Where the run's record is open: an older run of the name keeps its own.
   void save_adapters() {
     const auto& options = context_.setup.options;
@@ -197,7 +215,13 @@ class Training {
     report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_records());
     report["first_loss"] = losses_.first();
     report["loss"] = losses_.last();
-    if (setup.val_data) report["val_loss"] = validation_.loss();
+    report_validation(setup, validation_.losses(), report);
+    if (const auto& best = context_.trainer.state().validation; best.best_step >= 0) {
+      report["best_step"] = best.best_step;
+      report["best_loss"] = best.best_loss;
+      report["best_checkpoint"] = (setup.checkpoints() / "best").string();
+    }
+    if (const auto why = validation_.why_early(); !why.empty()) report["ended_early"] = why;
     report["checkpoint"] = last_checkpoint().string();
     report["metrics"] = (setup.directory / "metrics.jsonl").string();
     report["seconds"] = clock_.seconds();
@@ -222,6 +246,17 @@ class Training {
     const auto step = context_.trainer.state().step;
     const auto problem = context_.world.broadcast_text(trace_error, 0);
     if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
+    const auto early = validation_.why_early();
+    if (losses_.steps() == 0 && !early.empty()) {
+      context_.log.info(
+          fmt::format("done      nothing to do: the run was ended early at step {} of {}, since {}; a "
+                      "larger --patience, or 0 for none, goes on",
+                      step, context_.setup.total_steps, early));
+      return ExitCode::ok;
+    }
+    if (!early.empty())
+      context_.log.info(
+          fmt::format("early     step {} of {} is the last: {}", step, context_.setup.total_steps, early));
     if (losses_.steps() == 0) {
       context_.log.info(fmt::format("done      nothing to do: step {} of {}; {} N goes on", step,
                                     context_.setup.total_steps,
@@ -244,8 +279,8 @@ class Training {
   double peak_flops_;  ///< of this rank's device
   StepLog log_;
   SpeedWatch speed_;
-  Checkpoints checkpoints_;
   Validation validation_;
+  Checkpoints checkpoints_;
   OffloadWatch offload_;
 };
 
@@ -285,10 +320,10 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
     code = Training(context, start, memory, timer, taken).run(trace, report);
-  } else if (setup.val_data) {
-    const double loss = validate(runtime, setup, progress, taken ? taken->manifest.state.step : 0, nullptr);
-    report["val_loss"] = loss;
-    report["perplexity"] = std::exp(loss);
+  } else if (!setup.validation.empty()) {
+    const auto losses = validate(runtime, setup, progress, taken ? taken->manifest.state.step : 0);
+    report_validation(setup, losses, report);
+    report["perplexity"] = std::exp(losses.at(setup.deciding));
   }
   if (code == ExitCode::ok) generate_text(world, setup, runtime, log);
   return code;

@@ -52,9 +52,10 @@ void JobFile::add_save(const SaveResult& save, std::int64_t step) {
   write();
 }
 
-void JobFile::end(std::string_view outcome) {
+void JobFile::end(std::string_view outcome, const std::string& why_early) {
   content_["ended"] = unix_seconds();
   content_["outcome"] = outcome;
+  if (!why_early.empty()) content_["ended_early"] = why_early;
   write();
 }
 

@@ -17,8 +17,9 @@ class JobFile {
   JobFile(const RunContext& context, std::int64_t first_step, std::int64_t predicted_bytes);
 
   void add_save(const SaveResult& save, std::int64_t step);
-  /// \param outcome  "done" or "stopped"
-  void end(std::string_view outcome);
+  /// \param outcome    "done" or "stopped"
+  /// \param why_early  it is done before its last step: why; else empty
+  void end(std::string_view outcome, const std::string& why_early);
 
  private:
   void write();

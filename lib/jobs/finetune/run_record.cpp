@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/best.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 
@@ -24,6 +28,13 @@ bool has_bytes(const fs::path& file) {
   std::error_code error;
   const auto size = fs::file_size(file, error);
   return !error && size > 0;
+}
+
+/// As TensorBoard shows it: Markdown that leaves the text as it is.
+std::string sample_markdown(const nlohmann::json& sample) {
+  std::string text = sample.value("prompt", std::string()) + sample.value("text", std::string());
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 5) text.replace(at, 1, "\n    ");
+  return "    " + text;
 }
 
 }  // namespace
@@ -52,7 +63,7 @@ void RunRecord::set_old_run_aside() const {
   fs::create_directories(aside, error);
   std::vector<std::string> moved;
   std::vector<std::string> names{"checkpoints", "metrics.jsonl", "job.json", "memory.json",
-                                 "speed.json",  "loss.svg",      "loss.png"};
+                                 "speed.json",  "samples.jsonl", "loss.svg", "loss.png"};
   for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
   for (const auto& name : names) {
     std::error_code absent;
@@ -81,9 +92,11 @@ void RunRecord::open() {
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
                                              setup.options.keep_last);
+  settle_best_checkpoint();
   if (context_.world.rank() != 0) return;
   metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log);
   job_ = std::make_unique<JobFile>(context_, std::max<std::int64_t>(0, resume_step_) + 1, memory_.predicted_bytes());
+  open_samples();
   if (setup.options.no_tensorboard) return;
   events_ = std::make_unique<EventFile>(setup.directory, resume_step_, context_.log);
   std::string text = "| option | |\n|---|---|\n";
@@ -93,22 +106,98 @@ void RunRecord::open() {
   events_->add_text("options", text);
 }
 
+/// What the run knows as its best is what `best` points to.
+void RunRecord::settle_best_checkpoint() {
+  auto& validation = context_.trainer.state().validation;
+  if (resume_step_ < 0) {
+    validation = {};
+    return;
+  }
+  SettledBest best;
+  if (context_.world.rank() == 0) {
+    try {
+      best = settle_best(context_.setup.checkpoints(), validation, resume_step_);
+    } catch (const std::exception& error) {
+      best.remark = error.what();
+    }
+    if (!best.remark.empty()) context_.log.warning(best.remark);
+  }
+  std::array<double, 2> figures{best.loss, static_cast<double>(best.step)};
+  context_.world.broadcast(std::as_writable_bytes(std::span(figures)), 0);
+  published_best_loss_ = validation.best_loss = figures[0];
+  published_best_step_ = validation.best_step = static_cast<std::int64_t>(figures[1]);
+}
+
+/// The lines of steps that the run has not come to are cut off, as those of metrics.jsonl.
+void RunRecord::open_samples() {
+  const auto file = context_.setup.directory / "samples.jsonl";
+  std::error_code error;
+  const bool goes_on = resume_step_ >= 0 && fs::exists(file, error);
+  if (context_.setup.options.validation.sample_prompts.empty() && !goes_on) return;
+  std::ifstream old(file);
+  for (std::string line; goes_on && std::getline(old, line);) {
+    const auto sample = nlohmann::json::parse(line, nullptr, false);
+    if (!sample.is_object() || !sample.contains("step") || !sample.contains("prompt")) continue;
+    if (sample["step"].is_number_integer() && sample["prompt"].is_string())
+      old_samples_.emplace(sample["step"].get<std::int64_t>(), sample["prompt"].get<std::string>());
+  }
+  std::erase_if(old_samples_, [&](const auto& sample) { return sample.first > resume_step_; });
+  samples_ = std::make_unique<MetricsFile>(file, resume_step_, context_.log);
+}
+
 void RunRecord::add_metrics(const nlohmann::json& record) {
   if (metrics_) metrics_->add(record);
   if (events_) events_->add(record);
 }
 
-void RunRecord::end_job(bool stopped) {
-  if (job_) job_->end(stopped ? "stopped" : "done");
+void RunRecord::add_sample(const nlohmann::json& sample, int number) {
+  const auto step = sample.value("step", std::int64_t{0});
+  if (samples_ == nullptr || old_samples_.contains({step, sample.value("prompt", std::string())})) return;
+  samples_->add(sample);
+  if (events_) events_->add_text(fmt::format("samples/{}", number), sample_markdown(sample), step);
+}
+
+void RunRecord::end_job(bool stopped, const std::string& why_early) {
+  if (job_) job_->end(stopped ? "stopped" : "done", why_early);
 }
 
 double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }
 
-void RunRecord::start_save(bool final_one) {
+void RunRecord::amend_checkpoint() {
+  std::string problem;
+  if (context_.world.rank() == 0 && saver_) {
+    try {
+      saver_->amend(context_.manifest());
+    } catch (const std::exception& error) {
+      problem = error.what();
+      context_.log.warning(
+          fmt::format("{}; the checkpoint is good all the same, but does not know its validation", problem));
+    }
+  }
+  problem = context_.world.broadcast_text(problem, 0);
+  take_outcome_of_best(context_.trainer.state().step, problem.empty());
+}
+
+/// What could not be saved is not the best that there is.
+void RunRecord::take_outcome_of_best(std::int64_t step, bool saved) {
+  auto& best = context_.trainer.state().validation;
+  if (best.best_step != step) return;
+  if (saved) {
+    published_best_loss_ = best.best_loss;
+    published_best_step_ = best.best_step;
+  } else {
+    best.best_loss = published_best_loss_;
+    best.best_step = published_best_step_;
+  }
+}
+
+void RunRecord::start_save(bool final_one, bool only_as_best) {
   finish_save(true);
   check_owner(true);
   memory_.disturb();
-  saver_->start(context_.manifest(), context_.current_lr());
+  auto manifest = context_.manifest();
+  manifest.only_as_best = only_as_best;
+  saver_->start(manifest, context_.current_lr());
   saved_step_ = context_.trainer.state().step;
   last_save_ = std::chrono::steady_clock::now();
   if (final_one) finish_save(true);
@@ -121,8 +210,10 @@ bool RunRecord::finish_save(bool wait) {
   const auto result = saver_->finish();
   start_.clock.after_save(result.seconds);
   save_error_ = result.error;
+  take_outcome_of_best(saved_step_, result.saved);
   if (result.saved) {
     if (metrics_) metrics_->sync();
+    if (samples_) samples_->sync();
     last_checkpoint_ = result.path;
     if (job_) job_->add_save(result, saved_step_);
     context_.progress.line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "lib/checkpoint/save.hpp"
 #include "lib/jobs/finetune/job_file.hpp"
@@ -27,7 +29,13 @@ class RunRecord {
   void check_owner(bool now);
 
   void add_metrics(const nlohmann::json& record);
-  void start_save(bool final_one);
+  /// One of --sample-prompt's. \param number  of the prompt, counted from 1
+  void add_sample(const nlohmann::json& sample, int number);
+  /// \param only_as_best  for checkpoints/best alone: to go when another one is the best
+  void start_save(bool final_one, bool only_as_best = false);
+  /// The validation of the state that the checkpoint of this step holds came after it: it is written into its run.json,
+  /// and `best` points to it where it is that. Collective.
+  void amend_checkpoint();
   /// A checkpoint is being written while training goes on.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
   /// Makes a written checkpoint appear once all ranks are done with it. Collective.
@@ -45,10 +53,14 @@ class RunRecord {
   [[noreturn]] void give_up(const std::string& why);
   void draw_losses() const;
   /// All that this job does with the run is done.
-  void end_job(bool stopped);
+  /// \param why_early  the run is done before its last step: why; else empty
+  void end_job(bool stopped, const std::string& why_early);
 
  private:
   bool old_run_is_there() const;
+  void settle_best_checkpoint();
+  void take_outcome_of_best(std::int64_t step, bool saved);
+  void open_samples();
   void set_old_run_aside() const;
 
   const RunContext& context_;
@@ -57,10 +69,14 @@ class RunRecord {
   std::int64_t resume_step_;
   bool keeps_old_run_ = false;  ///< an older run of this name has the folder still
   std::unique_ptr<CheckpointSaver> saver_;
-  std::unique_ptr<MetricsFile> metrics_;  ///< on rank 0
-  std::unique_ptr<JobFile> job_;          ///< on rank 0
-  std::int64_t saved_step_ = 0;           ///< of the newest save
-  std::unique_ptr<EventFile> events_;     ///< on rank 0; null: not wanted
+  std::unique_ptr<MetricsFile> metrics_;                        ///< on rank 0
+  std::unique_ptr<JobFile> job_;                                ///< on rank 0
+  std::int64_t saved_step_ = 0;                                 ///< of the newest save
+  std::unique_ptr<EventFile> events_;                           ///< on rank 0; null: not wanted
+  std::unique_ptr<MetricsFile> samples_;                        ///< on rank 0; null: there are none
+  std::set<std::pair<std::int64_t, std::string>> old_samples_;  ///< steps and prompts of the file as it was
+  double published_best_loss_ = ValidationState().best_loss;    ///< of the checkpoint that `best` points to
+  std::int64_t published_best_step_ = -1;                       ///< likewise
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;
   std::filesystem::path last_checkpoint_;

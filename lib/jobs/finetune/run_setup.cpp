@@ -11,6 +11,7 @@
 #include "lib/bf16/verdict.hpp"
 #include "lib/jobs/finetune/final_exports.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
+#include "lib/jobs/finetune/validation_setup.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
@@ -84,7 +85,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});
     return loader;
   };
-  if (!options.val_data.empty()) setup.val_data.emplace(open(options.val_data, false));
+  for (const auto& set : options.val_sets) setup.validation.push_back({set.name, open(set.path, false)});
   texts.max_rows = options.max_rows;
   if (trains(options)) setup.train_data.emplace(open(options.train_data, true));
 }
@@ -139,13 +140,15 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());
   check_adapter_options(options);
+  if (trains(options)) setup.deciding = check_validation_options(options);
   check_final_exports(world, setup);
   if (trains(options) && options.train_data.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
-  if (!trains(options) && options.val_data.empty() && options.prompt.empty()) {
+  if (!trains(options) && options.val_sets.empty() && options.prompt.empty()) {
     throw UsageError("--max-epochs -1 evaluates only: give --val-data, --prompt or both");
   }
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
+  if (trains(options)) check_sample_prompts(setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
   check_packed_rows(setup);
   plan_length(setup);

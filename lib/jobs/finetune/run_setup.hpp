@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/base/log.hpp"
 #include "lib/checkpoint/restart.hpp"
@@ -24,6 +25,11 @@ struct TokenizerChoice {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null where none is known
 };
 
+struct ValidationData {
+  std::string name;  ///< "" where there is only one and it was given none
+  TokenLoader rows;
+};
+
 struct RunSetup {
   RunSetup(const TrainOptions& asked, const nlohmann::json& saved, const std::optional<RestartPoint>& found)
       : options(asked), saved_options(saved), restart(found), directory(run_directory(asked)) {}
@@ -38,9 +44,11 @@ struct RunSetup {
   ModelConfig config;
   BatchPlan batches;
   TokenizerChoice tokenizer;
-  std::optional<TokenLoader> train_data, val_data;  ///< train_data: where there is training
-  std::int64_t total_steps = 0;                     ///< of the whole run, those before a restart included
-  std::int64_t total_samples = 0;                   ///< likewise; the largest number where steps decide
+  std::optional<TokenLoader> train_data;  ///< where there is training
+  std::vector<ValidationData> validation;
+  std::size_t deciding = 0;        ///< which of them --keep-best and --patience go by
+  std::int64_t total_steps = 0;    ///< of the whole run, those before a restart included
+  std::int64_t total_samples = 0;  ///< likewise; the largest number where steps decide
   LrSchedule schedule;
 
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }

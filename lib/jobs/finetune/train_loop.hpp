@@ -23,14 +23,19 @@ class TrainLoop {
  public:
   /// \param observers    told in this order
   /// \param stop_wanted  asked on every rank before each micro-batch
+  /// \param ends_early   asked before each step, the same answer on every rank: the run is over before its last step
   TrainLoop(Trainer& trainer, const LoopGoal& goal, std::vector<StepObserver*> observers,
-            std::function<bool()> stop_wanted)
-      : trainer_(trainer), goal_(goal), observers_(std::move(observers)), stop_wanted_(std::move(stop_wanted)) {}
+            std::function<bool()> stop_wanted, std::function<bool()> ends_early)
+      : trainer_(trainer),
+        goal_(goal),
+        observers_(std::move(observers)),
+        stop_wanted_(std::move(stop_wanted)),
+        ends_early_(std::move(ends_early)) {}
 
   /// \return true when it was asked to stop. Collective
   bool run() {
     const auto& state = trainer_.state();
-    while (!reached(state)) {
+    while (!reached(state) && !ends_early_()) {
       const auto step = trainer_.step(goal_.samples - state.samples, stop_wanted_);
       if (step.stopped) return true;
       for (auto* observer : observers_) observer->after_step(step, reached(state));
@@ -45,6 +50,7 @@ class TrainLoop {
   LoopGoal goal_;
   std::vector<StepObserver*> observers_;
   std::function<bool()> stop_wanted_;
+  std::function<bool()> ends_early_;
 };
 
 }  // namespace fsdp::detail

@@ -1,30 +1,49 @@
 #pragma once
-// The loss on --val-data, in between and at the end.
+// The losses on --val-data, in between and at the end, and what they decide.
 #include <cmath>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
-#include "lib/jobs/finetune/memory_watch.hpp"
-#include "lib/jobs/finetune/run_record.hpp"
+#include "lib/jobs/finetune/checkpointing.hpp"
+#include "lib/train/validation_state.hpp"
 
 namespace fsdp::detail {
 
-/// \pre there is --val-data. \param record  null: nothing is written down
-double validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step,
-                RunRecord* record);
+/// Of each set, the same figures on every rank; a line of the log for each. Collective.
+std::vector<double> validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step);
+
+/// val_loss and perplexity of the set that decides; of several sets with names val_losses too.
+void report_validation(const RunSetup& setup, const std::vector<double>& losses, nlohmann::json& report);
 
 class Validation final : public StepObserver {
  public:
-  Validation(const RunContext& context, RunRecord& record, MemoryWatch& memory)
-      : context_(context), record_(record), memory_(memory) {}
+  Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory);
   void after_step(const StepReport& step, bool last) override;
-  /// Nothing without --val-data.
+  /// Nothing without --val-data and --sample-prompt.
   void run();
-  double loss() const { return loss_; }
+  /// Of each set, of the last validation; empty: there was none.
+  const std::vector<double>& losses() const { return losses_; }
+  /// The model as it is now is the best so far: it is to be saved.
+  bool found_the_best() const { return found_the_best_; }
+  /// --patience says that the run is over.
+  bool out_of_patience() const { return fsdp::out_of_patience(context_.trainer.state().validation, rules_); }
+  /// Why it is over before its last step, for people; empty where it is not.
+  std::string why_early() const;
+  /// The last validation left something for the checkpoint of its state to know.
+  bool decides() const { return rules_.decide(); }
 
  private:
+  void validate_set(const ValidationData& set, bool decides);
+  std::string judge(std::int64_t tokens, double loss, const std::string& set);
+
   const RunContext& context_;
   RunRecord& record_;
+  const StepJudge& judge_;
   MemoryWatch& memory_;
-  double loss_ = std::nan("");
+  ValidationRules rules_;
+  std::vector<double> losses_;
+  bool found_the_best_ = false;
 };
 
 }  // namespace fsdp::detail

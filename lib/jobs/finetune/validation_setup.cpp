@@ -1,0 +1,65 @@
+#include "lib/jobs/finetune/validation_setup.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/base/error.hpp"
+#include "lib/eval/chess/sequence.hpp"
+#include "lib/runtime/text.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// "loss" is the first one's, where none is called so.
+std::size_t deciding_set(const TrainOptions& options) {
+  const auto& metric = options.validation.keep_best;
+  const auto& sets = options.val_sets;
+  if (!options.validation.keeps_best()) return 0;
+  const auto named =
+      std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return !set.name.empty() && set.name == metric; });
+  if (named != sets.end()) return static_cast<std::size_t>(named - sets.begin());
+  if (metric == "loss") return 0;
+  std::string names;
+  for (const auto& set : sets) {
+    if (!set.name.empty()) names += ", " + set.name;
+  }
+  throw UsageError(fmt::format("--keep-best {}: choose loss (the validation loss{})", metric,
+                               names.empty() ? "" : " of the first set), or the name of a set: " + names.substr(2)));
+}
+
+}  // namespace
+
+std::size_t check_validation_options(const TrainOptions& options) {
+  const auto& v = options.validation;
+  if (v.patience < 0) throw UsageError("--patience must not be negative (0: the run does not end early)");
+  if (!(v.min_delta >= 0) || !std::isfinite(v.min_delta))
+    throw UsageError(fmt::format("--min-delta is {}, it must be a number >= 0", v.min_delta));
+  if (v.min_delta > 0 && v.patience == 0) throw UsageError("--min-delta needs --patience");
+  if (v.sample_tokens < 1)
+    throw UsageError(fmt::format("--sample-tokens is {}, it must be at least 1", v.sample_tokens));
+  if (options.eval_every < 0) throw UsageError("--eval-every must not be negative (0: at the end only)");
+  for (const auto& [given, option] :
+       {std::pair(v.keeps_best(), "--keep-best"), std::pair(v.patience > 0, "--patience")}) {
+    if (given && options.val_sets.empty()) throw UsageError(fmt::format("{} needs --val-data to go by", option));
+  }
+  if (v.patience > 0 && options.eval_every == 0)
+    throw UsageError("--patience needs --eval-every: without it there is a validation at the end only");
+  if (v.ends_with_best && !v.keeps_best()) throw UsageError("--final best needs --keep-best");
+  return deciding_set(options);
+}
+
+void check_sample_prompts(const RunSetup& setup) {
+  const auto& prompts = setup.options.validation.sample_prompts;
+  if (prompts.empty()) return;
+  const auto& [name, is_sure, tokenizer] = setup.tokenizer;
+  if (tokenizer == nullptr) throw UsageError("--sample-prompt: no tokenizer is known, give --tokenizer");
+  check_vocabulary(*tokenizer, name, setup.config);
+  for (const auto& prompt : prompts) {
+    if (prompt_ids(*tokenizer, prompt).empty())
+      throw UsageError("--sample-prompt '" + prompt + "' is empty: at least one token is needed to go on from");
+  }
+}
+
+}  // namespace fsdp::detail
