@@ -251,6 +251,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
       continue;
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
     if (other_child && kOfOneChild.contains(name)) continue;
+    if (std::string_view(name) == "min-delta" && options.validation.patience == 0) continue;
     if (freezing_given && (std::string(name) == "freeze" || std::string(name) == "train-only")) continue;
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, text, checkpoint);

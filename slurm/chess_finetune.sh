@@ -12,7 +12,7 @@
 #   MODEL      directory, or ORG/NAME in the Hugging Face cache (HF_HOME, HF_HUB_CACHE)   codellama/CodeLlama-7b-hf
 #   DATA       training games: HDF5, JSON Lines or Parquet, or ORG/NAME in the cache   what chess_download.sh makes:
 #              OUT_DIR/data/strategic_game_chess.h5
-#   VAL_DATA   the same for validation; empty: none       FSDP_HOME/data/chess/validation.jsonl
+#   VAL_DATA   the same, or NAME=PATH,...; empty: none    FSDP_HOME/data/chess/validation.jsonl
 #   PLAN       file with further options (fsdp-finetune --config); a variable that is set wins over it
 #   LEARNING_RATE, MAX_TRAINING_STEPS, MAX_SEQ_LENGTH    1e-5, one pass over the games, 512
 #   OPTIMIZER  adamw8bit, adafactor, ... (docs/methods.md)   adamw

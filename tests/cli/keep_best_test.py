@@ -127,12 +127,14 @@ class KeepBest(llama_cli.WeightsCase):
         small = self.train("small", "--max-steps", 20, *VALIDATE, "--val-data", self.val_data, "--patience", 1, "--min-delta", 3)
         self.assertIn("step 4 of 20 is the last: 1 validation in a row had no loss below", small.err)
         self.assertIn("by more than 3", small.err)
+        self.train("small", "--max-steps", 6, "--patience", 0, "--restart", "latest")
+        self.assertEqual(len(self.losses("small")), 6)
 
     def test_what_is_exported_at_the_end(self):
         full = self.folder / "full.pt"
         for final, step in (("last", 6), ("best", 2)):
             name = f"final-{final}"
-            self.train(name, "--max-steps", 6, *VALIDATE, "--val-data", self.noise, "--keep-best", "--final", final, "--save-final-full", full, ranks=2)
+            self.train(name, "--max-steps", 6, *VALIDATE, "--val-data", self.noise, "--keep-best", "--final", final, "--save-final-full", full)
             equal = verify(self.checkpoints(name) / f"step-{step:08}", full)
             self.assertEqual(equal.code, 0, str(equal))
             self.assertEqual(os.readlink(self.checkpoints(name) / "latest"), "step-00000006")
@@ -154,14 +156,14 @@ class KeepBest(llama_cli.WeightsCase):
     def test_a_full_disk_leaves_the_former_best(self):
         disk = self.small_disk("1400k")  # two checkpoints of 540 kB
         arguments = [*self.train_arguments("full", "--max-steps", 8, *VALIDATE, "--val-data", self.val_data, "--keep-best", "--save-every", 2), "--out-dir", disk]
-        result = fsdp_cli.run("fsdp-finetune", arguments, 2)
+        result = fsdp_cli.run("fsdp-finetune", arguments)
         self.assertEqual(result.code, 1, str(result))
         folder = disk / "full" / "checkpoints"
         self.assertEqual(os.readlink(folder / "best"), "step-00000004")
         self.assertEqual(sorted(p.name for p in folder.iterdir()), ["best", "latest", "step-00000002", "step-00000004"])
         self.evaluate(folder / "best", "--data", self.val_data)
         subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
-        resumed = fsdp_cli.run("fsdp-finetune", [*arguments, "--restart", "latest"], 2)
+        resumed = fsdp_cli.run("fsdp-finetune", [*arguments, "--restart", "latest"])
         self.assertEqual(resumed.code, 0, str(resumed))
         self.assertEqual(os.readlink(folder / "best"), "step-00000008")
 

@@ -105,7 +105,7 @@ class Samples(llama_cli.Case):
         self.assertEqual(found, self.samples("samples-grad-shard"))
         for sample in found:
             report = self.evaluate(self.checkpoints("samples-full-shard") / f"step-{sample['step']:08}", "--prompt", sample["prompt"], "--num-tokens", 7,
-                                   "--temperature", 0, ranks=2)
+                                   "--temperature", 0)
             for key in ("prompt", "text", "tokens_generated", "ended"):
                 self.assertEqual(sample[key], report[key])
         self.assertNotEqual(found[0]["tokens_generated"], found[2]["tokens_generated"], "the model has learned in between")
@@ -116,7 +116,7 @@ class Samples(llama_cli.Case):
         whole = self.samples("resumed")
         self.tune("resumed", self.games, *self.options("--max-steps", 6, *steps, "--restart", self.checkpoints("resumed") / "step-00000002"))
         self.assertEqual(self.samples("resumed"), whole)
-        self.tune("resumed", self.games, *self.options("--max-steps", 6, *steps, "--restart", "latest"), ranks=2)  # is done
+        self.tune("resumed", self.games, *self.options("--max-steps", 6, *steps, "--restart", "latest"))  # is done
         self.assertEqual(self.samples("resumed"), whole)
         if event_accumulator is not None:
             accumulator = plugin_event_accumulator.EventAccumulator(str(self.run_directory("resumed")), tensor_size_guidance={"text": 0})
@@ -126,7 +126,8 @@ class Samples(llama_cli.Case):
             self.assertIn("d2d4\n    ñ", texts[0].tensor_proto.string_val[0].decode())
 
     def test_what_cannot_be_is_told_before_training(self):
-        for more, word in ((["--sample-prompt", "a", "--sample-tokens", 0], "--sample-tokens is 0"),):
+        for more, word in ((["--sample-prompt", "a", "--sample-tokens", 0], "--sample-tokens is 0"),
+                           (["--sample-prompt", "a", "--val-data", self.validation, "--max-steps", 0, "--max-epochs", -1], "give --prompt")):
             self.assert_refused(self.tune("refused", self.games, *self.options("--max-steps", 1, *more), code=2), 2, word)
         # The tokenizer of the weights has more ids than the model of the tiny minGPT.
         self.assert_refused(self.train("small", "--max-steps", 1, "--sample-prompt", "a", code=4), 4, "do not belong together")

@@ -147,6 +147,8 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (!trains(options) && options.val_sets.empty() && options.prompt.empty()) {
     throw UsageError("--max-epochs -1 evaluates only: give --val-data, --prompt or both");
   }
+  if (!trains(options) && !options.validation.sample_prompts.empty())
+    throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
   if (trains(options)) check_sample_prompts(setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });

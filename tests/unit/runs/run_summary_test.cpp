@@ -114,6 +114,28 @@ TEST_SUITE("runs/run_summary") {
     CHECK(pooled.runs[0].tokens_per_second.count == 6);
   }
 
+  TEST_CASE("validation sets are told apart, in their order, and a NaN is no best") {
+    const fsdp::test::TempDir folder;
+    const auto run = folder.path() / "run";
+    const auto eval = [](int number, const std::string& set, const std::string& loss) {
+      return R"({"step":)" + std::to_string(number) + R"(,"val_set":")" + set + R"(","val_loss":)" + loss + "}\n";
+    };
+    write_text(run / "metrics.jsonl", step(1, 1, 10) + eval(1, "b", "4.5") + eval(1, "a", "null") + step(2, 2, 10) +
+                                          eval(2, "b", "null") + eval(2, "a", "3.25"));
+    write_text(run / "job.json", R"({"format":"fsdp-job","outcome":"done","total_steps":9,"ended_early":"no better"})");
+    const auto summary = fsdp::compare_runs({run}, false).runs.front();
+
+    REQUIRE(summary.validation.size() == 2);
+    CHECK(summary.validation[0].set == "b");
+    CHECK(summary.validation[0].best == 4.5);
+    CHECK(summary.validation[0].best_step == 1);
+    CHECK(std::isnan(summary.validation[0].last));
+    CHECK(summary.validation[1].best == 3.25);
+    const auto view = fsdp::run_view(summary, 100);
+    CHECK(view.find("eval a ") != std::string::npos);
+    CHECK(view.find("early     no better") != std::string::npos);
+  }
+
   TEST_CASE("sentences tell a difference only where it is larger than both spreads") {
     const fsdp::test::TempDir folder;
     const auto make = [&](const char* name, std::vector<double> speeds, const char* received) {
