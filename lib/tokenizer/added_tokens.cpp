@@ -2,93 +2,80 @@
 
 #include <algorithm>
 
-#include "lib/base/error.hpp"
+#include "lib/tokenizer/character_kinds.hpp"
 
 namespace fsdp {
 
-namespace {
-
-/// Ranges are few (the messages of a conversation), and so are the names in a text.
 bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
+  // Ranges are few (the messages of a conversation), and so are the names in a text.
   return std::any_of(ranges.begin(), ranges.end(),
                      [&](const TextRange& range) { return begin < range.end && range.begin < end; });
 }
 
-}  // namespace
+void TokenNames::add(const std::string& name, const AddedToken& token) {
+  auto& names = by_first_byte_[static_cast<std::uint8_t>(name.at(0))];
+  const auto shorter = [&](const Name& other) { return other.text.size() < name.size(); };
+  names.insert(std::find_if(names.begin(), names.end(), shorter), Name{name, token});
+  empty_ = false;
+}
 
-AddedTokenSearch::AddedTokenSearch(const std::vector<AddedToken>& tokens, const std::string& where,
-                                   SpecialNames special)
-    : where_(where) {
-  for (const AddedToken& token : tokens) {
-    if ((token.special && special == SpecialNames::plain) || token.text.empty()) continue;
-    if (!token.special && (token.single_word || token.lstrip || token.rstrip)) {
-      throw FormatError(where + ": added token '" + token.text +
-                        "' is not special and has single_word, lstrip or rstrip, which is not supported");
-    }
-    (token.normalized ? normalized_ : raw_).add(token);
+std::optional<std::int32_t> TokenNames::find(std::string_view name) const {
+  if (name.empty()) return {};
+  for (const Name& one : by_first_byte_[static_cast<std::uint8_t>(name[0])]) {
+    if (one.text == name) return one.token.id;
   }
+  return {};
 }
 
-void AddedTokenSearch::Names::add(const AddedToken& token) {
-  auto& names = by_first_byte[static_cast<std::uint8_t>(token.text[0])];
-  const auto shorter = [&](const Name& name) { return name.text.size() < token.text.size(); };
-  const bool supported = !token.single_word && !token.lstrip && !token.rstrip;
-  names.insert(std::find_if(names.begin(), names.end(), shorter), Name{token.text, token.id, token.special, supported});
-  empty = false;
-}
-
-const AddedTokenSearch::Names::Name* AddedTokenSearch::Names::match(std::string_view text, std::size_t at,
-                                                                    std::span<const TextRange> plain) const {
-  for (const Name& name : by_first_byte[static_cast<std::uint8_t>(text[at])]) {
+const TokenNames::Name* TokenNames::match(std::string_view text, std::size_t at, const PlainTest& is_plain) const {
+  for (const Name& name : by_first_byte_[static_cast<std::uint8_t>(text[at])]) {
     if (!text.substr(at).starts_with(name.text)) continue;
-    if (name.special && overlaps(plain, at, at + name.text.size())) continue;
+    if (name.token.special && is_plain && is_plain({at, at + name.text.size()})) continue;
     return &name;
   }
   return nullptr;
 }
 
-void AddedTokenSearch::Names::split(std::string_view whole, TextRange part, std::span<const TextRange> plain,
-                                    std::vector<TextSegment>& segments) const {
-  std::size_t begin = part.begin;
-  const auto text = whole.substr(0, part.end);
-  for (std::size_t at = part.begin; at < part.end && !empty;) {
-    const Name* name = match(text, at, plain);
+std::vector<TextSegment> TokenNames::split(std::string_view text, const PlainTest& is_plain) const {
+  std::vector<TextSegment> segments;
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size() && !empty_;) {
+    const Name* name = match(text, at, is_plain);
     if (name == nullptr) {
       ++at;
       continue;
     }
-    if (!name->supported) throw FormatError("'" + name->text + "' has single_word, lstrip or rstrip");
-    if (at > begin) segments.push_back({text.substr(begin, at - begin)});
-    segments.push_back({text.substr(at, name->text.size()), name->id});
-    begin = at += name->text.size();
+    std::size_t begin = at, end = at + name->text.size();
+    at = end;
+    const AddedToken& token = name->token;
+    if (token.single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
+    if (token.lstrip) begin = std::max(begin - trailing_space(text.substr(0, begin)), done);
+    if (token.rstrip) end += leading_space(text.substr(end));
+    if (begin > done) segments.push_back({text.substr(done, begin - done)});
+    segments.push_back({text.substr(begin, end - begin), token.id});
+    done = end;
   }
-  if (begin < part.end) segments.push_back({text.substr(begin)});
+  if (done < text.size()) segments.push_back({text.substr(done)});
+  return segments;
 }
 
-std::vector<TextSegment> AddedTokenSearch::split(std::string_view text, std::span<const TextRange> plain) const {
-  std::vector<TextSegment> raw, all;
-  try {
-    raw_.split(text, {0, text.size()}, plain, raw);
-    for (const TextSegment& segment : raw) {
-      if (segment.id == TextSegment::kPlain) {
-        const auto begin = static_cast<std::size_t>(segment.text.data() - text.data());
-        normalized_.split(text, {begin, begin + segment.text.size()}, plain, all);
-      } else {
-        all.push_back(segment);
-      }
+AddedTokenSearch::AddedTokenSearch(const std::vector<AddedToken>& tokens, SpecialNames special,
+                                   const Normalize& normalize) {
+  for (const AddedToken& token : tokens) {
+    if ((token.special && special == SpecialNames::plain) || token.text.empty()) continue;
+    if (!token.normalized) {
+      raw_.add(token.text, token);
+      continue;
     }
-  } catch (const FormatError& error) {
-    throw FormatError(where_ + ": added token " + error.what() + ", which is not supported inside texts");
+    if (const auto name = normalize ? normalize(token.text) : token.text; !name.empty()) normalized_.add(name, token);
+    normalized_ids_.emplace_back(token.text, token.id);
   }
-  return all;
 }
 
 std::optional<std::int32_t> AddedTokenSearch::find(std::string_view name) const {
-  if (name.empty()) return {};
-  for (const Names* names : {&raw_, &normalized_}) {
-    for (const auto& one : names->by_first_byte[static_cast<std::uint8_t>(name[0])]) {
-      if (one.text == name) return one.id;
-    }
+  if (const auto id = raw_.find(name)) return id;
+  for (const auto& [text, id] : normalized_ids_) {
+    if (text == name) return id;
   }
   return {};
 }

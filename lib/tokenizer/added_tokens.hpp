@@ -1,8 +1,11 @@
 #pragma once
 // Tokens added to a vocabulary by name: marks of a text's beginning and end, of roles, of infilling.
+//
+// Source: src/tokenizer/added_vocabulary.rs of Hugging Face's tokenizers 0.23.
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,11 +18,11 @@ namespace fsdp {
 struct AddedToken {
   std::int32_t id = 0;
   std::string text;
-  bool special = true;  ///< its name inside a text is plain text; a token that is not special is found in texts
-  bool normalized = false;
-  bool single_word = false;
-  bool lstrip = false;
-  bool rstrip = false;
+  bool special = true;       ///< its name inside a text is plain text; a token that is not special is found in texts
+  bool normalized = false;   ///< its normalized name is looked for in the normalized text
+  bool single_word = false;  ///< only where no letter or digit is beside it
+  bool lstrip = false;       ///< takes the white space before it with it
+  bool rstrip = false;       ///< ... and behind it
 };
 
 /// A part of a text: plain, or one added token.
@@ -35,47 +38,59 @@ struct TextRange {
   std::size_t end = 0;
 };
 
+/// True when [begin, end) and some range have bytes in common.
+bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t end);
+
 /// What the name of a special token means inside a text.
 enum class SpecialNames : std::uint8_t { plain, tokens };
 
-/// Finds added tokens, those that are special only where that is asked for: first those that are matched in the raw
-/// text, then the others between them; the leftmost, of several that begin together the longest.
+/// Says where the names of special tokens are plain text all the same; empty: nowhere.
+using PlainTest = std::function<bool(TextRange)>;
+
+/// Finds names: the leftmost, of several that begin together the longest. What is not taken for a token after all,
+/// since it is no single word, is passed over as a whole.
+class TokenNames {
+ public:
+  /// \param name  as it stands in texts, not empty
+  void add(const std::string& name, const AddedToken& token);
+  bool empty() const { return empty_; }
+  std::optional<std::int32_t> find(std::string_view name) const;
+  /// The parts of `text` in order, none empty; they overlap only where a token begins in white space that the one
+  /// before it has taken.
+  std::vector<TextSegment> split(std::string_view text, const PlainTest& is_plain = {}) const;
+
+ private:
+  struct Name {
+    std::string text;
+    AddedToken token;
+  };
+  const Name* match(std::string_view text, std::size_t at, const PlainTest& is_plain) const;
+
+  bool empty_ = true;
+  std::array<std::vector<Name>, 256> by_first_byte_;  ///< the longest first
+};
+
+/// The added tokens of a vocabulary, those that are special only where that is asked for. First come those that are
+/// matched in the raw text; what is between them is normalized, and the others are matched there.
 class AddedTokenSearch {
  public:
-  AddedTokenSearch() = default;
-  /// \param where  the file, for errors
-  /// \throws FormatError for tokens that are not special and take white space with them or only match whole words
-  AddedTokenSearch(const std::vector<AddedToken>& tokens, const std::string& where,
-                   SpecialNames special = SpecialNames::plain);
+  using Normalize = std::function<std::string(const std::string&)>;
 
-  bool empty() const { return raw_.empty && normalized_.empty; }
-  /// The parts of `text` in order, none of them empty.
-  /// \param plain  where in `text` the names of special tokens are plain text, in order
-  /// \throws FormatError when a special token that takes white space with it or only matches whole words is met
-  std::vector<TextSegment> split(std::string_view text, std::span<const TextRange> plain = {}) const;
+  AddedTokenSearch() = default;
+  /// \param normalize  what the vocabulary makes of a text; empty: nothing
+  explicit AddedTokenSearch(const std::vector<AddedToken>& tokens, SpecialNames special = SpecialNames::plain,
+                            const Normalize& normalize = {});
+
+  const TokenNames& raw() const { return raw_; }
+  const TokenNames& normalized() const { return normalized_; }
+  bool empty() const { return raw_.empty() && normalized_.empty(); }
   /// The id of a token that is looked for.
   std::optional<std::int32_t> find(std::string_view name) const;
 
  private:
-  struct Names {
-    struct Name {
-      std::string text;
-      std::int32_t id;
-      bool special;
-      bool supported;  ///< matched as it is, without regard to what is around it
-    };
-    bool empty = true;
-    std::array<std::vector<Name>, 256> by_first_byte;  ///< the longest first
-
-    void add(const AddedToken& token);
-    const Name* match(std::string_view text, std::size_t at, std::span<const TextRange> plain) const;
-    /// Appends the parts of a part of the whole text.
-    void split(std::string_view whole, TextRange part, std::span<const TextRange> plain,
-               std::vector<TextSegment>& segments) const;
-  };
-  std::string where_;
-  Names raw_;
-  Names normalized_;
+  TokenNames raw_;
+  TokenNames normalized_;
+  std::vector<std::pair<std::string, std::int32_t>> normalized_ids_;  ///< by their own names
 };
 
 }  // namespace fsdp

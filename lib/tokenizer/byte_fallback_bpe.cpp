@@ -14,13 +14,40 @@ std::uint32_t key_of(std::string_view character) {
   return key;
 }
 
+NormalizedText with_space_signs(std::string_view text, bool prefixed, bool replaces) {
+  NormalizedText normalized;
+  const auto add_sign = [&](std::size_t origin) {
+    normalized.text += kSpaceSign;
+    normalized.origins.insert(normalized.origins.end(), kSpaceSign.size(), origin);
+  };
+  if (prefixed && !text.empty()) add_sign(0);
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (replaces && text[at] == ' ') {
+      add_sign(at);
+      continue;
+    }
+    normalized.text += text[at];
+    normalized.origins.push_back(at);
+  }
+  normalized.origins.push_back(text.size());
+  return normalized;
+}
+
+/// Names are normalized as texts are.
+AddedTokenSearch names_in(const ByteFallbackParts& parts, SpecialNames special) {
+  return AddedTokenSearch(parts.added_tokens, special, [&](const std::string& name) {
+    return with_space_signs(name, parts.prefix == SpacePrefix::prepend, parts.normalizes_spaces).text;
+  });
+}
+
 }  // namespace
 
 ByteFallbackBpe::ByteFallbackBpe(ByteFallbackParts parts)
-    : LlamaTokenizer(parts.llama, names_of(parts)),
+    : LlamaTokenizer(parts.llama, names_in(parts, SpecialNames::tokens)),
       merges_(std::move(parts.merges)),
-      added_tokens_(parts.added_tokens, parts.llama.where),
+      added_tokens_(names_in(parts, SpecialNames::plain)),
       prefix_(parts.prefix),
+      normalizes_spaces_(parts.normalizes_spaces),
       split_at_spaces_(parts.split_at_spaces),
       splits_before_spaces_(splits_before_spaces(parts.llama.pieces)) {
   ascii_ids_.fill(PieceIds::kNoId);
@@ -33,19 +60,6 @@ ByteFallbackBpe::ByteFallbackBpe(ByteFallbackParts parts)
   }
 }
 
-AddedTokenSearch ByteFallbackBpe::names_of(const ByteFallbackParts& parts) {
-  auto tokens = parts.added_tokens;
-  // With Prepend such a name is matched with a space sign before it: refused where it is met.
-  if (parts.prefix == SpacePrefix::prepend) {
-    for (AddedToken& token : tokens) token.single_word = token.single_word || (token.special && token.normalized);
-  }
-  return {tokens, parts.llama.where, SpecialNames::tokens};
-}
-
-void ByteFallbackBpe::append_part(std::string_view text, bool begins, std::vector<std::int32_t>& ids) const {
-  append_plain(text, dummy_prefix() && wants_prefix(text, begins), ids);
-}
-
 bool ByteFallbackBpe::wants_prefix(std::string_view text, bool begins) const {
   if (text.empty() || utf8_character_length(text) == 0) return false;
   if (prefix_ == SpacePrefix::none) return false;
@@ -54,17 +68,57 @@ bool ByteFallbackBpe::wants_prefix(std::string_view text, bool begins) const {
   return !text.starts_with(' ') && !text.starts_with(kSpaceSign);
 }
 
+NormalizedText ByteFallbackBpe::normalize(std::string_view text, bool prefixed) const {
+  return with_space_signs(text, prefixed, normalizes_spaces_);
+}
+
 void ByteFallbackBpe::append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const {
   if (added_tokens_.empty()) return append_plain(text, dummy_prefix && wants_prefix(text, true), ids);
-  bool begins = true;
-  for (const TextSegment& segment : added_tokens_.split(text)) {
-    if (segment.id == TextSegment::kPlain) {
-      append_plain(segment.text, (dummy_prefix || !begins) && wants_prefix(segment.text, begins), ids);
-    } else {
+  for (const TextSegment& segment : added_tokens_.raw().split(text)) {
+    if (segment.id != TextSegment::kPlain) {
       ids.push_back(segment.id);
+      continue;
     }
-    begins = false;
+    const Part part{segment.text, static_cast<std::size_t>(segment.text.data() - text.data()),
+                    dummy_prefix || segment.text.data() != text.data()};
+    if (added_tokens_.normalized().empty()) {
+      append_plain(part.text, part.may_prefix && wants_prefix(part.text, part.begin == 0), ids);
+    } else {
+      AlignedIds found;
+      append_normalized(part, added_tokens_.normalized(), {}, found);
+      ids.insert(ids.end(), found.ids.begin(), found.ids.end());
+    }
   }
+}
+
+void ByteFallbackBpe::append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange> plain,
+                                     AlignedIds& out) const {
+  if (!names().normalized().empty())
+    return append_normalized({part, begin, dummy_prefix()}, names().normalized(), plain, out);
+  append_plain(part, dummy_prefix() && wants_prefix(part, begin == 0), out.ids);
+  align(part, begin, out);
+}
+
+void ByteFallbackBpe::append_normalized(const Part& part, const TokenNames& names, std::span<const TextRange> plain,
+                                        AlignedIds& out) const {
+  const bool prepends = prefix_ == SpacePrefix::prepend;
+  const auto normalized = normalize(part.text, prepends && part.may_prefix && wants_prefix(part.text, true));
+  const auto is_plain = [&](TextRange found) {
+    return overlaps(plain, part.begin + normalized.origins[found.begin], part.begin + normalized.origins[found.end]);
+  };
+  const std::size_t first = out.parts.size();
+  for (const TextSegment& segment : names.split(normalized.text, is_plain)) {
+    const auto at = static_cast<std::size_t>(segment.text.data() - normalized.text.data());
+    if (segment.id != TextSegment::kPlain) {
+      out.ids.push_back(segment.id);
+      out.parts.push_back({at, at + segment.text.size()});
+      continue;
+    }
+    const bool begins = part.begin == 0 && at == 0;
+    append_plain(segment.text, !prepends && part.may_prefix && wants_prefix(segment.text, begins), out.ids);
+    align(segment.text, at, out);
+  }
+  to_sources(normalized, part.begin, first, out.parts);
 }
 
 void ByteFallbackBpe::append_character(std::string_view character, std::vector<std::int32_t>& word) const {

@@ -24,7 +24,8 @@ struct ByteFallbackParts {
   LlamaParts llama;  ///< `dummy_prefix` says whether decoding takes a space away
   BpeMerges merges;
   SpacePrefix prefix = SpacePrefix::none;
-  bool split_at_spaces = false;  ///< nothing merges across the beginning of any space sign
+  bool normalizes_spaces = false;  ///< the normalizer replaces spaces, and names of normalized tokens are so changed
+  bool split_at_spaces = false;    ///< nothing merges across the beginning of any space sign
   std::vector<AddedToken> added_tokens;
 };
 
@@ -33,15 +34,23 @@ class ByteFallbackBpe final : public LlamaTokenizer {
  public:
   explicit ByteFallbackBpe(ByteFallbackParts parts);
 
-  /// What encode_marked() looks for.
-  static AddedTokenSearch names_of(const ByteFallbackParts& parts);
-
  protected:
-  void append_part(std::string_view text, bool begins, std::vector<std::int32_t>& ids) const override;
   void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const override;
+  void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange> plain,
+                      AlignedIds& out) const override;
 
  private:
+  /// A part of a text between tokens that are matched in raw text.
+  struct Part {
+    std::string_view text;
+    std::size_t begin;  ///< in the whole text
+    bool may_prefix;    ///< a space may be put before it
+  };
   bool wants_prefix(std::string_view text, bool begins) const;
+  /// What a text's normalizer makes of it. \param prefixed  a Prepend acts
+  NormalizedText normalize(std::string_view text, bool prefixed) const;
+  void append_normalized(const Part& part, const TokenNames& names, std::span<const TextRange> plain,
+                         AlignedIds& out) const;
   void append_plain(std::string_view text, bool with_prefix, std::vector<std::int32_t>& ids) const;
   /// Appends the id of one character, or those of its bytes, to a word.
   void append_character(std::string_view character, std::vector<std::int32_t>& word) const;
@@ -49,6 +58,7 @@ class ByteFallbackBpe final : public LlamaTokenizer {
   BpeMerges merges_;
   AddedTokenSearch added_tokens_;
   SpacePrefix prefix_;
+  bool normalizes_spaces_;
   bool split_at_spaces_;
   bool splits_before_spaces_;
   std::array<std::int32_t, 128> ascii_ids_;  ///< or PieceIds::kNoId

@@ -31,12 +31,12 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
       texts_(std::move(parts.pieces)),
       merges_(std::move(parts.merges)),
       words_(std::move(parts.patterns)),
-      added_tokens_(parts.added_tokens, parts.where),
-      names_(with_marks(parts, texts_), parts.where, SpecialNames::tokens),
+      composes_(parts.composes),
+      added_tokens_(parts.added_tokens, SpecialNames::plain, [this](const auto& name) { return normalized(name); }),
+      names_(with_marks(parts, texts_), SpecialNames::tokens, [this](const auto& name) { return normalized(name); }),
       marks_(std::move(parts.marks)),
       bos_(parts.bos),
       eos_(parts.eos),
-      composes_(parts.composes),
       ignore_merges_(parts.ignore_merges) {
   for (int byte = 0; byte < 256; ++byte) {
     const auto id = piece_ids_.find(std::string(1, static_cast<char>(byte)));
@@ -49,36 +49,51 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
   add_to_vocabulary(parts.added_tokens, parts.where, texts_);
 }
 
+std::string ByteLevelTokenizer::normalized(const std::string& text) const { return composes_ ? to_nfc(text) : text; }
+
 void ByteLevelTokenizer::append(std::string_view text, std::vector<std::int32_t>& ids) const {
-  if (!composes_) return append_words(text, ids);
-  append_words(to_nfc(text), ids);
+  std::string composed;
+  if (composes_) {
+    composed = to_nfc(text);
+    text = composed;
+  }
+  for (const TextSegment& segment : added_tokens_.normalized().split(text)) {
+    if (segment.id == TextSegment::kPlain) {
+      append_words(segment.text, ids);
+    } else {
+      ids.push_back(segment.id);
+    }
+  }
+}
+
+void ByteLevelTokenizer::append_word(std::string_view word, std::vector<std::int32_t>& scratch,
+                                     std::vector<std::int32_t>& ids) const {
+  if (ignore_merges_) {
+    if (const auto id = piece_ids_.find(word); id != PieceIds::kNoId) {
+      ids.push_back(id);
+      return;
+    }
+  }
+  scratch.clear();
+  for (const char byte : word) scratch.push_back(byte_ids_[static_cast<std::uint8_t>(byte)]);
+  merges_.apply(scratch, ids);
 }
 
 void ByteLevelTokenizer::append_words(std::string_view text, std::vector<std::int32_t>& ids) const {
   std::vector<std::string_view> words;
   words_.split(text, words);
-  std::vector<std::int32_t> word_ids;
-  for (const std::string_view word : words) {
-    if (ignore_merges_) {
-      if (const auto id = piece_ids_.find(word); id != PieceIds::kNoId) {
-        ids.push_back(id);
-        continue;
-      }
-    }
-    word_ids.clear();
-    for (const char byte : word) word_ids.push_back(byte_ids_[static_cast<std::uint8_t>(byte)]);
-    merges_.apply(word_ids, ids);
-  }
+  std::vector<std::int32_t> scratch;
+  for (const std::string_view word : words) append_word(word, scratch, ids);
 }
 
 std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
-  if (added_tokens_.empty()) {
+  if (added_tokens_.raw().empty()) {
     append(text, ids);
     return ids;
   }
-  for (const TextSegment& segment : added_tokens_.split(text)) {
+  for (const TextSegment& segment : added_tokens_.raw().split(text)) {
     if (segment.id == TextSegment::kPlain) {
       append(segment.text, ids);
     } else {
@@ -88,30 +103,60 @@ std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) cons
   return ids;
 }
 
-void ByteLevelTokenizer::append_aligned(std::string_view text, std::size_t begin, AlignedIds& out) const {
+void ByteLevelTokenizer::append_aligned_words(std::string_view text, std::string_view part, AlignedIds& out) const {
+  std::vector<std::string_view> words;
+  words_.split(part, words);
+  std::vector<std::int32_t> scratch;
+  for (const std::string_view word : words) {
+    const std::size_t first = out.ids.size();
+    append_word(word, scratch, out.ids);
+    auto at = static_cast<std::size_t>(word.data() - text.data());
+    const std::size_t word_end = at + word.size();
+    for (std::size_t i = first; i < out.ids.size(); ++i) {
+      const std::size_t end = at + texts_.of(out.ids[i]).size();
+      if (end > word_end || end == at)  // an added token has taken the id of a piece
+        throw RuntimeFailure(description() +
+                             ": a text's ids do not stand for its bytes, so answers cannot be found in them");
+      out.parts.push_back({at, end});
+      at = end;
+    }
+  }
+}
+
+void ByteLevelTokenizer::append_aligned(std::string_view text, std::size_t begin, std::span<const TextRange> plain,
+                                        AlignedIds& out) const {
   const auto composed = composes_ ? to_nfc(text) : std::string();
   const bool changed = composes_ && composed != text;
   const auto sources = changed ? nfc_sources(text, composed) : std::vector<TextRange>();
-  append_words(changed ? composed : text, out.ids);
-  const std::size_t bytes = changed ? composed.size() : text.size();
-  std::size_t at = 0;
-  for (std::size_t i = out.parts.size(); i < out.ids.size(); ++i) {
-    const std::size_t end = at + texts_.of(out.ids[i]).size();
-    if (end > bytes || end == at)  // an added token has taken the id of a piece
-      throw RuntimeFailure(description() +
-                           ": a text's ids do not stand for its bytes, so answers cannot be found in them");
-    out.parts.push_back(changed ? TextRange{begin + sources[at].begin, begin + sources[end - 1].end}
-                                : TextRange{begin + at, begin + end});
-    at = end;
+  const auto source_of = [&](TextRange part) {
+    return changed ? TextRange{begin + sources[part.begin].begin, begin + sources[part.end - 1].end}
+                   : TextRange{begin + part.begin, begin + part.end};
+  };
+  const auto is_plain = [&](TextRange part) {
+    const auto source = source_of(part);
+    return overlaps(plain, source.begin, source.end);
+  };
+  const std::string_view normalized = changed ? std::string_view(composed) : text;
+  const std::size_t first = out.parts.size();
+  for (const TextSegment& segment : names_.normalized().split(normalized, is_plain)) {
+    if (segment.id == TextSegment::kPlain) {
+      append_aligned_words(normalized, segment.text, out);
+    } else {
+      const auto at = static_cast<std::size_t>(segment.text.data() - normalized.data());
+      out.ids.push_back(segment.id);
+      out.parts.push_back({at, at + segment.text.size()});
+    }
   }
+  for (std::size_t i = first; i < out.parts.size(); ++i) out.parts[i] = source_of(out.parts[i]);
 }
 
 AlignedIds ByteLevelTokenizer::encode_marked(std::string_view text, std::span<const TextRange> plain) const {
   AlignedIds out;
-  for (const TextSegment& segment : names_.split(text, plain)) {
+  const auto is_plain = [&](TextRange part) { return overlaps(plain, part.begin, part.end); };
+  for (const TextSegment& segment : names_.raw().split(text, is_plain)) {
     const auto begin = static_cast<std::size_t>(segment.text.data() - text.data());
     if (segment.id == TextSegment::kPlain) {
-      append_aligned(segment.text, begin, out);
+      append_aligned(segment.text, begin, plain, out);
     } else {
       out.ids.push_back(segment.id);
       out.parts.push_back({begin, begin + segment.text.size()});

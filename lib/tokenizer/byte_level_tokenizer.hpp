@@ -50,22 +50,29 @@ class ByteLevelTokenizer final : public Tokenizer {
   std::string description() const override { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
 
  private:
+  std::string normalized(const std::string& text) const;
+  /// A part of a text in which no token that is matched in raw text is left.
   void append(std::string_view text, std::vector<std::int32_t>& ids) const;
-  /// \param text  composed where the vocabulary wants that
+  /// \param begin  of the part, in the text
+  void append_aligned(std::string_view text, std::size_t begin, std::span<const TextRange> plain,
+                      AlignedIds& out) const;
+  void append_word(std::string_view word, std::vector<std::int32_t>& scratch, std::vector<std::int32_t>& ids) const;
+  /// \param text  normalized
   void append_words(std::string_view text, std::vector<std::int32_t>& ids) const;
-  void append_aligned(std::string_view text, std::size_t begin, AlignedIds& out) const;
+  /// \param part   of `text`; the ranges that are added lie in `text`
+  void append_aligned_words(std::string_view text, std::string_view part, AlignedIds& out) const;
 
   std::string description_;
   PieceIds piece_ids_;
   TokenTexts texts_;
   BpeMerges merges_;
   PreTokenizer words_;
+  bool composes_;
   AddedTokenSearch added_tokens_;
   AddedTokenSearch names_;  ///< of special tokens, too
   DocumentMarks marks_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
-  bool composes_;
   bool ignore_merges_;
   std::array<std::int32_t, 256> byte_ids_{};
 };

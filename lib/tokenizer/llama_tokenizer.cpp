@@ -61,6 +61,7 @@ LlamaTokenizer::LlamaTokenizer(LlamaParts parts, AddedTokenSearch names)
       begins_with_space_(parts.pieces.size()),
       byte_ids_(256, -1),
       dummy_prefix_(parts.dummy_prefix),
+      strips_spaces_(parts.strips_spaces),
       bos_(parts.bos),
       eos_(parts.eos),
       marks_(std::move(parts.marks)),
@@ -99,11 +100,11 @@ std::vector<std::int32_t> LlamaTokenizer::encode_document(std::string_view text)
 
 AlignedIds LlamaTokenizer::encode_marked(std::string_view text, std::span<const TextRange> plain) const {
   AlignedIds out;
-  for (const TextSegment& segment : names_.split(text, plain)) {
+  const auto is_plain = [&](TextRange part) { return overlaps(plain, part.begin, part.end); };
+  for (const TextSegment& segment : names_.raw().split(text, is_plain)) {
     const auto begin = static_cast<std::size_t>(segment.text.data() - text.data());
     if (segment.id == TextSegment::kPlain) {
-      append_part(segment.text, begin == 0, out.ids);
-      align(segment.text, begin, out);
+      append_aligned(segment.text, begin, plain, out);
     } else {
       out.ids.push_back(segment.id);
       out.parts.push_back({begin, begin + segment.text.size()});
@@ -147,15 +148,20 @@ std::vector<std::int32_t> LlamaTokenizer::encode_infill(std::string_view prefix,
 
 std::string LlamaTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
-  bool begins = dummy_prefix_;
+  bool begins = dummy_prefix_ || strips_spaces_;
   for (const std::int32_t id : ids) {
     std::string_view piece = texts_.of(id);
     if (piece.empty()) continue;
     if (begins && begins_with_space_[static_cast<std::size_t>(id)]) piece.remove_prefix(1);
-    begins = false;
     text += piece;
+    begins = strips_spaces_ && text.empty();
   }
   return text;
+}
+
+void to_sources(const NormalizedText& normalized, std::size_t begin, std::size_t first, std::vector<TextRange>& parts) {
+  for (std::size_t i = first; i < parts.size(); ++i)
+    parts[i] = {begin + normalized.origins[parts[i].begin], begin + normalized.origins[parts[i].end]};
 }
 
 void add_tokens(const std::vector<AddedToken>& tokens, const std::string& where, std::vector<LlamaPiece>& pieces) {

@@ -33,10 +33,17 @@ struct LlamaParts {
   std::string where;               ///< the vocabulary's file, for errors
   std::vector<LlamaPiece> pieces;  ///< by id
   bool dummy_prefix = true;        ///< a text is encoded as if a space stood before it
+  bool strips_spaces = false;      ///< texts lose the spaces that they begin with
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
   DocumentMarks marks;
   std::optional<InfillIds> infill;
+};
+
+/// What a vocabulary makes of a text before it looks for pieces.
+struct NormalizedText {
+  std::string text;
+  std::vector<std::size_t> origins;  ///< for each of its bytes, and its end, a place in the text that it was made of
 };
 
 class LlamaTokenizer : public Tokenizer {
@@ -56,15 +63,24 @@ class LlamaTokenizer : public Tokenizer {
   std::string description() const final { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
 
  protected:
-  /// \param names  the added and control tokens, which encode_marked() looks for
+  /// \param names  the added and control tokens, which encode_marked() looks for; those in `normalized()` are left to
+  ///               append_aligned()
   LlamaTokenizer(LlamaParts parts, AddedTokenSearch names);
 
   /// Appends the ids of `text`, any bytes. \param dummy_prefix  it begins a text
   virtual void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const = 0;
 
-  /// Appends the ids of a part of a text in which no token's name is left. \param begins  the text begins with it;
-  /// otherwise a token is before it
-  virtual void append_part(std::string_view text, bool begins, std::vector<std::int32_t>& ids) const = 0;
+  /// Appends the ids of a part of a text in which no name that is matched in raw text is left, with what each is of.
+  /// \param begin  of the part in the text: 0, or a token is before it
+  /// \param plain  where in the text names of special tokens are plain
+  virtual void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange> plain,
+                              AlignedIds& out) const = 0;
+
+  /// Finds the parts of `text` that the ids without a part were made of; `begin` is added to each.
+  /// \throws RuntimeFailure when the ids do not stand for its bytes
+  void align(std::string_view text, std::size_t begin, AlignedIds& out) const;
+
+  const AddedTokenSearch& names() const { return names_; }
   /// Whether a space is put before texts.
   bool dummy_prefix() const { return dummy_prefix_; }
 
@@ -72,19 +88,22 @@ class LlamaTokenizer : public Tokenizer {
   const std::vector<std::int32_t>& byte_ids() const { return byte_ids_; }
 
  private:
-  void align(std::string_view text, std::size_t begin, AlignedIds& out) const;
-
   std::string description_;
   TokenTexts texts_;
   std::vector<bool> begins_with_space_;  ///< pieces that begin with U+2581
   std::vector<std::int32_t> byte_ids_;   ///< [256]
   bool dummy_prefix_;
+  bool strips_spaces_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
   DocumentMarks marks_;
   AddedTokenSearch names_;
   std::optional<InfillIds> infill_;
 };
+
+/// Turns parts of a normalized text into those of what it was made of, from `first` on.
+/// \param begin  of that in the whole text
+void to_sources(const NormalizedText& normalized, std::size_t begin, std::size_t first, std::vector<TextRange>& parts);
 
 /// Adds the tokens to the pieces. An id that is a piece of the same text already stays what it is.
 /// \throws FormatError for an id that cannot be

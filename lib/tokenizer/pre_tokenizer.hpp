@@ -17,8 +17,8 @@ class PreTokenizer {
  public:
   explicit PreTokenizer(std::vector<SplitPattern> patterns) : patterns_(std::move(patterns)) {}
 
-  /// Makes `words` the words in order, views into `text` that together are all of it. Every run of bytes that are no
-  /// valid UTF-8 is a word of its own.
+  /// Makes `words` the words in order, views into `text`: all of it but for what patterns drop. Every run of bytes that
+  /// are no valid UTF-8 is a word of its own.
   void split(std::string_view text, std::vector<std::string_view>& words) const;
 
  private:

@@ -87,9 +87,7 @@ class Fields {
 struct Settings {
   std::uint64_t model_type = 1;
   bool space_as_suffix = false;
-  bool remove_extra_spaces = true;
-  bool escape_spaces = true;
-  bool has_character_map = false;
+  bool changes_decoded = false;
 };
 
 constexpr std::uint64_t kBytePairs = 2;
@@ -114,49 +112,63 @@ void read_trainer_spec(Fields fields, Settings& settings, SentencePieceModel& mo
     if (field.number == 3 && field.is_varint) settings.model_type = field.varint;
     if (field.number == 24 && field.is_varint) settings.space_as_suffix = field.varint != 0;
     if (field.number == 44 && field.is_bytes) model.unknown_text = field.bytes;
+    if (field.number == 46 && field.is_bytes) model.bos_text = field.bytes;
+    if (field.number == 47 && field.is_bytes) model.eos_text = field.bytes;
   }
 }
 
-void read_normalizer_spec(Fields fields, Settings& settings, SentencePieceModel& model) {
+void read_normalizer_spec(Fields fields, NormalizerSpec& spec) {
   for (Field field; fields.next(field);) {
-    if (field.number == 2 && field.is_bytes) settings.has_character_map = !field.bytes.empty();
-    if (field.number == 3 && field.is_varint) model.dummy_prefix = field.varint != 0;
-    if (field.number == 4 && field.is_varint) settings.remove_extra_spaces = field.varint != 0;
-    if (field.number == 5 && field.is_varint) settings.escape_spaces = field.varint != 0;
+    if (field.number == 2 && field.is_bytes) spec.character_map = field.bytes;
+    if (field.number == 3 && field.is_varint) spec.dummy_prefix = field.varint != 0;
+    if (field.number == 4 && field.is_varint) spec.remove_extra_spaces = field.varint != 0;
+    if (field.number == 5 && field.is_varint) spec.escape_spaces = field.varint != 0;
   }
+}
+
+/// A map of characters acts on what ids decode to.
+bool has_character_map(Fields fields) {
+  NormalizerSpec spec;
+  read_normalizer_spec(fields, spec);
+  return !spec.character_map.empty();
 }
 
 void check_settings(const Settings& settings, const std::string& file) {
-  const auto refuse = [&](const std::string& what) {
-    throw FormatError(file + ": " + what + " is not supported; expected a model of Llama's kind");
-  };
-  if (settings.model_type != kBytePairs) {
+  const auto refuse = [&](const std::string& what) { throw FormatError(file + ": " + what + " is not supported"); };
+  // Of unigrams, which none of the decoders here has, versions of the library choose differently between equals.
+  if (settings.model_type != kBytePairs)
     refuse("model type " + std::to_string(settings.model_type) + " (2 is byte-pair encoding)");
-  }
-  if (settings.has_character_map) refuse("a normalizer that replaces characters");
-  if (settings.remove_extra_spaces) refuse("removing extra spaces");
-  if (!settings.escape_spaces) refuse("leaving spaces as they are (escape_whitespaces: false)");
-  if (settings.space_as_suffix) refuse("putting spaces behind words");
+  if (settings.space_as_suffix) refuse("putting spaces behind words (treat_whitespace_as_suffix)");
+  if (settings.changes_decoded) refuse("a denormalizer, which replaces characters of decoded texts,");
+}
+
+/// normalizer_spec { add_dummy_prefix: false, remove_extra_whitespaces: false, escape_whitespaces: ... }
+std::string identity_spec(bool escape_spaces) {
+  return std::string("\x1A\x06\x18\x00\x20\x00\x28", 7) + std::string(1, escape_spaces ? '\1' : '\0');
 }
 
 }  // namespace
 
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& file) {
-  constexpr std::uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3;
+  constexpr std::uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kDenormalizerSpec = 5;
   SentencePieceModel model;
   Settings settings;
   Fields fields(bytes, bytes, file);
   for (Field field; fields.next(field);) {
-    if (field.number < kPieces || field.number > kNormalizerSpec) continue;
+    const bool normalizes = field.number == kNormalizerSpec || field.number == kDenormalizerSpec;
+    if (field.number != kPieces && field.number != kTrainerSpec && !normalizes) continue;
     if (!field.is_bytes) fields.fail("field " + std::to_string(field.number) + " is no message");
     const Fields inner(field.bytes, bytes, file);
+    if (field.number == kNormalizerSpec) read_normalizer_spec(inner, model.normalizer);
+    if (field.number == kDenormalizerSpec) settings.changes_decoded |= has_character_map(inner);
+    if (normalizes) continue;
     if (field.number == kPieces) model.pieces.push_back(read_piece(inner));
     if (field.number == kTrainerSpec) read_trainer_spec(inner, settings, model);
-    if (field.number == kNormalizerSpec) read_normalizer_spec(inner, settings, model);
     model.serialized += field.serialized;
   }
   if (model.pieces.empty()) throw FormatError(file + ": holds no pieces, expected a SentencePiece model");
   check_settings(settings, file);
+  model.serialized += identity_spec(model.normalizer.escape_spaces);
   return model;
 }
 

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/tokenizer/sentencepiece_normalizer.hpp"
+
 namespace fsdp {
 
 struct SentencePieceModel {
@@ -16,14 +18,17 @@ struct SentencePieceModel {
   };
   std::vector<Piece> pieces;  ///< by id
   std::string unknown_text = " \xE2\x81\x87 ";
-  bool dummy_prefix = true;
-  /// The model without what is not needed to encode, for the library: training tests and the like are left out.
+  std::string bos_text = "<s>";  ///< the names of the marks
+  std::string eos_text = "</s>";
+  NormalizerSpec normalizer;
+  /// The model without what is not needed to encode, for the library: self tests and the like are left out, and so is
+  /// the normalizer. It takes normalized texts.
   std::string serialized;
 };
 
 /// \param file   names the model in errors
-/// \throws FormatError naming the byte where the file breaks, or the setting that is not Llama's: byte-pair encoding
-///         with byte fallback that changes nothing in a text but its spaces to U+2581
+/// \throws FormatError naming the byte where the file breaks, or the setting that is not supported: expected are
+///         byte-pair encoding, spaces before words, nothing replaced in what is decoded
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& file);
 
 }  // namespace fsdp

@@ -17,67 +17,88 @@ namespace {
 constexpr std::uint64_t kMaxModelBytes = 64u << 20;  // Llama's has 0.5 MB
 constexpr std::size_t kPartBytes = 4096;             // the library takes longer per byte for longer texts
 
-/// normalizer_spec { add_dummy_prefix: false }, which behind a serialized model replaces what the model says.
-constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
-
 void load(sentencepiece::SentencePieceProcessor& processor, const std::string& serialized, const std::string& file) {
   const auto status = processor.LoadFromSerializedProto(serialized);
   if (!status.ok()) throw FormatError(file + ": SentencePiece refuses the model: " + status.ToString());
 }
 
+/// What of a model the tokenizer goes by beside its pieces.
+struct EncodingParts {
+  SentencePieceNormalizer normalizer;
+  AddedTokenSearch added_tokens;  ///< that texts may name
+  AddedTokenSearch names;         ///< of special tokens, too
+  bool may_cut;                   ///< before spaces
+};
+
 class SentencePieceTokenizer final : public LlamaTokenizer {
  public:
-  SentencePieceTokenizer(const LlamaParts& parts, AddedTokenSearch names, const std::string& serialized,
-                         bool splits_before_spaces)
-      : LlamaTokenizer(parts, std::move(names)), splits_before_spaces_(splits_before_spaces) {
-    load(inside_, serialized + std::string(kNoDummyPrefix), parts.where);
-    load(beginning_, serialized + std::string("\x1A\x02\x18\x01", 4), parts.where);
+  SentencePieceTokenizer(const LlamaParts& llama, EncodingParts parts, const std::string& serialized)
+      : LlamaTokenizer(llama, std::move(parts.names)),
+        normalizer_(std::move(parts.normalizer)),
+        added_tokens_(std::move(parts.added_tokens)),
+        may_cut_(parts.may_cut) {
+    load(processor_, serialized, llama.where);
   }
 
  protected:
-  void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const override {
+  void append(std::string_view text, bool with_prefix, std::vector<std::int32_t>& ids) const override {
+    if (added_tokens_.empty()) return append_normalized(normalizer_.normalize(text, with_prefix).text, ids);
+    for (const TextSegment& segment : added_tokens_.raw().split(text)) {
+      if (segment.id != TextSegment::kPlain) {
+        ids.push_back(segment.id);
+        continue;
+      }
+      const bool prefix = segment.text.data() == text.data() ? with_prefix : dummy_prefix();
+      append_normalized(normalizer_.normalize(segment.text, prefix).text, ids);
+    }
+  }
+
+  /// Turn by turn: each part is a text of its own.
+  void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange>,
+                      AlignedIds& out) const override {
+    const auto normalized = normalizer_.normalize(part, dummy_prefix());
+    const std::size_t first = out.parts.size();
+    append_normalized(normalized.text, out.ids);
+    align(normalized.text, 0, out);
+    to_sources(normalized, begin, first, out.parts);
+  }
+
+ private:
+  void append_normalized(std::string_view text, std::vector<std::int32_t>& ids) const {
     std::vector<int> part_ids;
     while (!text.empty()) {
       const std::size_t valid = utf8_valid_prefix(text);
       std::string_view rest = text.substr(0, valid);
       while (!rest.empty()) {
         const std::string_view part = rest.substr(0, part_length(rest));
-        const auto& processor = dummy_prefix ? beginning_ : inside_;
-        const auto status = processor.Encode(absl::string_view(part.data(), part.size()), &part_ids);
+        const auto status = processor_.Encode(absl::string_view(part.data(), part.size()), &part_ids);
         if (!status.ok()) throw RuntimeFailure("SentencePiece cannot encode a text: " + status.ToString());
         ids.insert(ids.end(), part_ids.begin(), part_ids.end());
         rest.remove_prefix(part.size());
-        dummy_prefix = false;
       }
       text.remove_prefix(valid);
       // The library would replace these bytes by U+FFFD.
       while (!text.empty() && utf8_character_length(text) == 0) {
         ids.push_back(byte_ids()[static_cast<std::uint8_t>(text.front())]);
         text.remove_prefix(1);
-        dummy_prefix = false;
       }
     }
   }
 
-  /// Turn by turn: each part is a text of its own.
-  void append_part(std::string_view text, bool, std::vector<std::int32_t>& ids) const override {
-    append(text, dummy_prefix(), ids);
-  }
-
- private:
   /// How much of `text` to encode at once: up to a space with another character before it.
   std::size_t part_length(std::string_view text) const {
-    if (!splits_before_spaces_) return text.size();
+    if (!may_cut_) return text.size();
     for (std::size_t at = kPartBytes; at < text.size(); ++at) {
-      if (text[at] != ' ' || text[at - 1] == ' ' || text.substr(0, at).ends_with(kSpaceSign)) continue;
-      return at;
+      if (text[at] != ' ' && !text.substr(at).starts_with(kSpaceSign)) continue;
+      if (text[at - 1] != ' ' && !text.substr(0, at).ends_with(kSpaceSign)) return at;
     }
     return text.size();
   }
 
-  sentencepiece::SentencePieceProcessor beginning_;  ///< puts a space before a text
-  sentencepiece::SentencePieceProcessor inside_;     ///< takes a text as it is
-  bool splits_before_spaces_;
+  sentencepiece::SentencePieceProcessor processor_;  ///< takes normalized texts
+  SentencePieceNormalizer normalizer_;
+  AddedTokenSearch added_tokens_;
+  bool may_cut_;
 };
 
 LlamaPiece llama_piece(const SentencePieceModel::Piece& piece, const SentencePieceModel& model) {
@@ -94,10 +115,10 @@ LlamaPiece llama_piece(const SentencePieceModel::Piece& piece, const SentencePie
   }
 }
 
-/// The added tokens and the model's own marks, each matched as it stands.
+/// The added tokens, as they stand in raw text, and the model's own marks.
 std::vector<AddedToken> named_tokens(const SentencePieceModel& model, const std::vector<AddedToken>& added) {
-  std::vector<AddedToken> tokens;
-  for (const AddedToken& token : added) tokens.push_back({.id = token.id, .text = token.text});
+  auto tokens = added;
+  for (AddedToken& token : tokens) token.normalized = false;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const auto& piece = model.pieces[id];
     if (piece.type != SentencePieceModel::Type::control && piece.type != SentencePieceModel::Type::unknown) continue;
@@ -106,6 +127,17 @@ std::vector<AddedToken> named_tokens(const SentencePieceModel& model, const std:
       tokens.push_back({.id = static_cast<std::int32_t>(id), .text = piece.text});
   }
   return tokens;
+}
+
+EncodingParts encoding_parts(const SentencePieceModel& model, const std::vector<AddedToken>& added, bool may_cut,
+                             const std::string& file) {
+  std::vector<std::string> symbols;
+  for (const auto& piece : model.pieces) {
+    if (piece.type == SentencePieceModel::Type::user_defined) symbols.push_back(piece.text);
+  }
+  const auto names = named_tokens(model, added);
+  return {SentencePieceNormalizer(model.normalizer, symbols, file), AddedTokenSearch(names),
+          AddedTokenSearch(names, SpecialNames::tokens), may_cut};
 }
 
 }  // namespace
@@ -117,19 +149,20 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::p
   parts.where = file.string();
   parts.description = "SentencePiece BPE of " + file.string();
   for (const auto& piece : model.pieces) parts.pieces.push_back(llama_piece(piece, model));
-  const auto special = [&](const std::optional<std::string>& name, std::string_view otherwise) {
-    return find_piece(parts.pieces, name ? std::string_view(*name) : otherwise);
+  const auto special = [&](const std::optional<std::string>& name, const std::string& otherwise) {
+    return find_piece(parts.pieces, name.value_or(otherwise));
   };
-  const bool splits = splits_before_spaces(parts.pieces);
+  const bool may_cut = splits_before_spaces(parts.pieces);
   add_tokens(config.added_tokens, config.where, parts.pieces);
-  parts.bos = special(config.bos_token, "<s>");
-  parts.eos = special(config.eos_token, "</s>");
-  parts.dummy_prefix = model.dummy_prefix && config.add_prefix_space.value_or(true);
+  parts.bos = special(config.bos_token, model.bos_text);
+  parts.eos = special(config.eos_token, model.eos_text);
+  parts.dummy_prefix = model.normalizer.dummy_prefix && config.add_prefix_space.value_or(true);
+  parts.strips_spaces = model.normalizer.remove_extra_spaces;
   if (config.add_bos.value_or(true) && parts.bos) parts.marks.before.push_back(*parts.bos);
   if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
   parts.infill = find_infill_ids(parts.pieces, config);
-  AddedTokenSearch names(named_tokens(model, config.added_tokens), parts.where, SpecialNames::tokens);
-  return std::make_unique<SentencePieceTokenizer>(parts, std::move(names), model.serialized, splits);
+  auto encoding = encoding_parts(model, config.added_tokens, may_cut, parts.where);
+  return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model.serialized);
 }
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// Llama's tokenizer.model, encoded by the SentencePiece library.
+// tokenizer.model of Llama's, Mistral's and Gemma's kind, encoded by the SentencePiece library.
 #include <filesystem>
 #include <memory>
 
@@ -8,8 +8,9 @@
 
 namespace fsdp {
 
-/// \param config  which marks a document gets (default: the beginning mark alone) and the added tokens. Those are never
-///                found in texts; their ids decode to their names. Control pieces decode to nothing.
+/// \param config  which marks a document gets (default: the beginning mark alone) and the added tokens. Those that are
+///                special are never found in texts, the others are, with a text of its own on either side; their ids
+///                decode to their names. Control pieces decode to nothing.
 /// \throws IoError; FormatError naming the file and what is wrong with it
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& model,
                                                         const TokenizerConfig& config = {});

@@ -50,7 +50,8 @@ struct SplitPattern::Compiled {
   std::unique_ptr<pcre2_code, FreeCode> code;
 };
 
-SplitPattern::SplitPattern(const std::string& pattern) : compiled_(std::make_unique<Compiled>()) {
+SplitPattern::SplitPattern(const std::string& pattern, SplitKeeps keeps)
+    : compiled_(std::make_unique<Compiled>()), keeps_(keeps) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   const auto* source = reinterpret_cast<PCRE2_SPTR>(pattern.data());
@@ -71,8 +72,8 @@ void SplitPattern::split(std::string_view text, std::vector<std::string_view>& w
   const std::unique_ptr<pcre2_match_data, FreeMatch> match(pcre2_match_data_create(1, nullptr));
   if (!match) throw std::bad_alloc();
   const Context context = context_for(text.size());
-  const auto add = [&](std::size_t begin, std::size_t end) {
-    if (end > begin) words.push_back(text.substr(begin, end - begin));
+  const auto add = [&](std::size_t begin, std::size_t end, SplitKeeps kind) {
+    if (end > begin && (keeps_ == SplitKeeps::all || keeps_ == kind)) words.push_back(text.substr(begin, end - begin));
   };
   std::size_t done = 0, from = 0;
   std::optional<std::size_t> last_end;
@@ -95,12 +96,12 @@ void SplitPattern::split(std::string_view text, std::vector<std::string_view>& w
       from += end < text.size() ? utf8_character_length(text.substr(from)) : 1;
       continue;
     }
-    add(done, begin);
-    add(begin, end);
+    add(done, begin, SplitKeeps::gaps);
+    add(begin, end, SplitKeeps::matches);
     done = from = end;
     last_end = end;
   }
-  add(done, text.size());
+  add(done, text.size(), SplitKeeps::gaps);
 }
 
 }  // namespace fsdp

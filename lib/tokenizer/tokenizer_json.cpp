@@ -18,21 +18,29 @@ using detail::refuse_type;
 using detail::steps_of;
 using detail::type_of;
 
-SplitPattern compiled(const std::string& pattern, const JsonValue& where) {
+SplitPattern compiled(const std::string& pattern, const JsonValue& where, SplitKeeps keeps = SplitKeeps::all) {
   try {
-    return SplitPattern(pattern);
+    return SplitPattern(pattern, keeps);
   } catch (const RuntimeFailure& error) {
     where.fail(error.what());
   }
 }
 
+/// "Removed" is what cl100k's patterns have, inverted: the matches are kept, and they are all there is.
+SplitKeeps read_behavior(const JsonValue& step) {
+  const auto& behavior = step.at("behavior").string();
+  if (behavior == "Isolated") return SplitKeeps::all;
+  if (behavior != "Removed") step.at("behavior").fail("is neither Isolated nor Removed, which is all there is");
+  return step.boolean("invert", false) ? SplitKeeps::matches : SplitKeeps::gaps;
+}
+
 SplitPattern read_split(const JsonValue& step) {
   if (type_of(step) == "Digits") return compiled(step.boolean("individual_digits", false) ? "\\p{N}" : "\\p{N}+", step);
   if (type_of(step) != "Split") refuse_type(step, "Split, Digits and a ByteLevel at the end");
-  if (step.at("behavior").string() != "Isolated") step.at("behavior").fail("is not Isolated, which is all there is");
+  const auto keeps = read_behavior(step);
   const JsonValue pattern = step.at("pattern");
-  if (!pattern.get("String").is_null()) return compiled(pcre2_literal(pattern.get("String").string()), pattern);
-  return compiled(pcre2_from_oniguruma(pattern.at("Regex").string(), pattern.where()), pattern);
+  if (!pattern.get("String").is_null()) return compiled(pcre2_literal(pattern.get("String").string()), pattern, keeps);
+  return compiled(pcre2_from_oniguruma(pattern.at("Regex").string(), pattern.where()), pattern, keeps);
 }
 
 /// \param steps  of the pre-tokenizer, the last of them ByteLevel
@@ -83,6 +91,7 @@ void read_spaces(const JsonValue& root, ByteFallbackParts& parts) {
       step.fail("is not supported, expected Prepend with U+2581 and Replace of spaces by it");
     }
   }
+  parts.normalizes_spaces = replaced;
   const auto steps = steps_of(root.get("pre_tokenizer"), "pretokenizers");
   if (steps.empty()) {
     if (!replaced) root.get("normalizer").fail("does not replace spaces by U+2581, and no pre-tokenizer does");
@@ -131,12 +140,6 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
   add_tokens(added, root.where(), llama.pieces);
   llama.infill = find_infill_ids(llama.pieces, config);
   llama.marks = detail::read_post_processor(root.get("post_processor"), static_cast<std::int64_t>(llama.pieces.size()));
-  if (parts.prefix == SpacePrefix::prepend) {
-    for (const AddedToken& token : added) {
-      if (token.special || !token.normalized) continue;
-      root.get("added_tokens").fail("'" + token.text + "' is normalized, which is not supported with Prepend");
-    }
-  }
   parts.added_tokens = std::move(added);
   return std::make_unique<ByteFallbackBpe>(std::move(parts));
 }

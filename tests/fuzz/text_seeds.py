@@ -93,7 +93,9 @@ def tokenizer_model_seeds(_):
     config = as_bytes({"add_bos_token": True, "add_eos_token": True, "bos_token": "<s>", "eos_token": {"content": "</s>"},
                        "added_tokens_decoder": {"300": {"content": "<|user|>", "special": False}}})
     added = as_bytes({"<PAD>": 301})
-    return [packed([(0, small_model(count)), *more]) for count in (3, 259, 300) for more in ([], [(1, config), (2, added)])]
+    seeds = [packed([(0, small_model(count)), *more]) for count in (3, 259, 300) for more in ([], [(1, config), (2, added)])]
+    models = TOKENIZERS / "sentencepiece"  # other normalizers: with rules, and without
+    return seeds + [packed([(0, (models / f"{name}.model").read_bytes())]) for name in ("few_rules", "unescaped")]
 
 
 def tokenizer_json_seeds(_):
@@ -121,7 +123,10 @@ def tokenizer_json_seeds(_):
     config = as_bytes({"add_bos_token": True, "bos_token": "<s>", "add_prefix_space": True})
     files = [[(0, as_bytes(json_file))] for json_file in
              (gpt2, llama3, llama2, {**llama2, "normalizer": None, "pre_tokenizer": metaspace})]
+    strips = {"id": 265, "content": "<x>", "special": False, "normalized": True, "rstrip": True, "lstrip": True}
     files += [[*files[2], (1, config), (2, as_bytes({"<pad>": 270}))]]
+    files += [[(0, as_bytes({**llama2, "added_tokens": [*added, strips, {**strips, "id": 266, "single_word": True,
+                                                                         "content": "y", "normalized": False}]}))]]
     files += [[(3, as_bytes(vocab)), (4, "\n".join(["#version: 0.2", *merges]).encode())]]
     return [packed(pair) for pair in files]
 

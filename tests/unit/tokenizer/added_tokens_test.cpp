@@ -9,7 +9,7 @@ namespace {
 /// The segments as "text" or "#id".
 std::vector<std::string> split(const std::vector<fsdp::AddedToken>& tokens, std::string_view text) {
   std::vector<std::string> found;
-  for (const auto& segment : fsdp::AddedTokenSearch(tokens, "FILE").split(text)) {
+  for (const auto& segment : fsdp::AddedTokenSearch(tokens).raw().split(text)) {
     found.push_back(segment.id == fsdp::TextSegment::kPlain ? std::string(segment.text)
                                                             : "#" + std::to_string(segment.id));
   }
@@ -26,15 +26,31 @@ TEST_SUITE("tokenizer/added_tokens") {
     CHECK(split(tokens, "xabcdab") == Found{"x", "#2", "d", "#1"});
     CHECK(split(tokens, "bcdab") == Found{"#3", "#1"});
     CHECK(split(tokens, "") == Found{});
-    CHECK(fsdp::AddedTokenSearch({{4, "x", true}}, "FILE").empty());
+    CHECK(fsdp::AddedTokenSearch({{4, "x", true}}).empty());
   }
 
-  TEST_CASE("split: tokens of the raw text come before normalized ones") {
-    CHECK(split({{1, "ab", false, true}, {2, "bc", false, false}}, "abcab") == Found{"a", "#2", "#1"});
+  TEST_CASE("split: white space beside a name, and words") {
+    using Token = fsdp::AddedToken;
+    const Token right{.id = 1, .text = "<r>", .special = false, .rstrip = true};
+    const Token left{.id = 2, .text = "<l>", .special = false, .lstrip = true};
+    const Token word{.id = 3, .text = "ww", .special = false, .single_word = true};
+    const Token lines{.id = 4, .text = "\n\n", .special = false};
+    const std::vector<Token> tokens{right, left, word, lines};
+    CHECK(split(tokens, "a <r> \n b") == Found{"a ", "#1", "b"});
+    CHECK(split(tokens, "a \u3000<l> b") == Found{"a", "#2", " b"});
+    CHECK(split(tokens, "<r> <l>") == Found{"#1", "#2"});
+    // What the first has taken is found again, and what follows goes on from there.
+    CHECK(split(tokens, "<r> \n\n b") == Found{"#1", "#4", " b"});
+    CHECK(split(tokens, "wwww ww aww _ww ww\u0301 (ww)") == Found{"wwww ", "#3", " aww _ww ww\u0301 (", "#3", ")"});
+    CHECK(split(tokens, "\xff ww \xff<r>") == Found{"\xff ", "#3", " \xff", "#1"});
   }
 
-  TEST_CASE("AddedTokenSearch: tokens that take white space are refused by name") {
-    CHECK_THROWS_WITH_AS(split({{1, "<mask>", false, false, false, true}}, ""),
-                         doctest::Contains("FILE: added token '<mask>'"), fsdp::FormatError);
+  TEST_CASE("AddedTokenSearch: normalized names are looked for in normalized texts, and known by their own") {
+    const fsdp::AddedTokenSearch search({{.id = 7, .text = "a b", .special = false, .normalized = true}},
+                                        fsdp::SpecialNames::plain, [](const std::string& name) { return "_" + name; });
+    CHECK(search.raw().empty());
+    CHECK(search.normalized().split("_a b").front().id == 7);
+    CHECK(search.find("a b") == 7);
+    CHECK(!search.find("_a b"));
   }
 }

@@ -63,7 +63,10 @@ TEST_SUITE("tokenizer/sentencepiece_model") {
     CHECK(model.pieces[3].type == fsdp::SentencePieceModel::Type::user_defined);
     CHECK(model.pieces[7].text == "<0x00>");
     CHECK(model.pieces[7].type == fsdp::SentencePieceModel::Type::byte);
-    CHECK(model.dummy_prefix);
+    CHECK(model.normalizer.dummy_prefix);
+    CHECK(!model.normalizer.remove_extra_spaces);
+    CHECK(model.normalizer.character_map.empty());
+    CHECK(model.bos_text == "<s>");
   }
 
   TEST_CASE("make_sentencepiece_tokenizer: what Llama's models do not do is named") {
@@ -76,9 +79,12 @@ TEST_SUITE("tokenizer/sentencepiece_model") {
     };
     // What comes later in a protocol buffer replaces what was there.
     refused(good + field(2, number_field(3, 1)), "tokenizer.model: model type 1 (2 is byte-pair encoding)");
-    refused(good + field(3, field(2, "xx")), "a normalizer that replaces characters");
-    refused(good + field(3, number_field(4, 1)), "removing extra spaces");
-    refused(good + field(3, number_field(5, 0)), "leaving spaces as they are");
+    refused(good + field(2, std::string("\xC0\x01\x01", 3)), "putting spaces behind words");
+    refused(good + field(5, field(2, "xx")), "a denormalizer");
+    refused(good + field(3, field(2, "xx")), "character map of 2 bytes says that its trie has 0");
+    refused(good + field(3, field(2, std::string("\4\0\0\0\0\0\0\0a", 9))), "does not end with a zero");
+    refused(good + field(3, field(2, std::string("\4\0\0\0\0\0\0\0\0", 9))), "leads outside of its trie");
+    refused(good + field(3, field(2, std::string("\xFF\0\0\0\0\0\0\0\0", 9))), "its trie has 255");
     refused(good + field(1, field(1, "a") + number_field(3, 7)), "a piece has type 7");
     refused(good + field(1, field(1, "\xFF")), "a piece is empty or no valid UTF-8");
     refused(good + field(1, field(1, "<0x0G>") + number_field(3, 6)), "");
