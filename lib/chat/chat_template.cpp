@@ -30,7 +30,7 @@ class Writer {
  public:
   explicit Writer(const ChatTemplate& chat) : chat_(chat) {}
 
-  RenderedChat write(const std::vector<ChatMessage>& messages) {
+  RenderedChat write(const std::vector<ChatMessage>& messages, NextTurn next) {
     check_roles(messages);
     switch (chat_.format) {
       case ChatFormat::chatml:
@@ -50,6 +50,7 @@ class Writer {
         write_gemma(messages);
         break;
     }
+    if (next == NextTurn::assistant) add(answer_header());
     return std::move(chat_text_);
   }
 
@@ -153,6 +154,21 @@ class Writer {
     }
   }
 
+  const char* answer_header() const {
+    switch (chat_.format) {
+      case ChatFormat::llama3:
+        return "<|start_header_id|>assistant<|end_header_id|>\n\n";
+      case ChatFormat::llama2:
+      case ChatFormat::mistral:
+        return "";
+      case ChatFormat::gemma:
+      case ChatFormat::gemma3:
+        return "<start_of_turn>model\n";
+      default:
+        return "<|im_start|>assistant\n";
+    }
+  }
+
   std::size_t here() const { return chat_text_.text.size(); }
   void add(std::string_view text) { chat_text_.text += text; }
   void add_content(std::string_view text) {
@@ -205,8 +221,23 @@ std::vector<std::string> marks_of(const ChatTemplate& chat) {
   }
 }
 
-RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages) {
-  return Writer(chat).write(messages);
+std::string end_mark_of(const ChatTemplate& chat) {
+  switch (chat.format) {
+    case ChatFormat::llama3:
+      return "<|eot_id|>";
+    case ChatFormat::llama2:
+    case ChatFormat::mistral:
+      return chat.eos;
+    case ChatFormat::gemma:
+    case ChatFormat::gemma3:
+      return "<end_of_turn>";
+    default:
+      return "<|im_end|>";
+  }
+}
+
+RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages, NextTurn next) {
+  return Writer(chat).write(messages, next);
 }
 
 }  // namespace fsdp

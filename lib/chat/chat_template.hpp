@@ -38,9 +38,19 @@ struct RenderedChat {
   std::vector<TextRange> answers;   ///< the assistant's turns that count, each with its end mark
 };
 
-/// Writes a conversation as the template does, without a prompt for the next answer.
+/// The token that ends an assistant's turn.
+std::string end_mark_of(const ChatTemplate& chat);
+
+/// Who is to speak next.
+enum class NextTurn : std::uint8_t {
+  none,
+  assistant  ///< the header of an answer follows (Jinja's add_generation_prompt); Llama 2 and Mistral have none
+};
+
+/// Writes a conversation as the template does.
 /// \throws FormatError saying which message has no place in the template: a role that it does not know or that does not
 ///         alternate, a system message where it has none
-RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages);
+RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages,
+                         NextTurn next = NextTurn::none);
 
 }  // namespace fsdp

@@ -58,6 +58,16 @@ MaskedIds ConversationEncoder::encode_messages(const nlohmann::json& record, con
   return {std::move(encoded.ids), std::move(mask)};
 }
 
+std::vector<std::int32_t> ConversationEncoder::encode_prompt(const std::vector<ChatMessage>& messages) const {
+  const auto chat = render_chat(rules_.chat.value(), messages, NextTurn::assistant);
+  const auto plain = rules_.marks == MarksInTexts::plain_text ? chat.contents : std::vector<TextRange>();
+  return tokenizer_.encode_marked(chat.text, plain).ids;
+}
+
+std::int32_t ConversationEncoder::turn_end() const {
+  return tokenizer_.named_id(end_mark_of(rules_.chat.value())).value();
+}
+
 MaskedIds ConversationEncoder::encode_pair(const nlohmann::json& record) const {
   const auto& prompt = text_member(record, "prompt");
   const auto& completion = text_member(record, "completion");

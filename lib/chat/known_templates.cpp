@@ -118,7 +118,7 @@ ChatFormat recognise(const Source& source) {
 
 ChatFormat choose_format(const std::string& asked, const std::string& tokenizer) {
   if (const auto format = chat_format(asked)) return *format;
-  if (!asked.empty()) return recognise(read_asked(asked));
+  if (!asked.empty() && asked != "auto") return recognise(read_asked(asked));
   const auto own = tokenizer == "gpt2" ? std::nullopt : template_of(tokenizer);
   if (own) return recognise(*own);
   throw UsageError("the tokenizer (" + tokenizer +

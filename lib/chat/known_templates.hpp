@@ -14,8 +14,8 @@ namespace fsdp {
 std::optional<ChatFormat> recognise_template(std::string_view text);
 
 /// The template for `tokenizer`'s conversations.
-/// \param asked      a format's name, a file (Jinja, or tokenizer_config.json) or a directory with either; empty: the
-///                   tokenizer's own
+/// \param asked      a format's name, a file (Jinja, or tokenizer_config.json) or a directory with either; empty or
+///                   "auto": the tokenizer's own
 /// \param tokenizer  "gpt2" or a directory: chat_template.jinja, else chat_template in tokenizer_config.json (of
 /// several
 ///                   the one called default). bos_token and eos_token come from there, too

@@ -57,6 +57,21 @@ TEST_SUITE("chat/chat_template") {
     CHECK(rendered == 52);
   }
 
+  TEST_CASE("render_chat: the header of the next answer, and what ends it") {
+    const std::vector<fsdp::ChatMessage> question{{"user", "Q"}};
+    const auto behind = [&](fsdp::ChatFormat format) {
+      const fsdp::ChatTemplate chat{format, "<s>", "</s>"};
+      const auto plain = fsdp::render_chat(chat, question).text;
+      const auto asked = fsdp::render_chat(chat, question, fsdp::NextTurn::assistant).text;
+      CHECK(asked.starts_with(plain));
+      return asked.substr(plain.size()) + "|" + fsdp::end_mark_of(chat);
+    };
+    CHECK(behind(fsdp::ChatFormat::qwen2) == "<|im_start|>assistant\n|<|im_end|>");
+    CHECK(behind(fsdp::ChatFormat::llama3) == "<|start_header_id|>assistant<|end_header_id|>\n\n|<|eot_id|>");
+    CHECK(behind(fsdp::ChatFormat::llama2) == "|</s>");
+    CHECK(behind(fsdp::ChatFormat::gemma3) == "<start_of_turn>model\n|<end_of_turn>");
+  }
+
   TEST_CASE("render_chat: answers with their end marks, contents without what the template writes") {
     const std::vector<fsdp::ChatMessage> messages{{"system", " s "}, {"user", " u "}, {"assistant", " a "}};
     struct Case {
