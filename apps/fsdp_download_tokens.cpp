@@ -32,7 +32,9 @@ constexpr const char* kExamples = R"(Examples
     fsdp-download codellama/CodeLlama-7b-hf
     fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --documents --output games.h5
   Conversations ({"messages": [{"role": "user", "content": ...}, ...]} a line), of which the answers count:
-    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --max-length 2048 --output chats.h5)";
+    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --max-length 2048 --output chats.h5
+  The same in rows of at most 4096 tokens, several conversations in each:
+    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --documents --pack --seq-len 4096 --output rows.h5)";
 
 struct Arguments {
   TokenizeOptions tokenize;
@@ -65,21 +67,20 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->required();
   app.add_option("--output", arguments.output, "the HDF5 file to write; replaced when the new one is complete")
       ->required();
-  auto* seq_len = app.add_option(spellings("seq-len"), o.seq_len, "ids per packed row")
-                      ->capture_default_str()
-                      ->check(CLI::Range(2, 1 << 24));
-  auto* pack =
-      app.add_flag("--pack", arguments.pack,
-                   "all documents one after the other, cut into rows of --seq-len ids (the default for texts)");
+  app.add_option(spellings("seq-len"), o.seq_len, "ids per packed row; of packed documents: tokens")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 24));
+  app.add_flag("--pack", arguments.pack,
+               "all documents one after the other, cut into rows of --seq-len ids (the default for texts); with "
+               "--documents: whole documents in rows of at most --seq-len tokens, best fit, each cut to --seq-len ids");
   app.add_flag("--documents", arguments.documents,
-               "one document for each text, of its own length (the default for conversations and completions)")
-      ->excludes(pack)
-      ->excludes(seq_len);
+               "one document for each text, of its own length (the default for conversations and completions)");
+  app.add_option("--seed", o.seed,
+                 "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed")
+      ->capture_default_str();
   app.add_option(spellings("max-length"), o.max_length, "ids of a document; the rest of it is cut; 0: all")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 30))
-      ->excludes(pack)
-      ->excludes(seq_len);
+      ->check(CLI::Range(0, 1 << 30));
   app.add_option(
       "--field", o.field,
       "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
@@ -94,6 +95,21 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
   app.set_config("--config", "", "read options from a file");
   app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
+}
+
+/// Which layouts the options name together. \throws UsageError
+void choose_layout(const CLI::App& app, Arguments& arguments) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  if (arguments.documents && !arguments.pack && given("--seq-len"))
+    throw UsageError("--seq-len is the length of rows, and --documents makes none: add --pack, or give --max-length");
+  if (!arguments.documents && (arguments.pack || given("--seq-len")) && given("--max-length"))
+    throw UsageError("--max-length cuts documents, and packed rows hold none: add --documents, or leave it out");
+  if (given("--seed") && !(arguments.documents && arguments.pack))
+    throw UsageError("--seed decides which documents share a row: it goes with --documents --pack");
+  auto& layout = arguments.tokenize.layout;
+  layout = TokenLayout::automatic;
+  if (arguments.documents) layout = arguments.pack ? TokenLayout::packed_documents : TokenLayout::documents;
+  if (!arguments.documents && (arguments.pack || given("--seq-len"))) layout = TokenLayout::packed;
 }
 
 /// A live line on a terminal, a line now and then in a log.
@@ -131,15 +147,25 @@ class Progress {
   Clock::time_point last_ = begin_;
 };
 
+std::int64_t cut_length(const TokenizeOptions& options, const TokenizeReport& result) {
+  if (!result.shares_rows) return options.max_length;
+  return options.max_length > 0 ? std::min(options.max_length, options.seq_len) : options.seq_len;
+}
+
 std::string summary(const TokenizeOptions& options, const TokenizeReport& result, double seconds) {
   auto text = format_count_of(result.documents, "document");
   if (result.cut_documents > 0)
-    text += fmt::format(" ({} cut to {} ids)", format_count(result.cut_documents), options.max_length);
+    text += fmt::format(" ({} cut to {} ids)", format_count(result.cut_documents), cut_length(options, result));
   if (result.empty_documents > 0) text += fmt::format(" ({} empty)", format_count(result.empty_documents));
   text += ", " + format_count_of(result.tokens, "token");
   if (result.is_packed) {
     text += fmt::format(", {} of {}, {} at the end left out", format_count_of(result.rows, "row"), options.seq_len,
                         format_count_of(result.dropped_tokens, "token"));
+  }
+  if (result.shares_rows) {
+    text += fmt::format(", {} of at most {} tokens", format_count_of(result.rows, "row"), options.seq_len);
+    if (result.too_short > 0)
+      text += fmt::format(", {} of fewer than 2 ids left out", format_count_of(result.too_short, "document"));
   }
   return text + fmt::format("; {} written in {}", options.output.string(), format_duration(seconds));
 }
@@ -147,7 +173,9 @@ std::string summary(const TokenizeOptions& options, const TokenizeReport& result
 nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& result, const Tokenizer& tokenizer,
                          double seconds) {
   nlohmann::json report{{"output", options.output.string()},
-                        {"layout", result.is_packed ? "rows" : "documents"},
+                        {"layout", result.is_packed     ? "rows"
+                                   : result.shares_rows ? "packed documents"
+                                                        : "documents"},
                         {"tokenizer", options.tokenizer_name},
                         {"tokenizer_description", tokenizer.description()},
                         {"vocab_size", tokenizer.vocab_size()},
@@ -156,7 +184,7 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
                         {"tokens", result.tokens},
                         {"seconds", seconds}};
   if (!result.chat_template.empty()) report["chat_template"] = result.chat_template;
-  if (options.max_length > 0) report["cut_documents"] = result.cut_documents;
+  if (options.max_length > 0 || result.shares_rows) report["cut_documents"] = result.cut_documents;
   if (result.masked) {
     report["counted_tokens"] = result.counted_tokens;
     report["skipped"] = result.skipped;
@@ -167,13 +195,20 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
     report["rows"] = result.rows;
     report["dropped_tokens"] = result.dropped_tokens;
   }
+  if (result.shares_rows) {
+    report["seq_len"] = options.seq_len;
+    report["seed"] = options.seed;
+    report["rows"] = result.rows;
+    report["too_short"] = result.too_short;
+  }
   auto& files = report["inputs"] = nlohmann::json::array();
   for (const auto& file : result.files) files.push_back(file.string());
   return report;
 }
 
-ExitCode run_tokens(Arguments& arguments, const Logger& log, nlohmann::json& report) {
+ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log, nlohmann::json& report) {
   auto& options = arguments.tokenize;
+  choose_layout(app, arguments);
   const auto settings = hub_settings(process_environment());
   for (const auto& input : arguments.inputs)
     options.inputs.push_back(find_snapshot(input, RepoType::dataset, settings));
@@ -181,9 +216,6 @@ ExitCode run_tokens(Arguments& arguments, const Logger& log, nlohmann::json& rep
     options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
   }
   options.output = arguments.output;
-  options.layout = arguments.documents ? TokenLayout::documents
-                   : arguments.pack    ? TokenLayout::packed
-                                       : TokenLayout::automatic;
   if (options.threads == 0) options.threads = std::min(8, usable_cores());
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
   log.info(tokenizer->description());
@@ -221,10 +253,11 @@ int tokens_main(int argc, char** argv) {
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse(app, argc, argv); code >= 0) return code;
-  arguments.pack = arguments.pack || app.get_option("--seq-len")->count() > 0;  // which packed rows alone have
   return run_job(
       arguments.job, [](const MpiOptions&) { return std::make_unique<NoRanks>(); },
-      [&](ProcessGroup&, const Logger& log, nlohmann::json& report) { return run_tokens(arguments, log, report); });
+      [&](ProcessGroup&, const Logger& log, nlohmann::json& report) {
+        return run_tokens(app, arguments, log, report);
+      });
 }
 
 }  // namespace fsdp

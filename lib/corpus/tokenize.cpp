@@ -57,9 +57,16 @@ void choose_layout(const TokenizeOptions& options, const DocumentStream& stream,
   const bool texts_only = holds_texts_only(stream);
   report.is_packed = options.layout == TokenLayout::automatic ? texts_only && options.max_length == 0
                                                               : options.layout == TokenLayout::packed;
+  report.shares_rows = options.layout == TokenLayout::packed_documents;
   report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
   if (report.is_packed && options.max_length > 0)
     throw UsageError("a largest length cuts documents, and packed rows hold none: leave it or packing out");
+}
+
+/// Ids of a document; 0: all.
+std::int64_t largest_length(const TokenizeOptions& options, const TokenizeReport& report) {
+  if (!report.shares_rows) return options.max_length;
+  return options.max_length > 0 ? std::min(options.max_length, options.seq_len) : options.seq_len;
 }
 
 DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& tokenizer, const DocumentStream& stream,
@@ -70,7 +77,8 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
     rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
     report.chat_template = name_of(rules.chat->format);
   }
-  return {tokenizer, rules, {chat.train_on, messages_field({chat.form, options.field}), options.max_length}};
+  return {
+      tokenizer, rules, {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report)}};
 }
 
 std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, const Tokenizer& tokenizer,
@@ -80,6 +88,7 @@ std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, con
   notes.chat_template = report.chat_template;
   notes.masked = report.masked;
   if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
+  if (report.shares_rows) return write_packed_documents(options.output, {options.seq_len, options.seed}, notes);
   return report.is_packed ? write_packed_rows(options.output, options.seq_len, notes)
                           : write_token_documents(options.output, notes);
 }
@@ -91,6 +100,7 @@ void add_batch(const detail::EncodedBatch& batch, TokenFileWriter& writer, Token
     const auto ids = std::span(batch.ids).subspan(begin, end - begin);
     writer.add(ids, report.masked ? mask.subspan(begin, end - begin) : mask.first(0));
     if (begin == end) ++report.empty_documents;
+    if (report.shares_rows && end - begin < 2) ++report.too_short;
     begin = end;
   }
   report.documents += static_cast<std::int64_t>(batch.ends.size());
@@ -142,6 +152,7 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   }
   check_that_something_is_there(report);
   report.stopped = !writer->finish(stop_wanted);
+  if (report.shares_rows) report.rows = writer->document_rows();
   if (report.is_packed) {
     report.rows = packed_rows(report.tokens, options.seq_len);
     report.dropped_tokens = report.tokens - report.rows * options.seq_len;

@@ -12,16 +12,18 @@
 namespace fsdp {
 
 enum class TokenLayout : std::uint8_t {
-  automatic,  ///< documents where there are conversations, completions or a largest length, else packed
-  packed,     ///< rows in input_ids
-  documents   ///< tokens and offsets
+  automatic,        ///< documents where there are conversations, completions or a largest length, else packed
+  packed,           ///< rows in input_ids
+  documents,        ///< tokens and offsets
+  packed_documents  ///< the same in rows of at most seq_len tokens
 };
 
 struct TokenizeOptions {
   std::vector<std::filesystem::path> inputs;  ///< in this order; of a directory what data_files() finds in it
   std::filesystem::path output;               ///< .h5, written under another name and renamed when complete
   TokenLayout layout = TokenLayout::packed;
-  std::int64_t seq_len = 256;   ///< ids per packed row
+  std::int64_t seq_len = 256;   ///< ids per packed row; of packed documents tokens per row, and ids of a document
+  std::uint64_t seed = 1337;    ///< which of the documents of one size shares which row
   std::string field;            ///< column or key; empty: `text`, or Moves in Parquet files that have it
   std::int64_t max_rows = 0;    ///< documents read over all inputs; 0: all
   std::int64_t max_length = 0;  ///< ids of a document, the rest is cut; 0: all. Not when packed
@@ -42,14 +44,16 @@ struct TokenizeReport {
   std::int64_t documents = 0;
   std::int64_t empty_documents = 0;
   std::int64_t tokens = 0;          ///< encoded
-  bool is_packed = false;           ///< the layout that was taken
+  bool is_packed = false;           ///< one after the other, cut into rows
+  bool shares_rows = false;         ///< packed documents
   std::string chat_template;        ///< by which conversations were written; empty: there were none
   bool masked = false;              ///< not all ids count
   std::int64_t counted_tokens = 0;  ///< of `tokens`, those that the loss counts
   std::int64_t skipped = 0;         ///< samples without a counted token, which are not among the documents
   std::string first_skipped;        ///< where the first of them stands
-  std::int64_t cut_documents = 0;   ///< that were longer than max_length
-  std::int64_t rows = 0;            ///< of a packed output
+  std::int64_t cut_documents = 0;   ///< that were longer than max_length, or than a row of packed documents
+  std::int64_t too_short = 0;       ///< of packed documents: those of fewer than 2 ids, which are in no row
+  std::int64_t rows = 0;            ///< of a packed output, or of packed documents
   std::int64_t dropped_tokens = 0;  ///< the tail of a packed output
   bool stopped = false;             ///< `stop_wanted` said so; nothing was written
 };

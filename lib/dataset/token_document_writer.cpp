@@ -1,10 +1,13 @@
 // Documents; see token_file_writer.hpp.
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/dataset/row_packing.hpp"
 #include "lib/dataset/token_file_output.hpp"
 
 namespace fsdp {
@@ -76,17 +79,25 @@ class GrowingDataset {
 class DocumentsWriter : public TokenFileWriter {
  public:
   DocumentsWriter(const std::filesystem::path& file, const TokenFileNotes& notes)
-      : output_(file, notes), tokens_(make_tokens()), offsets_(make_offsets()), mask_(make_mask()) {
-    put_offset();
+      : output_(file, notes), tokens_(make_tokens()), offsets_(make_offsets("offsets")), mask_(make_mask()) {
+    put(num_ids_, offsets_);
   }
+
+  /// What follows is in rows, each closed by end_row().
+  void begin_rows(std::int64_t seq_len) {
+    rows_.emplace(make_offsets("row_offsets"));
+    put(0, *rows_);
+    detail::writing(output_.file(), [&] { output_.put_attribute("seq_len", seq_len); });
+  }
+  void end_row() { put(num_documents_, *rows_); }
 
   void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
     output_.check_mask(ids, mask);
     output_.append(ids, tokens_.pending());
     num_ids_ += static_cast<std::int64_t>(ids.size());
-    put_offset();
+    ++num_documents_;
+    put(num_ids_, offsets_);
     tokens_.grow();
-    offsets_.grow();
     if (!mask_) return;
     const auto bytes = std::as_bytes(mask);
     mask_->pending().insert(mask_->pending().end(), bytes.begin(), bytes.end());
@@ -98,6 +109,7 @@ class DocumentsWriter : public TokenFileWriter {
       tokens_.finish();
       offsets_.finish();
       if (mask_) mask_->finish();
+      if (rows_) rows_->finish();
       output_.commit();
     });
     return true;
@@ -110,9 +122,9 @@ class DocumentsWriter : public TokenFileWriter {
       return GrowingDataset(output_, "tokens", {output_.memory_type(), output_.stored_type(), output_.element_bytes()});
     });
   }
-  GrowingDataset make_offsets() const {
+  GrowingDataset make_offsets(const char* name) const {
     return detail::writing(output_.file(), [&] {
-      return GrowingDataset(output_, "offsets", {H5T_NATIVE_INT64, H5T_STD_I64LE, sizeof(std::int64_t)});
+      return GrowingDataset(output_, name, {H5T_NATIVE_INT64, H5T_STD_I64LE, sizeof(std::int64_t)});
     });
   }
   std::optional<GrowingDataset> make_mask() const {
@@ -122,23 +134,121 @@ class DocumentsWriter : public TokenFileWriter {
                                            ElementType{H5T_NATIVE_UINT8, H5T_STD_U8LE, 1});
     });
   }
-  void put_offset() {
-    auto& bytes = offsets_.pending();
-    bytes.resize(bytes.size() + sizeof num_ids_);
-    std::memcpy(bytes.data() + bytes.size() - sizeof num_ids_, &num_ids_, sizeof num_ids_);
+  static void put(std::int64_t offset, GrowingDataset& offsets) {
+    auto& bytes = offsets.pending();
+    bytes.resize(bytes.size() + sizeof offset);
+    std::memcpy(bytes.data() + bytes.size() - sizeof offset, &offset, sizeof offset);
+    offsets.grow();
   }
 
   detail::TokenFileOutput output_;
   GrowingDataset tokens_;
   GrowingDataset offsets_;
-  std::optional<GrowingDataset> mask_;
-  std::int64_t num_ids_ = 0;
+  std::optional<GrowingDataset> mask_, rows_;
+  std::int64_t num_ids_ = 0, num_documents_ = 0;
+};
+
+/// What waits in a nameless file, to be read in another order.
+template <class Value>
+class Spool {
+ public:
+  Spool(const std::filesystem::path& file, const char* what) : spool_(detail::nameless_file(file, what)) {}
+
+  void add(std::span<const Value> values) {
+    const auto bytes = std::as_bytes(values);
+    pending_.insert(pending_.end(), bytes.begin(), bytes.end());
+    if (pending_.size() >= kChunk_bytes) flush();
+  }
+  void flush() {
+    spool_.write(pending_);
+    pending_.clear();
+  }
+  /// After flush().
+  void read(std::int64_t first, std::span<Value> out) const {
+    spool_.read_at(static_cast<std::uint64_t>(first) * sizeof(Value), std::as_writable_bytes(out));
+  }
+
+ private:
+  File spool_;
+  std::vector<std::byte> pending_;
+};
+
+class PackedDocumentsWriter : public TokenFileWriter {
+ public:
+  PackedDocumentsWriter(const std::filesystem::path& file, const PackedDocumentsLayout& layout,
+                        const TokenFileNotes& notes)
+      : file_(file), layout_(layout), masked_(notes.masked), documents_(file, notes) {
+    documents_.begin_rows(layout.seq_len);
+    detail::writing(file, [&] {
+      ids_.emplace(file, "ids");
+      if (masked_) mask_.emplace(file, "mask");
+    });
+  }
+
+  void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
+    const auto size = static_cast<std::int64_t>(ids.size());
+    if (size > layout_.seq_len || (masked_ ? mask.size() != ids.size() : !mask.empty()))
+      throw std::invalid_argument("PackedDocumentsWriter: a document is longer than a row or its mask does not fit");
+    detail::writing(file_, [&] {
+      ids_->add(ids);
+      if (masked_) mask_->add(mask);
+    });
+    starts_.push_back(starts_.back() + size);
+  }
+
+  bool finish(const std::function<bool()>& stop_wanted) override {
+    std::vector<std::int64_t> tokens;  // of each document: its inputs
+    for (std::size_t i = 0; i + 1 < starts_.size(); ++i)
+      tokens.push_back(std::max<std::int64_t>(0, starts_[i + 1] - starts_[i] - 1));
+    const RowPacking packing(tokens, layout_.seq_len, {layout_.seed, true});
+    num_rows_ = packing.num_rows();
+    if (num_rows_ == 0) throw FormatError(file_.string() + ": not written: no document has 2 ids");
+    detail::writing(file_, [&] {
+      ids_->flush();
+      if (masked_) mask_->flush();
+    });
+    for (std::int64_t row = 0; row < num_rows_; ++row) {
+      if (stop_wanted && row % 1024 == 0 && stop_wanted()) return false;
+      for (const auto document : packing.documents(row, 0)) copy(static_cast<std::size_t>(document));
+      documents_.end_row();
+    }
+    return documents_.finish(stop_wanted);
+  }
+
+  std::int64_t document_rows() const override { return num_rows_; }
+
+ private:
+  void copy(std::size_t document) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(starts_[document + 1] - starts_[document]));
+    std::vector<std::uint8_t> mask(masked_ ? ids.size() : 0);
+    detail::writing(file_, [&] {
+      ids_->read(starts_[document], ids);
+      if (masked_) mask_->read(starts_[document], mask);
+    });
+    documents_.add(ids, mask);
+  }
+
+  std::filesystem::path file_;
+  PackedDocumentsLayout layout_;
+  bool masked_;
+  DocumentsWriter documents_;
+  std::optional<Spool<std::int32_t>> ids_;
+  std::optional<Spool<std::uint8_t>> mask_;
+  std::vector<std::int64_t> starts_{0};
+  std::int64_t num_rows_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<TokenFileWriter> write_token_documents(const std::filesystem::path& file, const TokenFileNotes& notes) {
   return std::make_unique<DocumentsWriter>(file, notes);
+}
+
+std::unique_ptr<TokenFileWriter> write_packed_documents(const std::filesystem::path& file,
+                                                        const PackedDocumentsLayout& layout,
+                                                        const TokenFileNotes& notes) {
+  if (layout.seq_len < 2) throw UsageError("rows of " + std::to_string(layout.seq_len) + " tokens hold no document");
+  return std::make_unique<PackedDocumentsWriter>(file, layout, notes);
 }
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kTokens = "tokens";
 constexpr const char* kOffsets = "offsets";
+constexpr const char* kRowOffsets = "row_offsets";
 constexpr const char* kExpected =
     "1-dimensional integer datasets 'tokens' [tokens] (uint16 or uint32) and 'offsets' [documents + 1] (int64)";
 
@@ -49,24 +50,25 @@ Vector open_vector(const Hdf5File& handle, const std::filesystem::path& file, co
   return found;
 }
 
-std::vector<std::int64_t> read_offsets(const Vector& offsets, std::uint64_t num_tokens,
+/// \param end  what the last one is, and what that counts
+std::vector<std::int64_t> read_offsets(const Vector& offsets, const char* name, std::uint64_t end, const char* counted,
                                        const std::filesystem::path& file) {
-  if (offsets.length == 0) refuse(file, "dataset 'offsets' is empty");
+  if (offsets.length == 0) refuse(file, "dataset '" + std::string(name) + "' is empty");
   const hsize_t start = 0, count = offsets.length;
   detail::ChunkSizes(offsets.dataset, file).check(offsets.dataset, file, {&start, 1}, {&count, 1});
   std::vector<std::int64_t> values(offsets.length);
   check_hdf5(H5Dread(offsets.dataset.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), file,
-             "read 'offsets'");
+             "read '" + std::string(name) + "'");
   const auto wrong = [&](std::size_t i, const std::string& expected) {
-    throw FormatError(file.string() + ": offsets[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+    throw FormatError(file.string() + ": " + name + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
                       ", expected " + expected);
   };
   if (values.front() != 0) wrong(0, "0");
   for (std::size_t i = 1; i < values.size(); ++i) {
     if (values[i] < values[i - 1]) wrong(i, std::to_string(values[i - 1]) + " or more, the offset before it");
   }
-  if (static_cast<std::uint64_t>(values.back()) != num_tokens) {
-    wrong(values.size() - 1, std::to_string(num_tokens) + ", the number of tokens");
+  if (static_cast<std::uint64_t>(values.back()) != end) {
+    wrong(values.size() - 1, std::to_string(end) + ", the number of " + counted);
   }
   return values;
 }
@@ -78,7 +80,11 @@ TokenDocuments::TokenDocuments(const std::filesystem::path& file) : file_(file) 
   handle_ = open_hdf5_read(file);
   auto tokens = open_vector(handle_, file, kTokens);
   const auto offsets = open_vector(handle_, file, kOffsets);
-  offsets_ = read_offsets(offsets, tokens.length, file);
+  offsets_ = read_offsets(offsets, kOffsets, tokens.length, "tokens", file);
+  if (detail::has_dataset(handle_, kRowOffsets)) {
+    const auto rows = open_vector(handle_, file, kRowOffsets);
+    row_offsets_ = read_offsets(rows, kRowOffsets, offsets_.size() - 1, "documents", file);
+  }
   tokens_ = std::move(tokens.dataset);
   chunks_ = detail::ChunkSizes(tokens_, file);
   fits_int32_ = tokens.type.fits_int32;

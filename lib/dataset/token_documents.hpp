@@ -1,6 +1,7 @@
 #pragma once
 // Token files of documents: HDF5 datasets `tokens` [total] and `offsets` int64 [documents + 1], document i being
-// tokens[offsets[i], offsets[i + 1]). Empty documents are kept. `loss_mask` [total] may be there.
+// tokens[offsets[i], offsets[i + 1]). Empty documents are kept. `loss_mask` [total] may be there, and `row_offsets`
+// int64 [rows + 1] where documents share rows: row r is documents [row_offsets[r], row_offsets[r + 1]).
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -32,6 +33,12 @@ class TokenDocuments {
   /// \param out  at most length(document) ids
   /// \throws FormatError naming file and document when it cannot be read or an id is not in [0, 2^31)
   void read(std::int64_t document, std::span<std::int32_t> out) const;
+  /// Rows that documents share; 0: each is by itself.
+  std::int64_t num_rows() const {
+    return row_offsets_.empty() ? 0 : static_cast<std::int64_t>(row_offsets_.size()) - 1;
+  }
+  /// First document of a row. \param row  in [0, num_rows()]; the last is the number of documents
+  std::int64_t row_begin(std::int64_t row) const { return row_offsets_[static_cast<std::size_t>(row)]; }
   /// Some ids are no targets.
   bool has_loss_mask() const { return loss_mask_.has_value(); }
   /// For each of the first out.size() ids of a document 1 where it counts as a target; all 1 without a mask.
@@ -45,7 +52,7 @@ class TokenDocuments {
   Hdf5File handle_;
   Hdf5Dataset tokens_;
   detail::ChunkSizes chunks_;
-  std::vector<std::int64_t> offsets_;
+  std::vector<std::int64_t> offsets_, row_offsets_;
   bool fits_int32_ = false;  ///< every value of the stored type is an id in [0, 2^31)
   std::optional<detail::LossMask> loss_mask_;
 };

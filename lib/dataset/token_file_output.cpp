@@ -54,6 +54,14 @@ void append_as(std::span<const std::int32_t> ids, std::int64_t vocab_size, std::
 
 }  // namespace
 
+File nameless_file(const std::filesystem::path& file, const char* what) {
+  auto name = file;
+  name.replace_filename("." + file.filename().string() + "." + process_tag() + "." + what + ".tmp");
+  auto created = File::create_new(name);
+  std::filesystem::remove(name);
+  return created;
+}
+
 void throw_not_written(const std::filesystem::path& file, const std::exception& error) {
   auto reason = short_reason(error.what());
   const auto hidden = hidden_sibling(file).string();

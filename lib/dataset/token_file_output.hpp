@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/file.hpp"
 #include "lib/dataset/hdf5.hpp"
 #include "lib/dataset/token_file_writer.hpp"
 
@@ -52,6 +53,9 @@ class TokenFileOutput {
   bool masked_;
   Hdf5File handle_;
 };
+
+/// A file without a name beside `file`: it goes with the process, however that ends. \param what  part of its name
+File nameless_file(const std::filesystem::path& file, const char* what);
 
 /// \throws IoError "FILE: token file not written: REASON"
 [[noreturn]] void throw_not_written(const std::filesystem::path& file, const std::exception& error);

@@ -40,6 +40,9 @@ class TokenFileWriter {
   /// \return false when it said so: nothing was written
   /// \throws IoError; FormatError when the ids do not fill one row
   virtual bool finish(const std::function<bool()>& stop_wanted = {}) = 0;
+
+  /// Rows of documents that were written; 0 where there are none.
+  virtual std::int64_t document_rows() const { return 0; }
 };
 
 /// Packed rows: dataset `input_ids` [rows, row_length], contiguous, rows = floor(ids / (row_length + 1)), filled from
@@ -55,5 +58,20 @@ constexpr std::int64_t packed_rows(std::int64_t num_ids, std::int64_t row_length
 /// Documents as TokenDocuments reads them: `tokens` and `offsets`, both chunked.
 /// \throws UsageError when vocab_size < 1; IoError
 std::unique_ptr<TokenFileWriter> write_token_documents(const std::filesystem::path& file, const TokenFileNotes& notes);
+
+/// Documents that share rows, as RowPacking fills and orders them for the first epoch of a run with this seed.
+struct PackedDocumentsLayout {
+  std::int64_t seq_len = 0;  ///< tokens that a row holds at most, and ids of a document
+  std::uint64_t seed = 0;
+};
+
+/// The same with the documents of each row beside each other, row after row, dataset `row_offsets` int64 [rows + 1]
+/// (row r is documents [row_offsets[r], row_offsets[r + 1])) and attribute `seq_len`. A document of n ids takes n - 1
+/// tokens of its row, those that are inputs; one of fewer than 2 ids is left out. add() keeps the ids in a nameless
+/// file beside the output, which has to have room for both (4 bytes an id), and takes no more than seq_len ids at once.
+/// \throws UsageError when seq_len < 2 or vocab_size < 1; IoError
+std::unique_ptr<TokenFileWriter> write_packed_documents(const std::filesystem::path& file,
+                                                        const PackedDocumentsLayout& layout,
+                                                        const TokenFileNotes& notes);
 
 }  // namespace fsdp

@@ -1,6 +1,4 @@
 // Packed rows; see token_file_writer.hpp.
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -9,22 +7,12 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/base/shared_write.hpp"
 #include "lib/dataset/token_file_output.hpp"
 
 namespace fsdp {
 namespace {
 
 constexpr std::size_t kBlock_bytes = std::size_t{4} << 20;
-
-/// A file without a name: it goes with the process, however that ends.
-File nameless_file(const std::filesystem::path& beside, const char* what) {
-  auto name = beside;
-  name.replace_filename("." + beside.filename().string() + "." + process_tag() + "." + what + ".tmp");
-  auto file = File::create_new(name);
-  std::filesystem::remove(name);
-  return file;
-}
 
 /// The element type, in memory and in the file.
 struct RowType {
@@ -37,7 +25,7 @@ struct RowType {
 class RowsInWaiting {
  public:
   RowsInWaiting(const std::filesystem::path& file, const char* name)
-      : file_(file), name_(name), spool_(nameless_file(file, name)) {}
+      : file_(file), name_(name), spool_(detail::nameless_file(file, name)) {}
 
   /// Append to it, then call spill_some().
   std::vector<std::byte>& pending() { return block_; }

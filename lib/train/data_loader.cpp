@@ -47,21 +47,66 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
   pairs_ = std::min(most_ids, longest) - 1;
   row_tokens_ = most_ids;
+  if (stands_in_rows()) check_rows(limit);
 }
 
-void TokenLoader::pack(const RowPacking::Order& order) {
+/// Rows stay as they were written: nothing of them is cut.
+void TokenLoader::check_rows(const SequenceLimit& limit) {
+  pairs_ = row_tokens_ = 0;
+  for (std::int64_t row = 0; row < documents_->num_rows(); ++row) {
+    std::int64_t tokens = 0;
+    for (auto i = documents_->row_begin(row); i < documents_->row_begin(row + 1); ++i) {
+      const auto pairs = std::max<std::int64_t>(0, documents_->length(i) - 1);
+      pairs_ = std::max(pairs_, pairs);
+      tokens += pairs;
+    }
+    if (tokens == 0)
+      throw FormatError(documents_->file().string() + ": row " + std::to_string(row) + " has nothing to predict");
+    row_tokens_ = std::max(row_tokens_, tokens);
+  }
+  const auto refuse = [&](const std::string& problem) {
+    throw UsageError(documents_->file().string() + ": " + problem +
+                     ", and its rows are not cut: encode the texts again with fsdp-download tokens --documents --pack "
+                     "--seq-len " +
+                     std::to_string(limit.seq_len == 0 ? limit.positions : limit.seq_len));
+  };
+  if (limit.seq_len > 0 && row_tokens_ > limit.seq_len)
+    refuse("has packed rows of " + std::to_string(row_tokens_) + " tokens, --seq-len is " +
+           std::to_string(limit.seq_len));
+  if (pairs_ > limit.positions)
+    refuse("has a document of " + std::to_string(pairs_ + 1) + " ids, the model has " +
+           std::to_string(limit.positions) + " positions");
+}
+
+std::vector<std::int64_t> TokenLoader::documents_in(std::int64_t row, std::int64_t epoch) const {
+  if (packing_) return packing_->documents(row, epoch);
+  std::vector<std::int64_t> documents;
+  for (auto i = documents_->row_begin(row); i < documents_->row_begin(row + 1); ++i) {
+    if (pairs_of(i) > 0) documents.push_back(i);
+  }
+  return documents;
+}
+
+std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row) const { return documents_in(row, 0); }
+
+void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   if (!documents_)
     throw UsageError("--pack puts documents together, and " + rows_->file().string() +
                      " holds rows that are packed already: leave it out, or make a file of documents (fsdp-download "
                      "tokens --documents)");
+  if (stands_in_rows()) return;
   std::vector<std::int64_t> sizes;
-  sizes.reserve(static_cast<std::size_t>(documents_->num_documents()));
-  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) sizes.push_back(pairs_of(i));
+  const auto count = records > 0 ? std::min(records, documents_->num_documents()) : documents_->num_documents();
+  sizes.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) sizes.push_back(pairs_of(i));
   packing_.emplace(sizes, row_tokens_, order);
 }
 
 std::int64_t TokenLoader::num_records() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
-std::int64_t TokenLoader::num_rows() const { return packing_ ? packing_->num_rows() : num_records(); }
+std::int64_t TokenLoader::num_rows() const {
+  if (packing_) return packing_->num_rows();
+  return stands_in_rows() ? documents_->num_rows() : num_records();
+}
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
   if (rows_) return records * rows_->row_length();
@@ -83,9 +128,9 @@ double TokenLoader::fill() const {
 DocumentLengths TokenLoader::heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const {
   DocumentLengths heaviest;
   double most = -1;
-  for (std::int64_t row = 0; row < packing_->num_rows(); ++row) {
+  for (std::int64_t row = 0; row < num_rows(); ++row) {
     DocumentLengths lengths;
-    for (const auto document : packing_->documents(row, 0)) lengths.push_back(pairs_of(document));
+    for (const auto document : documents_in(row, 0)) lengths.push_back(pairs_of(document));
     const double weighs = weight(lengths);
     if (weighs <= most) continue;
     most = weighs;
@@ -102,7 +147,7 @@ std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
 }
 
 double TokenLoader::attended_length() const {
-  if (!packing_) return static_cast<double>(tokens_per_row());
+  if (!is_packed()) return static_cast<double>(tokens_per_row());
   double squares = 0, tokens = 0;
   for (std::int64_t i = 0; i < documents_->num_documents(); ++i) {
     const auto length = static_cast<double>(pairs_of(i));
@@ -179,7 +224,7 @@ void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch&
   batch.length = 1;
   for (const auto row : rows) {
     lengths.emplace_back();
-    for (const auto document : packing_->documents(row % num_rows(), row / num_rows())) {
+    for (const auto document : documents_in(row % num_rows(), row / num_rows())) {
       documents.push_back(document);
       lengths.back().push_back(pairs_of(document));
     }
@@ -205,7 +250,7 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
                              const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(rows.size());
-  if (packing_) {
+  if (is_packed()) {
     fill_packed(rows, batch);
   } else {
     auto records = rows;

@@ -42,7 +42,8 @@ class DataLoader {
 /// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
 /// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
 /// Nor do ids that the file's `loss_mask` leaves out: they are inputs alone.
-/// Documents that are packed: several in a row, one after the other, each as above.
+/// Documents that are packed: several in a row, one after the other, each as above. They are packed here, or stand in
+/// rows in the file (`row_offsets`), which are the same in every epoch.
 class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
@@ -54,10 +55,13 @@ class TokenLoader final : public DataLoader {
   std::int64_t num_rows() const override;
   /// Rows or documents of the file.
   std::int64_t num_records() const;
-  /// Puts documents together into rows of as many tokens as a document may have ids.
-  /// \throws UsageError when the file holds rows
-  void pack(const RowPacking::Order& order);
-  bool is_packed() const { return packing_.has_value(); }
+  /// Puts documents together into rows of as many tokens as a document may have ids. Those that stand in rows stay
+  /// there. \param records  the first ones of the file; the others are in no row. 0: all \throws UsageError when the
+  /// file holds rows
+  void pack(const RowPacking::Order& order, std::int64_t records = 0);
+  bool is_packed() const { return packing_.has_value() || stands_in_rows(); }
+  /// The documents of a packed row that have pairs, in their order.
+  std::vector<std::int64_t> documents_of(std::int64_t row) const;
   /// Of the packed row that weighs most.
   DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
   bool has_documents() const { return documents_.has_value(); }
@@ -66,7 +70,7 @@ class TokenLoader final : public DataLoader {
   /// each new length.
   void pad_to(std::int64_t step) { step_ = step; }
   /// Pairs of a row; of documents the most that one gives, padded; of packed rows what one holds at most, padded.
-  std::int64_t tokens_per_row() const { return documents_ ? padded(packing_ ? row_tokens_ : pairs_) : pairs_; }
+  std::int64_t tokens_per_row() const { return documents_ ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
   /// Pairs of the longest document that is read.
   std::int64_t longest_sequence() const { return pairs_; }
   /// Ids of the first `records` rows or documents.
@@ -94,6 +98,9 @@ class TokenLoader final : public DataLoader {
   /// Pairs of a document. \param token  of the micro-batch, where the first goes
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
   std::int64_t pairs_of(std::int64_t document) const;
+  bool stands_in_rows() const { return documents_ && documents_->num_rows() > 0; }
+  void check_rows(const SequenceLimit& limit);
+  std::vector<std::int64_t> documents_in(std::int64_t row, std::int64_t epoch) const;
 
   std::optional<TokenRows> rows_;
   std::optional<TokenDocuments> documents_;

@@ -243,7 +243,7 @@ class Lengths(ConversationsCase):
         self.assertEqual((result.json()["skipped"], len(self.samples())), (2, 1))
         self.refused([questions], "chatml", 4, "none of the 1 samples in", "line 1")
         self.tokens(self.write([questions]), "chatml", "--train-on", "all")
-        self.refused([questions], "chatml", 2, "--pack excludes --max-length", options=["--max-length", 9, "--pack"])
+        self.refused([questions], "chatml", 2, "--max-length cuts documents", "--documents", options=["--max-length", 9, "--pack"])
 
 
 class Stops(ConversationsCase):

@@ -119,8 +119,8 @@ class Refusals(TokensCase):
         good = ["--input", DATA / "shakespeare" / "test.csv", "--tokenizer", "gpt2", "--output", self.folder / "u.h5"]
         for leave_out in (0, 2, 4):
             refused(good[:leave_out] + good[leave_out + 2:], good[leave_out], "required")
-        refused([*good, "--documents", "--pack"], "--documents", "--pack")
         refused([*good, "--documents", "--seq_len", 8], "--documents", "--seq-len")
+        refused([*good, "--documents", "--seed", 8], "--seed", "--documents --pack")
         refused([*good, "--seq-len", 1], "--seq-len")
         refused([*good, "--threads", -1], "--threads")
         refused([*good, "--max-rows", -1], "--max-rows")

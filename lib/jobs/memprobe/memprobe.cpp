@@ -143,7 +143,8 @@ class MemprobeJob {
     request.gpu = budget_.gpu;
     request.threads = at::get_num_threads();
     request.margin_bytes = budget_.margin_bytes;
-    if (options_.train.pack) request.documents = documents_to_predict(request, data_ ? &*data_ : nullptr);
+    if (options_.train.pack || (data_ && data_->is_packed()))
+      request.documents = documents_to_predict(request, data_ ? &*data_ : nullptr);
     if (budget_.gpu) set_overheads(c, request);
     return request;
   }

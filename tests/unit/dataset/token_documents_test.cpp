@@ -136,6 +136,13 @@ TEST_SUITE("dataset/token_documents") {
     contains(offsets({0, 2}), "offsets[1] is 2, expected 3, the number of tokens");
     contains(offsets({0, 4}), "offsets[1] is 4, expected 3, the number of tokens");
     contains(offsets({0}), "offsets[0] is 0, expected 3, the number of tokens");
+    const auto rows = [&](const Values& values) {
+      return refused(
+          {tokens, vector_of("offsets", H5T_STD_I64LE, {0, 1, 3}), vector_of("row_offsets", H5T_STD_I64LE, values)});
+    };
+    CHECK(rows({0, 1, 2}) == "opened");
+    contains(rows({0, 1}), "a.h5: row_offsets[1] is 1, expected 2, the number of documents");
+    contains(rows({0, 2, 1, 2}), "row_offsets[2] is 1, expected 2 or more");
     contains(refused({tokens}), "has no dataset 'offsets', only 'tokens', expected");
     contains(refused({}), "only an empty root group");
     contains(refused({tokens, {"offsets", H5T_STD_I64LE, {0}, {}}}), "'offsets'");

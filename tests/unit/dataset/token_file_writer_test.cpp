@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/dataset/row_packing.hpp"
 #include "lib/dataset/token_documents.hpp"
 #include "lib/dataset/token_notes.hpp"
 #include "lib/dataset/token_rows.hpp"
@@ -210,6 +212,45 @@ TEST_SUITE("dataset/token_file_writer") {
                          doctest::Contains("there is no directory"), fsdp::IoError);
     CHECK_THROWS_WITH_AS(fsdp::write_token_documents("/proc/b.h5", notes(10)),
                          doctest::Contains("/proc/b.h5: token file not written: "), fsdp::IoError);
+  }
+
+  TEST_CASE("documents that share rows: as RowPacking puts them, with their masks") {
+    TempDir dir;
+    auto with_mask = notes(100);
+    with_mask.masked = true;
+    const std::vector<std::size_t> lengths{5, 3, 1, 9, 4, 5, 0, 7};
+    std::vector<std::int64_t> tokens;
+    auto writer = fsdp::write_packed_documents(dir / "a.h5", {9, 3}, with_mask);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      const Ids ids(lengths[i], static_cast<std::int32_t>(i));
+      writer->add(ids, std::vector<std::uint8_t>(ids.size(), static_cast<std::uint8_t>(i % 2)));
+      tokens.push_back(std::max<std::int64_t>(0, static_cast<std::int64_t>(lengths[i]) - 1));
+    }
+    CHECK_THROWS_AS(writer->add(Ids(10, 1), std::vector<std::uint8_t>(10)), std::invalid_argument);
+    CHECK(writer->finish());
+    const fsdp::RowPacking packing(tokens, 9, {3, true});
+    const fsdp::TokenDocuments file(dir / "a.h5");
+    REQUIRE(file.num_rows() == packing.num_rows());
+    CHECK(writer->document_rows() == packing.num_rows());
+    CHECK(file.num_documents() == 6);
+    std::int64_t next = 0;
+    for (std::int64_t row = 0; row < packing.num_rows(); ++row) {
+      CHECK(file.row_begin(row) == next);
+      for (const auto document : packing.documents(row, 0)) {
+        const auto length = lengths[static_cast<std::size_t>(document)];
+        CHECK(read_document(file, next) == Ids(length, static_cast<std::int32_t>(document)));
+        std::vector<std::uint8_t> mask(length);
+        file.read_loss_mask(next++, mask);
+        CHECK(mask == std::vector<std::uint8_t>(length, static_cast<std::uint8_t>(document % 2)));
+      }
+    }
+    CHECK(file.row_begin(packing.num_rows()) == next);
+    CHECK(entries(dir) == 1);
+
+    const auto unpacked = fsdp::write_packed_documents(dir / "b.h5", {9, 3}, notes(10));
+    unpacked->add(Ids{1});
+    CHECK_THROWS_WITH_AS(unpacked->finish(), doctest::Contains("no document has 2 ids"), fsdp::FormatError);
+    CHECK_THROWS_AS(fsdp::write_packed_documents(dir / "b.h5", {1, 3}, notes(10)), fsdp::UsageError);
   }
 
   TEST_CASE("a long list of sources fits") {
