@@ -50,6 +50,10 @@ void add_loss_options(CLI::App& app, fsdp::EvaluateOptions& o) {
   app.add_option(spellings("batch-size"), o.batch_size, "sequences per rank at once")
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--pack", o.pack,
+               "several texts or documents in each row instead of padding: faster, the same losses and counts; "
+               "--batch-size counts rows")
+      ->group(group);
   app.add_option(spellings("cache-dir"), o.cache_dir,
                  "keep encoded texts here for the next time; default: a temporary folder")
       ->group(group);
@@ -66,6 +70,11 @@ void add_chess_and_text_options(CLI::App& app, fsdp::EvaluateOptions& o) {
       ->group(group);
   group = "Text";
   app.add_option("--prompt", o.prompt, "generate from this text, up to the model's end mark")->group(group);
+  app.add_flag("--chat", o.chat,
+               "the prompt is a user's message: put into the --chat-template (default: the tokenizer's own), answered "
+               "up to the end of the turn")
+      ->group(group);
+  app.add_option("--system", o.system, "of --chat: what the system says first")->group(group);
   app.add_option(spellings("num-tokens"), o.sampling.num_tokens, "tokens to generate at most")
       ->capture_default_str()
       ->group(group);
@@ -157,6 +166,7 @@ int main(int argc, char** argv) {
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
+      "  fsdp-eval runs/chat/final --prompt 'What is a fork?' --chat --num-tokens 200\n"
       "  fsdp-eval --runs runs/a runs/b --plot runs.svg\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare did not hold, 4 bad input.",
       "fsdp-eval"};

@@ -1,5 +1,6 @@
 #include "lib/eval/evaluate.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -22,16 +23,40 @@ std::vector<std::int64_t> rows_of_rank(const ProcessGroup& world, std::int64_t f
   return rows;
 }
 
+/// A row or a document of a micro-batch.
+struct Scored {
+  std::int64_t record;         ///< in the file
+  std::int64_t first, length;  ///< its tokens in the micro-batch
+  LossSum loss = {};
+};
+
+std::vector<Scored> scored_in(const TokenLoader& reader, const MicroBatch& batch,
+                              const std::vector<std::int64_t>& rows) {
+  std::vector<Scored> parts;
+  if (!reader.is_packed()) {
+    for (const auto row : rows)
+      parts.push_back({row, static_cast<std::int64_t>(parts.size()) * batch.length, batch.length});
+    return parts;
+  }
+  for (const auto row : rows) {
+    for (const auto document : reader.documents_of(row)) {
+      const auto& place = batch.packing->documents.at(parts.size());
+      parts.push_back({document, place.first, place.length});
+    }
+  }
+  return parts;
+}
+
 /// Bytes of the text of all targets: run by run of them that of the run and the id before it, less that of this id. A
-/// row's beginning may lose a space that the vocabulary puts before every text.
-double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, std::int64_t row) {
-  const auto* inputs = batch.ids_N.const_data_ptr<std::int32_t>() + row * batch.length;
-  const auto* targets = batch.targets_N.const_data_ptr<std::int32_t>() + row * batch.length;
+/// beginning may lose a space that the vocabulary puts before every text.
+double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const Scored& part) {
+  const auto* inputs = batch.ids_N.const_data_ptr<std::int32_t>() + part.first;
+  const auto* targets = batch.targets_N.const_data_ptr<std::int32_t>() + part.first;
   double bytes = 0;
-  for (std::int64_t i = 0; i < batch.length; ++i) {
+  for (std::int64_t i = 0; i < part.length; ++i) {
     if (targets[i] < 0) continue;
     std::vector<std::int32_t> ids{inputs[i]};
-    for (; i < batch.length && targets[i] >= 0; ++i) ids.push_back(targets[i]);
+    for (; i < part.length && targets[i] >= 0; ++i) ids.push_back(targets[i]);
     bytes += static_cast<double>(tokenizer.decode(ids).size()) -
              static_cast<double>(tokenizer.decode(std::span(ids).first(1)).size());
   }
@@ -46,16 +71,17 @@ void share_figures(ProcessGroup& world, std::span<double> figures) {
   }
 }
 
-/// Adds the losses of a piece of a micro-batch's tokens to those of the rows that they belong to.
+/// Adds the losses of a piece of a micro-batch's tokens to those of the parts that they belong to.
 void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at::Tensor& logits_NV, std::int64_t vocab,
-                std::vector<LossSum>& rows) {
+                std::vector<Scored>& parts) {
   const auto end = first + logits_NV.size(0);
-  for (auto token = first; token < end;) {
-    const auto row = token / batch.length;
-    const auto count = std::min(end, (row + 1) * batch.length) - token;
-    auto part = logits_NV.narrow(0, token - first, count);
-    ops.cross_entropy(rows[static_cast<std::size_t>(row)], part, batch.targets_N.narrow(0, token, count), vocab, 0.0);
-    token += count;
+  const auto ends_before = [](const Scored& part, std::int64_t token) { return part.first + part.length <= token; };
+  for (auto part = std::lower_bound(parts.begin(), parts.end(), first, ends_before);
+       part != parts.end() && part->first < end; ++part) {
+    const auto begin = std::max(first, part->first);
+    const auto count = std::min(end, part->first + part->length) - begin;
+    auto logits = logits_NV.narrow(0, begin - first, count);
+    ops.cross_entropy(part->loss, logits, batch.targets_N.narrow(0, begin, count), vocab, 0.0);
   }
 }
 
@@ -85,35 +111,37 @@ Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::i
   return result;
 }
 
-RowScores score_rows(ModelRuntime& runtime, const DataLoader& reader, const ScoreOptions& options,
-                     const std::function<void(std::int64_t rows_done)>& progress) {
+RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
+                     const std::function<void(double done)>& progress) {
   auto& world = runtime.world();
   RowScores scores;
-  const auto size = static_cast<std::size_t>(options.rows);
+  const auto size = static_cast<std::size_t>(options.records);
   scores.nats.resize(size);
   scores.tokens.resize(size);
   if (options.tokenizer != nullptr) scores.bytes.resize(size);
+  const auto num_rows = reader.is_packed() ? reader.num_rows() : options.records;
   const auto per_round = options.micro_batch_size * world.size();
-  for (std::int64_t first = 0; first < options.rows; first += per_round) {
-    const auto count = std::min(per_round, options.rows - first);
+  for (std::int64_t first = 0; first < num_rows; first += per_round) {
+    const auto count = std::min(per_round, num_rows - first);
     const auto rows = rows_of_rank(world, first, count);
     auto batch = reader.read(rows);
-    for (std::int64_t r = 0; options.tokenizer != nullptr && r < batch.rows; ++r) {
-      scores.bytes[static_cast<std::size_t>(rows[static_cast<std::size_t>(r)])] =
-          target_bytes(*options.tokenizer, batch, r);
+    auto parts = scored_in(reader, batch, rows);
+    for (const auto& part : parts) {
+      if (part.record < options.records && options.tokenizer != nullptr)
+        scores.bytes[static_cast<std::size_t>(part.record)] = target_bytes(*options.tokenizer, batch, part);
     }
     move_to(runtime.device(), batch);
-    std::vector<LossSum> losses(rows.size());
     forward_logits(runtime, batch, [&](std::int64_t begin, at::Tensor& logits_NV) {
-      add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, losses);
+      add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, parts);
     });
     runtime.synchronize();
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      runtime.ops().fetch(losses[r]);
-      scores.nats[static_cast<std::size_t>(rows[r])] = losses[r].loss_sum;
-      scores.tokens[static_cast<std::size_t>(rows[r])] = static_cast<double>(losses[r].tokens);
+    for (auto& part : parts) {
+      if (part.record >= options.records) continue;
+      runtime.ops().fetch(part.loss);
+      scores.nats[static_cast<std::size_t>(part.record)] = part.loss.loss_sum;
+      scores.tokens[static_cast<std::size_t>(part.record)] = static_cast<double>(part.loss.tokens);
     }
-    if (progress) progress(first + count);
+    if (progress) progress(static_cast<double>(first + count) / static_cast<double>(num_rows));
   }
   for (auto* figures : {&scores.nats, &scores.tokens, &scores.bytes}) share_figures(world, *figures);
   return scores;

@@ -22,21 +22,22 @@ struct Evaluation {
 /// Collective; the same result on every rank.
 Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size);
 
-/// The same row by row, so that an error can be told.
+/// The same row by row, or document by document, so that an error can be told.
 struct RowScores {
-  std::vector<double> nats;    ///< sum over the row's targets
+  std::vector<double> nats;    ///< sum over the record's targets
   std::vector<double> tokens;  ///< targets
   std::vector<double> bytes;   ///< of the targets' text; empty without a tokenizer
 };
 
 struct ScoreOptions {
-  std::int64_t rows = 0;                 ///< the first ones of the file
-  std::int64_t micro_batch_size = 1;     ///< on one rank
+  std::int64_t records = 0;              ///< the first rows or documents of the file
+  std::int64_t micro_batch_size = 1;     ///< on one rank: rows or documents, of packed documents rows
   const Tokenizer* tokenizer = nullptr;  ///< whose ids the file holds; null: no bytes
 };
 
-/// Collective; the same result on every rank. \param progress  called on every rank with the rows done
-RowScores score_rows(ModelRuntime& runtime, const DataLoader& reader, const ScoreOptions& options,
-                     const std::function<void(std::int64_t rows_done)>& progress);
+/// Packed documents are scored in their rows, each by itself.
+/// Collective; the same result on every rank. \param progress  called on every rank with the share that is done
+RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
+                     const std::function<void(double done)>& progress);
 
 }  // namespace fsdp

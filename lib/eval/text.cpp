@@ -1,5 +1,6 @@
 #include "lib/eval/text.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -36,13 +37,20 @@ class TextPrinter {
 
 nlohmann::json json_text(const std::string& text) { return parse_json(printable_json(nlohmann::json(text)), "a text"); }
 
-void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::string& prompt,
+Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text) {
+  Prompt prompt{text, text, prompt_ids(tokenizer, text), {}};
+  if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
+  return prompt;
+}
+
+void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt& prompt,
                 const SamplingOptions& sampling, bool print, nlohmann::json& report) {
   TextPrinter printer(tokenizer, print && runtime.world().rank() == 0);
-  printer.print(prompt);
-  const auto eos = tokenizer.eos_id();
-  const auto is_end = [&](std::int32_t id) { return eos && id == *eos; };
-  const auto ids = generate(runtime, prompt_ids(tokenizer, prompt), sampling, [&](std::int32_t id) {
+  printer.print(prompt.shown);
+  const auto is_end = [&](std::int32_t id) {
+    return std::find(prompt.ends.begin(), prompt.ends.end(), id) != prompt.ends.end();
+  };
+  const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
     if (is_end(id)) return false;
     // A model may have more ids than the tokenizer has pieces.
     if (id < tokenizer.vocab_size()) printer.add(id);
@@ -50,7 +58,8 @@ void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::st
   });
   printer.end();
   const bool ended = !ids.empty() && is_end(ids.back());
-  report["prompt"] = json_text(prompt);
+  report["prompt"] = json_text(prompt.text);
+  report["prompt_tokens"] = prompt.ids;
   report["tokens_generated"] = ids;
   report["text"] = json_text(continuation(tokenizer, std::span(ids).first(ids.size() - (ended ? 1 : 0))));
   report["ended"] = ended ? "eos" : "length";

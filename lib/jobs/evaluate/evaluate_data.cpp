@@ -91,8 +91,9 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
                                 : std::filesystem::path(options.data));
     EvaluationData data;
     data.reader.emplace(files.back(), limit, subject.config.vocab_size);
-    data.rows = data.reader->num_rows();
+    data.rows = data.reader->num_records();
     if (options.max_rows > 0) data.rows = std::min(data.rows, options.max_rows);
+    if (options.pack) data.reader->pack({0, false}, data.rows);
     data.ids_not_scored = data.reader->ids_left_out(data.rows);
     input.of_subject.push_back(std::move(data));
     input.same_tokens = input.same_tokens && same_lengths(files.front(), files.back());

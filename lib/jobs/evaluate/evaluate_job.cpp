@@ -11,6 +11,8 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/chat/conversation_encoder.hpp"
+#include "lib/chat/known_templates.hpp"
 #include "lib/eval/progress.hpp"
 #include "lib/eval/result.hpp"
 #include "lib/eval/subject.hpp"
@@ -34,6 +36,9 @@ void check(const EvaluateOptions& o) {
   if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
+  if (o.chat && o.prompt.empty()) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
+  if (!o.system.empty() && !o.chat) throw UsageError("--system goes with --chat");
+  if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
   if (!o.compare.empty() && !o.prompt.empty()) throw UsageError("--prompt does not go with --compare");
 }
 
@@ -51,6 +56,21 @@ void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options,
     if (gate.metric == "chess_legal" && options.chess_positions == 0)
       throw UsageError("--gate " + gate.text + " needs --chess-positions");
   }
+}
+
+/// The prompt as a user's turn, after which the assistant's begins.
+Prompt chat_prompt(const EvaluateOptions& options, const EvaluationSubject& subject) {
+  const auto& tokenizer = *subject.tokenizer;
+  ConversationRules rules;
+  rules.chat = find_chat_template(options.conversations.chat_template, subject.tokenizer_name);
+  rules.marks = options.conversations.marks;
+  const ConversationEncoder encoder(tokenizer, std::move(rules));
+  std::vector<ChatMessage> messages;
+  if (!options.system.empty()) messages.push_back({"system", options.system});
+  messages.push_back({"user", options.prompt});
+  Prompt prompt{options.prompt, options.prompt + "\n", encoder.encode_prompt(messages), {encoder.turn_end()}};
+  if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
+  return prompt;
 }
 
 class EvaluateJob {
@@ -93,13 +113,18 @@ class EvaluateJob {
       if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
       // What is stored in 4 bits stays as it is.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
-      if (!options_.prompt.empty()) open_subject_tokenizer(subject, "--prompt");
+      if (!options_.prompt.empty()) open_prompt(subject);
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
       if (options_.seq_len > subject.config.block_size) {
         throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len,
                                      subject.config.block_size));
       }
     }
+  }
+
+  void open_prompt(EvaluationSubject& subject) {
+    open_subject_tokenizer(subject, "--prompt");
+    prompt_ = options_.chat ? chat_prompt(options_, subject) : plain_prompt(*subject.tokenizer, options_.prompt);
   }
 
   ExitCode compare_both(const std::vector<Gate>& gates, nlohmann::json& report) {
@@ -130,8 +155,7 @@ class EvaluateJob {
     std::vector<Metric> metrics;
     if (input_) evaluate_loss(runtime, index, report, metrics);
     if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
-    if (!options_.prompt.empty())
-      write_text(runtime, *subject.tokenizer, options_.prompt, options_.sampling, !options_.runtime.json, report);
+    if (prompt_) write_text(runtime, *subject.tokenizer, *prompt_, options_.sampling, !options_.runtime.json, report);
     return metrics;
   }
 
@@ -140,14 +164,16 @@ class EvaluateJob {
     const auto& data = input_->of_subject[index];
     EvaluationProgress progress(log_, shows_progress(), "loss     ");
     const ScoreOptions how{data.rows, options_.batch_size, input_->texts ? subjects_[index].tokenizer.get() : nullptr};
-    const auto scores = score_rows(runtime, *data.reader, how, [&](std::int64_t done) {
-      progress.show(static_cast<double>(done) / static_cast<double>(data.rows),
-                    fmt::format("{} of {}", format_count(done), format_count_of(data.rows, "row")));
+    const auto rows = data.reader->is_packed() ? data.reader->num_rows() : data.rows;
+    const auto scores = score_rows(runtime, *data.reader, how, [&](double done) {
+      progress.show(done, fmt::format("{} of {}", format_count(std::llround(done * static_cast<double>(rows))),
+                                      format_count_of(rows, "row")));
     });
     auto result = loss_result(scores);
     result.ids_not_scored = data.ids_not_scored;
     result.seconds = seconds_since(start);
     report["data"] = options_.data;
+    if (data.reader->is_packed()) report["packed_rows"] = rows;
     add_to_json(result, report);
     if (!std::isfinite(result.loss.value) && result.tokens > 0) {
       loss_is_finite_ = false;
@@ -194,6 +220,7 @@ class EvaluateJob {
   DeviceChoice device_;
   std::vector<EvaluationSubject> subjects_;
   std::optional<EvaluationInput> input_;
+  std::optional<Prompt> prompt_;
   bool loss_is_finite_ = true;  ///< of every subject with a loss
 };
 

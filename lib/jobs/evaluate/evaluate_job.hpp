@@ -24,10 +24,13 @@ struct EvaluateOptions {
   std::string cache_dir;        ///< keeps the encoded texts; empty: a temporary folder, removed
   std::int64_t max_rows = 0;    ///< rows, texts, games; 0: all
   std::int64_t seq_len = 0;     ///< 0: the model's, texts up to 512 ids
-  std::int64_t batch_size = 8;  ///< sequences per rank at once
+  std::int64_t batch_size = 8;  ///< sequences per rank at once, or packed rows
+  bool pack = false;            ///< several documents in each row
   std::string chess;            ///< games; empty: none
   std::int64_t chess_positions = 200;
   std::string prompt;  ///< empty: no text
+  bool chat = false;   ///< the prompt is a user's message
+  std::string system;  ///< what the system says before it; empty: nothing
   SamplingOptions sampling;
   ShardingOptions sharding;
   RuntimeOptions runtime;
