@@ -10,6 +10,8 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <c10/cuda/CUDAStream.h>
@@ -21,6 +23,7 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -174,7 +177,7 @@ class CudaOps final : public FusedOps {
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                            std::unique_ptr<AttentionState>* state) const override {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::row_attention(qkv_NC, s, state);
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) return FusedOps::row_attention(qkv_NC, s, state);
     auto saved = std::make_unique<CudaAttentionState>();
     auto out_ND = merge_heads(forward(kernel, qkv_NC, s, state != nullptr, *saved), s);
     if (state != nullptr) *state = std::move(saved);
@@ -192,9 +195,9 @@ class CudaOps final : public FusedOps {
     const auto& packing = *s.packing;
     const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
     auto saved = std::make_unique<CudaAttentionState>();
-    auto [out, logsumexp, seed, offset, unused] =
-        at::_flash_attention_forward(tokens(Part::q), tokens(Part::k), tokens(Part::v), packing.starts, packing.starts,
-                                     packing.longest, packing.longest, 0.0, /*is_causal=*/true, false, given_scale(s));
+    auto [out, logsumexp, seed, offset, unused] = at::_flash_attention_forward(
+        tokens(Part::q), tokens(Part::k), tokens(Part::v), packing.starts, packing.starts, packing.longest,
+        packing.longest, 0.0, /*is_causal=*/true, false, given_scale(s), keys_before(s, packing.longest), 0);
     saved->logsumexp = logsumexp;
     saved->philox_seed = seed;
     saved->philox_offset = offset;
@@ -209,6 +212,16 @@ class CudaOps final : public FusedOps {
     return pack_heads(documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state), s, nullptr);
   }
 
+  /// Of 16 bits into float32 without a rounding in between.
+  void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    const bool widens = out.scalar_type() != a.scalar_type();
+    if (add) {
+      widens ? at::baddbmm_out(out, out, a, b, at::kFloat) : at::baddbmm_out(out, out, a, b);
+    } else {
+      widens ? at::bmm_out(out, a, b, at::kFloat) : at::bmm_out(out, a, b);
+    }
+  }
+  at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits_, dtype); }
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
     if (add) {
@@ -233,6 +246,11 @@ class CudaOps final : public FusedOps {
     });
   }
 
+  /// How many keys before its own flash shows a query of rows that are so long at most; none: all.
+  static std::optional<std::int64_t> keys_before(const AttentionShape& s, std::int64_t longest) {
+    return s.window > 0 && s.window < longest ? std::optional(s.window - 1) : std::nullopt;
+  }
+
   /// Of [B, heads, L, head_size] the tokens one after the other: [N, heads, head_size], a view.
   static at::Tensor tokens_of(const at::Tensor& x_BHLD) { return x_BHLD.transpose(1, 2).flatten(0, 1); }
 
@@ -247,7 +265,7 @@ class CudaOps final : public FusedOps {
     auto [gq, gk, gv] = at::_flash_attention_backward(
         by_heads(grad_out_ND), tokens(Part::q), tokens(Part::k), tokens(Part::v), by_heads(out_ND), saved.logsumexp,
         packing.starts, packing.starts, packing.longest, packing.longest, 0.0, /*is_causal=*/true, saved.philox_seed,
-        saved.philox_offset, given_scale(s));
+        saved.philox_offset, given_scale(s), keys_before(s, packing.longest), 0);
     const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {s.rows, s.length}).transpose(1, 2); };
     return {rows(gq), rows(gk), rows(gv)};
   }
@@ -257,9 +275,10 @@ class CudaOps final : public FusedOps {
                             const AttentionShape& s, std::unique_ptr<AttentionState> state,
                             const Rotation* rotation) const {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel == GpuAttention::formula) {
-      if (rotation == nullptr) return AtenOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
-      return AtenOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) {
+      if (rotation == nullptr)
+        return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      return FusedOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
     }
     const auto& saved = static_cast<const CudaAttentionState&>(*state);
     return pack_heads(backward(kernel, grad_out_ND, qkv_NC, out_ND, s, saved), s, rotation);
@@ -276,6 +295,15 @@ class CudaOps final : public FusedOps {
       saved.philox_seed = seed;
       saved.philox_offset = offset;
       return out;
+    }
+    if (!s.is_plain()) {
+      auto [out, logsumexp, seed, offset, unused] = at::_flash_attention_forward(
+          q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, {}, s.length, s.length, 0.0, /*is_causal=*/true,
+          false, given_scale(s), keys_before(s, s.length), 0);
+      saved.logsumexp = logsumexp;
+      saved.philox_seed = seed;
+      saved.philox_offset = offset;
+      return out.transpose(1, 2);
     }
     auto all =
         kernel == GpuAttention::cudnn
@@ -301,6 +329,13 @@ class CudaOps final : public FusedOps {
           grad_out, q, k, v, {}, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, 0.0,
           {true, true, true, false}, /*is_causal=*/true, given_scale(s));
       return {gq, gk, gv};
+    }
+    if (!s.is_plain()) {
+      const auto tokens = [](const at::Tensor& x) { return x.transpose(1, 2); };
+      auto [gq, gk, gv] = at::_flash_attention_backward(
+          tokens(grad_out), tokens(q), tokens(k), tokens(v), tokens(out), saved.logsumexp, {}, {}, s.length, s.length,
+          0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset, given_scale(s), keys_before(s, s.length), 0);
+      return {tokens(gq), tokens(gk), tokens(gv)};
     }
     const auto all =
         kernel == GpuAttention::cudnn

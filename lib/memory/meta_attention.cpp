@@ -197,8 +197,9 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
     case GpuAttention::memory_efficient:
       out = efficient_forward(qkv_NC, s, keep, logsumexp);
       break;
+    case GpuAttention::blocks:
     case GpuAttention::formula:
-      throw std::logic_error("plain operators run as they are");
+      throw std::logic_error("what FusedOps do runs as it is");
   }
   return out.view({s.rows * s.length, s.heads * s.head_size});
 }
@@ -216,8 +217,9 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
     case GpuAttention::memory_efficient:
       parts = efficient_backward(gpu, qkv_NC, s);
       break;
+    case GpuAttention::blocks:
     case GpuAttention::formula:
-      throw std::logic_error("plain operators run as they are");
+      throw std::logic_error("what FusedOps do runs as it is");
   }
   return at::empty_like(qkv_NC);
 }

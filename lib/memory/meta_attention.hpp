@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// By a GPU's fused kernels. \pre kernel is not the formula: plain operators run on meta tensors as they are
+/// By PyTorch's fused kernels. \pre kernel is one of these: what FusedOps do runs on meta tensors as it is
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                   const AttentionShape& shape, bool keep, at::Tensor& logsumexp);
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,

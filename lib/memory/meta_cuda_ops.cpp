@@ -12,6 +12,7 @@
 #include "lib/memory/meta_attention.hpp"
 #include "lib/memory/meta_ops.hpp"
 #include "lib/ops/fused_ops.hpp"
+#include "lib/ops/query_blocks.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -111,6 +112,8 @@ class NoKernels final : public fused::Kernels {
   void publish(const fused::Publish&) const override {}
   void dropout_keys(const fused::DropoutKeys&) const override {}
   void nf4(const fused::Nf4&) const override {}
+  void band_softmax(const fused::Band&) const override {}
+  void band_softmax_backward(const fused::Band&) const override {}
 };
 
 /// As this build's CUDA back end has them.
@@ -167,7 +170,10 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                            std::unique_ptr<AttentionState>* state) const override {
     const auto kernel = choose_gpu_attention(traits(), s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel == GpuAttention::formula) return AtenOps::row_attention(qkv_NC, s, state);
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) {
+      count_between_products(qkv_NC, s, false);
+      return FusedOps::row_attention(qkv_NC, s, state);
+    }
     count(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
     auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->logsumexp);
@@ -182,8 +188,10 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
   at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                     const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
     const auto kernel = choose_gpu_attention(traits(), s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel == GpuAttention::formula)
-      return AtenOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) {
+      count_between_products(qkv_NC, s, true);
+      return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    }
     count(detail::attention_work(qkv_NC, s, true));
     return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s);
   }
@@ -222,10 +230,14 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
     const MemoryScope scope(MemoryCategory::workspace);
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
   }
+  at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits(), dtype); }
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
     product(out, a, b, add);
     return true;
+  }
+  void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    product(out, a, b, add);
   }
   at::Tensor column_sums(const at::Tensor& x_ND) const override {
     auto out = at::empty({x_ND.size(1)}, x_ND.options().dtype(at::kFloat));
@@ -278,6 +290,14 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
   }
 
  private:
+  /// Products are counted where they are made.
+  void count_between_products(const at::Tensor& qkv_NC, const AttentionShape& s, bool backward) const {
+    const auto dtype = qkv_NC.scalar_type();
+    if (!attends_in_blocks(qkv_NC, s) || block_type(dtype) != dtype) return;
+    WorkItem work;
+    work.bytes = bytes_between_products(s, static_cast<std::int64_t>(qkv_NC.element_size()), backward);
+    count(work);
+  }
   GpuAttentionTraits traits() const { return {gpu_.compute_capability, true}; }
 
   detail::MetaPlace place_;

@@ -135,6 +135,25 @@ struct CrossEntropy {
   std::int64_t rows;
 };
 
+/// Attention of a block of queries against all keys that one of them sees. Matrices lie behind each other, `stride`
+/// from row to row, one for each head of keys of each sequence; its rows are those queries, the `group` heads that
+/// share the keys beside each other. Query r / group sees the columns up to `first_column` + r / group, `window` of
+/// them.
+struct Band {
+  Type type;
+  float* scores;    ///< products of queries and keys
+  void* probs;      ///< written: zero where a query does not see; may be the scores where the type is float32
+  float* log_sums;  ///< [matrices, length * group]: of exp(scores). Of the forward null: nobody wants them
+  void* grads;      ///< of the backward: of probabilities, become those of the products
+  const void *out_ND, *grad_out_ND;  ///< of the backward: of all queries of these sequences
+  float scale, softcap;              ///< softcap tanh(scale x / softcap); 0: scale x
+  bool packed;
+  int rows, keys, stride;  ///< of a matrix
+  int group, kv_heads, head_size;
+  int first_column;  ///< the first query's own
+  std::int64_t matrices, length, first_query, window;
+};
+
 /// (samples[b] ^ place) + t * step, for t in [0, rows_per_sample).
 struct DropoutKeys {
   const std::int64_t* samples;
@@ -172,6 +191,8 @@ class Kernels {
   virtual void publish(const Publish& pass) const = 0;
   virtual void dropout_keys(const DropoutKeys& pass) const = 0;
   virtual void nf4(const Nf4& pass) const = 0;
+  virtual void band_softmax(const Band& pass) const = 0;
+  virtual void band_softmax_backward(const Band& pass) const = 0;
 };
 
 }  // namespace fsdp::fused

@@ -48,6 +48,18 @@ class FusedOps : public AtenOps, private StepDecider {
                      double grad_scale) const override;
 
  protected:
+  /// Queries in blocks, each against the keys that one of its queries sees (query_blocks.hpp): what lies behind a
+  /// window costs nothing, and only a block's scores are held. The backward makes its probabilities once more. With
+  /// dropout, and without kernels, by its formula.
+  at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                           std::unique_ptr<AttentionState>* state) const override;
+  at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
+  bool attends_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& shape) const;
+  /// In which type: float32 where there is no product of others into float32.
+  virtual at::ScalarType block_type(at::ScalarType dtype) const { return dtype; }
+  /// out (+)= a @ b, 3-D. `out` is of the factors' type, or float32 and then not rounded in between.
+  virtual void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const;
   bool has_kernels() const { return kernels_ != nullptr; }
   void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const override;
   at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
@@ -74,6 +86,12 @@ class FusedOps : public AtenOps, private StepDecider {
   /// A pass whose sums by column go into the slot.
   void column_pass_into(GradSlot* slot, fused::ColumnPassKind kind, const at::Tensor& x_ND, const at::Tensor& y_ND,
                         at::Tensor* out_ND) const;
+  /// A sequence or several of them, of rows that lie one after the other.
+  void attend_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& shape, const at::Tensor& out_ND,
+                        const at::Tensor& log_sums) const;
+  void attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                 const AttentionShape& shape, const at::Tensor& log_sums,
+                                 const at::Tensor& grad_qkv_NC) const;
 
   std::shared_ptr<const fused::Kernels> kernels_;
 };

@@ -20,6 +20,15 @@ MIB = 2**20
 GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12, "--embed-size", 768, "--vocab-size", 50257, "--seq-len", 1024]
 LLAMA_1B = dict(memprobe_cli.CODELLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16 if ALL else 2,
                 num_key_value_heads=8, vocab_size=128256 if ALL else 16032, tie_word_embeddings=True)
+# Windows, caps and shared heads of 256 and of 128, as their makers have them, in few layers.
+GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch_dtype": "bfloat16", "vocab_size": 4000, "hidden_size": 2304,
+          "intermediate_size": 9216, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+          "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+          "query_pre_attn_scalar": 256, "sliding_window": 300, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+          "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "torch_dtype": "bfloat16", "vocab_size": 4000, "hidden_size": 4096,
+           "intermediate_size": 14336, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
+           "sliding_window": 200, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2}
 # Heads of 128, in a size that fits small cards.
 CODELLAMA = dict(memprobe_cli.CODELLAMA, num_hidden_layers=1, vocab_size=4000)
 
@@ -37,6 +46,8 @@ class Gpu(fsdp_cli.Case):
 
         cls.llama = model("llama", LLAMA_1B, "--seq-len", 1024)
         cls.codellama = model("codellama", CODELLAMA, "--seq-len", 512)
+        cls.gemma2 = model("gemma2", GEMMA2, "--seq-len", 700)
+        cls.mistral = model("mistral", MISTRAL, "--seq-len", 700)
         cls.codellama_7b = model("codellama-7b", memprobe_cli.CODELLAMA, "--seq-len", 512)
 
     @classmethod
@@ -69,22 +80,31 @@ class Gpu(fsdp_cli.Case):
     def test_cards_and_kernels_of_attention(self):
         gpt2, llama, codellama = [*GPT2, "--batch-size", 4], [*self.llama, "--batch-size", 2], [*self.codellama, "--batch-size", 4]
         self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient
-        self.check("t4", [*gpt2, "--precision", "bf16"])  # plain operators: no bf16 there
+        self.check("t4", [*gpt2, "--precision", "bf16"])  # in blocks: no bf16 there
         self.check("t4", [*codellama, "--precision", "fp16"])
         self.check("a10", [*codellama, "--precision", "float32"])
         self.check("a100-40g", [*llama, "--precision", "bf16"])  # flash, shared heads of keys
-        self.check("a100-40g", [*llama, "--precision", "float32"])  # plain operators for shared heads
+        self.check("a100-40g", [*llama, "--precision", "float32"])  # in blocks: shared heads
         self.check("h100", [*llama, "--precision", "bf16"])  # cuDNN
         self.check("h100", [*gpt2, "--precision", "float32", "--activation-checkpointing", "all"])
         self.check("b200", [*codellama, "--precision", "bf16", "--activation-checkpointing", "all"])
         self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1])  # a mask made on the host
+
+    def test_windows_and_caps(self):
+        gemma2, mistral = [*self.gemma2, "--batch-size", 2], [*self.mistral, "--batch-size", 2]
+        self.check("a100-80g", [*gemma2, "--precision", "bf16"])  # in blocks: flash has no caps
+        self.check("h100", [*mistral, "--precision", "bf16"])  # flash, where a row without a window would go to cuDNN
+        self.check("a100-80g", [*mistral, "--precision", "float32", "--activation-checkpointing", "all"])  # in blocks
+        self.check("h100", [*gemma2, "--precision", "float32", "--pack"])  # documents one after the other, in blocks
+        self.check("a100-80g", [*mistral, "--precision", "bf16", "--pack"])  # one flash kernel
+        self.check("t4", [*gemma2, "--precision", "fp16", "--quantize", "nf4", "--lora-rank", 8])
 
     def test_documents_that_share_rows(self):
         gpt2, llama = [*GPT2, "--pack", "--batch-size", 2], [*self.llama, "--pack", "--batch-size", 2]
         self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash over all of them
         self.check("h100", [*llama, "--precision", "bf16", "--activation-checkpointing", "all"])  # likewise, where a row would go to cuDNN
         self.check("a100-80g", [*gpt2, "--precision", "float32"])  # one after the other, memory-efficient
-        self.check("t4", [*gpt2, "--precision", "bf16"])  # one after the other, plain operators
+        self.check("t4", [*gpt2, "--precision", "bf16"])  # one after the other, in blocks
 
     def test_strategies(self):
         for sharding, recompute in itertools.product(["grad-shard", "no-shard", "hybrid-full-shard"], ["none", "all"] if ALL else ["none"]):

@@ -2,6 +2,7 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include "tests/gpu/gpu_support.hpp"
+#include "tests/support/attention_truth.hpp"
 #include "tests/support/packed_rows.hpp"
 #include "tests/unit/model/decoder_rig.hpp"
 
@@ -28,6 +29,17 @@ ModelConfig small_llama(std::int64_t kv_heads, bool biases) {
   config.architecture = Architecture::llama;
   config.num_kv_heads = kv_heads;
   config.attention_bias = config.mlp_bias = biases;
+  return config;
+}
+
+/// Windows shorter than rows and documents; heads that share keys, which in bf16 flash takes, and in float32 blocks of
+/// queries; with a cap blocks alone.
+ModelConfig sliding_llama(double softcap) {
+  auto config = small_llama(1, false);
+  config.head_size = 32;
+  config.traits.window = 4;
+  config.traits.sliding = {true, softcap == 0};
+  config.traits.attention_softcap = softcap;
   return config;
 }
 
@@ -67,7 +79,8 @@ MicroBatch packed_batch() {
 TEST_SUITE("gpu/model") {
   TEST_CASE("loss and gradients of minGPT and Llama on the device are the CPU's") {
     cuda_backend()->set_device(0);
-    for (const auto& config : {small_mingpt(), small_llama(2, false), small_llama(1, true)}) {
+    for (const auto& config :
+         {small_mingpt(), small_llama(2, false), small_llama(1, true), sliding_llama(0), sliding_llama(2)}) {
       at::manual_seed(3);
       const Model model(config);
       // Documents that share rows: in bf16 by one flash kernel, in float32 one after the other.
@@ -86,6 +99,42 @@ TEST_SUITE("gpu/model") {
           for (std::size_t i = 0; i < want.size(); ++i) {
             INFO(model.decoder.parameters[i].name);
             CHECK(relative_error(got[i].grad.to(at::kCPU), want[i].grad) < tolerance);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("windows and caps on the device, in each of the kernels: the host's attention") {
+    cuda_backend()->set_device(0);
+    at::manual_seed(5);
+    const auto packing = packed({{400, 1, 150}, {300, 280}}, 600);
+    auto there = std::make_shared<Packing>(*packing);
+    there->starts = packing->starts.to(kCuda);
+    there->positions_N = packing->positions_N.to(kCuda);
+    for (const std::int64_t kv_heads : {4, 2}) {
+      for (const std::int64_t head_size : {64, 256, 20}) {
+        for (const std::int64_t window : {0, 1, 100, 257}) {
+          for (const double cap : {0.0, 5.0}) {
+            for (const bool shares : {false, true}) {
+              AttentionShape s{2, 600, 4, head_size, kv_heads};
+              s.window = window;
+              s.softcap = cap;
+              if (shares) s.packing = packing.get();
+              const auto qkv = at::randn({1200, s.packed_width()}), grad = at::randn({1200, 4 * head_size});
+              const auto want = run_attention(host_ops(), qkv, grad, s);
+              if (shares) s.packing = there.get();
+              for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+                INFO("heads ", kv_heads, ", size ", head_size, ", window ", window, ", cap ", cap,
+                     shares ? ", shared" : "");
+                CAPTURE(dtype);
+                const auto got = run_attention(device_ops(), qkv.to(kCuda, dtype), grad.to(kCuda, dtype), s);
+                // float32 in other orders; 16 bits round inputs, probabilities and what comes of them.
+                const double bound = dtype == at::kFloat ? 2e-5 : dtype == at::kHalf ? 4e-3 : 3e-2;
+                CHECK(relative_error(got.out_ND.to(at::kCPU), want.out_ND) < bound);
+                CHECK(relative_error(got.grad_qkv.to(at::kCPU), want.grad_qkv) < bound);
+              }
+            }
           }
         }
       }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "lib/ops/query_blocks.hpp"
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/operation_rooms.hpp"
 #include "tests/support/packed_rows.hpp"
@@ -74,6 +75,19 @@ TEST_SUITE("gpu/operations") {
     cases.push_back({"attention of turned heads", rotary_attention({4, 128, 4, 64})});
     cases.push_back({"attention of turned heads that are shared", rotary_attention({2, 128, 4, 64, 2})});
     cases.push_back({"attention of a large layer", rotary_attention({4, 512, 32, 128})});
+    for (const std::int64_t kv_heads : {4, 2}) {
+      AttentionShape slides{2, 600, 4, 64, kv_heads}, capped{3, 300, 4, 64, kv_heads}, many{5, 700, 4, 256, kv_heads};
+      slides.window = 100;
+      capped.softcap = 50;
+      cases.push_back({"attention with a window", rotary_attention(slides)});
+      cases.push_back({"attention with capped scores", rotary_attention(capped)});
+      slides.softcap = 50;
+      cases.push_back({"attention with a window and capped scores", attention(slides)});
+      many.rows = sequences_at_once(many) * 2 + 1;  // the last one by itself
+      many.softcap = 30;
+      cases.push_back({"attention of more sequences than are taken at once", attention(many)});
+      cases.push_back({"attention of heads that no kernel of PyTorch's takes", attention({2, 300, 4, 20, kv_heads})});
+    }
     const auto packing = on_card(*packed({{100, 28, 60}, {150}}, 200));
     for (const std::int64_t kv_heads : {4, 2}) {
       AttentionShape shape{2, 200, 4, 64, kv_heads};
@@ -82,6 +96,8 @@ TEST_SUITE("gpu/operations") {
       cases.push_back({"attention of turned heads of such documents", rotary_attention(shape)});
       shape.window = 40;
       cases.push_back({"attention of such documents with a window", attention(shape)});
+      shape.softcap = 20;
+      cases.push_back({"attention of such documents with capped scores", attention(shape)});
     }
     for (const auto& [name, operation] : cases) {
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {

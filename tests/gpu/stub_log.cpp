@@ -169,6 +169,18 @@ Touches of_nf4(const Nf4& a) {
   return all;
 }
 
+Touches of_band(const Band& a) {
+  Touches all;
+  const auto scores = a.matrices * a.rows * a.stride, element = size_of(a.type);
+  const auto tokens = a.matrices / a.kv_heads * a.length;
+  touch(all, a.scores, 4 * scores);
+  if (a.probs != a.scores) touch(all, a.probs, element * scores);
+  for (int round = 0; round < 2; ++round) touch(all, a.grads, element * scores);
+  touch(all, a.log_sums, 4 * a.matrices * a.length * a.group);
+  for (const void* x : {a.out_ND, a.grad_out_ND}) touch(all, x, tokens * a.kv_heads * a.group * a.head_size * element);
+  return all;
+}
+
 template <typename Pass>
 auto reader(Touches (*read)(const Pass&)) {
   return [read](const void* pass) { return read(*static_cast<const Pass*>(pass)); };
@@ -195,7 +207,8 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"dropout_keys", reader(of_dropout_keys)},
                                                                    {"adamw", reader(of_adamw)},
                                                                    {"publish", reader(of_publish)},
-                                                                   {"dequantize_nf4", reader(of_nf4)}};
+                                                                   {"dequantize_nf4", reader(of_nf4)},
+                                                                   {"band_softmax", reader(of_band)}};
   for (const auto& [part, read] : readers) {
     if (name.find(part) != std::string::npos) return read(pass);
   }

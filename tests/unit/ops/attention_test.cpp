@@ -1,11 +1,11 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "lib/ops/aten_ops.hpp"
 #include "lib/ops/cpu_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
+#include "tests/support/attention_truth.hpp"
 #include "tests/support/packed_rows.hpp"
 #include "tests/support/tensor_compare.hpp"
 
@@ -14,49 +14,20 @@ using namespace fsdp::test;
 
 namespace {
 
-struct Result {
-  at::Tensor out_ND;
-  at::Tensor grad_qkv;
-};
-
-Result run(const Ops& ops, const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape) {
-  std::unique_ptr<AttentionState> state;
-  const auto out = ops.attention(qkv, shape, &state);
-  return {out, ops.attention_backward(grad_out, qkv, out, shape, std::move(state))};
-}
-Result ours(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape) {
-  return run(host_ops(), qkv, grad_out, shape);
+AttentionResult ours(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape) {
+  return run_attention(host_ops(), qkv, grad_out, shape);
 }
 at::Tensor forward(const at::Tensor& qkv, const AttentionShape& shape) {
   return host_ops().attention(qkv, shape, nullptr);
 }
 
 /// ATen's attention and autograd, in float64.
-Result truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
+AttentionResult truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
   const auto x = qkv.to(at::kDouble).requires_grad_(true);
   const auto split = x.view({s.rows, s.length, 3, s.heads, s.head_size}).permute({2, 0, 3, 1, 4});
   const auto out = at::scaled_dot_product_attention(split[0], split[1], split[2], {}, 0.0, true)
                        .transpose(1, 2)
                        .reshape({s.rows * s.length, s.heads * s.head_size});
-  const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
-  return {out.detach(), grads[0]};
-}
-
-/// Likewise with shared keys, a window, a cap and a scale, written out.
-Result banded_truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
-  const auto x = qkv.to(at::kDouble).requires_grad_(true);
-  const auto heads = [&](std::int64_t first, std::int64_t count) {
-    return x.view({s.rows, s.length, s.heads + 2 * s.key_heads(), s.head_size}).narrow(2, first, count).transpose(1, 2);
-  };
-  const auto keys = heads(s.heads, s.key_heads()).repeat_interleave(s.group(), 1);
-  const auto values = heads(s.heads + s.key_heads(), s.key_heads()).repeat_interleave(s.group(), 1);
-  auto scores = at::matmul(heads(0, s.heads), keys.transpose(2, 3)) *
-                (s.scale > 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.head_size)));
-  if (s.softcap > 0) scores = s.softcap * at::tanh(scores / s.softcap);
-  auto unseen = at::ones({s.length, s.length}, at::kBool).triu(1);
-  if (s.window > 0) unseen = unseen.logical_or(at::ones({s.length, s.length}, at::kBool).tril(-s.window));
-  const auto probs = scores.masked_fill(unseen, -INFINITY).softmax(-1);
-  const auto out = at::matmul(probs, values).transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
   const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
   return {out.detach(), grads[0]};
 }
@@ -124,15 +95,15 @@ TEST_SUITE("ops/attention") {
           const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
           const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
           INFO("L ", length, ", window ", window, ", cap ", cap);
-          const auto want = banded_truth(qkv, grad_out, s);
+          const auto want = attention_truth(qkv, grad_out, s);
           for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
-            const auto got = run(*ops, qkv, grad_out, s);
+            const auto got = run_attention(*ops, qkv, grad_out, s);
             CHECK(relative_error(got.out_ND, want.out_ND) < 5e-6);
             CHECK(relative_error(got.grad_qkv, want.grad_qkv) < 5e-6);
             worst(relative_error(got.grad_qkv, want.grad_qkv));
             CHECK(same_bits(ops->attention(qkv, s, nullptr), got.out_ND));
           }
-          const auto narrow = run(host_ops(), qkv.to(at::kBFloat16), grad_out.to(at::kBFloat16), s);
+          const auto narrow = run_attention(host_ops(), qkv.to(at::kBFloat16), grad_out.to(at::kBFloat16), s);
           CHECK(relative_error(narrow.out_ND, want.out_ND) < 3e-2);  // scores and probabilities in 8 bits
           CHECK(relative_error(narrow.grad_qkv, want.grad_qkv) < 4e-2);
         }
@@ -166,7 +137,7 @@ TEST_SUITE("ops/attention") {
         INFO(kv_heads, " heads of keys, dropout ", dropout);
         const auto want = ours(qkv, grad_out, s);
         const AtenOps plain(at::kCPU);
-        const auto got = run(plain, qkv, grad_out, s);
+        const auto got = run_attention(plain, qkv, grad_out, s);
         CHECK(relative_error(got.out_ND, want.out_ND) < 1e-5);  // float32, other orders of summation
         CHECK(relative_error(got.grad_qkv, want.grad_qkv) < 1e-5);
         CHECK(relative_error(plain.attention(qkv, s, nullptr), want.out_ND) < 1e-5);
@@ -190,7 +161,7 @@ TEST_SUITE("ops/attention") {
         const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
         for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
           INFO("window ", window, ", dropout ", dropout, ops == &plain ? ", by its formula" : "");
-          const auto got = run(*ops, qkv, grad_out, s);
+          const auto got = run_attention(*ops, qkv, grad_out, s);
           CHECK(same_bits(ops->attention(qkv, s, nullptr), got.out_ND));
           auto covered = at::zeros({s.rows * s.length}, at::kBool);
           for (const auto& [first, length] : packing->documents) {
@@ -198,7 +169,8 @@ TEST_SUITE("ops/attention") {
             if (dropout > 0) continue;  // masks are the rows' own
             AttentionShape alone{1, length, 4, 8, 2};
             alone.window = window;
-            const auto want = run(*ops, qkv.narrow(0, first, length), grad_out.narrow(0, first, length), alone);
+            const auto want =
+                run_attention(*ops, qkv.narrow(0, first, length), grad_out.narrow(0, first, length), alone);
             CHECK(same_bits(got.out_ND.narrow(0, first, length), want.out_ND));
             CHECK(same_bits(got.grad_qkv.narrow(0, first, length), want.grad_qkv));
           }
@@ -261,12 +233,35 @@ TEST_SUITE("ops/attention") {
     CHECK(on(90, ragged, at::kBFloat16) == flash);  // cuDNN would plan anew for each length
     CHECK(on(80, packed_rows, at::kHalf) == flash);
     CHECK(on(80, packed_rows, at::kFloat) == memory_efficient);
-    CHECK(on(80, shared, at::kFloat) == formula);
+    CHECK(on(80, shared, at::kFloat) == blocks);
     CHECK(on(80, shared, at::kBFloat16) == flash);
-    CHECK(on(75, packed_rows, at::kBFloat16) == formula);
+    CHECK(on(75, packed_rows, at::kBFloat16) == blocks);
     CHECK(on(75, packed_rows, at::kHalf) == memory_efficient);
-    CHECK(on(80, odd, at::kBFloat16) == formula);
+    CHECK(on(80, odd, at::kBFloat16) == blocks);
     CHECK(on(90, dropped, at::kBFloat16) == formula);
+    auto slides = packed_rows, capped = packed_rows, wide_heads = packed_rows;
+    slides.window = 200;
+    capped.softcap = 50;
+    wide_heads.head_size = 256;
+    CHECK(on(90, slides, at::kBFloat16) == flash);  // cuDNN is not told of windows
+    CHECK(on(80, slides, at::kHalf) == flash);
+    CHECK(on(80, slides, at::kFloat) == blocks);
+    CHECK(on(75, slides, at::kHalf) == blocks);  // the memory-efficient kernel neither
+    slides.window = 512;
+    CHECK(on(90, slides, at::kBFloat16) == cudnn);  // it hides nothing
+    CHECK(on(80, slides, at::kFloat) == memory_efficient);
+    CHECK(on(90, capped, at::kBFloat16) == blocks);
+    CHECK(on(80, capped, at::kFloat) == blocks);
+    for (const int capability : {80, 86, 90, 120}) CHECK(on(capability, wide_heads, at::kBFloat16) == flash);
+    wide_heads.window = 100;
+    CHECK(on(86, wide_heads, at::kBFloat16) == flash);
+    wide_heads.head_size = 208;
+    CHECK(on(86, wide_heads, at::kBFloat16) == blocks);  // whose backward is not there
+    capped.dropout = 0.1;
+    CHECK(on(90, capped, at::kBFloat16) == formula);
+    CHECK((gpu_block_type({75, true}, at::kBFloat16) == at::kFloat));
+    CHECK((gpu_block_type({75, true}, at::kHalf) == at::kHalf));
+    CHECK((gpu_block_type({80, true}, at::kBFloat16) == at::kBFloat16));
     // Documents that share rows: flash where it takes the longest of them.
     const auto packing = packed({{100, 300}}, 512);
     const auto by_flash = [&](int capability, AttentionShape s, at::ScalarType type) {
@@ -280,10 +275,13 @@ TEST_SUITE("ops/attention") {
     CHECK_FALSE(by_flash(80, odd, at::kBFloat16));
     CHECK_FALSE(by_flash(90, dropped, at::kBFloat16));
     auto windowed = packed_rows;
-    windowed.window = 200;
+    for (const std::int64_t window : {200, 300}) {  // of documents, not of rows
+      windowed.window = window;
+      CHECK(by_flash(90, windowed, at::kBFloat16));
+      CHECK_FALSE(by_flash(80, windowed, at::kFloat));
+    }
+    windowed.softcap = 30;
     CHECK_FALSE(by_flash(90, windowed, at::kBFloat16));
-    windowed.window = 300;
-    CHECK(by_flash(90, windowed, at::kBFloat16));
   }
 
   TEST_CASE("attention: one and three threads give the same bits for short rows") {
