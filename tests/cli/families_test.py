@@ -124,6 +124,32 @@ class Families(llama_cli.Case):
                 self.assertLess(abs(losses[0] - truth(model)["loss"]), TOLERANCE)
                 self.assertLess(losses[-1], losses[0] - 0.05)
 
+    def test_in_4_bits(self):
+        """bitsandbytes' codes from the converter; the same model evaluated and trained from them and from the numbers."""
+        try:
+            import torch
+            from safetensors.torch import load_file
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        for model in ("qwen2_tied", "gemma2", "phi3_partial"):
+            with self.subTest(model):
+                stored, data, in_4_bits = self.folder / f"{model}-nf4", self.documents(model), ["--quantize", "nf4", "--double-quant"]
+                result = fsdp_cli.run("fsdp-ckpt-convert", [folder_of(model), stored, "--to", "hf", *in_4_bits, "--quiet"])
+                self.assertEqual(result.code, 0, str(result))
+                found = load_file(stored / "model.safetensors")
+                for key, want in load_file(folder_of(model).parents[1] / "training/qlora_families" / model / "quantised.safetensors").items():
+                    self.assertTrue("quant_state" in key or torch.equal(found[key], want), key)
+                losses = [self.evaluate(at, "--precision", "float32", "--data", data, *more)["loss"] for at, more in ((stored, []), (folder_of(model), in_4_bits))]
+                for at, more in ((stored, []), (folder_of(model), in_4_bits)):
+                    name = f"{model}-{len(more)}"
+                    self.tune(name, data, "--batch-size", 1, "--max-steps", 3, "--lr", "1e-2", "--lora-rank", 4, "--no-shuffle", *more, model=at, ranks=2)
+                    losses += self.losses(name)[::2]
+                # Codes of a bf16 matrix stand for numbers of bf16 where they are stored.
+                for other in (*losses[:2], losses[4]):
+                    self.assertLess(abs(other - losses[2]), 2e-3)
+                self.assertLess(losses[3], losses[2] - 0.05)
+                self.assertLess(abs(losses[5] - losses[3]), 1e-2)
+
     def test_memory_is_predicted(self):
         for i, model in enumerate(("gemma2", "phi3", "olmo2", "gemma3")):
             with self.subTest(model):
