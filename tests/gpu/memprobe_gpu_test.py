@@ -96,8 +96,6 @@ class Gpu(fsdp_cli.Case):
         self.check("h100", [*mistral, "--precision", "bf16"])  # flash, where a row without a window would go to cuDNN
         self.check("a100-80g", [*mistral, "--precision", "float32", "--activation-checkpointing", "all"])  # in blocks
         self.check("h100", [*gemma2, "--precision", "float32", "--pack"])  # documents one after the other, in blocks
-        self.check("a100-80g", [*mistral, "--precision", "bf16", "--pack"])  # one flash kernel
-        self.check("t4", [*gemma2, "--precision", "fp16", "--quantize", "nf4", "--lora-rank", 8])
 
     def test_documents_that_share_rows(self):
         gpt2, llama = [*GPT2, "--pack", "--batch-size", 2], [*self.llama, "--pack", "--batch-size", 2]
