@@ -1,14 +1,19 @@
-"""The Llama and the minGPT of fsdp-finetune in plain PyTorch, under the names that their weights have in a model
-directory. Nothing here is shared with the C++ side: two ways to the same numbers."""
+"""The Llama, the minGPT, the Mistral and the Gemma 2 of fsdp-finetune in plain PyTorch, under the names that their weights
+have in a model directory. Nothing here is shared with the C++ side: two ways to the same numbers."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from layers import ROPE_THETA, OffsetNorm, attend, attend_within, named_linears, rotated, turns
+
 # What fsdp-finetune reads as config.json; `length` of a shape is that of a row, without the last target.
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
-         "rope_theta": 1000000, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+         "rope_theta": ROPE_THETA, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
          "max_position_embeddings": 16384, "bos_token_id": 1, "eos_token_id": 2}
+GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-5,
+          "rope_theta": ROPE_THETA, "torch_dtype": "bfloat16", "max_position_embeddings": 16384, "bos_token_id": 2, "eos_token_id": 1,
+          "pad_token_id": None, "attn_logit_softcapping": 0.2, "final_logit_softcapping": 2.0}
 
 
 def config_of(shape):
@@ -16,23 +21,15 @@ def config_of(shape):
     if shape["kind"] == "llama":
         return {**LLAMA, "hidden_size": shape["width"], "intermediate_size": shape["ffn"], "vocab_size": shape["vocab"],
                 "num_hidden_layers": shape["layers"], "num_attention_heads": shape["heads"], "num_key_value_heads": shape["heads"]}
+    if shape["kind"] in ("mistral", "gemma2"):
+        sizes = {"hidden_size": shape["width"], "intermediate_size": shape["ffn"], "vocab_size": shape["vocab"], "num_hidden_layers": shape["layers"],
+                 "num_attention_heads": shape["heads"], "num_key_value_heads": shape["kv_heads"], "head_dim": shape["head_width"],
+                 "sliding_window": shape["window"]}
+        if shape["kind"] == "gemma2":
+            return {**GEMMA2, **sizes, "query_pre_attn_scalar": shape["head_width"]}
+        return {**LLAMA, **sizes, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
     return {"n_layer": shape["layers"], "n_head": shape["heads"], "n_embd": shape["width"], "n_hidden": shape["ffn"],
             "vocab_size": shape["vocab"], "block_size": shape["length"]}
-
-
-def rotated(x, cosine, sine):
-    low, high = x.float().chunk(2, -1)
-    return (x.float() * cosine + torch.cat((-high, low), -1) * sine).to(x.dtype)
-
-
-def attend(q, k, v):
-    """[rows, length, heads, width of a head] of each, to [rows, length, width]."""
-    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
-    return out.transpose(1, 2).flatten(2)
-
-
-def named_linears(names, rows, columns):
-    return nn.ModuleDict({name: nn.Linear(columns, rows, bias=False) for name in names})
 
 
 class LlamaBlock(nn.Module):
@@ -67,13 +64,65 @@ class Llama(nn.Module):
         return self.model["layers"]
 
     def forward(self, ids):
-        there, dim = ids.device, self.head_width
-        frequencies = 1.0 / LLAMA["rope_theta"] ** (torch.arange(0, dim, 2, device=there).float() / dim)
-        angles = torch.outer(torch.arange(ids.shape[1], device=there).float(), frequencies).repeat(1, 2)[:, None]
-        x, cosine, sine = self.model["embed_tokens"](ids), angles.cos(), angles.sin()
+        x, (cosine, sine) = self.model["embed_tokens"](ids), turns(ids, self.head_width)
         for block in self.blocks():
             x = block(x, cosine, sine)
         return self.lm_head(self.model["norm"](x))
+
+
+class SlidingBlock(nn.Module):
+    """Mistral's; or Gemma 2's, of which every other one slides."""
+
+    def __init__(self, shape, index):
+        super().__init__()
+        self.gemma, self.widths = shape["kind"] == "gemma2", (shape["heads"], shape["kv_heads"], shape["kv_heads"])
+        self.window = 0 if self.gemma and index % 2 else shape["window"]
+        width, head = shape["width"], shape["head_width"]
+        self.self_attn = nn.ModuleDict({name: nn.Linear(width, heads * head, bias=False) for name, heads in zip(("q_proj", "k_proj", "v_proj"), self.widths)})
+        self.self_attn["o_proj"] = nn.Linear(self.widths[0] * head, width, bias=False)
+        self.mlp = named_linears(("gate_proj", "up_proj"), shape["ffn"], width)
+        self.mlp["down_proj"] = nn.Linear(shape["ffn"], width, bias=False)
+        names = ("input_layernorm", "post_attention_layernorm", *(("pre_feedforward_layernorm", "post_feedforward_layernorm") if self.gemma else ()))
+        for name in names:
+            setattr(self, name, OffsetNorm(width) if self.gemma else nn.RMSNorm(width, eps=1e-5))
+
+    def forward(self, x, cosine, sine):
+        h = self.input_layernorm(x)
+        q, k, v = (self.self_attn[name](h).unflatten(-1, (heads, -1)) for name, heads in zip(("q_proj", "k_proj", "v_proj"), self.widths))
+        cap = GEMMA2["attn_logit_softcapping"] if self.gemma else 0
+        out = self.self_attn["o_proj"](attend_within(rotated(q, cosine, sine), rotated(k, cosine, sine), v, self.window, cap))
+        x = x + (self.post_attention_layernorm(out) if self.gemma else out)
+        h = (self.pre_feedforward_layernorm if self.gemma else self.post_attention_layernorm)(x)
+        gate = self.mlp["gate_proj"](h)
+        out = self.mlp["down_proj"]((F.gelu(gate, approximate="tanh") if self.gemma else F.silu(gate)) * self.mlp["up_proj"](h))
+        return x + (self.post_feedforward_layernorm(out) if self.gemma else out)
+
+
+class Sliding(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        width, self.gemma, self.head_width = shape["width"], shape["kind"] == "gemma2", shape["head_width"]
+        self.model = nn.ModuleDict({
+            "embed_tokens": nn.Embedding(shape["vocab"], width),
+            "layers": nn.ModuleList(SlidingBlock(shape, index) for index in range(shape["layers"])),
+            "norm": OffsetNorm(width) if self.gemma else nn.RMSNorm(width, eps=1e-5)})
+        if not self.gemma:
+            self.lm_head = nn.Linear(width, shape["vocab"], bias=False)
+
+    def blocks(self):
+        return self.model["layers"]
+
+    def forward(self, ids):
+        x, (cosine, sine) = self.model["embed_tokens"](ids), turns(ids, self.head_width)
+        if self.gemma:
+            x = x * torch.tensor(x.shape[-1] ** 0.5, dtype=x.dtype, device=x.device)
+        for block in self.blocks():
+            x = block(x, cosine, sine)
+        x = self.model["norm"](x)
+        if not self.gemma:
+            return self.lm_head(x)
+        cap = GEMMA2["final_logit_softcapping"]
+        return cap * torch.tanh(F.linear(x, self.model["embed_tokens"].weight) / cap)
 
 
 class MinGptBlock(nn.Module):
@@ -113,4 +162,4 @@ class MinGpt(nn.Module):
 def build(shape):
     """The model on the meta device: names and shapes, no memory."""
     with torch.device("meta"):
-        return (Llama if shape["kind"] == "llama" else MinGpt)(shape)
+        return {"llama": Llama, "mingpt": MinGpt, "mistral": Sliding, "gemma2": Sliding}[shape["kind"]](shape)

@@ -10,10 +10,14 @@ from training import TOLERANCES, Trainings, worst
 STEPS, ROWS = 8, 4  # of the optimizer; of a step, over all ranks and micro-batches. Eight rows: each is met four times
 GPU_SHAPES = {  # heads of 128, as CodeLlama's
     "llama": dict(kind="llama", layers=4, width=512, heads=4, ffn=1408, vocab=32016, length=512, rows=8),
-    "mingpt": dict(kind="mingpt", layers=4, width=512, heads=8, ffn=2048, vocab=50257, length=256, rows=8)}
+    "mingpt": dict(kind="mingpt", layers=4, width=512, heads=8, ffn=2048, vocab=50257, length=256, rows=8),
+    # Attention in blocks of queries with heads of 256, as Gemma 2's; flash with a window.
+    "gemma2": dict(kind="gemma2", layers=4, width=512, heads=4, kv_heads=2, head_width=256, ffn=1408, vocab=32016, length=700, rows=8, window=200),
+    "mistral": dict(kind="mistral", layers=4, width=512, heads=4, kv_heads=2, head_width=128, ffn=1408, vocab=32016, length=700, rows=8, window=200)}
 CPU_SHAPES = {
     "llama": dict(kind="llama", layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64, rows=8),
-    "mingpt": dict(kind="mingpt", layers=2, width=64, heads=4, ffn=256, vocab=1000, length=64, rows=8)}
+    "mingpt": dict(kind="mingpt", layers=2, width=64, heads=4, ffn=256, vocab=1000, length=64, rows=8),
+    "gemma2": dict(kind="gemma2", layers=2, width=64, heads=4, kv_heads=2, head_width=24, ffn=176, vocab=1000, length=64, rows=8, window=20)}
 MEMORY_TOLERANCE = 0.03
 LIMIT = 90  # seconds of a run; most of it is for the first start from a slow file system
 SEPARATE_HOSTS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
@@ -41,6 +45,9 @@ RUNS = [
     Run("llama float32, accumulated", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
     Run("llama bf16, accumulated", "bf16", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
     Run("minGPT float32", model="mingpt"), Run("minGPT bf16", "bf16", model="mingpt"),
+    Run("gemma2 float32: windows, caps", model="gemma2"), Run("gemma2 bf16: windows, caps", "bf16", model="gemma2"),
+    Run("gemma2 float32, plain operators", model="gemma2", kernels=False),
+    Run("mistral float32: windows", model="mistral"), Run("mistral bf16: windows", "bf16", model="mistral"),
     Run("two ranks, full-shard", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, grad-shard", options=("--sharding", "grad-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, no-shard", options=("--sharding", "no-shard"), batch=ROWS // 2, ranks=2),
@@ -52,18 +59,18 @@ class Truth:
     def __init__(self, stage):
         self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage)
         self.on_gpu = self.machine.device == "cuda"
-        self.theirs = {}
+        self.theirs, self.shapes = {}, GPU_SHAPES if self.on_gpu else CPU_SHAPES
 
     def run(self):
         check = self.stage.check
         check("back end", self.back_end)
         check("device tests", self.device_tests)
-        for model, shape in (GPU_SHAPES if self.on_gpu else CPU_SHAPES).items():
+        for model, shape in self.shapes.items():
             check(f"PyTorch's own {model}", self.train_pytorch, model, shape)
         for run in RUNS:
             check(run.name, self.compare, run)
         check("a learning rate 1 % off is noticed", self.control)
-        for model, precision in (("llama", "bf16"), ("mingpt", "float32")):
+        for model, precision in (("llama", "bf16"), ("mingpt", "float32"), ("gemma2", "bf16")):
             check(f"memory of {model}, {precision}", self.memory, model, precision)
         for tool in ("memcheck", "racecheck"):
             check(f"compute-sanitizer {tool}", self.sanitize, tool)
@@ -95,6 +102,8 @@ class Truth:
         return verdict_of(fell > 0.1), f"FSDP2, {STEPS} steps: float32 loss {losses[0]:.4f} -> {losses[-1]:.4f}", {"fell": fell}
 
     def compare(self, run):
+        if run.model not in self.shapes:
+            return skip("a GPU's kernels are what this model is for")
         if run.model not in self.theirs:
             return FAIL, "PyTorch's own run is missing", {}
         if not run.kernels and not self.on_gpu:
@@ -138,7 +147,7 @@ class Truth:
 
     def memory(self, model, precision):
         arguments = ["--model", self.trainings.folder(model) / "config.json", "--batch-size", ROWS, "--precision", precision,
-                     "--seq-len", (GPU_SHAPES if self.on_gpu else CPU_SHAPES)[model]["length"], "--device", self.machine.device,
+                     "--seq-len", self.shapes[model]["length"], "--device", self.machine.device,
                      "--measure", "--json", "--quiet"]
         log = self.stage.run(f"memory {model}", [self.machine.programs / "fsdp-memprobe", *arguments], LIMIT)
         text = log.read_text(encoding="utf-8")
