@@ -36,7 +36,7 @@ void use_all(const std::filesystem::path& tokens, const std::filesystem::path& s
   fsdp::DcpShardWriter writer(scratch, 0);
   writer.add_value("answer", {"answer"}, nlohmann::json(42));
   fsdp::write_dcp_metadata(scratch, writer.finish());
-  std::printf("%zu bytes of picture\n", fsdp::loss_curve_svg({"t", "", {1, 2}, {3, 4}, {}, {}}).size());
+  std::printf("%zu bytes of picture\n", fsdp::loss_curve_svg({"t", "", {1, 2}, {3, 4}, {}}).size());
 }
 
 }  // namespace

@@ -14,9 +14,10 @@ void write_samples(const RunContext& context, RunRecord& record) {
   sampling.num_tokens = options.validation.sample_tokens;
   sampling.temperature = 0;
   int number = 0;
+  const auto& tokenizer = *context.setup.tokenizer.tokenizer;
   for (const auto& prompt : options.validation.sample_prompts) {
     nlohmann::json sample{{"step", context.trainer.state().step}};
-    write_text(context.runtime, *context.setup.tokenizer.tokenizer, prompt, sampling, /*print=*/false, sample);
+    write_text(context.runtime, tokenizer, plain_prompt(tokenizer, prompt), sampling, /*print=*/false, sample);
     record.add_sample(sample, ++number);
   }
 }
