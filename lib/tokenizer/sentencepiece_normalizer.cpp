@@ -130,7 +130,10 @@ NormalizedText SentencePieceNormalizer::normalize(std::string_view text, bool du
   while (at < text.size()) {
     auto [length, result] = step(text.substr(at));
     while (after_space && result.starts_with(' ')) result.remove_prefix(1);
-    for (std::size_t i = 0; i < result.size(); ++i) add(result[i] == ' ' ? space : result.substr(i, 1), at);
+    // Ids of single bytes have parts of their own, and so has the first id of what a rule makes.
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      add(result[i] == ' ' ? space : result.substr(i, 1), at + std::min(i, length - 1));
+    }
     if (!result.empty()) after_space = removes_ && result.ends_with(' ');
     at += length;
   }

@@ -43,10 +43,12 @@ std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& r
 std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
   auto packing = lay_out_documents(rows, length);
   packing->positions_N = at::empty({static_cast<std::int64_t>(rows.size()) * length}, at::kInt);
-  const auto* starts = packing->starts.const_data_ptr<std::int32_t>();
   auto* positions = packing->positions_N.data_ptr<std::int32_t>();
-  for (std::int64_t i = 0; i + 1 < packing->starts.size(0); ++i)
-    std::iota(positions + starts[i], positions + starts[i + 1], 0);
+  // Padding stays at the first position: a row may have more of it than the model has positions.
+  std::fill_n(positions, packing->positions_N.numel(), 0);
+  for (const auto& document : packing->documents) {
+    std::iota(positions + document.first, positions + document.first + document.length, 0);
+  }
   return packing;
 }
 

@@ -54,6 +54,16 @@ TEST_SUITE("tokenizer/encode_marked") {
     }
   }
 
+  TEST_CASE("each byte of a character without a piece is a part") {
+    const auto model = fsdp::make_sentencepiece_tokenizer(FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model");
+    const std::string text = "a\xF0\x9F\xA6\x84 ok";
+    const auto encoded = model->encode_marked(text, {});
+    check_parts(encoded, text);
+    std::size_t single = 0;
+    for (const auto& part : encoded.parts) single += part.begin >= 1 && part.end <= 5 && part.end == part.begin + 1 ? 1 : 0;
+    CHECK(single == 4);
+  }
+
   TEST_CASE("names of special tokens are tokens, but not in plain ranges") {
     const auto chatml = opened("chatml");
     const std::string text = "<|im_start|>a<|im_end|>b";

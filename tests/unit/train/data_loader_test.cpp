@@ -65,6 +65,7 @@ TEST_SUITE("train/data_loader") {
     CHECK(ids_of(batch.ids_N) == Ids{1, 2, 10, 11, 12, 13, 20, 21, 22, 23, 24, 0});
     CHECK(ids_of(batch.targets_N) == Ids{2, 3, 11, 12, 13, 14, 21, 22, 23, 24, 25, -1});
     REQUIRE(batch.packing != nullptr);
+    // Padding is at the first position, however much of it there is.
     CHECK(ids_of(batch.packing->positions_N) == Ids{0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0});
     CHECK(ids_of(batch.packing->starts) == Ids{0, 2, 6, 11, 12});
     CHECK(batch.packing->longest == 5);
