@@ -45,6 +45,7 @@ FREE = {
     "--run-name",
     "--time-limit",
     "--prompt",
+    "--system",
     "--sample-prompt",
     "--keep-best",
     "--freeze",

@@ -115,7 +115,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(complete("fsdp-finetune", "--save-e"), ["--save-every"])
         self.assertEqual(complete("fsdp-finetune", "--num-layers", ""), [])
         self.assertEqual(complete("fsdp-download", "tok"), ["tokens"])
-        self.assertEqual(complete("/opt/bin/fsdp-download", "tokens", "--documents", "--se"), ["--seq-len"])
+        self.assertEqual(complete("/opt/bin/fsdp-download", "tokens", "--documents", "--se"), ["--seq-len", "--seed"])
 
     def test_files_and_folders(self):
         data = SOURCE / "data"

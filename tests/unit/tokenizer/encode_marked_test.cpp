@@ -60,7 +60,8 @@ TEST_SUITE("tokenizer/encode_marked") {
     const auto encoded = model->encode_marked(text, {});
     check_parts(encoded, text);
     std::size_t single = 0;
-    for (const auto& part : encoded.parts) single += part.begin >= 1 && part.end <= 5 && part.end == part.begin + 1 ? 1 : 0;
+    for (const auto& part : encoded.parts)
+      single += part.begin >= 1 && part.end <= 5 && part.end == part.begin + 1 ? 1 : 0;
     CHECK(single == 4);
   }
 
