@@ -106,9 +106,10 @@ void Checkpoints::save_validation(const std::filesystem::path& checkpoint) {
   if (!record_.is_open()) return;
   std::error_code error;
   const auto name = checkpoint_name(context_.trainer.state().step);
-  const bool is_here = is_saved_ && !checkpoint.empty() &&
+  // What other hosts see of a shared file system may be seconds old.
+  const bool is_here = context_.world.rank() == 0 && is_saved_ && !checkpoint.empty() &&
                        std::filesystem::equivalent(checkpoint, context_.setup.checkpoints() / name, error) && !error;
-  if (every_rank(context_.world, is_here)) {
+  if (any_rank(context_.world, is_here)) {
     record_.amend_checkpoint();
   } else if (is_best_()) {
     record_.start_save(true, /*only_as_best=*/true);
