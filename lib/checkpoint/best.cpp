@@ -13,24 +13,54 @@ namespace {
 
 constexpr const char* kBest = "best";
 
-bool is_there(const std::filesystem::path& checkpoints, std::int64_t step) {
+/// What the checkpoint of this step says of the validations before it; nothing where it is not there, or damaged.
+ValidationState validation_of(const std::filesystem::path& checkpoints, std::int64_t step) {
   std::error_code error;
-  return step >= 0 && std::filesystem::exists(checkpoints / checkpoint_name(step) / "run.json", error);
+  const auto path = checkpoints / checkpoint_name(step);
+  if (step < 0 || !std::filesystem::exists(path / "run.json", error)) return {};
+  try {
+    return read_run_manifest(path).state.validation;
+  } catch (const std::exception&) {
+    return {};
+  }
 }
 
-/// What the checkpoint that the link leads to says of itself, where it is of the run's past.
-SettledBest best_of_link(const std::filesystem::path& checkpoints, std::int64_t linked, std::int64_t step) {
+/// What the link leads to, where the run is past it and knows no best of its own: losses on other data do not compare.
+SettledBest best_of_link(const std::filesystem::path& checkpoints, std::int64_t linked,
+                         const ValidationState& validation, std::int64_t step) {
   SettledBest best;
-  if (linked > step || !is_there(checkpoints, linked)) return best;
-  try {
-    const auto of_link = read_run_manifest(checkpoints / checkpoint_name(linked)).state.validation;
-    if (of_link.best_step != linked) return best;
-    best.loss = of_link.best_loss;
-    best.step = linked;
-  } catch (const std::exception&) {
-    // Damaged: there is none.
-  }
+  if (linked > step || validation.best_step >= 0) return best;
+  const auto of_link = validation_of(checkpoints, linked);
+  if (of_link.best_step != linked) return best;
+  if (validation.step >= 0 && (validation.set != of_link.set || validation.tokens != of_link.tokens)) return best;
+  best.loss = of_link.best_loss;
+  best.step = linked;
   return best;
+}
+
+void add_remark(SettledBest& best, const std::string& remark) {
+  best.remark += (best.remark.empty() ? "" : "; ") + remark;
+}
+
+/// Another best of this run says nothing about this one: it is not to go when there is one.
+void make_regular(const std::filesystem::path& checkpoint, SettledBest& best) {
+  try {
+    auto manifest = read_run_manifest(checkpoint);
+    if (!manifest.only_as_best) return;
+    manifest.only_as_best = false;
+    write_run_manifest(checkpoint, manifest);
+  } catch (const IoError& error) {
+    add_remark(best, error.what());
+  } catch (const std::exception&) {
+    // Damaged: such a one is never removed.
+  }
+}
+
+void move_link(const std::filesystem::path& checkpoints, std::int64_t step) {
+  if (step >= 0) return point_best_to(checkpoints, step);
+  std::error_code error;
+  std::filesystem::remove(checkpoints / kBest, error);
+  if (error) throw IoError(fmt::format("{}: cannot be removed: {}", (checkpoints / kBest).string(), error.message()));
 }
 
 }  // namespace
@@ -42,6 +72,11 @@ std::int64_t best_link(const std::filesystem::path& checkpoints) {
   if (error || !target.starts_with("step-")) return -1;
   std::from_chars(target.data() + 5, target.data() + target.size(), step);
   return target == checkpoint_name(step) ? step : -1;
+}
+
+bool holds_best(const std::filesystem::path& checkpoints, std::int64_t step, double loss) {
+  const auto validation = validation_of(checkpoints, step);
+  return step >= 0 && validation.best_step == step && validation.best_loss == loss;
 }
 
 void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step) {
@@ -57,27 +92,48 @@ SettledBest settle_best(const std::filesystem::path& checkpoints, const Validati
                         std::int64_t step) {
   const auto linked = best_link(checkpoints);
   SettledBest best;
-  if (is_there(checkpoints, validation.best_step)) {
+  if (holds_best(checkpoints, validation.best_step, validation.best_loss)) {
     best.loss = validation.best_loss;
     best.step = validation.best_step;
   } else {
-    best = best_of_link(checkpoints, linked, step);
+    best = best_of_link(checkpoints, linked, validation, step);
   }
   if (best.step < 0 && validation.best_step >= 0) {
-    best.remark = fmt::format(
-        "the best checkpoint until now, of step {} with a loss of {:.4f}, is not in {}: the best "
-        "from here on is kept",
-        validation.best_step, validation.best_loss, checkpoints.string());
+    add_remark(best, fmt::format("the best checkpoint until now, of step {} with a loss of {:.4f}, is not in {}: the "
+                                 "best from here on is kept",
+                                 validation.best_step, validation.best_loss, checkpoints.string()));
   }
-  if (best.step == linked) return best;
-  if (best.step >= 0) {
-    point_best_to(checkpoints, best.step);
-  } else {
-    std::error_code error;
-    std::filesystem::remove(checkpoints / kBest, error);
-    if (error) throw IoError(fmt::format("{}: cannot be removed: {}", (checkpoints / kBest).string(), error.message()));
+  try {
+    if (best.step != linked) move_link(checkpoints, best.step);
+  } catch (const std::exception& error) {
+    add_remark(best, error.what());
+  }
+  try {
+    for (const auto other : checkpoint_steps(checkpoints)) {
+      const bool is_left = best.step < 0 && other == linked;
+      if (other > step || is_left) make_regular(checkpoints / checkpoint_name(other), best);
+    }
+  } catch (const std::exception& error) {
+    add_remark(best, error.what());
   }
   return best;
+}
+
+void PublishedBest::begin_save(std::int64_t step, const ValidationState& validation) {
+  step_ = step;
+  of_save_ = validation;
+}
+
+void PublishedBest::end_save(bool saved, ValidationState& now) {
+  if (of_save_.best_step != step_) return;
+  if (saved) {
+    published_ = of_save_;
+  } else if (now.best_step == step_) {
+    // Losses on other data do not compare.
+    const bool same_data = published_.step < 0 || (published_.set == now.set && published_.tokens == now.tokens);
+    now.best_loss = same_data ? published_.best_loss : ValidationState().best_loss;
+    now.best_step = same_data ? published_.best_step : -1;
+  }
 }
 
 }  // namespace fsdp

@@ -20,20 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of the directories step-NNNNNNNN, ascending. Others are somebody else's.
-std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory) {
-  std::vector<std::int64_t> steps;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const auto name = entry.path().filename().string();
-    std::int64_t step = 0;
-    if (!name.starts_with("step-") || entry.is_symlink() || !entry.is_directory()) continue;
-    std::from_chars(name.data() + 5, name.data() + name.size(), step);
-    if (name == checkpoint_name(step)) steps.push_back(step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
-}
-
 /// Ends what a killed job has left half done, and sees that checkpoints can be written there. \throws IoError
 void tidy_directory(const std::filesystem::path& directory) {
   try {
@@ -59,6 +45,25 @@ void tidy_directory(const std::filesystem::path& directory) {
   }
 }
 
+/// Another run of these steps, or the same one before it went back, saved it to be kept.
+bool is_regular(const std::filesystem::path& checkpoint) {
+  try {
+    return !read_run_manifest(checkpoint).only_as_best;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// \return what is wrong; "": nothing
+std::string try_to_point_best_to(const std::filesystem::path& directory, std::int64_t step) {
+  try {
+    point_best_to(directory, step);
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 /// Whether nothing lies there but what this program saved: nothing else is removed with it.
 bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
   try {
@@ -76,6 +81,19 @@ bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const auto name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with("step-") || entry.is_symlink() || !entry.is_directory()) continue;
+    std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (name == checkpoint_name(step)) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
 
 struct CheckpointSaver::Job {
   RunManifest manifest;
@@ -203,6 +221,7 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   }
   write_dcp_metadata(job.temporary, items);
   job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");
+  if (job.manifest.only_as_best && is_regular(job.final_path)) job.manifest.only_as_best = false;
   write_run_manifest(job.temporary, job.manifest);
   sync_directory(job.temporary);
   std::filesystem::path old;
@@ -223,26 +242,26 @@ void CheckpointSaver::point_links(const RunManifest& manifest, SaveResult& resul
   has_best_ = has_best_ || validation.best_step >= 0;
   auto problem = point_latest_to(newest_step_);
   if (!problem.empty()) problem += ": --restart latest takes the newest checkpoint where there is no link";
-  try {
-    if (validation.best_step == newest_step_) point_best_to(directory_, newest_step_);
-  } catch (const IoError& error) {
-    problem += fmt::format("{}{}", problem.empty() ? "" : "; ", error.what());
+  if (validation.best_step == newest_step_) {
+    const auto no_link = try_to_point_best_to(directory_, newest_step_);
+    problem += (problem.empty() || no_link.empty() ? "" : "; ") + no_link;
   }
   if (!problem.empty() && !std::exchange(told_of_link_, true)) result.warning = problem;
 }
 
-void CheckpointSaver::amend(const RunManifest& manifest) {
-  const auto step = manifest.state.step;
+std::string CheckpointSaver::amend(std::int64_t step, const ValidationState& validation) {
   const auto path = directory_ / checkpoint_name(step);
   std::error_code error;
-  if (!std::filesystem::exists(path / "run.json", error)) return;
-  auto amended = manifest;
-  amended.files = read_run_manifest(path).files;
-  write_run_manifest(path, amended);
+  if (!std::filesystem::exists(path / "run.json", error)) return "";
+  auto manifest = read_run_manifest(path);
+  manifest.state.validation = validation;
+  manifest.only_as_best = false;
+  write_run_manifest(path, manifest);
   known_.erase(step);
-  has_best_ = has_best_ || manifest.state.validation.best_step >= 0;
-  if (manifest.state.validation.best_step == step) point_best_to(directory_, step);
+  has_best_ = has_best_ || validation.best_step >= 0;
+  const auto problem = validation.best_step == step ? try_to_point_best_to(directory_, step) : std::string();
   if (step == newest_step_) prune();
+  return !problem.empty() && !std::exchange(told_of_link_, true) ? problem : "";
 }
 
 /// Some file systems have no links; the checkpoint itself is there all the same. \return what is wrong

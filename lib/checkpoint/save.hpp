@@ -54,9 +54,10 @@ class CheckpointSaver {
   /// Waits for the writers of all ranks and makes the checkpoint appear. Collective.
   SaveResult finish();
 
-  /// Has the checkpoint of this step, if there is one, say this of its run, and `best` point to it where it is that. On
-  /// rank 0. \throws IoError
-  void amend(const RunManifest& manifest);
+  /// Has the checkpoint of this step, if there is one, say this of its run's validations and nothing else that is new,
+  /// and `best` point to it where it is that. It is a regular one from then on. On rank 0. \return what could not be
+  /// done beside it, once; "": nothing \throws what read_run_manifest() and write_run_manifest() throw
+  std::string amend(std::int64_t step, const ValidationState& validation);
 
   /// A finite loss was computed from the parameters as they were after `step`.
   void prove(std::int64_t step);
@@ -89,5 +90,8 @@ class CheckpointSaver {
 
 /// "step-00000147"
 std::string checkpoint_name(std::int64_t step);
+
+/// Of the directories step-NNNNNNNN, ascending. Others are somebody else's.
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory);
 
 }  // namespace fsdp

@@ -96,6 +96,32 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual((self.best("back"), self.state("back")["best_loss"]), ("step-00000004", before[4]))
         self.assertTrue((self.checkpoints("back") / "step-00000008").exists(), "checkpoints stay")
 
+    def test_a_run_that_goes_back_keeps_what_was_saved_to_stay(self):
+        options = [*VALIDATE, "--val-data", self.val_data, "--keep-best"]
+        self.train("again", "--max-steps", 6, *options, "--save-every", 4)
+        self.train("again", "--restart", self.checkpoints("again") / "step-00000004", "--max-steps", 8, "--eval-every", 1, "--lr", "1e-3")
+        losses = self.losses_on_validation("again")
+        self.assertEqual(sorted((losses[step] for step in range(4, 9)), reverse=True), [losses[step] for step in range(4, 9)], "the data is meant to be so")
+        self.assertEqual(self.names("again"), ["best", "latest", *(f"step-{step:08}" for step in (4, 6, 8))])
+
+    def test_another_checkpoint_of_the_best_step_is_not_the_best(self):
+        options = [*VALIDATE, "--val-data", self.noise, "--keep-best"]
+        self.train("one", "--max-steps", 4, *options)
+        self.assertEqual(self.best("one"), "step-00000002")
+        self.train("two", "--max-steps", 2, *options, "--lr", "1e-3")
+        full = self.folder / "another.pt"
+        result = self.train("two", "--restart", self.checkpoints("one") / "step-00000004", "--max-steps", 6, "--final", "best", "--save-final-full", full)
+        self.assertIn("the best checkpoint until now, of step 2 with a loss of", result.err)
+        self.assertEqual(self.best("two"), "step-00000006")
+        self.assertEqual(verify(self.checkpoints("two") / "step-00000006", full).code, 0)
+        self.assertIn("step-00000002", self.names("two"))
+
+    def test_a_second_start_of_a_run_that_is_done_changes_no_options(self):
+        self.train("done", "--max-steps", 2, *VALIDATE, "--val-data", self.noise, "--keep-best")
+        before = json.loads((self.checkpoints("done") / "latest/run.json").read_text())
+        self.train("done", "--restart", "latest", "--max-steps", 2, "--optimizer", "sgd", "--lr", "0.5", ranks=2)
+        self.assertEqual(json.loads((self.checkpoints("done") / "latest/run.json").read_text()), before)
+
     def test_patience_ends_a_run_that_is_then_done(self):
         patience = ["--val-data", self.noise, *VALIDATE, "--patience", 2]
         result = self.train("ends", "--max-steps", 20, *patience, "--json", ranks=2)
@@ -184,6 +210,19 @@ class KeepBest(llama_cli.WeightsCase):
         result = self.train("taken", "--max-steps", 4, "--restart", "latest", "--keep-best", "--save-every", 2)
         self.assertIn("is not the link of --keep-best", result.err)
         self.assertEqual((mine / "notes").read_text(), "mine")
+        # The best is known without its link, over requeues too, and is what is exported.
+        best, full = self.state("taken")["best_step"], self.folder / "taken.pt"
+        self.assertEqual(best, 4)
+        result = self.train("taken", "--max-steps", 8, "--restart", "latest", "--final", "best", "--save-final-full", full)
+        self.assertIn("is not the link of --keep-best", result.err)
+        self.assertEqual(self.state("taken")["best_step"], best)
+        self.assertEqual(verify(self.checkpoints("taken") / f"step-{best:08}", full).code, 0)
+        # A link that fails after the last save is no failure of the best.
+        self.train("late", "--max-steps", 2, "--lr", "1e-2")
+        (self.checkpoints("late") / "best").mkdir()
+        result = self.train("late", "--max-steps", 4, "--restart", "latest", "--val-data", self.val_data, "--keep-best", "--final", "best", "--save-final-full", full)
+        self.assertIn("is not the link of --keep-best", result.err)
+        self.assertEqual(verify(self.checkpoints("late") / "step-00000004", full).code, 0)
 
 
 if __name__ == "__main__":

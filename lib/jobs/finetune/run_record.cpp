@@ -10,7 +10,6 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/checkpoint/best.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 
@@ -115,17 +114,14 @@ void RunRecord::settle_best_checkpoint() {
   }
   SettledBest best;
   if (context_.world.rank() == 0) {
-    try {
-      best = settle_best(context_.setup.checkpoints(), validation, resume_step_);
-    } catch (const std::exception& error) {
-      best.remark = error.what();
-    }
+    best = settle_best(context_.setup.checkpoints(), validation, resume_step_);
     if (!best.remark.empty()) context_.log.warning(best.remark);
   }
   std::array<double, 2> figures{best.loss, static_cast<double>(best.step)};
   context_.world.broadcast(std::as_writable_bytes(std::span(figures)), 0);
-  published_best_loss_ = validation.best_loss = figures[0];
-  published_best_step_ = validation.best_step = static_cast<std::int64_t>(figures[1]);
+  validation.best_loss = figures[0];
+  validation.best_step = static_cast<std::int64_t>(figures[1]);
+  best_.settle(validation);
 }
 
 /// The lines of steps that the run has not come to are cut off, as those of metrics.jsonl.
@@ -164,10 +160,14 @@ void RunRecord::end_job(bool stopped, const std::string& why_early) {
 double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }
 
 void RunRecord::amend_checkpoint() {
+  check_owner(true);
+  auto& state = context_.trainer.state();
+  best_.begin_save(state.step, state.validation);
   std::string problem;
   if (context_.world.rank() == 0 && saver_) {
     try {
-      saver_->amend(context_.manifest());
+      const auto warning = saver_->amend(state.step, state.validation);
+      if (!warning.empty()) context_.log.warning(warning);
     } catch (const std::exception& error) {
       problem = error.what();
       context_.log.warning(
@@ -175,20 +175,7 @@ void RunRecord::amend_checkpoint() {
     }
   }
   problem = context_.world.broadcast_text(problem, 0);
-  take_outcome_of_best(context_.trainer.state().step, problem.empty());
-}
-
-/// What could not be saved is not the best that there is.
-void RunRecord::take_outcome_of_best(std::int64_t step, bool saved) {
-  auto& best = context_.trainer.state().validation;
-  if (best.best_step != step) return;
-  if (saved) {
-    published_best_loss_ = best.best_loss;
-    published_best_step_ = best.best_step;
-  } else {
-    best.best_loss = published_best_loss_;
-    best.best_step = published_best_step_;
-  }
+  best_.end_save(problem.empty(), state.validation);
 }
 
 void RunRecord::start_save(bool final_one, bool only_as_best) {
@@ -198,7 +185,8 @@ void RunRecord::start_save(bool final_one, bool only_as_best) {
   auto manifest = context_.manifest();
   manifest.only_as_best = only_as_best;
   saver_->start(manifest, context_.current_lr());
-  saved_step_ = context_.trainer.state().step;
+  saved_step_ = manifest.state.step;
+  best_.begin_save(saved_step_, manifest.state.validation);
   last_save_ = std::chrono::steady_clock::now();
   if (final_one) finish_save(true);
 }
@@ -210,7 +198,7 @@ bool RunRecord::finish_save(bool wait) {
   const auto result = saver_->finish();
   start_.clock.after_save(result.seconds);
   save_error_ = result.error;
-  take_outcome_of_best(saved_step_, result.saved);
+  best_.end_save(result.saved, context_.trainer.state().validation);
   if (result.saved) {
     if (metrics_) metrics_->sync();
     if (samples_) samples_->sync();

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/save.hpp"
 #include "lib/jobs/finetune/job_file.hpp"
 #include "lib/jobs/finetune/memory_watch.hpp"
@@ -59,7 +60,6 @@ class RunRecord {
  private:
   bool old_run_is_there() const;
   void settle_best_checkpoint();
-  void take_outcome_of_best(std::int64_t step, bool saved);
   void open_samples();
   void set_old_run_aside() const;
 
@@ -75,8 +75,7 @@ class RunRecord {
   std::unique_ptr<EventFile> events_;                           ///< on rank 0; null: not wanted
   std::unique_ptr<MetricsFile> samples_;                        ///< on rank 0; null: there are none
   std::set<std::pair<std::int64_t, std::string>> old_samples_;  ///< steps and prompts of the file as it was
-  double published_best_loss_ = ValidationState().best_loss;    ///< of the checkpoint that `best` points to
-  std::int64_t published_best_step_ = -1;                       ///< likewise
+  PublishedBest best_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;
   std::filesystem::path last_checkpoint_;

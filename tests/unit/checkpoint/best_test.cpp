@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Nothing but its run.json.
-void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t best_step, double best_loss) {
+void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t best_step, double best_loss,
+                     bool only_as_best = false) {
   RunManifest manifest;
   manifest.config.num_layers = 1;
   manifest.config.num_heads = 1;
@@ -23,6 +24,7 @@ void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t bes
   manifest.config.ffn_hidden_size = 8;
   manifest.config.vocab_size = 11;
   manifest.state.step = step;
+  manifest.only_as_best = only_as_best;
   manifest.state.validation = {.step = step, .set = "a", .tokens = 5, .best_loss = best_loss, .best_step = best_step};
   fs::create_directories(folder / checkpoint_name(step));
   write_run_manifest(folder / checkpoint_name(step), manifest);
@@ -78,6 +80,76 @@ TEST_SUITE("checkpoint/best") {
     const auto best = settle_best(folder, {}, 4);
     CHECK(best.step == 2);
     CHECK(best.loss == 3.0);
+  }
+
+  TEST_CASE("settle_best: another checkpoint of that step is not the best, and stays") {
+    const test::TempDir temporary;
+    const auto& folder = temporary.path();
+    make_checkpoint(folder, 2, 2, 2.5, /*only_as_best=*/true);
+    point_best_to(folder, 2);
+    CHECK(holds_best(folder, 2, 2.5));
+    CHECK_FALSE(holds_best(folder, 2, 3.0));
+    CHECK_FALSE(holds_best(folder, 3, 2.5));
+    const auto best = settle_best(folder, known(2, 3.0), 4);
+    CHECK(best.step == -1);
+    CHECK(best.remark.find("of step 2 with a loss of 3.0000") != std::string::npos);
+    CHECK(best_link(folder) == -1);
+    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(2)).only_as_best);
+  }
+
+  TEST_CASE("settle_best: the loss of other data is no best of this run") {
+    const test::TempDir temporary;
+    make_checkpoint(temporary.path(), 2, 2, 2.5);
+    point_best_to(temporary.path(), 2);
+    ValidationState other;
+    other.step = 4;
+    other.set = "b";
+    other.tokens = 5;
+    CHECK(settle_best(temporary.path(), other, 4).step == -1);
+  }
+
+  TEST_CASE("settle_best: what lies ahead is kept as a regular checkpoint") {
+    const test::TempDir temporary;
+    const auto& folder = temporary.path();
+    for (const std::int64_t step : {2, 4, 6})
+      make_checkpoint(folder, step, step, 7.0 - static_cast<double>(step), true);
+    point_best_to(folder, 6);
+    CHECK(settle_best(folder, known(4, 3.0), 4).step == 4);
+    CHECK(read_run_manifest(folder / checkpoint_name(2)).only_as_best);
+    CHECK(read_run_manifest(folder / checkpoint_name(4)).only_as_best);
+    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(6)).only_as_best);
+  }
+
+  TEST_CASE("settle_best: a best without a link is the best all the same") {
+    const test::TempDir temporary;
+    make_checkpoint(temporary.path(), 2, 2, 3.0);
+    fs::create_directory(temporary.path() / "best");
+    const auto best = settle_best(temporary.path(), known(2, 3.0), 4);
+    CHECK(best.step == 2);
+    CHECK(best.loss == 3.0);
+    CHECK(best.remark.find("is not the link of --keep-best") != std::string::npos);
+  }
+
+  TEST_CASE("PublishedBest: a save that fails falls back to the newest best that was saved, though overtaken") {
+    PublishedBest published;
+    auto state = known(2, 3.0);
+    published.begin_save(2, state);
+    published.end_save(true, state);
+    published.begin_save(4, known(4, 2.0));
+    state = known(6, 1.0);  // found while step 4 was written
+    published.end_save(true, state);
+    CHECK(state.best_step == 6);
+    published.begin_save(6, state);
+    published.end_save(false, state);
+    CHECK(state.best_step == 4);
+    CHECK(state.best_loss == 2.0);
+    // Losses on other data do not compare.
+    state = known(8, 5.0);
+    state.set = "other";
+    published.begin_save(8, state);
+    published.end_save(false, state);
+    CHECK(state.best_step == -1);
+    CHECK(std::isnan(state.best_loss));
   }
 
   TEST_CASE("point_best_to: what somebody else has put there stays") {
