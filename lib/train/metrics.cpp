@@ -18,7 +18,9 @@ MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t resume_
   std::ifstream old(file);
   for (std::string line; resume_step >= 0 && std::getline(old, line);) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
-    if (!record.is_object() || record.value("step", std::int64_t{0}) > resume_step) continue;
+    if (!record.is_object()) continue;
+    const auto step = record.find("step");
+    if (step != record.end() && step->is_number() && step->get<double>() > static_cast<double>(resume_step)) continue;
     kept_ += line + '\n';
   }
   write_waiting();

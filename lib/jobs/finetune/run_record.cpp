@@ -29,6 +29,16 @@ bool has_bytes(const fs::path& file) {
   return !error && size > 0;
 }
 
+bool is_sample(const nlohmann::json& line) {
+  return line.is_object() && line.contains("step") && line["step"].is_number_integer() && line.contains("prompt") &&
+         line["prompt"].is_string();
+}
+
+/// What a crash or a full disk leaves of a line.
+bool is_torn(const std::string& line, const nlohmann::json& parsed) {
+  return line.empty() || (parsed.is_discarded() && (line[0] == '{' || line[0] == '\0'));
+}
+
 /// As TensorBoard shows it: Markdown that leaves the text as it is.
 std::string sample_markdown(const nlohmann::json& sample) {
   std::string text = sample.value("prompt", std::string()) + sample.value("text", std::string());
@@ -46,9 +56,11 @@ RunRecord::RunRecord(const RunContext& context, RunStart& start, MemoryWatch& me
 
 bool RunRecord::old_run_is_there() const {
   const auto& setup = context_.setup;
+  const bool samples = !setup.options.validation.sample_prompts.empty();
   const bool there =
-      context_.world.rank() == 0 && (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl") ||
-                                     !EventFile::in(setup.directory).empty());
+      context_.world.rank() == 0 &&
+      (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl") ||
+       (samples && has_bytes(setup.directory / "samples.jsonl")) || !EventFile::in(setup.directory).empty());
   return any_rank(context_.world, there);
 }
 
@@ -124,21 +136,36 @@ void RunRecord::settle_best_checkpoint() {
   best_.settle(validation);
 }
 
-/// The lines of steps that the run has not come to are cut off, as those of metrics.jsonl.
+/// The lines of steps that the run has not come to are cut off, as those of metrics.jsonl; without such a line, and
+/// without samples to come, the file stays as it is. So does one that somebody else has written.
 void RunRecord::open_samples() {
   const auto file = context_.setup.directory / "samples.jsonl";
+  const bool writes = !context_.setup.options.validation.sample_prompts.empty();
   std::error_code error;
   const bool goes_on = resume_step_ >= 0 && fs::exists(file, error);
-  if (context_.setup.options.validation.sample_prompts.empty() && !goes_on) return;
+  if (!writes && !goes_on) return;
   std::ifstream old(file);
+  bool to_be_cut = false;
+  std::int64_t number = 0;
   for (std::string line; goes_on && std::getline(old, line);) {
+    ++number;
     const auto sample = nlohmann::json::parse(line, nullptr, false);
-    if (!sample.is_object() || !sample.contains("step") || !sample.contains("prompt")) continue;
-    if (sample["step"].is_number_integer() && sample["prompt"].is_string())
-      old_samples_.emplace(sample["step"].get<std::int64_t>(), sample["prompt"].get<std::string>());
+    if (is_sample(sample)) {
+      const auto step = sample["step"].get<std::int64_t>();
+      to_be_cut = to_be_cut || step > resume_step_;
+      if (step <= resume_step_) old_samples_.emplace(step, sample["prompt"].get<std::string>());
+    } else if (is_torn(line, sample)) {
+      to_be_cut = true;
+    } else if (writes) {
+      throw FormatError(
+          fmt::format("{}, line {}: is no sample of --sample-prompt, so the file is left as it is; move "
+                      "it away, or leave out --sample-prompt",
+                      file.string(), number));
+    } else {
+      return;
+    }
   }
-  std::erase_if(old_samples_, [&](const auto& sample) { return sample.first > resume_step_; });
-  samples_ = std::make_unique<MetricsFile>(file, resume_step_, context_.log);
+  if (writes || to_be_cut) samples_ = std::make_unique<MetricsFile>(file, resume_step_, context_.log);
 }
 
 void RunRecord::add_metrics(const nlohmann::json& record) {
