@@ -40,6 +40,7 @@ void add_validation_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("sample-prompt"), v.sample_prompts,
                  "go on from this text at each validation, into samples.jsonl; may be repeated")
       ->expected(1)
+      ->allow_extra_args(false)  // else CLI11 takes a text in brackets apart at its commas
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_option(spellings("sample-tokens"), v.sample_tokens, "tokens of each sample, the most likely one each time")

@@ -125,6 +125,40 @@ class Samples(llama_cli.Case):
             self.assertEqual([t.step for t in texts], [2, 4, 6])
             self.assertIn("d2d4\n    ñ", texts[0].tensor_proto.string_val[0].decode())
 
+    def test_a_prompt_in_brackets_is_one_text(self):
+        prompt = "[INST] Hi, there [/INST]"
+        given = self.options("--max-steps", 1, "--sample-prompt", prompt, "--sample-tokens", 1)
+        self.tune("brackets", self.games, *given)
+        self.assertEqual([s["prompt"] for s in self.samples("brackets")], [prompt])
+        plan = self.folder / "plan.ini"
+        plan.write_text(f"sample-prompt = '{prompt}'\n")
+        self.tune("brackets-file", self.games, *self.options("--max-steps", 1, "--config", plan, "--sample-tokens", 1))
+        self.assertEqual([s["prompt"] for s in self.samples("brackets-file")], [prompt])
+
+    def test_a_file_of_that_name_by_others_stays(self):
+        sample = ["--sample-prompt", "e2e4", "--sample-tokens", 1]
+        mine = self.run_directory("theirs") / "samples.jsonl"
+        mine.parent.mkdir(parents=True)
+        mine.write_text("my notes\n")
+        self.tune("theirs", self.games, *self.options("--max-steps", 1))
+        self.assertEqual(mine.read_text(), "my notes\n")
+        self.tune("theirs", self.games, *self.options("--max-steps", 2, "--restart", "latest"))
+        self.assertEqual(mine.read_text(), "my notes\n")
+        refused = self.tune("theirs", self.games, *self.options("--max-steps", 3, "--restart", "latest", *sample), code=4)
+        self.assert_refused(refused, 4, "samples.jsonl, line 1: is no sample of --sample-prompt")
+        self.assertEqual(mine.read_text(), "my notes\n")
+        self.assertEqual(len(self.losses("theirs")), 2)
+        mine.write_text('{"step": "a"}\n')
+        self.tune("theirs", self.games, *self.options("--max-steps", 3, "--restart", "latest"))
+        self.assertEqual(mine.read_text(), '{"step": "a"}\n')
+        # A new run has no use for the old name's things, and moves them.
+        other = self.run_directory("alone") / "samples.jsonl"
+        other.parent.mkdir(parents=True)
+        other.write_text("my notes\n")
+        self.tune("alone", self.games, *self.options("--max-steps", 1, *sample))
+        self.assertEqual((other.parent / "previous-1" / "samples.jsonl").read_text(), "my notes\n")
+        self.assertEqual(len(self.samples("alone")), 1)
+
     def test_what_cannot_be_is_told_before_training(self):
         for more, word in ((["--sample-prompt", "a", "--sample-tokens", 0], "--sample-tokens is 0"),
                            (["--sample-prompt", "a", "--val-data", self.validation, "--max-steps", 0, "--max-epochs", -1], "give --prompt")):
