@@ -143,6 +143,12 @@ class KeepBest(llama_cli.WeightsCase):
         self.train("ends", "--max-steps", 10, "--patience", 0, "--restart", "latest")
         self.assertEqual(sorted(self.losses_on_validation("ends")), [2, 4, 6, 8, 10])
 
+    def test_patience_that_is_spent_begins_anew_with_other_data(self):
+        self.train("spent", "--max-steps", 8, *VALIDATE, "--val-data", self.noise, "--patience", 1)
+        self.assertEqual(sorted(self.losses_on_validation("spent")), [2, 4])
+        self.train("spent", "--max-steps", 8, "--restart", "latest", "--val-data", self.val_data)
+        self.assertEqual(sorted(self.losses_on_validation("spent")), [2, 4, 6, 8])
+
     def test_patience_counts_over_requeues(self):
         options = ["--val-data", self.noise, *VALIDATE, "--patience", 2, "--total-batch-size", 12]
         self.train("counts", "--max-steps", 4, *options, "--batch-size", 6, ranks=2)

@@ -30,6 +30,14 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
                      result.seconds);
 }
 
+/// Than those that the run's patience was spent on before it was started again.
+bool goes_by_other_data(const RunSetup& setup, const ValidationState& state) {
+  if (!setup.restart || setup.validation.empty() || state.step < 0) return false;
+  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
+  return state.set != setup.validation[setup.deciding].name ||
+         data(setup.restart->manifest.options) != data(setup.saved_options);
+}
+
 }  // namespace
 
 std::vector<double> validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step) {
@@ -56,6 +64,10 @@ Validation::Validation(const RunContext& context, RunRecord& record, const StepJ
     : context_(context), record_(record), judge_(judge), memory_(memory) {
   const auto& asked = context.setup.options.validation;
   rules_ = {asked.keeps_best(), asked.patience, asked.min_delta};
+  if (!goes_by_other_data(context.setup, context.trainer.state().validation)) return;
+  auto& state = context.trainer.state().validation;
+  state.without_improvement = 0;
+  state.lowest_loss = ValidationState().lowest_loss;
 }
 
 void Validation::after_step(const StepReport&, bool last) {
