@@ -72,6 +72,7 @@ class Sets(fsdp_cli.Case):
     def test_what_cannot_be_is_told_before_training(self):
         for text, code, word in ((f"a={self.val_data},a={self.hard}", 2, "the name a is there twice"), (f"a={self.val_data},b=", 2, "b= names no path"),
                                  (f"a={self.val_data},b=gone.h5", 4, "--val-data b: gone.h5"), (f"a/b={self.val_data}", 4, "names of letters"),
+                                 (f"none={self.val_data}", 2, "none is no name of a set"),
                                  (f"a={self.val_data},b={self.folder}/nothing.jsonl", 4, "nothing.jsonl")):
             self.assert_refused(self.train("refused", "--max-steps", 1, "--val-data", text, code=code), code, word)
         self.assertFalse(self.run_directory("refused").exists())

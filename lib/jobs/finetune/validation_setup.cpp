@@ -39,6 +39,11 @@ std::size_t check_validation_options(const TrainOptions& options) {
   if (v.min_delta > 0 && v.patience == 0) throw UsageError("--min-delta needs --patience");
   if (v.sample_tokens < 1)
     throw UsageError(fmt::format("--sample-tokens is {}, it must be at least 1", v.sample_tokens));
+  for (const auto& set : options.val_sets) {
+    if (set.name == "none" || set.name == "true" || set.name == "false")
+      throw UsageError(fmt::format("--val-data: {} is no name of a set, since --keep-best {} means another thing",
+                                   set.name, set.name));
+  }
   if (options.eval_every < 0) throw UsageError("--eval-every must not be negative (0: at the end only)");
   for (const auto& [given, option] :
        {std::pair(v.keeps_best(), "--keep-best"), std::pair(v.patience > 0, "--patience")}) {
