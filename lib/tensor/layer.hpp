@@ -19,7 +19,7 @@ struct Packing {
     std::int64_t first, length;  ///< its tokens: [first, first + length) of the micro-batch, in one row
   };
   std::vector<Document> documents;  ///< in their order, none empty; what lies between them is padding
-  at::Tensor positions_N;           ///< int32: of each token in its document; of padding any that a row has
+  at::Tensor positions_N;           ///< int32: of each token in its document; 0 of padding
   at::Tensor starts;                ///< int32: where documents and padding begin, in their order, and N at the end
   std::int64_t longest = 0;         ///< tokens of the longest document or padding
 };
