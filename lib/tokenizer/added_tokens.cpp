@@ -38,7 +38,7 @@ const TokenNames::Name* TokenNames::match(std::string_view text, std::size_t at,
 
 std::vector<TextSegment> TokenNames::split(std::string_view text, const PlainTest& is_plain) const {
   std::vector<TextSegment> segments;
-  std::size_t done = 0;
+  std::size_t done = 0, space_end = 0;
   for (std::size_t at = 0; at < text.size() && !empty_;) {
     const Name* name = match(text, at, is_plain);
     if (name == nullptr) {
@@ -49,8 +49,9 @@ std::vector<TextSegment> TokenNames::split(std::string_view text, const PlainTes
     at = end;
     const AddedToken& token = name->token;
     if (token.single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
-    if (token.lstrip) begin = std::max(begin - trailing_space(text.substr(0, begin)), done);
-    if (token.rstrip) end += leading_space(text.substr(end));
+    // A run of white space is looked through once, however many of the tokens it is made of.
+    if (token.lstrip) begin = begin > done ? begin - trailing_space(text.substr(done, begin - done)) : done;
+    if (token.rstrip) end = space_end = end < space_end ? space_end : end + leading_space(text.substr(end));
     if (begin > done) segments.push_back({text.substr(done, begin - done)});
     segments.push_back({text.substr(begin, end - begin), token.id});
     done = end;

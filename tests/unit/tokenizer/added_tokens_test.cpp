@@ -45,6 +45,16 @@ TEST_SUITE("tokenizer/added_tokens") {
     CHECK(split(tokens, "\xff ww \xff<r>") == Found{"\xff ", "#3", " \xff", "#1"});
   }
 
+  TEST_CASE("split: a long run of white space that names are made of is looked through once") {
+    // A look through all of it at each name would take hours.
+    constexpr std::size_t kSpaces = 1 << 20;
+    for (const bool left : {true, false}) {
+      const fsdp::AddedToken space{.id = 1, .text = " ", .special = false, .lstrip = left, .rstrip = !left};
+      const auto segments = fsdp::AddedTokenSearch({space}).raw().split(std::string(kSpaces, ' '));
+      CHECK(segments.size() == kSpaces);
+    }
+  }
+
   TEST_CASE("AddedTokenSearch: normalized names are looked for in normalized texts, and known by their own") {
     const fsdp::AddedTokenSearch search({{.id = 7, .text = "a b", .special = false, .normalized = true}},
                                         fsdp::SpecialNames::plain, [](const std::string& name) { return "_" + name; });
