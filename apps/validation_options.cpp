@@ -43,6 +43,9 @@ void add_validation_options(CLI::App& app, TrainOptions& o) {
       ->allow_extra_args(false)  // else CLI11 takes a text in brackets apart at its commas
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
+  app.add_flag(spellings("sample-chat"), v.sample_chat,
+               "each --sample-prompt is a user's message in the --chat-template, and the sample the answer")
+      ->group(group);
   app.add_option(spellings("sample-tokens"), v.sample_tokens, "tokens of each sample, the most likely one each time")
       ->capture_default_str()
       ->group(group);

@@ -37,6 +37,7 @@ bool is_about_training(const std::string& name) {
                                             "final",
                                             "keep-best",
                                             "sample-prompt",
+                                            "sample-chat",
                                             "sample-tokens",
                                             "gradient-accumulation-steps",
                                             "tokens-per-row"};

@@ -68,6 +68,7 @@ struct ValidationOptions {
   std::int64_t patience = 0;  ///< validations in a row without improvement that end the run; 0: none do
   double min_delta = 0;       ///< of an improvement
   std::vector<std::string> sample_prompts;  ///< that are continued
+  bool sample_chat = false;                 ///< they are what a user says
   std::int64_t sample_tokens = 64;          ///< at the most
   bool ends_with_best = false;              ///< what is written at the end is of checkpoints/best
 

@@ -77,6 +77,30 @@ class Training(ConversationsCase):
         self.assertIn("1 of 9 texts have no token that counts", result.err)
         self.check("cut", truth)
 
+    def test_samples_are_answers_where_that_is_asked_for(self):
+        """What the checkpoint answers to the same question, and not what it makes of the question as a text."""
+        chat, ask = ["--chat-template", "gemma3", "--tokenizer", tokenizer("gemma")], ["--sample-prompt", "Why?", "--sample-tokens", 5]
+        for data, options in ((self.write(with_answer("gemma3")), chat), (self.folder / "sampled.h5", chat[2:])):
+            if not data.exists():
+                self.tokens(self.folder / "in.jsonl", "gemma", *chat[:2], name=data.name)
+            name = data.name.replace(".", "-")
+            self.tune(name, data, *options, *ask, "--sample-chat", "--max-steps", 1, "--precision", "float32", "--batch-size", 2)
+            sample = json.loads((self.run_directory(name) / "samples.jsonl").read_text().splitlines()[-1])
+            how = ["--precision", "float32", "--temperature", 0, "--num-tokens", 5, "--prompt", "Why?"]
+            answer = self.evaluate(self.run_directory(name) / "checkpoints/latest", *how, *chat, "--chat")
+            plain = self.evaluate(self.run_directory(name) / "checkpoints/latest", *how, *chat)
+            self.assertEqual(sample["prompt"], "Why?")
+            self.assertEqual((sample["tokens_generated"], sample["text"]), (answer["tokens_generated"], answer["text"]))
+            self.assertNotEqual(answer["tokens_generated"], plain["tokens_generated"])
+        self.assert_refused(self.tune("alone", data, *options, "--sample-chat", "--max-steps", 1, code=2), 2, "--sample-prompt")
+        untold = self.folder / "untold"
+        shutil.copytree(tokenizer("gemma"), untold, copy_function=shutil.copyfile)
+        config = json.loads((untold / "tokenizer_config.json").read_text())
+        del config["chat_template"]
+        (untold / "tokenizer_config.json").write_text(json.dumps(config))
+        unknown = self.tune("unknown", self.write([{"text": "Some of it."}] * 4, "text.jsonl"), "--tokenizer", untold, *ask, "--sample-chat", "--max-steps", 1, code=2)
+        self.assert_refused(unknown, 2, "--chat-template")
+
     def test_a_run_goes_on_with_its_template(self):
         model = self.folder / "model"
         shutil.copytree(MODEL, model)

@@ -11,8 +11,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/chat/conversation_encoder.hpp"
-#include "lib/chat/known_templates.hpp"
+#include "lib/eval/chat_prompt.hpp"
 #include "lib/eval/progress.hpp"
 #include "lib/eval/result.hpp"
 #include "lib/eval/subject.hpp"
@@ -56,21 +55,6 @@ void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options,
     if (gate.metric == "chess_legal" && options.chess_positions == 0)
       throw UsageError("--gate " + gate.text + " needs --chess-positions");
   }
-}
-
-/// The prompt as a user's turn, after which the assistant's begins.
-Prompt chat_prompt(const EvaluateOptions& options, const EvaluationSubject& subject) {
-  const auto& tokenizer = *subject.tokenizer;
-  ConversationRules rules;
-  rules.chat = find_chat_template(options.conversations.chat_template, subject.tokenizer_name);
-  rules.marks = options.conversations.marks;
-  const ConversationEncoder encoder(tokenizer, std::move(rules));
-  std::vector<ChatMessage> messages;
-  if (!options.system.empty()) messages.push_back({"system", options.system});
-  messages.push_back({"user", options.prompt});
-  Prompt prompt{options.prompt, options.prompt + "\n", encoder.encode_prompt(messages), {encoder.turn_end()}};
-  if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
-  return prompt;
 }
 
 class EvaluateJob {
@@ -124,7 +108,9 @@ class EvaluateJob {
 
   void open_prompt(EvaluationSubject& subject) {
     open_subject_tokenizer(subject, "--prompt");
-    prompt_ = options_.chat ? chat_prompt(options_, subject) : plain_prompt(*subject.tokenizer, options_.prompt);
+    prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, options_.conversations,
+                                          {options_.prompt, options_.system})
+                            : plain_prompt(*subject.tokenizer, options_.prompt);
   }
 
   ExitCode compare_both(const std::vector<Gate>& gates, nlohmann::json& report) {

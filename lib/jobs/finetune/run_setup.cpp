@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/bf16/verdict.hpp"
+#include "lib/dataset/token_notes.hpp"
 #include "lib/jobs/finetune/final_exports.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
 #include "lib/jobs/finetune/validation_setup.hpp"
@@ -79,7 +80,9 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.quiet = options.runtime.quiet;
   const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
   const auto open = [&](const std::string& data, bool trained) {
-    TokenLoader loader(prepare_tokens(world, data, texts, log, stopped), limit, setup.config.vocab_size);
+    const auto file = prepare_tokens(world, data, texts, log, stopped);
+    if (trained) setup.chat_template = read_token_notes(file).chat_template;
+    TokenLoader loader(file, limit, setup.config.vocab_size);
     if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
     // Rows to validate on are as full as they are.
     if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});
@@ -153,6 +156,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (trains(options)) check_sample_prompts(setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
   check_packed_rows(setup);
+  check_sample_questions(setup);
   plan_length(setup);
   return setup;
 }

@@ -45,6 +45,7 @@ struct RunSetup {
   BatchPlan batches;
   TokenizerChoice tokenizer;
   std::optional<TokenLoader> train_data;  ///< where there is training
+  std::string chat_template;              ///< name of the one that its conversations were written by; "" without any
   std::vector<ValidationData> validation;
   std::size_t deciding = 0;        ///< which of them --keep-best and --patience go by
   std::int64_t total_steps = 0;    ///< of the whole run, those before a restart included

@@ -4,9 +4,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/eval/text.hpp"
+#include "lib/eval/chat_prompt.hpp"
 
 namespace fsdp::detail {
+
+Prompt sample_prompt(const RunSetup& setup, const std::string& text) {
+  const auto& [name, is_sure, tokenizer] = setup.tokenizer;
+  if (!setup.options.validation.sample_chat) return plain_prompt(*tokenizer, text);
+  auto conversations = setup.options.conversations;
+  if (!setup.chat_template.empty()) conversations.chat_template = setup.chat_template;
+  return chat_prompt(*tokenizer, name, conversations, {text, ""});
+}
 
 void write_samples(const RunContext& context, RunRecord& record) {
   const auto& options = context.setup.options;
@@ -17,7 +25,7 @@ void write_samples(const RunContext& context, RunRecord& record) {
   const auto& tokenizer = *context.setup.tokenizer.tokenizer;
   for (const auto& prompt : options.validation.sample_prompts) {
     nlohmann::json sample{{"step", context.trainer.state().step}};
-    write_text(context.runtime, tokenizer, plain_prompt(tokenizer, prompt), sampling, /*print=*/false, sample);
+    write_text(context.runtime, tokenizer, sample_prompt(context.setup, prompt), sampling, /*print=*/false, sample);
     record.add_sample(sample, ++number);
   }
 }

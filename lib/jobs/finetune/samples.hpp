@@ -1,8 +1,15 @@
 #pragma once
 // --sample-prompt: what the model writes at each validation.
+#include <string>
+
+#include "lib/eval/text.hpp"
 #include "lib/jobs/finetune/run_record.hpp"
 
 namespace fsdp::detail {
+
+/// What the model goes on from for one of --sample-prompt's texts, with --sample-chat as a user's message.
+/// \pre the setup has a tokenizer. \throws UsageError, FormatError where there is no chat template
+Prompt sample_prompt(const RunSetup& setup, const std::string& text);
 
 /// Goes on from every prompt, as fsdp-eval --prompt --temperature 0 does, and adds the texts to the record. Training
 /// goes on as if it had not been. Collective.

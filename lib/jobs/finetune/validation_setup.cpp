@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/eval/chess/sequence.hpp"
+#include "lib/jobs/finetune/samples.hpp"
 #include "lib/runtime/text.hpp"
 
 namespace fsdp::detail {
@@ -57,14 +58,22 @@ std::size_t check_validation_options(const TrainOptions& options) {
 
 void check_sample_prompts(const RunSetup& setup) {
   const auto& prompts = setup.options.validation.sample_prompts;
+  if (prompts.empty() && setup.options.validation.sample_chat)
+    throw UsageError("--sample-chat says what --sample-prompt is: give --sample-prompt TEXT");
   if (prompts.empty()) return;
   const auto& [name, is_sure, tokenizer] = setup.tokenizer;
   if (tokenizer == nullptr) throw UsageError("--sample-prompt: no tokenizer is known, give --tokenizer");
   check_vocabulary(*tokenizer, name, setup.config);
   for (const auto& prompt : prompts) {
-    if (prompt_ids(*tokenizer, prompt).empty())
+    if (!setup.options.validation.sample_chat && prompt_ids(*tokenizer, prompt).empty())
       throw UsageError("--sample-prompt '" + prompt + "' is empty: at least one token is needed to go on from");
   }
+}
+
+void check_sample_questions(const RunSetup& setup) {
+  const auto& validation = setup.options.validation;
+  if (!trains(setup.options) || !validation.sample_chat) return;
+  for (const auto& prompt : validation.sample_prompts) sample_prompt(setup, prompt);
 }
 
 }  // namespace fsdp::detail

@@ -1,0 +1,21 @@
+#pragma once
+// A question as a model of conversations sees it.
+#include <string>
+
+#include "lib/config/conversation_options.hpp"
+#include "lib/eval/text.hpp"
+
+namespace fsdp {
+
+struct ChatQuestion {
+  std::string user;    ///< what the user says
+  std::string system;  ///< what the system says before; empty: nothing
+};
+
+/// The question by the chat template, up to where the assistant's answer begins; that ends with its turn or the text.
+/// \param tokenizer_name  "gpt2" or the directory that the tokenizer came from
+/// \throws what find_chat_template() and encoding throw
+Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
+                   const ChatQuestion& question);
+
+}  // namespace fsdp
