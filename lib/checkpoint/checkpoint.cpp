@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/model_source.hpp"
+#include "lib/convert/model_source.hpp"
 #include "lib/formats/torch_blob.hpp"
 
 namespace fsdp {

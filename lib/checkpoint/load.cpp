@@ -11,11 +11,11 @@
 
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/load_quantized.hpp"
-#include "lib/checkpoint/model_source.hpp"
 #include "lib/checkpoint/row_reader.hpp"
 #include "lib/checkpoint/weight_hash.hpp"
 #include "lib/config/adapter_config.hpp"
 #include "lib/convert/dequantize.hpp"
+#include "lib/convert/model_source.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/source/gather_sums.hpp"
 #include "lib/tensor/scalar_type.hpp"

@@ -25,7 +25,8 @@ void refuse_what_is_not_built(const nlohmann::json& json, const std::string& sou
     if (found == json.end() || found->is_null() || found->empty()) continue;
     throw FormatError(fmt::format("{}: field '{}' is set, which adapters here do not have", source, name));
   }
-  for (const char* name : {"fan_in_fan_out", "lora_bias", "use_qalora"}) {
+  // fan_in_fan_out says how the base keeps its matrices, which whoever reads the base knows; A and B do not change.
+  for (const char* name : {"lora_bias", "use_qalora"}) {
     if (field_or(json, name, false, source))
       throw FormatError(fmt::format("{}: field '{}' is true, which adapters here do not have", source, name));
   }
@@ -78,7 +79,7 @@ nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfi
           {"use_rslora", lora.rslora},
           {"use_dora", lora.dora},
           {"bias", "none"},
-          {"fan_in_fan_out", false},
+          {"fan_in_fan_out", config.architecture == Architecture::mingpt},  // of transformers' GPT-2
           {"inference_mode", true},
           {"init_lora_weights", true},
           {"modules_to_save", nullptr}};

@@ -15,9 +15,10 @@ namespace fsdp {
 struct LoraConfig {
   std::int64_t rank = 0;  ///< 0: no adapters
   double alpha = 16;
-  double dropout = 0;                       ///< of the adapters' input, while training
-  std::vector<std::string> targets{"all"};  ///< modules such as q_proj; "all": every matrix of a block
-  bool rslora = false;                      ///< s = alpha / sqrt(rank) in place of alpha / rank
+  double dropout = 0;  ///< of the adapters' input, while training
+  /// Modules such as q_proj, mlp.c_proj or model.layers.0.mlp.up_proj; "all": every matrix of the blocks.
+  std::vector<std::string> targets{"all"};
+  bool rslora = false;  ///< s = alpha / sqrt(rank) in place of alpha / rank
   bool dora = false;
 
   bool enabled() const { return rank > 0; }
@@ -25,9 +26,10 @@ struct LoraConfig {
   double scale() const;
 };
 
-/// Modules of a block that can have adapters, in the order of its parameters.
+/// Modules of a block that can have adapters, in the order of its parameters, each name once.
 std::vector<std::string> lora_modules(const ModelConfig& config);
-/// Those that do, in that order. \throws UsageError naming the choices, or what cannot be
+/// Those that do, in that order, each by the shortest name that means no other.
+/// \throws UsageError naming the choices, or what cannot be
 std::vector<std::string> lora_targets(const ModelConfig& config, const LoraConfig& lora);
 
 /// The adapters' parameters, block by block: lora_A, lora_B and with DoRA lora_magnitude_vector of each target, all

@@ -31,8 +31,6 @@ ParameterSpec scale_of(const ParameterSpec& matrix, const char* name, std::int64
 std::vector<ParameterSpec> quantized_table(const ModelConfig& config, const QuantizeConfig& quantize) {
   auto table = parameter_table(config);
   if (!quantize.enabled()) return table;
-  if (config.architecture != Architecture::llama)
-    throw UsageError("--quantize: 4 bits are for models that are loaded, and of these for Llama's kin");
   std::vector<ParameterSpec> scales;
   for (auto& spec : table) {
     if (spec.block < 0 || spec.shape.size() != 2) continue;

@@ -15,6 +15,7 @@
 #include "lib/convert/dequantize.hpp"
 #include "lib/convert/local_state.hpp"
 #include "lib/convert/merge_adapter.hpp"
+#include "lib/convert/model_source.hpp"
 #include "lib/convert/quantize.hpp"
 
 namespace fsdp {
@@ -70,6 +71,31 @@ std::vector<std::pair<std::string, unsigned long long>> natural_key(const std::s
     }
   }
   return key;
+}
+
+/// In numbers, with the adapter in them. The rows of an adapter are a product's outputs; of a GPT-2's matrices the
+/// columns are, but in 4 bits.
+std::shared_ptr<const Source> as_numbers(std::shared_ptr<const Source> source, const InputOptions& options) {
+  const auto directory = source->info().directory;
+  const bool is_gpt2 = is_gpt2_directory(directory), turned = has_conv1d_matrices(directory);
+  source = dequantize(std::move(source));
+  if (options.merge_adapter.empty() && (turned || !is_gpt2)) return source;
+  if (turned) source = gpt2_as_mingpt(std::move(source), directory);
+  if (!options.merge_adapter.empty()) {
+    // In --dtype at once, to be rounded once.
+    const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
+    source = merge_adapter(std::move(source), options.merge_adapter, result);
+  }
+  return is_gpt2 ? map_names(std::move(source), NameMap::mingpt_to_gpt2, nullptr) : std::move(source);
+}
+
+/// \param map  what was made of the source's names
+std::shared_ptr<const Source> in_4_bits(std::shared_ptr<const Source> source, const InputOptions& options,
+                                        NameMap map) {
+  const auto directory = source->info().directory;
+  const bool turned = map == NameMap::mingpt_to_gpt2 || (map == NameMap::none && has_conv1d_matrices(directory));
+  if (turned) source = gpt2_as_mingpt(std::move(source), directory);
+  return quantize_nf4(std::move(source), options.quantize);
 }
 
 }  // namespace
@@ -157,13 +183,8 @@ std::shared_ptr<const Source> open_input(const std::filesystem::path& path, cons
 }
 
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options) {
-  // Adapters become part of numbers, not of codes.
-  if (options.dequantize || !options.merge_adapter.empty()) source = dequantize(std::move(source));
-  // Before names change, for adapters have those of the base; in --dtype at once, to be rounded once.
-  if (!options.merge_adapter.empty()) {
-    const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
-    source = merge_adapter(std::move(source), options.merge_adapter, result);
-  }
+  // Before names change, for adapters have those of the base.
+  if (options.dequantize || !options.merge_adapter.empty()) source = as_numbers(std::move(source), options);
   SelectOptions selection;
   selection.include = options.include;
   selection.exclude = options.exclude;
@@ -172,14 +193,15 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   if (!selection.include.empty() || !selection.exclude.empty() || !selection.rename.empty() || selection.model_only) {
     source = select(std::move(source), selection);
   }
-  if (const auto map = parse_name_map(options.map); map != NameMap::none) {
+  const auto map = parse_name_map(options.map);
+  if (map != NameMap::none) {
     const auto model = known_model(*source, options);
     source = map_names(std::move(source), map, model ? &*model : nullptr);
   }
   if (!options.dtype.empty()) source = cast(std::move(source), parse_dtype(options.dtype));
   if (options.quantize.double_quant && !options.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
-  if (options.quantize.enabled()) source = quantize_nf4(std::move(source), options.quantize);
+  if (options.quantize.enabled()) source = in_4_bits(std::move(source), options, map);
   return source;
 }
 

@@ -1,16 +1,15 @@
-#include "lib/checkpoint/model_source.hpp"
+#include "lib/convert/model_source.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/convert/name_map_table.hpp"
 #include "lib/convert/transform.hpp"
 
 namespace fsdp {
-namespace {
-
 bool is_gpt2_directory(const std::filesystem::path& path) {
   constexpr std::uint64_t limit_bytes = 1u << 20;
   std::error_code error;
@@ -21,17 +20,22 @@ bool is_gpt2_directory(const std::filesystem::path& path) {
   return json.is_object() && json.value("model_type", nlohmann::json()) == "gpt2";
 }
 
-}  // namespace
+bool has_conv1d_matrices(const std::filesystem::path& path) {
+  return is_gpt2_directory(path) && !stored_quantization(path);
+}
 
-std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
-  auto source = open_source(path);
-  if (!is_gpt2_directory(path)) return source;
+std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, const std::filesystem::path& path) {
   for (const auto& tensor : source->tensors()) {
     if (!mapped_name(NameMap::gpt2_to_mingpt, tensor.name)) {
       throw FormatError(path.string() + ": tensor '" + tensor.name + "' has no place in the GPT-2 of its config.json");
     }
   }
   return map_names(std::move(source), NameMap::gpt2_to_mingpt, nullptr);
+}
+
+std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
+  auto source = open_source(path);
+  return has_conv1d_matrices(path) ? gpt2_as_mingpt(std::move(source), path) : std::move(source);
 }
 
 }  // namespace fsdp

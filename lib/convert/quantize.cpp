@@ -33,19 +33,18 @@ constexpr std::size_t kLongestOffset = 24;
 
 std::int64_t parts_of(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-/// "layers.3.self_attn.q_proj.weight" and the like, whatever is in front.
-bool is_of_block(std::string_view name) {
-  constexpr std::string_view kLayers = "layers.";
-  const auto at = name.find(kLayers);
+/// "layers.3.self_attn.q_proj.weight", "h.3.attn.c_attn.weight" and the like, whatever is in front.
+bool is_of_block(std::string_view name, std::string_view list) {
+  const auto at = name.find(list);
   if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.') || !name.ends_with(".weight")) return false;
-  name.remove_prefix(at + kLayers.size());
+  name.remove_prefix(at + list.size());
   const auto digits = name.find_first_not_of("0123456789");
   return digits != std::string_view::npos && digits > 0 && name[digits] == '.';
 }
 
 bool is_matrix_of_block(const SourceTensor& tensor) {
   return tensor.shape.size() == 2 && tensor.shape[0] > 0 && tensor.shape[1] > 0 && is_float(tensor.dtype) &&
-         is_of_block(tensor.name);
+         (is_of_block(tensor.name, "layers.") || is_of_block(tensor.name, "h."));
 }
 
 /// What a tensor of the result is of its matrix.
@@ -87,7 +86,7 @@ class QuantizedSource final : public DecoratedSource {
     }
     if (!found)
       throw UsageError(
-          fmt::format("{}: --quantize is for Llama's kin under transformers' names, and no tensor here is a matrix "
+          fmt::format("{}: --quantize is for models under transformers' names, and no tensor here is a matrix "
                       "like model.layers.0.mlp.up_proj.weight",
                       info_.directory.string()));
     check_unique_names(*this);

@@ -1,53 +1,13 @@
 #include "lib/model/block_places.hpp"
 
-#include <stdexcept>
 #include <string>
-#include <unordered_map>
+
+#include "lib/model/place_finder.hpp"
 
 namespace fsdp::detail {
-namespace {
-
-class Finder {
- public:
-  Finder(const Decoder& decoder, int block) : prefix_("model.layers." + std::to_string(block) + ".") {
-    const auto mine = block_parameters(decoder, block);
-    for (std::size_t i = 0; i < mine.size(); ++i)
-      places_.emplace(decoder.parameters[static_cast<std::size_t>(mine[i])].name, static_cast<int>(i));
-  }
-
-  /// -1: there is none.
-  int find(const std::string& name) const {
-    const auto found = places_.find(prefix_ + name);
-    return found == places_.end() ? -1 : found->second;
-  }
-
-  Linear linear(const std::string& module, std::int64_t rows, std::int64_t columns) const {
-    const auto weight = module + ".weight";
-    const int place = find(weight);
-    if (place < 0) throw std::logic_error("the block has no " + weight);
-    Linear linear;
-    linear.weight = static_cast<std::size_t>(place);
-    linear.bias = find(module + ".bias");
-    linear.absmax = find(weight + kAbsmax);
-    linear.nested_absmax = find(weight + kNestedAbsmax);
-    linear.nested_offset = find(weight + kNestedOffset);
-    linear.lora_a = find(module + ".lora_A.weight");
-    linear.lora_b = find(module + ".lora_B.weight");
-    linear.magnitude = find(module + ".lora_magnitude_vector");
-    linear.rows = rows;
-    linear.columns = columns;
-    return linear;
-  }
-
- private:
-  std::string prefix_;
-  std::unordered_map<std::string, int> places_;
-};
-
-}  // namespace
 
 BlockPlaces::BlockPlaces(const Decoder& decoder, int block) {
-  const Finder finder(decoder, block);
+  const PlaceFinder finder(decoder, block, "model.layers." + std::to_string(block) + ".");
   const auto& config = decoder.config;
   const auto& traits = config.traits;
   const auto d = config.embed_size, f = config.ffn_hidden_size;

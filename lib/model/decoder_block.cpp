@@ -112,7 +112,7 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
 
 at::Tensor GatedBlock::project_out(LayerParams p, const MicroBatch& batch, const at::Tensor& heads_NQ,
                                    BlockState* keep) const {
-  auto projected_ND = project(o_, p, batch, heads_NQ, keep ? &keep->lora_o : nullptr);
+  auto projected_ND = o_.project(p, batch, heads_NQ, keep ? &keep->lora_o : nullptr);
   if (places_.post_attention_norm < 0) return projected_ND;
   if (places_.o.bias >= 0) ops_.add_bias(projected_ND, {}, at_place(p, places_.o.bias));
   return post_norm(p, places_.post_attention_norm, projected_ND, keep ? &keep->post_norm1 : nullptr);
@@ -170,7 +170,7 @@ at::Tensor GatedBlock::feed_forward(LayerParams p, const MicroBatch& batch, cons
     keep->up_NF = up_NF;
   }
   gate_NF.reset(), up_NF.reset();
-  auto out_ND = project(down_, p, batch, act_NF, keep ? &keep->lora_down : nullptr);
+  auto out_ND = down_.project(p, batch, act_NF, keep ? &keep->lora_down : nullptr);
   if (places_.post_ffn_norm < 0) {
     ops_.add_bias(out_ND, sum_ND, at_place(p, places_.down.bias));
     return out_ND;
@@ -258,13 +258,6 @@ at::Tensor GatedBlock::post_norm_backward(LayerParams p, LayerGrads g, int norm,
 }
 
 // --- shapes
-
-at::Tensor GatedBlock::project(const LinearGroup& group, LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
-                               LoraState* keep) const {
-  auto outs = group.make_outputs(p, x_NI);
-  group.forward(p, batch, x_NI, outs, keep);
-  return outs[0];
-}
 
 AttentionShape GatedBlock::attention_shape(const MicroBatch& batch) const {
   const auto& traits = config_.traits;

@@ -39,9 +39,6 @@ class GatedBlock final : public DecoderBlock {
                           BlockState* keep) const;
   std::pair<at::Tensor, at::Tensor> project_gate_up(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
                                                     BlockState* keep) const;
-  /// Of a group of one matrix; without its bias.
-  at::Tensor project(const LinearGroup& group, LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
-                     LoraState* keep) const;
 
   // --- backward: each takes the gradient of its output and gives that of its input, the residual's included
   at::Tensor feed_forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,

@@ -137,6 +137,12 @@ void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tens
   keep->norms_O = std::move(norms_O);
 }
 
+at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LoraState* keep) const {
+  auto outs_NO = make_outputs(p, x_NI);
+  forward(p, batch, x_NI, outs_NO, keep);
+  return outs_NO[0];
+}
+
 at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch,
                                        std::span<const at::Tensor> grads_NO, LoraState& state) const {
   at::Tensor grad_x_NI;

@@ -45,6 +45,8 @@ class LinearGroup {
   /// \param keep  receives what the backward needs; null when there will be none
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                LoraState* keep) const;
+  /// The same of a group of one matrix, whose output is made.
+  at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LoraState* keep) const;
   /// Gradient of x, before x itself is at hand; adapters' B get theirs, too.
   at::Tensor backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
                             LoraState& state) const;

@@ -4,11 +4,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <array>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/base/splitmix64.hpp"
 #include "lib/model/cached_attention.hpp"
 #include "lib/model/decoder.hpp"
+#include "lib/model/place_finder.hpp"
 #include "lib/ops/ops.hpp"
 
 namespace fsdp {
@@ -53,7 +57,7 @@ class EmbeddingLayer final : public Layer {
   std::string name_ = "embedding";
 };
 
-/// Order of a block's parameters, as parameter_table() lists them.
+/// Order of a block's first parameters, as parameter_table() lists them; scales and adapters follow.
 enum BlockParam { ln1_w, ln1_b, attn_w, attn_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, out_w, out_b };
 
 struct BlockState final : LayerState {
@@ -64,16 +68,45 @@ struct BlockState final : LayerState {
   at::Tensor heads_ND;  ///< attention output before its projection
   NormResult norm2;     ///< sum_ND: input plus attention
   at::Tensor pre_NF;    ///< before GELU
+  detail::LoraState lora_attn, lora_proj, lora_fc, lora_out;
   // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
+};
+
+/// A block's matrices. Their biases are the block's own affair: most are added by a pass that does more.
+struct BlockMatrices {
+  detail::LinearGroup attn, proj, fc, out;
+
+  BlockMatrices(const Ops& ops, const Decoder& decoder, int block)
+      : BlockMatrices(ops, decoder, block,
+                      detail::PlaceFinder(decoder, block, "transformer.h." + std::to_string(block) + ".")) {}
+
+ private:
+  BlockMatrices(const Ops& ops, const Decoder& decoder, int block, const detail::PlaceFinder& finder)
+      : attn(group(ops, decoder, block, 0, finder.linear("attn.c_attn", 3 * width(decoder), width(decoder)))),
+        proj(group(ops, decoder, block, 1, finder.linear("attn.c_proj", width(decoder), width(decoder)))),
+        fc(group(ops, decoder, block, 2, finder.linear("mlp.c_fc", hidden(decoder), width(decoder)))),
+        out(group(ops, decoder, block, 3, finder.linear("mlp.c_proj", width(decoder), hidden(decoder)))) {}
+
+  static std::int64_t width(const Decoder& decoder) { return decoder.config.embed_size; }
+  static std::int64_t hidden(const Decoder& decoder) { return decoder.config.ffn_hidden_size; }
+
+  static detail::LinearGroup group(const Ops& ops, const Decoder& decoder, int block, std::uint64_t which,
+                                   detail::Linear matrix) {
+    matrix.bias = -1;
+    // Behind the places of the model's own dropout.
+    const auto place = static_cast<std::uint64_t>(decoder.config.num_layers + block + 1) * 4 + which;
+    return {ops, decoder.options, {matrix}, place};
+  }
 };
 
 class BlockLayer final : public DecoderBlock {
  public:
-  BlockLayer(const Ops& ops, const ModelConfig& config, int index, std::vector<int> parameters)
+  BlockLayer(const Ops& ops, const Decoder& decoder, int index)
       : ops_(ops),
-        config_(config),
+        config_(decoder.config),
         index_(index),
-        parameters_(std::move(parameters)),
+        matrices_(ops, decoder, index),
+        parameters_(detail::block_parameters(decoder, index)),
         name_("block " + std::to_string(index)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
@@ -81,14 +114,15 @@ class BlockLayer final : public DecoderBlock {
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
                      std::unique_ptr<LayerState>* state) override {
     BlockState s;
+    auto* keep = state != nullptr ? &s : nullptr;
     s.x_ND = x_ND;
     s.norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    s.qkv_N3D = ops_.linear(s.norm1.out_ND, p[attn_w]);
+    s.qkv_N3D = matrices_.attn.project(p, batch, s.norm1.out_ND, keep ? &keep->lora_attn : nullptr);
     ops_.add_bias(s.qkv_N3D, {}, p[attn_b]);
     s.norm1.out_ND.reset();
-    s.heads_ND = ops_.attention(s.qkv_N3D, attention_shape(batch), state != nullptr ? &s.attention : nullptr);
-    if (state == nullptr) s.qkv_N3D.reset();
-    auto projected_ND = ops_.linear(s.heads_ND, p[proj_w]);
+    s.heads_ND = ops_.attention(s.qkv_N3D, attention_shape(batch), keep ? &keep->attention : nullptr);
+    if (keep == nullptr) s.qkv_N3D.reset();
+    auto projected_ND = matrices_.proj.project(p, batch, s.heads_ND, keep ? &keep->lora_proj : nullptr);
     auto bias = p[proj_b];
     if (dropping(batch)) {
       ops_.add_bias(projected_ND, {}, bias);
@@ -97,11 +131,11 @@ class BlockLayer final : public DecoderBlock {
     }
     s.norm2 = ops_.add_layer_norm(x_ND, projected_ND, bias, p[ln2_w], p[ln2_b], config_.layer_norm_eps);
     projected_ND.reset();
-    s.pre_NF = ops_.linear(s.norm2.out_ND, p[fc_w]);
+    s.pre_NF = matrices_.fc.project(p, batch, s.norm2.out_ND, keep ? &keep->lora_fc : nullptr);
     s.norm2.out_ND.reset();
     auto act_NF = ops_.bias_gelu(s.pre_NF, p[fc_b]);
-    if (state == nullptr) s.pre_NF.reset();
-    auto out_ND = ops_.linear(act_NF, p[out_w]);
+    if (keep == nullptr) s.pre_NF.reset();
+    auto out_ND = matrices_.out.project(p, batch, act_NF, keep ? &keep->lora_out : nullptr);
     act_NF.reset();
     if (dropping(batch)) {
       ops_.add_bias(out_ND, {}, p[out_b]);
@@ -110,65 +144,31 @@ class BlockLayer final : public DecoderBlock {
     } else {
       ops_.add_bias(out_ND, s.norm2.sum_ND, p[out_b]);
     }
-    if (state != nullptr) *state = std::make_unique<BlockState>(std::move(s));
+    if (keep != nullptr) *state = std::make_unique<BlockState>(std::move(s));
     return out_ND;
   }
 
   at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override {
     auto& s = static_cast<BlockState&>(*state);
-    // Feed-forward: out = act(norm2 W_fc + b) W_out + b. Gradients of inputs come before those of weights, because
-    // their passes compute the weights' other factor again.
-    auto grad_mlp_ND = undo_dropout(grad_ND, batch, 2);
-    ops_.bias_grad(g[out_b], grad_mlp_ND);
-    auto grad_pre_NF = ops_.linear_backward(grad_mlp_ND, p[out_w]);
-    at::Tensor act_NF;
-    ops_.bias_gelu_backward(grad_pre_NF, s.pre_NF, g[fc_b], &act_NF);
-    s.pre_NF.reset();
-    ops_.weight_grad(g[out_w], grad_mlp_ND, act_NF);
-    act_NF.reset();
-    grad_mlp_ND.reset();
-    auto grad_norm2_ND = ops_.linear_backward(grad_pre_NF, p[fc_w]);
-    // Norm 2 and the residual around the feed-forward
-    const bool fused_bias = !dropping(batch);
-    at::Tensor normed_ND;
-    auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[ln2_w]}, p[ln2_b],
-                                     {g[ln2_w], g[ln2_b], fused_bias ? g[proj_b] : nullptr}, normed_ND);
-    grad_norm2_ND.reset();
-    s.norm2 = {};
-    ops_.weight_grad(g[fc_w], grad_pre_NF, normed_ND);
-    grad_pre_NF.reset();
-    // Attention
-    auto grad_proj_ND = undo_dropout(grad_sum_ND, batch, 1);
-    if (!fused_bias) ops_.bias_grad(g[proj_b], grad_proj_ND);
-    ops_.weight_grad(g[proj_w], grad_proj_ND, s.heads_ND);
-    const auto grad_heads_ND = ops_.linear_backward(grad_proj_ND, p[proj_w]);
-    grad_proj_ND.reset();
-    auto grad_qkv_N3D =
-        ops_.attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), std::move(s.attention));
-    s.qkv_N3D.reset();
-    s.heads_ND.reset();
-    ops_.bias_grad(g[attn_b], grad_qkv_N3D);
-    const auto grad_norm1_ND = ops_.linear_backward(grad_qkv_N3D, p[attn_w]);
-    auto grad_x_ND = norm_backward({grad_norm1_ND, grad_sum_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
-                                   {g[ln1_w], g[ln1_b], nullptr}, normed_ND);
-    ops_.weight_grad(g[attn_w], grad_qkv_N3D, normed_ND);
-    return grad_x_ND;
+    const auto grad_sum_ND = feed_forward_backward(p, g, batch, grad_ND, s);
+    return attention_backward(p, g, batch, grad_sum_ND, s);
   }
 
   at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
                     std::int64_t cache_length) const override {
     const auto n = x_ND.size(0);
+    const MicroBatch batch{{}, {}, 1, n, {}, cache_length};
     const auto heads = config_.num_heads;
     const auto head_size = config_.embed_size / heads;
     const auto norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    auto qkv = ops_.linear(norm1.out_ND, p[attn_w]);
+    auto qkv = matrices_.attn.project(p, batch, norm1.out_ND, nullptr);
     ops_.add_bias(qkv, {}, p[attn_b]);
     const auto mixed = cached_attention(qkv, {1, n, heads, head_size}, cache, cache_length, config_.block_size);
-    const auto norm2 =
-        ops_.add_layer_norm(x_ND, ops_.linear(mixed, p[proj_w]), p[proj_b], p[ln2_w], p[ln2_b], config_.layer_norm_eps);
-    auto pre = ops_.linear(norm2.out_ND, p[fc_w]);
-    auto out_ND = ops_.linear(ops_.bias_gelu(pre, p[fc_b]), p[out_w]);
+    const auto norm2 = ops_.add_layer_norm(x_ND, matrices_.proj.project(p, batch, mixed, nullptr), p[proj_b], p[ln2_w],
+                                           p[ln2_b], config_.layer_norm_eps);
+    auto pre = matrices_.fc.project(p, batch, norm2.out_ND, nullptr);
+    auto out_ND = matrices_.out.project(p, batch, ops_.bias_gelu(pre, p[fc_b]), nullptr);
     ops_.add_bias(out_ND, norm2.sum_ND, p[out_b]);
     return out_ND;
   }
@@ -184,11 +184,59 @@ class BlockLayer final : public DecoderBlock {
     return grad;
   }
 
-  /// Gradient of a norm's input; normed_ND receives its output again.
+  /// Gradient of a norm's input. \param normed_ND  receives its output again; null where nobody needs it
   at::Tensor norm_backward(const NormBackward& norm, const at::Tensor& beta_D, const NormGrads& grads,
-                           at::Tensor& normed_ND) const {
-    const NormAgain again{beta_D, normed_ND};
+                           at::Tensor* normed_ND) const {
+    if (normed_ND == nullptr) return ops_.layer_norm_backward(norm, grads);
+    const NormAgain again{beta_D, *normed_ND};
     return ops_.layer_norm_backward(norm, grads, &again);
+  }
+
+  /// Each half takes the gradient of its output and gives that of its input, the residual's included. Gradients of
+  /// inputs come before those of weights, because their passes compute the weights' other factor again.
+  at::Tensor feed_forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+                                   BlockState& s) const {
+    std::array<at::Tensor, 1> grad_pre_NF;
+    {
+      const std::array grad_mlp_ND{undo_dropout(grad_ND, batch, 2)};
+      ops_.bias_grad(g[out_b], grad_mlp_ND[0]);
+      grad_pre_NF[0] = matrices_.out.backward_input(p, g, batch, grad_mlp_ND, s.lora_out);
+      at::Tensor act_NF;
+      ops_.bias_gelu_backward(grad_pre_NF[0], s.pre_NF, g[fc_b], matrices_.out.needs_input(g) ? &act_NF : nullptr);
+      s.pre_NF.reset();
+      matrices_.out.backward_weights(p, g, batch, grad_mlp_ND, act_NF, s.lora_out);
+    }
+    auto grad_norm2_ND = matrices_.fc.backward_input(p, g, batch, grad_pre_NF, s.lora_fc);
+    at::Tensor normed_ND;
+    auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[ln2_w]}, p[ln2_b],
+                                     {g[ln2_w], g[ln2_b], dropping(batch) ? nullptr : g[proj_b]},
+                                     matrices_.fc.needs_input(g) ? &normed_ND : nullptr);
+    grad_norm2_ND.reset();
+    s.norm2 = {};
+    matrices_.fc.backward_weights(p, g, batch, grad_pre_NF, normed_ND, s.lora_fc);
+    return grad_sum_ND;
+  }
+
+  at::Tensor attention_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+                                BlockState& s) const {
+    at::Tensor grad_heads_ND;
+    {
+      const std::array grad_proj_ND{undo_dropout(grad_ND, batch, 1)};
+      if (dropping(batch)) ops_.bias_grad(g[proj_b], grad_proj_ND[0]);
+      grad_heads_ND = matrices_.proj.backward_input(p, g, batch, grad_proj_ND, s.lora_proj);
+      matrices_.proj.backward_weights(p, g, batch, grad_proj_ND, s.heads_ND, s.lora_proj);
+    }
+    const std::array grad_qkv_N3D{
+        ops_.attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), std::move(s.attention))};
+    s.qkv_N3D.reset();
+    s.heads_ND.reset();
+    ops_.bias_grad(g[attn_b], grad_qkv_N3D[0]);
+    const auto grad_norm1_ND = matrices_.attn.backward_input(p, g, batch, grad_qkv_N3D, s.lora_attn);
+    at::Tensor normed_ND;
+    auto grad_x_ND = norm_backward({grad_norm1_ND, grad_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
+                                   {g[ln1_w], g[ln1_b], nullptr}, matrices_.attn.needs_input(g) ? &normed_ND : nullptr);
+    matrices_.attn.backward_weights(p, g, batch, grad_qkv_N3D, normed_ND, s.lora_attn);
+    return grad_x_ND;
   }
 
   AttentionShape attention_shape(const MicroBatch& batch) const {
@@ -204,6 +252,7 @@ class BlockLayer final : public DecoderBlock {
   const Ops& ops_;
   ModelConfig config_;
   int index_;
+  BlockMatrices matrices_;
   std::vector<int> parameters_;
   std::string name_;
 };
@@ -216,7 +265,7 @@ void detail::add_mingpt_layers(Decoder& decoder, const Ops& ops) {
   decoder.layers.push_back(std::make_unique<EmbeddingLayer>(
       ops, config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
   for (int block = 0; block < config.num_layers; ++block) {
-    add_block(decoder, std::make_unique<BlockLayer>(ops, config, block, block_parameters(decoder, block)));
+    add_block(decoder, std::make_unique<BlockLayer>(ops, decoder, block));
   }
   decoder.loss = make_head(
       ops, config,

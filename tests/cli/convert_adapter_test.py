@@ -19,7 +19,7 @@ VARIANTS = ("all", "qv_rslora_clip", "qv_dora")
 
 
 def merged(base, adapter):
-    """The definition of LoRA, rsLoRA and DoRA, in float64."""
+    """The definition of LoRA, rsLoRA and DoRA, in float64; with fan_in_fan_out the base's matrices are [in, out]."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     parts = load_file(adapter / "adapter_model.safetensors")
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
@@ -27,11 +27,13 @@ def merged(base, adapter):
     for name, weight in base.items():
         module = "base_model.model." + name.removesuffix(".weight")
         weight = weight.double()
+        turned = config["fan_in_fan_out"] and module + ".lora_A.weight" in parts
+        weight = weight.T if turned else weight
         if module + ".lora_A.weight" in parts:
             weight = weight + scale * parts[module + ".lora_B.weight"].double() @ parts[module + ".lora_A.weight"].double()
             if config["use_dora"]:
                 weight = parts[module + ".lora_magnitude_vector"].double()[:, None] * weight / weight.norm(dim=1, keepdim=True)
-        result[name] = weight
+        result[name] = weight.T if turned else weight
     return result
 
 
@@ -60,6 +62,18 @@ class Merged(ConvertCase):
                 self.assert_merged(load_file(output), expected, 1e-6)
                 changed = sum(not torch.equal(self.base[name].double(), tensor) for name, tensor in expected.items())
                 self.assertEqual(changed, 14 if variant == "all" else 4)
+
+    def test_gpt2_whose_matrices_lie_the_other_way_round(self):
+        for variant, changed in (("all", 8), ("attn_dora", 2), ("proj_rslora", 4)):
+            for base in (FIXTURES / "families" / "gpt2", FIXTURES / "families" / "gpt2" / "hub_names"):
+                with self.subTest(f"{variant} {base.name}"):
+                    adapter = FIXTURES / "training" / "lora_gpt2" / variant
+                    output = self.convert(base, f"{variant}-{base.name}", "--merge-adapter", adapter, "--to", "hf")
+                    before = {(name if name.startswith("transformer.") else "transformer." + name): tensor
+                              for name, tensor in load_file(base / "model.safetensors").items() if not name.endswith(".attn.bias")}
+                    expected = merged(before, adapter)
+                    self.assert_merged(load_file(output / "model.safetensors"), expected, 1e-6)
+                    self.assertEqual(sum(not torch.equal(before[name].double(), tensor) for name, tensor in expected.items()), changed)
 
     def test_rounded_once_into_the_type_of_the_base_or_the_one_asked_for(self):
         half = load_file(self.half / "model.safetensors")

@@ -109,7 +109,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
         save_file(bad, self.folder / "bad.safetensors")
         for source, options, code, words in ((self.folder / "bad.safetensors", KINDS["double"], 4, ["model.layers.1.mlp.up_proj.weight", "not finite"]),
                                              (QLORA / "checkpoint_single", KINDS["single"], 2, ["in 4 bits already", "--dequantize"]),
-                                             (FIXTURES / "numerics" / "mingpt_tiny", KINDS["single"], 2, ["--quantize is for Llama's kin"]),
+                                             (FIXTURES / "training" / "optim_traj" / "inputs.safetensors", KINDS["single"], 2, ["--quantize is for models"]),
                                              (self.model, ["--double-quant"], 2, ["--double-quant needs --quantize"]),
                                              (self.model, ["--quantize", "int8"], 2, ["choose from nf4, none"])):
             result = fsdp_cli.run(PROGRAM, [source, output, "--to", "hf", *options])
@@ -123,22 +123,26 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
             import transformers
         except ImportError as missing:
             self.skipTest(str(missing))
-        for kind, options in KINDS.items():
-            with self.subTest(kind):
-                directory = self.convert(self.model, f"opened-{kind}", "--to", "hf", *options)
+        gpt2 = FIXTURES / "families" / "gpt2"  # whose matrices lie the other way round when they are numbers
+        for source, kind in ((self.model, "single"), (self.model, "double"), (gpt2, "double")):
+            with self.subTest(f"{source.name} {kind}"):
+                directory = self.convert(source, f"opened-{source.name}-{kind}", "--to", "hf", *KINDS[kind])
                 model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).train()  # in eval mode it packs anew on some processors
-                self.assertEqual(type(model.model.layers[0].mlp.up_proj).__name__, "Linear4bit")
-                numbers = self.convert(directory, f"numbers-{kind}", "--to", "hf", "--dequantize", "--dtype", "float32")
-                plain = transformers.AutoModelForCausalLM.from_pretrained(numbers, dtype=torch.float32)
-                ids = torch.arange(3, 51)[None]
+                for module in model.modules():
+                    if isinstance(module, torch.nn.Dropout):
+                        module.p = 0.0
+                numbers = self.convert(directory, f"numbers-{source.name}-{kind}", "--to", "hf", "--dequantize", "--dtype", "float32")
+                plain = transformers.AutoModelForCausalLM.from_pretrained(numbers, dtype=torch.float32).eval()
+                ids = torch.arange(3, 3 + min(48, plain.config.max_position_embeddings))[None]
                 with torch.no_grad():
                     logits, expected = model(ids).logits, plain(ids).logits
                 # bitsandbytes rounds activations to the type of the products, bf16.
                 self.assertLess((logits - expected).norm().item(), 2e-2 * expected.norm().item())
-                for name, module in model.named_modules():
-                    if type(module).__name__ == "Linear4bit":
-                        values = bitsandbytes.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
-                        self.assertTrue(torch.equal(values.float(), plain.get_submodule(name).weight), name)
+                in_4_bits = {name: module for name, module in model.named_modules() if type(module).__name__ == "Linear4bit"}
+                self.assertEqual(len(in_4_bits), 8 if source == gpt2 else 14)
+                for name, module in in_4_bits.items():
+                    values = bitsandbytes.functional.dequantize_4bit(module.weight.data, module.weight.quant_state).float()
+                    self.assertTrue(torch.equal(values.T if source == gpt2 else values, plain.get_submodule(name).weight), name)
 
 
 if __name__ == "__main__":

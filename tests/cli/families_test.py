@@ -115,14 +115,23 @@ class Families(llama_cli.Case):
                 self.assertLess(abs(self.loss_of(model + "-back")[0] - truth(model)["loss"]), TOLERANCE)
 
     def test_adapters_on_every_matrix(self):
-        for model in ("qwen2_window", "gemma2", "phi3"):
+        for model in ("qwen2_window", "gemma2", "phi3", "gpt2"):
             with self.subTest(model):
                 data = self.documents(model)
                 self.tune(model + "-lora", data, "--batch-size", 1, "--max-steps", 4, "--lr", "1e-2", "--lora-rank", 4, "--lora-targets", "all",
-                          "--no-shuffle", model=folder_of(model), ranks=2)
+                          "--no-shuffle", "--save-final-hf", self.folder / f"{model}-by-run", model=folder_of(model), ranks=2)
                 losses = self.losses(model + "-lora")
                 self.assertLess(abs(losses[0] - truth(model)["loss"]), TOLERANCE)
                 self.assertLess(losses[-1], losses[0] - 0.05)
+                # The adapter beside its base, merged by the run itself, and merged by the converter are one model.
+                by_converter, adapter = self.folder / f"{model}-merged", self.run_directory(model + "-lora") / "adapter"
+                result = fsdp_cli.run("fsdp-ckpt-convert", [folder_of(model), by_converter, "--merge-adapter", adapter, "--to", "hf", "--quiet"])
+                self.assertEqual(result.code, 0, str(result))
+                beside, *merged = (self.evaluate(at, "--precision", "float32", "--data", data, *more)["loss"] for at, more in (
+                    (folder_of(model), ["--adapter", adapter]), (by_converter, []), (self.folder / f"{model}-by-run", [])))
+                self.assertLess(abs(merged[1] - merged[0]), TOLERANCE)
+                # What is merged is rounded to the type of its base, most of which are in bf16.
+                self.assertLess(abs(merged[0] - beside), TOLERANCE if model == "gpt2" else 2e-3)
 
     def test_in_4_bits(self):
         """bitsandbytes' codes from the converter; the same model evaluated and trained from them and from the numbers."""
@@ -131,7 +140,7 @@ class Families(llama_cli.Case):
             from safetensors.torch import load_file
         except ImportError as missing:
             self.skipTest(str(missing))
-        for model in ("qwen2_tied", "gemma2", "phi3_partial"):
+        for model in ("qwen2_tied", "gemma2", "phi3_partial", "gpt2"):
             with self.subTest(model):
                 stored, data, in_4_bits = self.folder / f"{model}-nf4", self.documents(model), ["--quantize", "nf4", "--double-quant"]
                 result = fsdp_cli.run("fsdp-ckpt-convert", [folder_of(model), stored, "--to", "hf", *in_4_bits, "--quiet"])

@@ -1,5 +1,5 @@
 // Ten steps of LoRA, rsLoRA and DoRA against peft (tests/fixtures/training/README.md).
-#include "tests/unit/fsdp/fixture_files.hpp"
+#include "tests/unit/fsdp/family_files.hpp"
 
 #include <cmath>
 
@@ -80,6 +80,24 @@ Errors errors_of(const Variant& variant, const Setup& setup, const char* precisi
   return worst;
 }
 
+/// Of the first step's rows, [rows * length, vocabulary].
+at::Tensor logits_of(const Setup& setup) {
+  at::Tensor logits;
+  train(setup, [&](RigRank& rank) {
+    const auto rows = setup.rows(0);
+    const auto batch = rank.batch_of(rows, 0, rows.ids.size(0));
+    const auto& decoder = rank.decoder();
+    at::Tensor x;
+    for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
+      rank.engine().with_layer_parameters(
+          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
+    }
+    rank.engine().with_layer_parameters(decoder.layers.size(),
+                                        [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
+  });
+  return logits;
+}
+
 }  // namespace
 
 TEST_SUITE("fsdp/LoRA against peft") {
@@ -110,23 +128,11 @@ TEST_SUITE("fsdp/LoRA against peft") {
         setup.weights.push_back(of_adapter(variant, "adapter_model.safetensors", spec.name));
       const SafetensorsReader stored(lora_folder() / variant.name / "merged_logits.safetensors");
       const auto theirs = read_tensor(stored, stored.tensors().begin()->first);
-      train(setup, [&](RigRank& rank) {
-        const auto rows = setup.rows(0);
-        const auto batch = rank.batch_of(rows, 0, rows.ids.size(0));
-        const auto& decoder = rank.decoder();
-        at::Tensor x, logits;
-        for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
-          rank.engine().with_layer_parameters(
-              s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
-        }
-        rank.engine().with_layer_parameters(decoder.layers.size(),
-                                            [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
-        // Row 1 ends at its 21st id; what padding sees is nobody's business.
-        const auto apart = (logits.view(theirs.sizes()) - theirs).abs();
-        const auto difference = std::max(apart[0].max().item<double>(), apart[1].narrow(0, 0, 21).max().item<double>());
-        CHECK(difference < kLogits);
-        MESSAGE(std::string(variant.name), ": logits ", difference);
-      });
+      // Row 1 ends at its 21st id; what padding sees is nobody's business.
+      const auto apart = (logits_of(setup).view(theirs.sizes()) - theirs).abs();
+      const auto difference = std::max(apart[0].max().item<double>(), apart[1].narrow(0, 0, 21).max().item<double>());
+      CHECK(difference < kLogits);
+      MESSAGE(std::string(variant.name), ": logits ", difference);
     }
   }
 
@@ -140,6 +146,53 @@ TEST_SUITE("fsdp/LoRA against peft") {
         CHECK(errors.loss < kLossInBf16);
         MESSAGE(std::string(variant.name), " in bf16: losses ", errors.loss);
       }
+    }
+  }
+
+  TEST_CASE("GPT-2: five steps of LoRA, rsLoRA and DoRA on 1 to 4 ranks, and the merged model's logits") {
+    const std::vector<Variant> of_gpt2{{"all", {4, 8, 0, {"all-linear"}, false, false}, 0.01, 1e9},
+                                       {"attn_dora", {4, 8, 0, {"c_attn"}, false, true}, 0.01, 1e9},
+                                       {"proj_rslora", {4, 8, 0, {"c_proj"}, true, false}, 0.01, 1e9}};
+    for (const auto& variant : of_gpt2) {
+      INFO(std::string(variant.name));
+      const auto folder = std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora_gpt2" / variant.name;
+      const auto want = read_json(folder / "expected.json");
+      const auto stored = read_adapter_config(folder);
+      CHECK(stored.scale() == variant.lora.scale());
+      const auto with_adapter = [&](int steps, const char* file) {
+        auto setup = steps_on("gpt2", "b", steps);
+        setup.lora = steps > 0 ? variant.lora : stored;
+        setup.lr = 1e-2;
+        setup.weight_decay = variant.weight_decay;
+        const SafetensorsReader parts(folder / file);
+        for (const auto& spec : adapter_table(setup.model, setup.lora))
+          setup.weights.push_back(read_tensor(parts, "base_model.model." + spec.name));
+        return setup;
+      };
+      Errors worst;
+      for_every_layout(with_adapter(5, "adapter_initial.safetensors"), [&](const Setup& setup) {
+        const auto got = train(setup);
+        for (std::size_t s = 0; s < got.losses.size(); ++s) {
+          worst.loss = std::max(worst.loss, std::abs(got.losses[s] - want.at("loss")[s].get<double>()));
+          worst.norm = std::max(worst.norm, relative(got.norms[s], want.at("grad_norm")[s].get<double>()));
+        }
+        const SafetensorsReader after(folder / "adapter_model.safetensors");
+        const auto table = adapter_table(setup.model, setup.lora);
+        const auto first = setup.weights.size() - table.size();
+        for (std::size_t i = 0; i < table.size(); ++i) {
+          const auto theirs = read_tensor(after, "base_model.model." + table[i].name);
+          worst.adapter = std::max(worst.adapter, (got.parameters[first + i] - theirs).abs().max().item<double>());
+        }
+      });
+      const auto learned = with_adapter(0, "adapter_model.safetensors");
+      const auto theirs = read_tensor(SafetensorsReader(folder / "merged_logits.safetensors"), "logits").squeeze(0);
+      const auto logits = (logits_of(learned).narrow(0, 0, theirs.size(0)) - theirs).abs().max().item<double>();
+      CHECK(worst.loss < kLoss);
+      CHECK(worst.norm < kNorm);
+      CHECK(worst.adapter < kAdapter);
+      CHECK(logits < kLogits);
+      MESSAGE(std::string(variant.name), " of GPT-2: losses ", worst.loss, ", norms ", worst.norm, ", adapters ",
+              worst.adapter, ", logits ", logits);
     }
   }
 }

@@ -1,5 +1,6 @@
-// Adapters beside weights of 4 bits, of families with biases, with norms behind, windows and caps, and with q, k, v in
-// one matrix: against peft and bitsandbytes (tests/fixtures/training/README.md).
+// Adapters beside weights of 4 bits, of families with biases, with norms behind, windows and caps, with q, k, v in one
+// matrix, and of GPT-2, whose matrices the Hub keeps the other way round: against peft and bitsandbytes
+// (tests/fixtures/training/README.md).
 #include "lib/ops/nf4.hpp"
 #include "tests/unit/fsdp/family_files.hpp"
 #include "tests/unit/fsdp/stored_nf4.hpp"
@@ -9,7 +10,7 @@ using namespace fsdp::test;
 
 namespace {
 
-constexpr const char* kFamiliesIn4Bits[] = {"qwen2_tied", "gemma2", "phi3_partial"};
+constexpr const char* kFamiliesIn4Bits[] = {"qwen2_tied", "gemma2", "phi3_partial", "gpt2"};
 constexpr QuantizeConfig kNestedNf4{true, true};
 
 SafetensorsReader family_in_4_bits(const std::string& model, const char* file) {
@@ -61,7 +62,9 @@ TEST_SUITE("fsdp/QLoRA of families against peft and bitsandbytes") {
         if (spec.stands_for <= 0) continue;
         INFO(spec.name);
         const SafetensorsReader whole(family_folder(model) / "model.safetensors");
-        const auto made = quantize_nf4(read_tensor(whole, spec.name).to(at::kFloat).view({-1}));
+        const auto stored_matrix = read_tensor(whole, spec.name).to(at::kFloat);
+        const auto matrix = model == "gpt2" ? stored_matrix.t().contiguous() : stored_matrix;
+        const auto made = quantize_nf4(matrix.view({-1}));
         const auto scales = quantize_scales(made.absmax);
         CHECK(same_bits(made.codes, stored_part(stored, spec)));
         CHECK(same_bits(scales.codes, read_tensor(stored, spec.name + ".absmax")));
