@@ -104,6 +104,7 @@ find_snapshot() {
 chess_config='' # what fsdp-finetune understood of options and plan, a line per option
 # Options that were given, and the defaults of others, which are comments.
 configured() { sed -nE "/^#?$1=[\"']?(.*[^\"'])[\"']?\$/{s//\1/p;q}" <<<"$chess_config"; }
+read_config() { chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config); } # the script's own arguments
 
 check_model() { # NAME
     local problem name
@@ -150,8 +151,7 @@ check_validation() {
 check_inputs() {
     local name
     if [[ -n $PLAN && ! -r $PLAN ]]; then die "PLAN=$PLAN: no such file, or it cannot be read" 4; fi
-    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) ||
-        die "fsdp-finetune does not take these options: ${options[*]} $*" 2
+    read_config "$@" || die "fsdp-finetune does not take these options: ${options[*]} $*" 2
     check_model "$(configured model)"
     name=$(configured train-data)
     train_data=$(check_data "$name") ||
@@ -173,7 +173,12 @@ mark() { # STAGE TEXT
 }
 has_mark() { [[ -r $run_dir/stages/$1 && $(<"$run_dir/stages/$1") == "$2" ]]; } # STAGE TEXT
 
-final_checkpoint() { readlink "$run_dir/checkpoints/latest" 2>/dev/null || true; }
+newest_checkpoint() { readlink "$run_dir/checkpoints/latest" 2>/dev/null || true; }
+# What the fine-tune ended with, as its --final says, after read_config. Where there is no best, that is the newest.
+final_checkpoint() {
+    if [[ $(configured final) == best && -d $run_dir/checkpoints/best/ ]] && readlink "$run_dir/checkpoints/best"; then return; fi
+    newest_checkpoint
+}
 
 # Options that change what is trained, with the data they were given; without those that only say where and how.
 finetune_mark() { # the script's own arguments
@@ -188,7 +193,7 @@ finetune_mark() { # the script's own arguments
             *) words+=("${options[i]}" "${options[i + 1]}") ;;
         esac
     done
-    echo "$(final_checkpoint) ${words[*]} $*"
+    echo "$(newest_checkpoint) ${words[*]} $*"
 }
 run_finished() { mark finetune "$(finetune_mark "${chess_arguments[@]}")"; }
 finetune_holds() { # the script's own arguments

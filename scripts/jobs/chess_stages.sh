@@ -5,8 +5,7 @@
 stage_bf16check() {
     local code=0 found=${DEVICE:-auto}
     chess_options "$@"
-    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) ||
-        die "fsdp-finetune does not take these options: ${options[*]} $*" 2
+    read_config "$@" || die "fsdp-finetune does not take these options: ${options[*]} $*" 2
     choose_launcher
     mkdir -p "$run_dir"
     "${launch[@]}" "$FSDP_BIN/fsdp-bf16check" --device "${DEVICE:-auto}" --json >"$run_dir/bf16check.json" || code=$?
@@ -51,8 +50,7 @@ without_default_precision() { # WORDS
 
 need_finetune() {
     finetune_holds "$@" || die "$run_dir holds no finished fine-tune with these options: run the finetune stage first" 4
-    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) ||
-        die "fsdp-finetune does not take its options" 2
+    read_config "$@" || die "fsdp-finetune does not take its options" 2
 }
 
 # The result as transformers opens it; every element compared with the checkpoint's.
@@ -76,7 +74,9 @@ stage_convert() {
         die "$run_dir/hf is not what the checkpoint holds" 3
     mark convert "$checkpoint $dtype"
 }
-convert_holds() { [[ -s $run_dir/hf/config.json ]] && has_mark convert "$(final_checkpoint) ${HF_DTYPE:-bf16}"; }
+convert_holds() { # the fine-tune's arguments
+    read_config "$@" && [[ -s $run_dir/hf/config.json ]] && has_mark convert "$(final_checkpoint) ${HF_DTYPE:-bf16}"
+}
 
 eval_options() { # the words after fsdp-eval MODEL
     local length
@@ -93,7 +93,7 @@ stage_eval() {
     local name
     chess_options "$@"
     need_finetune "$@"
-    convert_holds || die "$run_dir/hf is not what the last checkpoint holds: run the convert stage first" 4
+    convert_holds "$@" || die "$run_dir/hf is not what $(final_checkpoint) holds: run the convert stage first" 4
     name=$(configured val-data)
     val_data=$(check_validation "$name") || die "validation data ${name:-(none)}: not there; set VAL_DATA" 4
     eval_options
@@ -107,7 +107,7 @@ stage_eval() {
 eval_mark() { without_default_precision "$(final_checkpoint) ${HF_DTYPE:-bf16} ${words[*]}"; }
 eval_holds() {
     local words
-    chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config) || return 1
+    read_config "$@" || return 1
     val_data=$(check_validation "$(configured val-data)") || return 1
     eval_options
     [[ -s $run_dir/eval.json ]] && has_mark eval "$(eval_mark)"
@@ -187,11 +187,11 @@ chess_pipeline() {
     # Once more with memprobe's plan.
     if ((${#chain[@]} == 0 && !dry_run)); then check_inputs "$@"; fi
     if ((${#chain[@]} == 0)) && finetune_holds "$@"; then
-        line finetune - "holds: $run_dir/checkpoints/$(final_checkpoint)"
+        line finetune - "holds: $run_dir/checkpoints/$(newest_checkpoint)"
     else
         add_stage finetune "$@"
     fi
-    if ((${#chain[@]} == 0)) && convert_holds; then line convert - "holds: $run_dir/hf"; else add_stage convert "$@"; fi
+    if ((${#chain[@]} == 0)) && convert_holds "$@"; then line convert - "holds: $run_dir/hf"; else add_stage convert "$@"; fi
     if ((${#chain[@]} == 0)) && eval_holds "$@"; then line eval - "holds: $run_dir/eval.json"; else add_stage eval "$@"; fi
     if ((${#chain[@]} == 0)); then
         say "everything holds: nothing to do"

@@ -118,6 +118,25 @@ expect 0 "from step 18" slurm RUN_NAME=d END_WITH=85 -- $finetune
 expect 0 "requeueing" slurm RUN_NAME=d END_WITH=85 -- $finetune
 expect 1 "no progress" slurm RUN_NAME=d END_WITH=85 -- $finetune
 
+echo "-- what --final chose is converted and evaluated"
+tuned=(--eval-every 1 --keep-best --final best --max-rows 16 --lr-schedule constant --warmup-steps 0)
+mkdir real
+ln -s "$FSDP_BIN"/fsdp-{finetune,ckpt-convert,eval,download} real/
+final() { # slurm|script SCRIPT ARGUMENTS...: with the real programs; what is learned at this rate is unlearned at once
+    "$1" FSDP_BIN="$work/real" RUN_NAME=final DEVICE=cpu SAVE_FINAL_HF= HF_DTYPE=float32 MAX_TRAINING_STEPS=3 MAX_SEQ_LENGTH=32 TOTAL_BATCH_SIZE=4 \
+        LEARNING_RATE=0.3 EVAL_ARGS="--max-rows 4" -- "${@:2}"
+}
+holds() { "$FSDP_BIN/fsdp-ckpt-convert" --verify "runs/final/checkpoints/$1" runs/final/hf --model-only >verified 2>&1; }
+expect 0 "step-00000001   loss" final slurm $finetune "${tuned[@]}"
+[[ $(readlink runs/final/checkpoints/latest) == step-00000003 ]] || fail "the newest is the best one: the data are meant to be otherwise"
+expect 0 "" final slurm slurm/chess_pipeline.sh --stage convert "${tuned[@]}"
+holds best || { cat verified; fail "not the best was converted"; }
+if holds latest; then fail "the best cannot be told from the newest"; fi
+expect 0 '"loss"' final slurm slurm/chess_pipeline.sh --stage eval "${tuned[@]}"
+expect 0 "everything holds" final script slurm/chess_pipeline.sh "${tuned[@]}"
+rm -r runs/final/checkpoints/step-00000001
+expect 4 "is not what step-00000003 holds" final slurm slurm/chess_pipeline.sh --stage eval "${tuned[@]}"
+
 echo "-- the chain under Slurm"
 pipeline() { rm -f submitted; script MODEL="$snapshot" "$@" && cat submitted; }
 printf '#!/bin/sh\n' >bin/fsdp-memprobe
