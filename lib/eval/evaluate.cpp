@@ -111,6 +111,17 @@ Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::i
   return result;
 }
 
+std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_t records) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(reader.is_packed() ? reader.num_rows() : records));
+  std::iota(rows.begin(), rows.end(), 0);
+  if (!reader.is_packed()) return rows;
+  std::erase_if(rows, [&](std::int64_t row) {
+    const auto documents = reader.documents_of(row);
+    return std::none_of(documents.begin(), documents.end(), [&](auto document) { return document < records; });
+  });
+  return rows;
+}
+
 RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
                      const std::function<void(double done)>& progress) {
   auto& world = runtime.world();
@@ -119,11 +130,13 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
   scores.nats.resize(size);
   scores.tokens.resize(size);
   if (options.tokenizer != nullptr) scores.bytes.resize(size);
-  const auto num_rows = reader.is_packed() ? reader.num_rows() : options.records;
+  const auto wanted = rows_of_records(reader, options.records);
+  const auto num_rows = static_cast<std::int64_t>(wanted.size());
   const auto per_round = options.micro_batch_size * world.size();
   for (std::int64_t first = 0; first < num_rows; first += per_round) {
     const auto count = std::min(per_round, num_rows - first);
-    const auto rows = rows_of_rank(world, first, count);
+    auto rows = rows_of_rank(world, first, count);
+    for (auto& row : rows) row = wanted[static_cast<std::size_t>(row)];
     auto batch = reader.read(rows);
     auto parts = scored_in(reader, batch, rows);
     for (const auto& part : parts) {

@@ -35,6 +35,10 @@ struct ScoreOptions {
   const Tokenizer* tokenizer = nullptr;  ///< whose ids the file holds; null: no bytes
 };
 
+/// The reader's rows that hold any of the first `records` rows or documents of its file, ascending: more than these are
+/// not computed.
+std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_t records);
+
 /// Packed documents are scored in their rows, each by itself.
 /// Collective; the same result on every rank. \param progress  called on every rank with the share that is done
 RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,

@@ -88,6 +88,19 @@ class PackedDocuments(llama_cli.Case):
         self.assertEqual(some[0]["tokens"], some[1]["tokens"])
         self.assertLess(abs(some[0]["loss"] / some[1]["loss"] - 1), RELATIVE)
 
+    def test_max_rows_reads_no_more_rows_than_hold_these_documents(self):
+        """Ids of the last row that no vocabulary has would be told."""
+        ends = tokens_cli.read(self.rows)["row_offsets"][1:]
+        torn = self.folder / "torn.h5"
+        shutil.copyfile(self.rows, torn)
+        with llama_cli.h5py.File(torn, "r+") as file:
+            file["tokens"][-3:] = 60000
+        for count, ranks in ((int(ends[1]), 0), (int(ends[1]) - 1, 2)):
+            report = self.evaluate(self.model, "--data", torn, "--seq-len", SEQ_LEN, "--max-rows", count, ranks=ranks)
+            documents = [ids for row in self.in_rows(self.rows) for ids in row][:count]
+            self.assertEqual((report["packed_rows"], report["tokens"]), (2, sum(len(ids) - 1 for ids in documents)))
+        self.assert_refused(self.evaluate(self.model, "--data", torn, "--seq-len", SEQ_LEN, code=4), 4, "torn.h5", "60000")
+
     def test_conversations_keep_their_masks(self):
         chat = fsdp_cli.folder("FSDP_FIXTURES") / "chat"
         arguments = ["--chat-template", "chatml", "--seq-len", 96]

@@ -150,7 +150,7 @@ class EvaluateJob {
     const auto& data = input_->of_subject[index];
     EvaluationProgress progress(log_, shows_progress(), "loss     ");
     const ScoreOptions how{data.rows, options_.batch_size, input_->texts ? subjects_[index].tokenizer.get() : nullptr};
-    const auto rows = data.reader->is_packed() ? data.reader->num_rows() : data.rows;
+    const auto rows = static_cast<std::int64_t>(rows_of_records(*data.reader, data.rows).size());
     const auto scores = score_rows(runtime, *data.reader, how, [&](double done) {
       progress.show(done, fmt::format("{} of {}", format_count(std::llround(done * static_cast<double>(rows))),
                                       format_count_of(rows, "row")));
