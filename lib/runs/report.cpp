@@ -55,6 +55,15 @@ ValidationSummary validation_of(const RunSummary& run, const std::string& set) {
   return {};
 }
 
+/// Of the set that --keep-best names, else the first.
+ValidationSummary deciding_validation(const RunSummary& run) {
+  if (run.validation.empty()) return {};
+  const auto named = run.files.settings.find("keep-best");
+  if (named == run.files.settings.end() || named->second.empty()) return run.validation.front();
+  const auto found = validation_of(run, named->second);
+  return found.set == named->second ? found : run.validation.front();
+}
+
 /// Of all runs, each once.
 std::vector<std::string> validation_sets(const RunComparison& comparison) {
   std::vector<std::string> sets;
@@ -163,7 +172,7 @@ nlohmann::json spread_json(const Spread& s) {
 
 nlohmann::json run_json(const RunSummary& run) {
   const auto& f = run.files;
-  const auto first = run.validation.empty() ? ValidationSummary() : run.validation.front();
+  const auto deciding = deciding_validation(run);
   auto sets = nlohmann::json::object();
   for (const auto& v : run.validation) {
     sets[v.set] = {{"last", number_or_null(v.last)}, {"best", number_or_null(v.best)}, {"best_step", v.best_step}};
@@ -195,8 +204,8 @@ nlohmann::json run_json(const RunSummary& run) {
           {"received_bytes_per_step", number_or_null(run.received_bytes.median)},
           {"first_loss", number_or_null(run.first_loss)},
           {"last_loss", number_or_null(run.last_loss)},
-          {"val_loss", number_or_null(first.last)},
-          {"best_val_loss", number_or_null(first.best)},
+          {"val_loss", number_or_null(deciding.last)},
+          {"best_val_loss", number_or_null(deciding.best)},
           {"validation", sets},
           {"ended_early", f.ended_early},
           {"saves", saves},

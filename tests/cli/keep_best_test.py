@@ -213,8 +213,9 @@ class KeepBest(llama_cli.WeightsCase):
         mine = self.checkpoints("taken") / "best"
         mine.mkdir()
         (mine / "notes").write_text("mine")
-        result = self.train("taken", "--max-steps", 4, "--restart", "latest", "--keep-best", "--save-every", 2)
+        result = self.train("taken", "--max-steps", 4, "--restart", "latest", "--keep-best", "--save-every", 2, "--json")
         self.assertIn("is not the link of --keep-best", result.err)
+        self.assertEqual(result.json()["best_checkpoint"], str(self.checkpoints("taken") / "step-00000004"))
         self.assertEqual((mine / "notes").read_text(), "mine")
         # The best is known without its link, over requeues too, and is what is exported.
         best, full = self.state("taken")["best_step"], self.folder / "taken.pt"

@@ -35,7 +35,7 @@ class Sets(fsdp_cli.Case):
         last = {name: self.validation("both", name)[-1][1] for name in ("easy", "hard-1")}
         run, = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("both"), "--json"]).json()["runs"]
         self.assertEqual({name: v["last"] for name, v in run["validation"].items()}, last)
-        self.assertEqual(run["val_loss"], last["easy"])
+        self.assertEqual((run["val_loss"], run["best_val_loss"]), (last["hard-1"], run["validation"]["hard-1"]["best"]), "the one that decides")
         table = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("both")]).out
         self.assertRegex(table.splitlines()[0], r"validation easy +validation hard-1$")
         view = fsdp_cli.run("fsdp-finetune", ["--watch", self.run_directory("both")]).out

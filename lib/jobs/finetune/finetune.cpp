@@ -10,6 +10,7 @@
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/checkpoint/adapter_files.hpp"
+#include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/eval/generate.hpp"
 #include "lib/fsdp/trace.hpp"
@@ -219,7 +220,9 @@ class Training {
     if (const auto& best = context_.trainer.state().validation; best.best_step >= 0) {
       report["best_step"] = best.best_step;
       report["best_loss"] = best.best_loss;
-      report["best_checkpoint"] = (setup.checkpoints() / "best").string();
+      const bool is_linked = best_link(setup.checkpoints()) == best.best_step;
+      report["best_checkpoint"] =
+          (setup.checkpoints() / (is_linked ? "best" : checkpoint_name(best.best_step))).string();
     }
     if (const auto why = validation_.why_early(); !why.empty()) report["ended_early"] = why;
     report["checkpoint"] = last_checkpoint().string();
