@@ -138,14 +138,19 @@ std::vector<ValidationSet> find_validation_sets(const std::string& text) {
   return sets;
 }
 
-/// Each path as it is seen from any folder, where something is there.
+/// Each path as it is seen from any folder, where something is there and a folder's name does not look like a set.
 std::string with_whole_paths(const std::string& text) {
   auto sets = parse_validation_sets(text);
   std::error_code error;
   for (auto& set : sets) {
     if (std::filesystem::exists(set.path, error)) set.path = saved_path(set.path).value_or(set.path);
   }
-  return validation_sets_text(sets);
+  const auto whole = validation_sets_text(sets);
+  try {
+    return parse_validation_sets(whole) == sets ? whole : text;
+  } catch (const UsageError&) {
+    return text;
+  }
 }
 
 /// Says where a path that is not here comes from. \throws MissingInput

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -19,12 +20,17 @@ std::size_t name_at(const std::string& text, std::size_t begin) {
   return end != std::string::npos && end > begin && text[end] == '=' ? end + 1 - begin : 0;
 }
 
-/// The comma before the next NAME=, or the end.
+/// The comma before the next NAME=, or the end: where something is there, else the first of them.
 std::size_t end_of_path(const std::string& text, std::size_t begin) {
-  for (auto comma = text.find(',', begin); comma != std::string::npos; comma = text.find(',', comma + 1)) {
-    if (name_at(text, comma + 1) > 0) return comma;
+  auto first = std::string::npos;
+  std::error_code error;
+  for (auto comma = text.find(',', begin);; comma = text.find(',', comma + 1)) {
+    const auto end = std::min(comma, text.size());
+    if (end < text.size() && name_at(text, end + 1) == 0) continue;
+    if (first == std::string::npos) first = end;
+    if (std::filesystem::exists(text.substr(begin, end - begin), error)) return end;
+    if (end == text.size()) return first;
   }
-  return text.size();
 }
 
 }  // namespace

@@ -8,10 +8,11 @@ namespace fsdp {
 struct ValidationSet {
   std::string name;  ///< "" where there is only one and it was given none
   std::string path;
+  bool operator==(const ValidationSet&) const = default;
 };
 
-/// PATH, or NAME=PATH,NAME=PATH,... A text that is the path of something is that path, whatever is in it; a comma that
-/// no NAME= follows belongs to a path. Empty: none.
+/// PATH, or NAME=PATH,NAME=PATH,... What is the path of something is that path, whatever is in it; a comma that no
+/// NAME= follows belongs to a path. Empty: none.
 /// \throws UsageError for a name that is there twice or a path that is empty
 std::vector<ValidationSet> parse_validation_sets(const std::string& text);
 

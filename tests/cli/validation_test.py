@@ -63,6 +63,14 @@ class Sets(fsdp_cli.Case):
         self.train("here", "--max-steps", 2, "--val-data", "easy=val.h5,hard=hard.h5", cwd=self.folder)
         self.train("here", "--max-steps", 3, "--restart", "latest", cwd="/")
         self.assertEqual([step for step, _, _ in self.validation("here", "hard")], [2, 3])
+        # A folder whose name looks like one of them, and is not.
+        folder = self.folder / "lr=1,hard=2"
+        folder.mkdir()
+        for data in (self.val_data, self.hard):
+            (folder / data.name).symlink_to(data)
+        self.train("there", "--max-steps", 1, "--val-data", "easy=val.h5,hard=hard.h5", cwd=folder)
+        self.train("there", "--max-steps", 2, "--restart", "latest", cwd="/")
+        self.assertEqual([step for step, _, _ in self.validation("there", "hard")], [1, 2])
         result = self.train("only", "--max-epochs", -1, "--val-data", f"b={self.hard},a={self.val_data}", "--restart", self.checkpoints("here") / "latest", "--json",
                             ranks=2)
         report = result.json()

@@ -45,6 +45,10 @@ TEST_SUITE("config/validation_sets") {
     std::filesystem::current_path(before);
     REQUIRE(sets.size() == 1);
     CHECK(sets[0].path == "a=1,b=2.h5");
+    const auto two = "x=" + file.string() + ",y=gone.h5";
+    CHECK(parse_validation_sets(two) == std::vector<ValidationSet>{{"x", file.string()}, {"y", "gone.h5"}});
+    CHECK(round_trip(two) == two);
+    CHECK(parse_validation_sets("y=gone.h5,x=" + file.string()).back().path == file.string());
   }
 
   TEST_CASE("parse_validation_sets: names twice and empty paths are refused, a name that cannot be gives a hint") {
