@@ -25,19 +25,6 @@ ValidationState validation_of(const std::filesystem::path& checkpoints, std::int
   }
 }
 
-/// What the link leads to, where the run is past it and knows no best of its own: losses on other data do not compare.
-SettledBest best_of_link(const std::filesystem::path& checkpoints, std::int64_t linked,
-                         const ValidationState& validation, std::int64_t step) {
-  SettledBest best;
-  if (linked > step || validation.best_step >= 0) return best;
-  const auto of_link = validation_of(checkpoints, linked);
-  if (of_link.best_step != linked) return best;
-  if (validation.step >= 0 && (validation.set != of_link.set || validation.tokens != of_link.tokens)) return best;
-  best.loss = of_link.best_loss;
-  best.step = linked;
-  return best;
-}
-
 void add_remark(SettledBest& best, const std::string& remark) {
   best.remark += (best.remark.empty() ? "" : "; ") + remark;
 }
@@ -95,8 +82,6 @@ SettledBest settle_best(const std::filesystem::path& checkpoints, const Validati
   if (holds_best(checkpoints, validation.best_step, validation.best_loss)) {
     best.loss = validation.best_loss;
     best.step = validation.best_step;
-  } else {
-    best = best_of_link(checkpoints, linked, validation, step);
   }
   if (best.step < 0 && validation.best_step >= 0) {
     add_remark(best, fmt::format("the best checkpoint until now, of step {} with a loss of {:.4f}, is not in {}: the "

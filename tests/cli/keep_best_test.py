@@ -115,6 +115,11 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(self.best("two"), "step-00000006")
         self.assertEqual(verify(self.checkpoints("two") / "step-00000006", full).code, 0)
         self.assertIn("step-00000002", self.names("two"))
+        # Nor is it that of a run that knows none and is put in its place.
+        self.train("three", "--max-steps", 2, *options, "--lr", "1e-3")
+        self.train("unaware", "--max-steps", 4, "--lr", "1e-2")
+        self.train("three", "--restart", self.checkpoints("unaware") / "latest", "--max-steps", 6, *options)
+        self.assertEqual(self.best("three"), "step-00000006")
 
     def test_a_second_start_of_a_run_that_is_done_changes_no_options(self):
         self.train("done", "--max-steps", 2, *VALIDATE, "--val-data", self.noise, "--keep-best")

@@ -72,14 +72,31 @@ TEST_SUITE("checkpoint/best") {
     CHECK(settle_best(folder, {}, 4).remark.empty());
   }
 
-  TEST_CASE("settle_best: a run that did not ask for a best meanwhile keeps the one that there is") {
+  TEST_CASE("settle_best: what the link leads to is no best of a run that does not know it, and stays") {
     const test::TempDir temporary;
     const auto& folder = temporary.path();
-    make_checkpoint(folder, 2, 2, 3.0);
+    make_checkpoint(folder, 2, 2, 3.0, /*only_as_best=*/true);
     point_best_to(folder, 2);
-    const auto best = settle_best(folder, {}, 4);
-    CHECK(best.step == 2);
-    CHECK(best.loss == 3.0);
+    CHECK(settle_best(folder, {}, 4).step == -1);
+    CHECK(best_link(folder) == -1);
+    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(2)).only_as_best);
+  }
+
+  TEST_CASE("settle_best: a link to what is gone goes, one to somewhere else is somebody's and stays") {
+    const test::TempDir temporary;
+    const auto folder = temporary.path() / "checkpoints", elsewhere = temporary.path() / "elsewhere";
+    make_checkpoint(elsewhere, 2, 2, 3.0);
+    fs::create_directories(folder);
+    point_best_to(folder, 2);
+    CHECK(settle_best(folder, known(2, 3.0), 4).step == -1);
+    CHECK_FALSE(fs::is_symlink(folder / "best"));
+    fs::create_directory_symlink(elsewhere / checkpoint_name(2), folder / "best");
+    CHECK(settle_best(folder, {}, 4).step == -1);
+    CHECK(settle_best(folder, known(2, 3.0), 4).step == -1);
+    CHECK(fs::read_symlink(folder / "best") == elsewhere / checkpoint_name(2));
+    make_checkpoint(folder, 4, 4, 2.0);
+    CHECK(settle_best(folder, known(4, 2.0), 4).remark.find("is not the link of --keep-best") != std::string::npos);
+    CHECK(fs::read_symlink(folder / "best") == elsewhere / checkpoint_name(2));
   }
 
   TEST_CASE("settle_best: another checkpoint of that step is not the best, and stays") {
