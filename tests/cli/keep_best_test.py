@@ -154,6 +154,13 @@ class KeepBest(llama_cli.WeightsCase):
         self.train("spent", "--max-steps", 8, "--restart", "latest", "--val-data", self.val_data)
         self.assertEqual(sorted(self.losses_on_validation("spent")), [2, 4, 6, 8])
 
+    def test_patience_begins_anew_with_a_new_run(self):
+        self.train("first", "--max-steps", 8, *VALIDATE, "--val-data", self.noise, "--patience", 1)
+        self.assertEqual(self.state("first")["without_improvement"], 1)
+        self.train("second", "--max-steps", 8, "--restart", self.checkpoints("first") / "latest")
+        self.assertEqual(sorted(self.losses_on_validation("second")), [6, 8], "the first is compared with none")
+        self.assertIn("nothing to do", self.train("first", "--max-steps", 8, "--restart", "latest").err)
+
     def test_patience_counts_over_requeues(self):
         options = ["--val-data", self.noise, *VALIDATE, "--patience", 2, "--total-batch-size", 12]
         self.train("counts", "--max-steps", 4, *options, "--batch-size", 6, ranks=2)

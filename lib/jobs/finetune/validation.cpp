@@ -7,6 +7,7 @@
 #include <span>
 
 #include "lib/base/error.hpp"
+#include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/eval/evaluate.hpp"
 #include "lib/jobs/finetune/samples.hpp"
@@ -30,9 +31,10 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
                      result.seconds);
 }
 
-/// Than those that the run's patience was spent on before it was started again.
-bool goes_by_other_data(const RunSetup& setup, const ValidationState& state) {
+/// Than the run whose patience the checkpoint knows of: it has another folder, or goes by other data now.
+bool is_another(const RunSetup& setup, const ValidationState& state) {
   if (!setup.restart || setup.validation.empty() || state.step < 0) return false;
+  if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
   const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
   return state.set != setup.validation[setup.deciding].name ||
          data(setup.restart->manifest.options) != data(setup.saved_options);
@@ -64,7 +66,7 @@ Validation::Validation(const RunContext& context, RunRecord& record, const StepJ
     : context_(context), record_(record), judge_(judge), memory_(memory) {
   const auto& asked = context.setup.options.validation;
   rules_ = {asked.keeps_best(), asked.patience, asked.min_delta};
-  if (!goes_by_other_data(context.setup, context.trainer.state().validation)) return;
+  if (!is_another(context.setup, context.trainer.state().validation)) return;
   auto& state = context.trainer.state().validation;
   state.without_improvement = 0;
   state.lowest_loss = ValidationState().lowest_loss;
