@@ -197,6 +197,20 @@ class KeepBest(llama_cli.WeightsCase):
         # The merged weights are rounded to the bfloat16 of the model's own.
         self.assertAlmostEqual(self.evaluate(self.folder / "hf", "--seq-len", 32, "--data", noise)["loss"], losses[best], delta=0.01)
 
+    def test_the_last_is_exported_where_there_is_no_best(self):
+        """Data without a target have no finite loss."""
+        nothing = llama_cli.write_documents(self.folder / "nothing.h5", [range(3, 30)] * 4)
+        with llama_cli.h5py.File(nothing, "r+") as file:
+            file["loss_mask"] = numpy.zeros(len(file["tokens"]), dtype=numpy.uint8)
+        result = self.train("none", "--model", self.model, "--lora-rank", 4, "--lr", "1e-2", "--max-steps", 2, "--val-data", nothing, "--keep-best", "--final", "best",
+                            "--seq-len", 32, "--json", ranks=2)
+        self.assertIn("--final best: no validation of this run had a finite loss: what follows has the weights of the last step", result.err)
+        self.assertEqual((result.json()["final"], result.json()["best_step"] if "best_step" in result.json() else None), ("last", None))
+        self.assertEqual(self.job("none")["outcome"], "done")
+        losses = [self.evaluate(*where, "--seq-len", 32, "--data", self.val_data)["loss"] for where in
+                  ([self.checkpoints("none") / "latest"], [self.model, "--adapter", self.run_directory("none") / "adapter"])]
+        self.assertAlmostEqual(*losses, delta=1e-6)
+
     def test_a_full_disk_leaves_the_former_best(self):
         disk = self.small_disk("1400k")  # two checkpoints of 540 kB
         arguments = [*self.train_arguments("full", "--max-steps", 8, *VALIDATE, "--val-data", self.val_data, "--keep-best", "--save-every", 2), "--out-dir", disk]

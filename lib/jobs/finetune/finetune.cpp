@@ -180,7 +180,9 @@ class Training {
   bool write_exports() {
     auto checkpoint = checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path();
     if (ends_with_best(false)) {
-      checkpoint = load_best(context_);
+      const auto best = load_best(context_);
+      if (best) checkpoint = *best;
+      exported_ = best ? "best" : "last";
       save_adapters();
     }
     return FinalExports(context_, taken_, [this] { return clock_.signalled(); }).write(checkpoint);
@@ -225,6 +227,7 @@ class Training {
           (setup.checkpoints() / (is_linked ? "best" : checkpoint_name(best.best_step))).string();
     }
     if (const auto why = validation_.why_early(); !why.empty()) report["ended_early"] = why;
+    if (!stopped && !exported_.empty()) report["final"] = exported_;
     report["checkpoint"] = last_checkpoint().string();
     report["metrics"] = (setup.directory / "metrics.jsonl").string();
     report["seconds"] = clock_.seconds();
@@ -285,6 +288,7 @@ class Training {
   Validation validation_;
   Checkpoints checkpoints_;
   OffloadWatch offload_;
+  std::string exported_;  ///< what --final best has led to; "": it was not asked for, or the run is stopped
 };
 
 }  // namespace

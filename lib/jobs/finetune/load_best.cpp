@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "lib/base/error.hpp"
 #include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/find.hpp"
 #include "lib/checkpoint/load.hpp"
@@ -13,26 +12,32 @@
 
 namespace fsdp::detail {
 
-std::filesystem::path load_best(const RunContext& context) {
+namespace {
+
+/// Rank 0 knows. \return why there is no best to export; empty: there is one
+std::string what_is_missing(const RunContext& context, const std::filesystem::path& path) {
+  const auto& best = context.trainer.state().validation;
+  if (best.best_step < 0) return "no validation of this run had a finite loss";
+  if (best.best_step == context.trainer.state().step) return "";
+  if (holds_best(context.setup.checkpoints(), best.best_step, best.best_loss)) return "";
+  return fmt::format("{} is not there, or is not the one with the best loss of this run, {:.4f}", path.string(),
+                     best.best_loss);
+}
+
+}  // namespace
+
+std::optional<std::filesystem::path> load_best(const RunContext& context) {
   const auto& state = context.trainer.state();
-  const auto step = state.validation.best_step;
-  if (step < 0) {
-    throw RuntimeFailure(
-        "--final best: no validation of this run had a finite loss, so there is no best checkpoint to export; the run "
-        "itself is done and saved");
+  const auto path = context.setup.checkpoints() / checkpoint_name(state.validation.best_step);
+  const auto missing = text_of_root(context.world, [&] { return what_is_missing(context, path); });
+  if (!missing.empty()) {
+    if (context.world.rank() == 0)
+      context.log.warning("--final best: " + missing + ": what follows has the weights of the last step");
+    return std::nullopt;
   }
-  const auto path = context.setup.checkpoints() / checkpoint_name(step);
-  if (step != state.step) {
+  if (state.validation.best_step != state.step) {
     std::shared_ptr<const Checkpoint> checkpoint;
-    run_agreed(context.world, [&] {
-      if (context.world.rank() == 0 && !holds_best(context.setup.checkpoints(), step, state.validation.best_loss)) {
-        throw RuntimeFailure(
-            fmt::format("--final best: {} is not there, or is not the one with the best loss of this "
-                        "run, {:.4f}; the run itself is done and saved",
-                        path.string(), state.validation.best_loss));
-      }
-      checkpoint = open_checkpoint(path, /*ours_only=*/true);
-    });
+    run_agreed(context.world, [&] { checkpoint = open_checkpoint(path, /*ours_only=*/true); });
     load_checkpoint(context.runtime, nullptr, *checkpoint);
   }
   context.log.info(fmt::format("best      {}   loss {:.4f}: what follows has these weights", path.string(),
