@@ -249,17 +249,27 @@ void CheckpointSaver::point_links(const RunManifest& manifest, SaveResult& resul
   if (!problem.empty() && !std::exchange(told_of_link_, true)) result.warning = problem;
 }
 
-std::string CheckpointSaver::amend(std::int64_t step, const ValidationState& validation) {
+std::string CheckpointSaver::amend(const RunState& state) {
+  const auto step = state.step;
+  const auto change = [&](RunManifest& manifest) {
+    manifest.state.validation = state.validation;
+    manifest.state.validation_due = state.validation_due;
+    manifest.only_as_best = false;
+  };
+  if (job_ && job_->manifest.state.step == step) {
+    change(job_->manifest);  // its run.json is written last
+    return "";
+  }
   const auto path = directory_ / checkpoint_name(step);
   std::error_code error;
   if (!std::filesystem::exists(path / "run.json", error)) return "";
   auto manifest = read_run_manifest(path);
-  manifest.state.validation = validation;
-  manifest.only_as_best = false;
+  change(manifest);
   write_run_manifest(path, manifest);
   known_.erase(step);
-  has_best_ = has_best_ || validation.best_step >= 0;
-  const auto problem = validation.best_step == step ? try_to_point_best_to(directory_, step) : std::string();
+  const auto best_step = state.validation.best_step;
+  has_best_ = has_best_ || best_step >= 0;
+  const auto problem = best_step == step ? try_to_point_best_to(directory_, step) : std::string();
   if (step == newest_step_) prune();
   return !problem.empty() && !std::exchange(told_of_link_, true) ? problem : "";
 }

@@ -54,10 +54,11 @@ class CheckpointSaver {
   /// Waits for the writers of all ranks and makes the checkpoint appear. Collective.
   SaveResult finish();
 
-  /// Has the checkpoint of this step, if there is one, say this of its run's validations and nothing else that is new,
-  /// and `best` point to it where it is that. It is a regular one from then on. On rank 0. \return what could not be
-  /// done beside it, once; "": nothing \throws what read_run_manifest() and write_run_manifest() throw
-  std::string amend(std::int64_t step, const ValidationState& validation);
+  /// Has the checkpoint of state.step, if there is one or it is under way, say what the state says of its run's
+  /// validations and nothing else that is new, and `best` point to it where it is that. It is a regular one from then
+  /// on. On rank 0. \return what could not be done beside it, once; "": nothing
+  /// \throws what read_run_manifest() and write_run_manifest() throw
+  std::string amend(const RunState& state);
 
   /// A finite loss was computed from the parameters as they were after `step`.
   void prove(std::int64_t step);

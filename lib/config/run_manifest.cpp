@@ -93,6 +93,7 @@ nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
                        {"loss_scale", manifest.state.loss_scale},
                        {"good_steps", manifest.state.good_steps}};
   if (manifest.state.fisher_batches > 0) state["fisher_batches"] = manifest.state.fisher_batches;
+  if (manifest.state.validation_due) state["validation_due"] = true;
   if (manifest.state.validation.step >= 0) state["validation"] = validation_to_json(manifest.state.validation);
   nlohmann::json json{{"model", model_config_to_json(manifest.config)},
                       {"state", state},
@@ -116,7 +117,8 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
                       field<double>(state, "loss_scale", source),
                       field<std::int64_t>(state, "good_steps", source),
                       state.contains("fisher_batches") ? field<std::int64_t>(state, "fisher_batches", source) : 0,
-                      ValidationState()};
+                      ValidationState(),
+                      state.value("validation_due", false)};
     if (const auto found = state.find("validation"); found != state.end())
       manifest.state.validation = validation_from_json(*found, source);
     manifest.only_as_best = json.value("only_as_best", false);

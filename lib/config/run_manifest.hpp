@@ -31,6 +31,7 @@ struct RunState {
   std::int64_t good_steps = 0;       ///< since the scale last changed
   std::int64_t fisher_batches = 0;   ///< that Child-Tuning's D has measured before its first step
   ValidationState validation;
+  bool validation_due = false;  ///< one falls on this step, and is not made yet
 };
 
 struct FileInfo {

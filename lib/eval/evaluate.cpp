@@ -87,12 +87,14 @@ void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at:
 
 }  // namespace
 
-Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size) {
+std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size,
+                                        const std::function<bool()>& stopped) {
   const auto start = std::chrono::steady_clock::now();
   auto& world = runtime.world();
   LossSum loss;
   const auto per_round = micro_batch_size * world.size();
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
+    if (stopped && stopped()) return std::nullopt;
     const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
     auto batch = reader.read(rows);
     move_to(runtime.device(), batch);

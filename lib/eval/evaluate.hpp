@@ -2,6 +2,7 @@
 // Token-exact loss of a model on a token file.
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "lib/runtime/model_runtime.hpp"
@@ -20,7 +21,10 @@ struct Evaluation {
 
 /// Every row once, whatever the world and batch size: rows go to the ranks in turn, the last ones may get none.
 /// Collective; the same result on every rank.
-Evaluation evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size);
+/// \param stopped  asked before each micro-batch, the same answer on every rank; may be empty
+/// \return nothing: it was stopped
+std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size,
+                                        const std::function<bool()>& stopped = {});
 
 /// The same row by row, or document by document, so that an error can be told.
 struct RowScores {

@@ -13,14 +13,17 @@
 
 namespace fsdp {
 
-MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t resume_step, const Logger& log)
+MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t resume_step, const Logger& log, bool validates)
     : path_(file), log_(log) {
+  const auto last = static_cast<double>(resume_step);
   std::ifstream old(file);
   for (std::string line; resume_step >= 0 && std::getline(old, line);) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) continue;
-    const auto step = record.find("step");
-    if (step != record.end() && step->is_number() && step->get<double>() > static_cast<double>(resume_step)) continue;
+    if (const auto step = record.find("step"); step != record.end() && step->is_number()) {
+      const bool again = validates && step->get<double>() == last && record.contains("val_loss");
+      if (step->get<double>() > last || again) continue;
+    }
     kept_ += line + '\n';
   }
   write_waiting();

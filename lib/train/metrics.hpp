@@ -16,7 +16,8 @@ class MetricsFile {
  public:
   /// Opens FILE for appending; with `resume_step` >= 0 lines of later steps (and a torn last line) are cut off first,
   /// otherwise an old file is replaced.
-  MetricsFile(const std::filesystem::path& file, std::int64_t resume_step, const Logger& log);
+  /// \param validates  that step is going to be validated: what there is of its validation is cut off, too
+  MetricsFile(const std::filesystem::path& file, std::int64_t resume_step, const Logger& log, bool validates = false);
   /// Tries once more to write what is missing, and says how much of it could not be.
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;

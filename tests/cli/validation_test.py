@@ -1,9 +1,12 @@
 """Validation on several sets, each with its curve, and samples of text: the figures, the files, and that training does not notice."""
 
 import json
+import os
+import signal
 
 import fsdp_cli
 import llama_cli
+import numpy
 
 try:
     from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
@@ -84,6 +87,74 @@ class Sets(fsdp_cli.Case):
                                  (f"a={self.val_data},b={self.folder}/nothing.jsonl", 4, "nothing.jsonl")):
             self.assert_refused(self.train("refused", "--max-steps", 1, "--val-data", text, code=code), code, word)
         self.assertFalse(self.run_directory("refused").exists())
+
+
+class CutShort(fsdp_cli.Case):
+    """Validations of a minute, and jobs that end meanwhile."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.long = fsdp_cli.write_tokens(cls.folder / "long.h5", numpy.resize(fsdp_cli.random_tokens(seed=3), (200000, fsdp_cli.SEQ_LEN + 1)))
+
+    def begin(self, name, *options, ranks=2):
+        log = self.folder / f"{name}.log"
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments(name, *options), ranks, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        return process, log
+
+    def validated(self, name):
+        return [(r["step"], r["val_loss"]) for r in fsdp_cli.records(self.run_directory(name)) if "val_loss" in r]
+
+    def state(self, name):
+        return json.loads((self.checkpoints(name) / "latest" / "run.json").read_text())["state"]
+
+    def has_steps(self, name, steps):
+        return (self.run_directory(name) / "metrics.jsonl").exists() and len(fsdp_cli.steps(self.run_directory(name))) == steps
+
+    def test_the_step_is_saved_before_and_the_next_start_validates(self):
+        options = ["--max-steps", 4, "--eval-every", 2, "--save-every", 2, "--keep-best", "--patience", 3, "--lr", "1e-2"]
+        process, log = self.begin("cut", *options, "--val-data", f"short={self.val_data},long={self.long}")
+        fsdp_cli.wait_for(process, log, (self.checkpoints("cut") / "latest").exists)
+        fsdp_cli.end_group(process)
+        process.wait()
+        self.assertEqual((self.validated("cut"), self.state("cut")["validation_due"]), ([], True))
+        stopped = self.train("cut", "--restart", "latest", "--time-limit", "0:08", ranks=2, code=fsdp_cli.STOPPED_EARLY)
+        self.assertIn("eval        2   the job is to end: left to the next start", stopped.err)
+        self.assertIn("stopped   out of time   step 2 of 4", stopped.err)
+        self.assertEqual((self.validated("cut"), self.state("cut").get("validation")), ([], None))
+        self.train("cut", "--restart", "latest", "--val-data", f"short={self.val_data}", ranks=2)
+        self.train("whole", *options, "--val-data", f"short={self.val_data}", ranks=2)
+        self.assertEqual([step for step, _ in self.validated("whole")], [2, 4])
+        self.assertEqual(self.validated("cut"), self.validated("whole"))
+        self.assertEqual(self.losses("cut"), self.losses("whole"))
+        self.assertEqual(self.state("cut"), self.state("whole"))
+        self.assertEqual([os.readlink(self.checkpoints(name) / "best") for name in ("cut", "whole")], ["step-00000004"] * 2)
+
+    def test_one_that_is_found_made_after_all_is_there_once(self):
+        """Killed between its lines and its checkpoint."""
+        options = ["--max-steps", 4, "--eval-every", 2, "--save-every", 2, "--val-data", self.val_data]
+        process, log = self.begin("twice", *options[:-1], self.long)
+        fsdp_cli.wait_for(process, log, (self.checkpoints("twice") / "latest").exists)
+        fsdp_cli.end_group(process)
+        process.wait()
+        with open(self.run_directory("twice") / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": 2, "val_loss": 4.5, "val_tokens": 1}) + "\n")
+        self.train("twice", "--restart", "latest", "--val-data", self.val_data, ranks=2)
+        self.assertEqual([step for step, _ in self.validated("twice")], [2, 4])
+        self.assertNotEqual(self.validated("twice")[0][1], 4.5)
+        # Where none is to be made any more the run goes on without it.
+        self.train("twice", "--restart", self.checkpoints("twice") / "step-00000002", "--eval-every", 0, "--val-data", self.val_data)
+        self.assertNotIn("validation_due", self.state("twice"))
+
+    def test_the_one_at_the_end_is_left_to_the_next_start_too(self):
+        process, log = self.begin("end", "--max-steps", 3, "--no-save", "--val-data", self.long)
+        fsdp_cli.wait_for(process, log, lambda: self.has_steps("end", 3))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.assertEqual((self.validated("end"), self.state("end")["step"]), ([], 3))
+        self.train("end", "--restart", "latest", "--val-data", self.val_data)
+        self.assertEqual([step for step, _ in self.validated("end")], [3])
 
 
 class Samples(llama_cli.Case):

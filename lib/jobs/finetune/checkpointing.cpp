@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/base/error.hpp"
+#include "lib/jobs/finetune/validation.hpp"
 #include "lib/mpi/agree.hpp"
 
 namespace fsdp::detail {
@@ -54,12 +55,25 @@ bool Checkpoints::is_due(bool last) {
 
 void Checkpoints::after_step(const StepReport&, bool last) {
   is_saved_ = false;
+  auto& state = context_.trainer.state();
+  state.validation_due = record_.is_open() && !last && context_.validates_here();  // after the last one is made anyway
   if (!record_.is_open()) return;
   record_.finish_save(false);
-  const bool due = is_due(last);
-  if (!due && !is_best_()) return;
-  record_.start_save(false, /*only_as_best=*/!due);
-  is_saved_ = true;
+  is_saved_ = is_due(last);
+  if (is_saved_) record_.start_save(false);
+  if (!state.validation_due || !validation_.run()) return;
+  if (is_saved_) {
+    record_.amend_checkpoint();
+  } else if (validation_.found_the_best()) {
+    record_.start_save(false, /*only_as_best=*/true);
+    is_saved_ = true;
+  }
+}
+
+void Checkpoints::make_up_for_validation(const std::filesystem::path& checkpoint) {
+  auto& state = context_.trainer.state();
+  state.validation_due = state.validation_due && record_.is_open() && context_.validates_here();
+  if (state.validation_due && validation_.run()) save_validation(checkpoint);
 }
 
 bool Checkpoints::interval_is_over() {
@@ -111,7 +125,7 @@ void Checkpoints::save_validation(const std::filesystem::path& checkpoint) {
                        std::filesystem::equivalent(checkpoint, context_.setup.checkpoints() / name, error) && !error;
   if (any_rank(context_.world, is_here)) {
     record_.amend_checkpoint();
-  } else if (is_best_()) {
+  } else if (validation_.found_the_best()) {
     record_.start_save(true, /*only_as_best=*/true);
     if (!record_.save_error().empty()) throw IoError("the best checkpoint could not be saved: " + record_.save_error());
   }

@@ -1,9 +1,7 @@
 #pragma once
 // Which states of a run are worth keeping, and when they are kept.
-#include <functional>
-#include <utility>
-
 #include "lib/jobs/finetune/run_record.hpp"
+#include "lib/jobs/finetune/train_loop.hpp"
 #include "lib/train/nonfinite_steps.hpp"
 
 namespace fsdp::detail {
@@ -27,18 +25,24 @@ class StepJudge final : public StepObserver {
   NonFiniteSteps nonfinite_;
 };
 
-/// Saves when --save-every and --save-interval-minutes say so, and at the end.
+class Validation;
+
+/// Saves when --save-every and --save-interval-minutes say so, and at the end. What falls on the same step as one of
+/// --eval-every's validations is saved before it, so that a job that ends meanwhile has lost no step; the best when it
+/// is found.
 class Checkpoints final : public StepObserver {
  public:
-  /// \param is_best  the model as it is now is to be kept as the best
   Checkpoints(const RunContext& context, RunRecord& record, StepJudge& judge, MemoryWatch& memory, bool is_saved,
-              std::function<bool()> is_best)
+              Validation& validation)
       : context_(context),
         record_(record),
         judge_(judge),
         memory_(memory),
         is_saved_(is_saved),
-        is_best_(std::move(is_best)) {}
+        validation_(validation) {}
+  /// The validation that an earlier job has left, before the first step of this one.
+  /// \param checkpoint  as for save_validation()
+  void make_up_for_validation(const std::filesystem::path& checkpoint);
   void after_step(const StepReport& step, bool last) override;
   /// More of what Child-Tuning's D is chosen by has been measured.
   void after_fisher_batch();
@@ -61,7 +65,7 @@ class Checkpoints final : public StepObserver {
   StepJudge& judge_;
   MemoryWatch& memory_;
   bool is_saved_;
-  std::function<bool()> is_best_;
+  Validation& validation_;
   bool waits_ = false;  ///< a save was due in steps whose loss is not finite
 };
 

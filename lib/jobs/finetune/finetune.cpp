@@ -134,9 +134,8 @@ class Training {
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
         log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
         speed_(context.world, context.setup, memory, timer, context.log),
-        validation_(context, record_, judge_, memory),
-        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours,
-                     [this] { return validation_.found_the_best(); }),
+        validation_(context, record_, judge_, memory, clock_),
+        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours, validation_),
         offload_(context) {
     speed_.predict(peak_flops_);
     reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
@@ -146,15 +145,17 @@ class Training {
     const auto& setup = context_.setup;
     TrainLoop loop(
         context_.trainer, {setup.total_steps, setup.total_samples},
-        {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &validation_, &checkpoints_, &offload_},
-        [this] { return clock_.stop_wanted(); }, [this] { return validation_.out_of_patience(); });
+        {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &offload_},
+        [this] { return clock_.stop_wanted() || validation_.is_cut(); },
+        [this] { return validation_.out_of_patience(); });
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
     bool stopped = !choose_child(
         context_, stop_wanted, [this] { checkpoints_.after_fisher_batch(); }, report);
+    if (!stopped && !loop.is_over()) checkpoints_.make_up_for_validation(last_checkpoint());
     if (!stopped) stopped = loop.run();
     checkpoints_.save_at_the_end(stopped);
     if (!ends_with_best(stopped)) save_adapters();
-    if (!stopped) validate_at_the_end();
+    if (!stopped) stopped = !validate_at_the_end();
     context_.progress.finish();
     record_.draw_losses();
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
@@ -170,10 +171,16 @@ class Training {
  private:
   bool ends_with_best(bool stopped) const { return !stopped && context_.setup.options.validation.ends_with_best; }
 
-  /// A run that --patience has ended stands where it was validated last.
-  void validate_at_the_end() {
-    if (!validation_.out_of_patience()) validation_.run();
-    if (validation_.decides()) checkpoints_.save_validation(last_checkpoint());
+  /// A run that --patience has ended stands where it was validated last. \return false: asked to stop
+  bool validate_at_the_end() {
+    const bool was_due = context_.trainer.state().validation_due;
+    if (!validation_.out_of_patience() && !validation_.run()) {
+      checkpoints_.save_at_the_end(/*stopped=*/true);
+      if (ends_with_best(false)) save_adapters();
+      return false;
+    }
+    if (validation_.decides() || was_due) checkpoints_.save_validation(last_checkpoint());
+    return true;
   }
 
   /// \return false: asked to stop

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "lib/base/elapsed.hpp"
 
@@ -16,16 +17,22 @@ void RunClock::after_step(const StepReport& step, bool) {
 
 void RunClock::after_save(double seconds) { save_seconds_ = std::max(save_seconds_, seconds); }
 
-bool RunClock::out_of_time() const {
-  // One more step and the last save must fit, with something in hand for slower ones.
-  const double needed = 1.5 * slowest_step_seconds_ + 2.0 * save_seconds_ + 5.0;
-  if (time_limit_seconds_ > 0 && seconds() + needed > time_limit_seconds_) return true;
-  if (const auto end = scheduler_end_time()) {
-    const auto left = std::chrono::duration<double>(*end - std::chrono::system_clock::now()).count();
-    if (left < needed) return true;
-  }
-  return false;
+void RunClock::after_validation(double seconds) { validation_seconds_ = std::max(validation_seconds_, seconds); }
+
+bool RunClock::stop_wanted() const {
+  return signalled() || seconds_left() < 1.5 * slowest_step_seconds_ + seconds_to_save();
 }
+
+double RunClock::seconds_left() const {
+  double left = std::numeric_limits<double>::infinity();
+  if (time_limit_seconds_ > 0) left = time_limit_seconds_ - seconds();
+  if (const auto end = scheduler_end_time())
+    left = std::min(left, std::chrono::duration<double>(*end - std::chrono::system_clock::now()).count());
+  return left;
+}
+
+/// With something in hand for a slower one.
+double RunClock::seconds_to_save() const { return 2.0 * save_seconds_ + 5.0; }
 
 std::string RunClock::reason(ProcessGroup& world) const {
   const auto rank = static_cast<int>(world.all_reduce(signalled() ? world.size() - world.rank() : 0.0, Reduce::max));

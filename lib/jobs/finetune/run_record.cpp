@@ -105,7 +105,8 @@ void RunRecord::open() {
                                              setup.options.keep_last);
   settle_best_checkpoint();
   if (context_.world.rank() != 0) return;
-  metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log);
+  metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log,
+                                           context_.trainer.state().validation_due && context_.validates_here());
   job_ = std::make_unique<JobFile>(context_, std::max<std::int64_t>(0, resume_step_) + 1, memory_.predicted_bytes());
   open_samples();
   if (setup.options.no_tensorboard) return;
@@ -190,10 +191,13 @@ void RunRecord::amend_checkpoint() {
   check_owner(true);
   auto& state = context_.trainer.state();
   best_.begin_save(state.step, state.validation);
+  const bool is_under_way = is_saving();  // finish_save() sees what becomes of it
+  if (!is_under_way && saved_step_ == state.step && !save_error_.empty())
+    return best_.end_save(false, state.validation);
   std::string problem;
   if (context_.world.rank() == 0 && saver_) {
     try {
-      const auto warning = saver_->amend(state.step, state.validation);
+      const auto warning = saver_->amend(state);
       if (!warning.empty()) context_.log.warning(warning);
     } catch (const std::exception& error) {
       problem = error.what();
@@ -201,6 +205,7 @@ void RunRecord::amend_checkpoint() {
           fmt::format("{}; the checkpoint is good all the same, but does not know its validation", problem));
     }
   }
+  if (is_under_way) return;
   problem = context_.world.broadcast_text(problem, 0);
   best_.end_save(problem.empty(), state.validation);
 }

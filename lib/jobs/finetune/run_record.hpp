@@ -34,8 +34,8 @@ class RunRecord {
   void add_sample(const nlohmann::json& sample, int number);
   /// \param only_as_best  for checkpoints/best alone: to go when another one is the best
   void start_save(bool final_one, bool only_as_best = false);
-  /// The validation of the state that the checkpoint of this step holds came after it: it is written into its run.json,
-  /// and `best` points to it where it is that. Collective.
+  /// The validation of the state that the checkpoint of this step holds, or will hold once it is written, came after
+  /// it: it is written into its run.json, and `best` points to it where it is that. Collective.
   void amend_checkpoint();
   /// A checkpoint is being written while training goes on.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }

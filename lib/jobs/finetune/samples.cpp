@@ -16,7 +16,7 @@ Prompt sample_prompt(const RunSetup& setup, const std::string& text) {
   return chat_prompt(*tokenizer, name, conversations, {text, ""});
 }
 
-void write_samples(const RunContext& context, RunRecord& record) {
+bool write_samples(const RunContext& context, RunRecord& record, const std::function<bool()>& stopped) {
   const auto& options = context.setup.options;
   SamplingOptions sampling;
   sampling.num_tokens = options.validation.sample_tokens;
@@ -24,10 +24,12 @@ void write_samples(const RunContext& context, RunRecord& record) {
   int number = 0;
   const auto& tokenizer = *context.setup.tokenizer.tokenizer;
   for (const auto& prompt : options.validation.sample_prompts) {
+    if (stopped()) return false;
     nlohmann::json sample{{"step", context.trainer.state().step}};
     write_text(context.runtime, tokenizer, sample_prompt(context.setup, prompt), sampling, /*print=*/false, sample);
     record.add_sample(sample, ++number);
   }
+  return true;
 }
 
 }  // namespace fsdp::detail

@@ -1,5 +1,6 @@
 #pragma once
 // --sample-prompt: what the model writes at each validation.
+#include <functional>
 #include <string>
 
 #include "lib/eval/text.hpp"
@@ -12,7 +13,8 @@ namespace fsdp::detail {
 Prompt sample_prompt(const RunSetup& setup, const std::string& text);
 
 /// Goes on from every prompt, as fsdp-eval --prompt --temperature 0 does, and adds the texts to the record. Training
-/// goes on as if it had not been. Collective.
-void write_samples(const RunContext& context, RunRecord& record);
+/// goes on as if it had not been. Collective. \param stopped  asked before each, the same answer on every rank
+/// \return false: it was stopped
+bool write_samples(const RunContext& context, RunRecord& record, const std::function<bool()>& stopped);
 
 }  // namespace fsdp::detail

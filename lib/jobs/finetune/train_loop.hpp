@@ -32,6 +32,8 @@ class TrainLoop {
         stop_wanted_(std::move(stop_wanted)),
         ends_early_(std::move(ends_early)) {}
 
+  /// No step is left to be made.
+  bool is_over() const { return reached(trainer_.state()); }
   /// \return true when it was asked to stop. Collective
   bool run() {
     const auto& state = trainer_.state();

@@ -6,22 +6,27 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/eval/evaluate.hpp"
+#include "lib/jobs/finetune/checkpointing.hpp"
 #include "lib/jobs/finetune/samples.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp::detail {
 namespace {
 
 /// With rank 0's loss on every rank: a sum need not have the same bits on all of them, and decisions must be alike.
-Evaluation evaluate_set(ModelRuntime& runtime, const RunSetup& setup, const ValidationData& set) {
-  auto result = evaluate_rows(runtime, set.rows, setup.batches.micro_batch_size);
-  std::array<double, 2> figures{result.loss, result.perplexity};
+/// \return nothing: it was stopped
+std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& setup, const ValidationData& set,
+                                       const std::function<bool()>& stopped = {}) {
+  auto result = evaluate_rows(runtime, set.rows, setup.batches.micro_batch_size, stopped);
+  if (!result) return result;
+  std::array<double, 2> figures{result->loss, result->perplexity};
   runtime.world().broadcast(std::as_writable_bytes(std::span(figures)), 0);
-  result.loss = figures[0];
-  result.perplexity = figures[1];
+  result->loss = figures[0];
+  result->perplexity = figures[1];
   return result;
 }
 
@@ -45,7 +50,7 @@ bool is_another(const RunSetup& setup, const ValidationState& state) {
 std::vector<double> validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step) {
   std::vector<double> losses;
   for (const auto& set : setup.validation) {
-    const auto result = evaluate_set(runtime, setup, set);
+    const auto result = evaluate_set(runtime, setup, set).value();
     progress.line(eval_line(step, set, result));
     losses.push_back(result.loss);
   }
@@ -62,8 +67,9 @@ void report_validation(const RunSetup& setup, const std::vector<double>& losses,
   }
 }
 
-Validation::Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory)
-    : context_(context), record_(record), judge_(judge), memory_(memory) {
+Validation::Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory,
+                       RunClock& clock)
+    : context_(context), record_(record), judge_(judge), memory_(memory), clock_(clock) {
   const auto& asked = context.setup.options.validation;
   rules_ = {asked.keeps_best(), asked.patience, asked.min_delta};
   if (!is_another(context.setup, context.trainer.state().validation)) return;
@@ -72,26 +78,49 @@ Validation::Validation(const RunContext& context, RunRecord& record, const StepJ
   state.lowest_loss = ValidationState().lowest_loss;
 }
 
-void Validation::after_step(const StepReport&, bool last) {
+bool Validation::run() {
   found_the_best_ = false;
-  const auto every = context_.setup.options.eval_every;
-  if (record_.is_open() && every > 0 && !last && context_.trainer.state().step % every == 0) run();
-}
-
-void Validation::run() {
-  found_the_best_ = false;
-  const auto& setup = context_.setup;
-  const bool samples = !setup.options.validation.sample_prompts.empty() && record_.is_open();
-  if (setup.validation.empty() && !samples) return;
-  memory_.disturb();
+  const auto& sets = context_.setup.validation;
+  if (sets.empty() && context_.setup.options.validation.sample_prompts.empty()) return true;
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Evaluation> results;
+  if (!compute(results)) {
+    is_cut_ = true;
+    context_.progress.line(
+        fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));
+    return false;
+  }
+  context_.trainer.state().validation_due = false;
   losses_.clear();
-  for (std::size_t i = 0; i < setup.validation.size(); ++i) validate_set(setup.validation[i], i == setup.deciding);
-  if (samples) write_samples(context_, record_);
+  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], results[i], i == context_.setup.deciding);
+  clock_.after_validation(seconds_since(start));
+  return true;
 }
 
-void Validation::validate_set(const ValidationData& set, bool decides) {
+/// Of all sets, so that nothing is told of a validation that is left to the next start. Samples come first: those that
+/// are written are not written again. \return false: the job is to end
+bool Validation::compute(std::vector<Evaluation>& results) {
+  if (any_rank(context_.world, !clock_.has_time_to_validate())) return false;
+  memory_.disturb();
+  const auto stopped = [this] { return must_end(); };
+  const bool samples = !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
+  if (samples && !write_samples(context_, record_, stopped)) return false;
+  for (const auto& set : context_.setup.validation) {
+    const auto result = evaluate_set(context_.runtime, context_.setup, set, stopped);
+    if (!result) return false;
+    results.push_back(*result);
+  }
+  return true;
+}
+
+/// The same answer on every rank.
+bool Validation::must_end() {
+  if (record_.is_saving()) record_.finish_save(false);
+  return any_rank(context_.world, clock_.must_end());
+}
+
+void Validation::take(const ValidationData& set, const Evaluation& result, bool decides) {
   const auto step = context_.trainer.state().step;
-  const auto result = evaluate_set(context_.runtime, context_.setup, set);
   losses_.push_back(result.loss);
   const auto verdict = decides ? judge(result.tokens, result.loss, set.name) : std::string();
   context_.progress.line(eval_line(step, set, result) + verdict);

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/jobs/finetune/checkpointing.hpp"
+#include "lib/eval/evaluate.hpp"
+#include "lib/jobs/finetune/run_clock.hpp"
+#include "lib/jobs/finetune/run_record.hpp"
 #include "lib/train/validation_state.hpp"
 
 namespace fsdp::detail {
@@ -16,15 +18,21 @@ std::vector<double> validate(ModelRuntime& runtime, const RunSetup& setup, Progr
 /// val_loss and perplexity of the set that decides; of several sets with names val_losses too.
 void report_validation(const RunSetup& setup, const std::vector<double>& losses, nlohmann::json& report);
 
-class Validation final : public StepObserver {
+class StepJudge;
+
+class Validation {
  public:
-  Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory);
-  void after_step(const StepReport& step, bool last) override;
-  /// Nothing without --val-data and --sample-prompt.
-  void run();
+  Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory,
+             RunClock& clock);
+  /// Of the state as it is now; nothing without --val-data and --sample-prompt. A save that is under way is made to
+  /// appear meanwhile. Collective. \return false: the job is to end before; then it is as if there had been none, but
+  /// for samples that were written, and the state says that it is due
+  bool run();
+  /// run() has returned false: the job ends.
+  bool is_cut() const { return is_cut_; }
   /// Of each set, of the last validation; empty: there was none.
   const std::vector<double>& losses() const { return losses_; }
-  /// The model as it is now is the best so far: it is to be saved.
+  /// By the last run() the model is the best so far: it is to be saved.
   bool found_the_best() const { return found_the_best_; }
   /// --patience says that the run is over.
   bool out_of_patience() const { return fsdp::out_of_patience(context_.trainer.state().validation, rules_); }
@@ -34,16 +42,20 @@ class Validation final : public StepObserver {
   bool decides() const { return rules_.decide(); }
 
  private:
-  void validate_set(const ValidationData& set, bool decides);
+  bool compute(std::vector<Evaluation>& results);
+  bool must_end();
+  void take(const ValidationData& set, const Evaluation& result, bool decides);
   std::string judge(std::int64_t tokens, double loss, const std::string& set);
 
   const RunContext& context_;
   RunRecord& record_;
   const StepJudge& judge_;
   MemoryWatch& memory_;
+  RunClock& clock_;
   ValidationRules rules_;
   std::vector<double> losses_;
   bool found_the_best_ = false;
+  bool is_cut_ = false;
 };
 
 }  // namespace fsdp::detail

@@ -279,6 +279,35 @@ TEST_SUITE("checkpoint/save and load") {
     });
   }
 
+  TEST_CASE("what a validation came to is told to a checkpoint that is written, and to one that is being written") {
+    const TempDir dir;
+    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    for (const bool is_written : {false, true}) {
+      const auto out = dir / (is_written ? "written" : "under-way");
+      fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), out, 0);
+        rank.step();
+        auto& state = rank.trainer->state();
+        state.validation_due = true;
+        saver.start(manifest_of(rank), 1e-3);
+        if (is_written) {
+          CHECK(saver.finish().saved);
+          if (world.rank() == 0) CHECK(fsdp::read_run_manifest(out / "latest").state.validation_due);
+        }
+        state.validation_due = false;
+        state.validation.step = state.validation.best_step = 1;
+        state.validation.best_loss = 2.5;
+        if (world.rank() == 0) CHECK(saver.amend(state).empty());
+        if (!is_written) CHECK(saver.finish().saved);
+      });
+      CHECK(std::filesystem::read_symlink(out / "best") == "step-00000001");
+      const auto told = fsdp::read_run_manifest(out / "best").state;
+      CHECK(told.validation.best_loss == 2.5);
+      CHECK_FALSE(told.validation_due);
+    }
+  }
+
   TEST_CASE("what a killed save has left is tidied up, what is not a save's stays") {
     const TempDir dir;
     const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));

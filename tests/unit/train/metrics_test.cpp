@@ -49,6 +49,19 @@ TEST_SUITE("train/metrics") {
     CHECK(read_text_file(file) == line(1));
   }
 
+  TEST_CASE("of a step that is going to be validated again its validation goes, too") {
+    const TempDir folder;
+    const auto file = folder.path() / "metrics.jsonl";
+    const Logger quiet(0, LogLevel::error);
+    const auto eval = [](int step) { return nlohmann::json{{"step", step}, {"val_loss", 2.5}}.dump() + "\n"; };
+    const auto before = line(1) + eval(1) + line(2) + eval(2);
+    replace_file(file, before + line(3));
+    { const MetricsFile kept(file, 2, quiet); }
+    CHECK(read_text_file(file) == before);
+    { const MetricsFile cut(file, 2, quiet, true); }
+    CHECK(read_text_file(file) == line(1) + eval(1) + line(2));
+  }
+
   TEST_CASE("without room lines wait in memory, and no torn line stays in the file") {
     const TempDir folder;
     const auto file = folder.path() / "metrics.jsonl";
