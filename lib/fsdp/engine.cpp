@@ -6,23 +6,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lib/fsdp/engine_unit.hpp"
+#include "lib/fsdp/engine_recordings.hpp"
 
 namespace fsdp {
-
-/// One micro-batch under way.
-struct Engine::Run {
-  const MicroBatch& batch;
-  MicroBatchPlace place;
-  double grad_scale = 0;
-  bool training = false;
-  at::Tensor x_ND;                 ///< activation between layers
-  at::Tensor grad_ND;              ///< gradient between layers
-  std::vector<at::Tensor> inputs;  ///< of checkpointed layers
-  std::vector<std::unique_ptr<LayerState>> states;
-  LossSum loss;
-  const HeadBody* head = nullptr;  ///< instead of the loss layer
-};
 
 Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(input), policy_(policy) {
   if (input_.mesh == nullptr || input_.loss == nullptr || input_.ops == nullptr || input_.layers.empty()) {
@@ -42,6 +28,14 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   }
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
   first_backward_ = first_backward();
+  // Alone on the shard axis nothing but the sums over replicas crosses ranks, and parameters stay where they are.
+  const bool records = policy_.recorded_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
+                       input_.mesh->shard->size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
+  if (records) recordings_ = std::make_unique<Recordings>(*this);
+}
+
+RecordingCounts Engine::recording_counts() const {
+  return recordings_ == nullptr ? RecordingCounts() : recordings_->counts();
 }
 
 Engine::~Engine() = default;
@@ -118,6 +112,9 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
 LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
   for (auto& unit : units_) {
     if (unit->grads != nullptr) unit->grads->prepare();
+  }
+  if (recordings_ != nullptr) {
+    if (const auto loss = recordings_->run(batch, place, grad_scale)) return *loss;
   }
   Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
   return run(plan(true, place), state);

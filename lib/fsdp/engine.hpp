@@ -49,6 +49,13 @@ struct MicroBatchPlace {
   bool last = true;
 };
 
+/// Micro-batches whose work the device was given as a whole (EnginePolicy::recorded_tokens).
+struct RecordingCounts {
+  std::int64_t recorded = 0;  ///< shapes and places
+  std::int64_t replayed = 0;  ///< micro-batches
+  std::string problem;        ///< why the device could not record; since then they run as they come
+};
+
 class Engine {
  public:
   Engine(const EngineInput& input, const EnginePolicy& policy);
@@ -98,6 +105,7 @@ class Engine {
   at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm);
 
   const CommCounts& counts() const { return counts_; }
+  RecordingCounts recording_counts() const;
   EngineObservers& observers() { return observers_; }
   /// True when this engine's shard axis works in shared memory.
   bool uses_peer_memory() const { return peer_memory_; }
@@ -105,6 +113,7 @@ class Engine {
  private:
   struct Unit;
   struct Run;
+  class Recordings;
 
   Unit& unit_of(int param);
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
@@ -149,6 +158,7 @@ class Engine {
   bool rows_changed_ = false;         ///< in the store, by with_rows()
   std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand
   CommCounts counts_;
+  std::unique_ptr<Recordings> recordings_;  ///< null: every micro-batch runs as it comes
   EngineObservers observers_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What an engine keeps of a unit.
+// What an engine keeps of a unit, and of a micro-batch under way.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -11,6 +11,20 @@
 #include "lib/fsdp/engine.hpp"
 
 namespace fsdp {
+
+/// One micro-batch under way.
+struct Engine::Run {
+  const MicroBatch& batch;
+  MicroBatchPlace place;
+  GradScale grad_scale;
+  bool training = false;
+  at::Tensor x_ND;                 ///< activation between layers
+  at::Tensor grad_ND;              ///< gradient between layers
+  std::vector<at::Tensor> inputs;  ///< of checkpointed layers
+  std::vector<std::unique_ptr<LayerState>> states;
+  LossSum loss;
+  const HeadBody* head = nullptr;  ///< instead of the loss layer
+};
 
 struct Engine::Unit {
   int index = 0;

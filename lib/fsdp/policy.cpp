@@ -33,6 +33,12 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 6> kFloats{{
     {"float16", c10::ScalarType::Half},
 }};
 
+constexpr std::array<std::pair<std::string_view, CudaGraphs>, 3> kCudaGraphs{{
+    {"auto", CudaGraphs::automatic},
+    {"on", CudaGraphs::on},
+    {"off", CudaGraphs::off},
+}};
+
 template <typename Value, std::size_t N>
 Value parse(const std::array<std::pair<std::string_view, Value>, N>& table, std::string_view text,
             std::string_view option) {
@@ -68,6 +74,8 @@ BackwardPrefetch parse_backward_prefetch(std::string_view text) {
   return parse(kPrefetches, text, "--backward-prefetch");
 }
 std::string_view to_string(BackwardPrefetch prefetch) { return name_of(kPrefetches, prefetch); }
+
+CudaGraphs parse_cuda_graphs(std::string_view text) { return parse(kCudaGraphs, text, "--cuda-graphs"); }
 
 int parse_activation_checkpointing(std::string_view text) {
   if (text.empty() || text == "none" || text == "false") return 0;

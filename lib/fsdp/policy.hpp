@@ -19,6 +19,8 @@ enum class Sharding {
 
 enum class BackwardPrefetch { none, pre, post };
 
+enum class CudaGraphs : std::uint8_t { automatic, on, off };
+
 struct MixedPrecision {
   c10::ScalarType param_dtype = c10::ScalarType::Float;   ///< gathered parameters and activations
   c10::ScalarType reduce_dtype = c10::ScalarType::Float;  ///< gradients on the wire; always summed in float32 on CPUs
@@ -41,6 +43,9 @@ struct EnginePolicy {
   bool cpu_offload = false;               ///< master weights, gradients and optimizer state on the host
   bool wide_weights = false;              ///< on processors that widen 16-bit products: weights in float32 as well
   bool offload_frozen = false;            ///< rows of frozen parameters, too, between gathers
+  /// Micro-batches of at most so many tokens are recorded where the device can do that, and run as a whole when such
+  /// a one comes again; 0: none.
+  std::int64_t recorded_tokens = 0;
   MixedPrecision precision;
 };
 
@@ -52,6 +57,7 @@ Sharding parse_sharding(std::string_view text);
 std::string_view to_string(Sharding sharding);
 BackwardPrefetch parse_backward_prefetch(std::string_view text);
 std::string_view to_string(BackwardPrefetch prefetch);
+CudaGraphs parse_cuda_graphs(std::string_view text);
 /// none, all or every:N as the N of every N-th block; 0: none. \throws UsageError naming the choices
 int parse_activation_checkpointing(std::string_view text);
 std::string activation_checkpointing_name(int every);

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <numeric>
+#include <stdexcept>
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
@@ -77,6 +78,7 @@ class SharedUnitGrads final : public UnitGrads {
     memory_->mark_consumed(slot);
     open_ = false;
   }
+  void stand(bool) override { throw std::logic_error("gradients in shared memory are written as they come"); }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
@@ -202,6 +204,14 @@ class CollectiveUnitGrads final : public UnitGrads {
     for (const auto& transfer : transfers_) transfer->wait();
     transfers_.clear();
     sums_.clear();
+  }
+  void stand(bool open) override {
+    if (open && !in_place_) throw std::logic_error("gradients that add up lie in one place");
+    slots_.clear();
+    if (!in_place_) buffers_.clear();
+    if (!open) return;
+    begin();
+    for (auto& slot : slots_) slot.written = true;
   }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
   at::Tensor device_sum(std::size_t param) override { return sums_.empty() ? shard(param) : sums_[param]; }

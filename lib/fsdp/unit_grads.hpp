@@ -30,6 +30,9 @@ class UnitGrads {
   virtual at::Tensor device_sum(std::size_t param) { return shard(param); }
   /// Ends what finish_reduce() has left under way: copies to the host.
   virtual void settle() {}
+  /// As after a micro-batch that was the last of its step, or as after one that others follow (`open`), which has
+  /// written all slots; whoever says so has had the device do it. Of gradients that nobody else sums.
+  virtual void stand(bool open) = 0;
   /// float32 [padded_rows, ...], zero in the padding. After prepare().
   virtual at::Tensor shard(std::size_t param) = 0;
 };

@@ -137,7 +137,7 @@ class CountedOps : public Base {
     Base::rope(x_NC, heads, head_size, table, place, inverse);
   }
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
-                     double grad_scale) const override {
+                     const GradScale& grad_scale) const override {
     const Pass pass(*this, 3 * size_of({&logits_NV}));
     Base::cross_entropy(sum, logits_NV, targets_N, vocab, grad_scale);
   }

@@ -45,7 +45,7 @@ class HeadLayer final : public DecoderHead {
   }
 
   LossSum forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                           double grad_scale, at::Tensor* grad_x_ND) override {
+                           const GradScale& grad_scale, at::Tensor* grad_x_ND) override {
     const auto norm = final_norm(p, x_ND);
     const bool trains_norm =
         std::any_of(g.begin(), std::prev(g.end()), [](const auto* slot) { return slot != nullptr; });
@@ -57,7 +57,7 @@ class HeadLayer final : public DecoderHead {
       const auto slope = cap_slope(logits);
       ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
       if (slope.defined()) logits.mul_(slope);
-      if (grad_scale == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
+      if (grad_scale.value == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       if (into_norm) {
         auto part = grad_norm_ND.narrow(0, first, rows);
         ops_.linear_backward_into(part, logits, p.back());

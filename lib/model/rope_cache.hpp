@@ -15,6 +15,8 @@ class RopeCache {
   /// The table for positions [0, positions) and perhaps more.
   const RopeTable& up_to(std::int64_t positions) {
     if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
+    // Recorded work goes on reading the shorter one.
+    if (table_.cos_PH.defined()) shorter_.push_back(table_);
     constexpr std::int64_t kStep = 256;
     table_ = ops_.rope_table(frequencies_, (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep);
     return table_;
@@ -24,6 +26,7 @@ class RopeCache {
   const Ops& ops_;
   std::vector<float> frequencies_;
   RopeTable table_;
+  std::vector<RopeTable> shorter_;
 };
 
 }  // namespace fsdp

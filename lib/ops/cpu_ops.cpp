@@ -119,10 +119,11 @@ void CpuOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probabil
 }
 
 void CpuOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
-                           double grad_scale) const {
+                           const GradScale& grad_scale) const {
   const auto n = logits_NV.size(0);
-  const kernels::CrossEntropyArgs args{logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab,
-                                       logits_NV.size(1),    static_cast<float>(grad_scale),           grad_scale != 0};
+  const kernels::CrossEntropyArgs args{
+      logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab,
+      logits_NV.size(1),    static_cast<float>(grad_scale.value),     grad_scale.value != 0};
   const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
   std::vector<kernels::LossSum> sums(static_cast<std::size_t>(chunks));
   launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {

@@ -130,6 +130,7 @@ struct CrossEntropy {
   float* losses_N;
   double* sums;  ///< [2]: nats and tokens, added to
   float grad_scale;
+  const float* grad_scale_at;  ///< instead; null: it is the number above
   bool with_grad, packed;
   int vocab, width;
   std::int64_t rows;

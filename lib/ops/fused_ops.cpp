@@ -65,16 +65,16 @@ void FusedOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_positi
 }
 
 void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
-                             double grad_scale) const {
+                             const GradScale& grad_scale) const {
   if (!takes({&logits_NV})) return AtenOps::cross_entropy(sum, logits_NV, targets_N, vocab, grad_scale);
   const auto n = logits_NV.size(0), width = logits_NV.size(1);
   if (!sum.pending.defined()) sum.pending = at::zeros({2}, logits_NV.options().dtype(at::kDouble));
   const auto losses_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
   auto* logits = address_in(logits_NV);
   kernels_->cross_entropy({fused_type(logits_NV), logits, ids_of(targets_N), floats_in(losses_N),
-                           static_cast<double*>(address_in(sum.pending)), static_cast<float>(grad_scale),
-                           grad_scale != 0, are_packed(width, {logits}), static_cast<int>(vocab),
-                           static_cast<int>(width), n});
+                           static_cast<double*>(address_in(sum.pending)), static_cast<float>(grad_scale.value),
+                           floats_of(grad_scale.on_device), grad_scale.value != 0, are_packed(width, {logits}),
+                           static_cast<int>(vocab), static_cast<int>(width), n});
 }
 
 // --- dropout

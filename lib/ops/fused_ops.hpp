@@ -45,7 +45,7 @@ class FusedOps : public AtenOps, private StepDecider {
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const RopePlace& place, bool inverse) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
-                     double grad_scale) const override;
+                     const GradScale& grad_scale) const override;
 
  protected:
   /// Queries in blocks, each against the keys that one of its queries sees (query_blocks.hpp): what lies behind a

@@ -156,7 +156,7 @@ class Ops : public Place {
   /// Adds the cross-entropy of logits_NV (first `vocab` of V columns are real) against targets_N (int32, negative:
   /// ignored) to `sum`. With grad_scale != 0, logits become the gradient of grad_scale * loss in place.
   virtual void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
-                             double grad_scale) const = 0;
+                             const GradScale& grad_scale) const = 0;
   /// Brings what is pending to the host. Waits for the device: synchronize() its back end first.
   void fetch(LossSum& sum) const;
 

@@ -16,6 +16,8 @@ class Transfer {
   virtual void wait() = 0;
 };
 
+class WorkRecorder;
+
 class Place {
  public:
   virtual ~Place() = default;
@@ -37,6 +39,8 @@ class Place {
   virtual std::shared_ptr<void> lock_pages(const at::Tensor& x) const;
   /// A tensor over memory of the host that something else owns.
   virtual at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const;
+  /// Null: what is asked of the device can only be done at once.
+  virtual const WorkRecorder* recorder() const { return nullptr; }
   /// Counts memory of the host that ATen does not allocate; negative when it goes.
   virtual void count_window(std::int64_t bytes) const;
   /// body(0), ..., body(n - 1), each of which gives back the memory that it takes.

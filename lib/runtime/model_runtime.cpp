@@ -10,6 +10,7 @@
 #include "lib/base/usable_cores.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/ops/wide_product.hpp"
+#include "lib/runtime/cuda_graphs.hpp"
 
 namespace fsdp {
 namespace {
@@ -132,6 +133,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   }
   input.allow_peer_memory = !options.host_staged;
   input.accumulation_steps = accumulation_steps;
+  policy_.recorded_tokens = recorded_tokens(options, decoder_, mesh_, ops());
   engine_ = std::make_unique<Engine>(input, policy_);
 }
 

@@ -71,6 +71,15 @@ class Layer {
                               std::unique_ptr<LayerState> state) = 0;
 };
 
+/// What the loss is multiplied by before its backward.
+struct GradScale {
+  GradScale(double all) : value(all) {}
+  double value;
+  /// float32 [1] on the device, the same number: work that is recorded must not keep the one of its recording.
+  /// Undefined: `value` goes along with each launch.
+  at::Tensor on_device;
+};
+
 /// Loss over the targets that count. What a device summed stays there until Ops::fetch(), which waits for the device:
 /// a training step asks for it once, when everything else has been asked for.
 struct LossSum {
@@ -101,7 +110,7 @@ class LossLayer {
   /// Loss, and the backward of grad_scale * loss_sum. \param grad_x_ND  receives the gradient of x_ND; null: it is not
   /// wanted
   virtual LossSum forward_backward(LayerParams params, LayerGrads grads, const MicroBatch& batch,
-                                   const at::Tensor& x_ND, double grad_scale, at::Tensor* grad_x_ND) = 0;
+                                   const at::Tensor& x_ND, const GradScale& grad_scale, at::Tensor* grad_x_ND) = 0;
 };
 
 }  // namespace fsdp

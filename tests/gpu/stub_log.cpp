@@ -113,6 +113,7 @@ Touches of_cross_entropy(const CrossEntropy& a) {
   touch(all, a.targets_N, 4 * a.rows);
   touch(all, a.losses_N, 4 * a.rows);
   touch(all, a.sums, 16);
+  touch(all, a.grad_scale_at, 4);
   return all;
 }
 

@@ -2,6 +2,7 @@
 // FusedOps whose kernels are those of lib/cuda, run on the CPU (emulated_cuda.hpp).
 #include "lib/cuda/kernels/launched_kernels.hpp"
 #include "lib/ops/fused_ops.hpp"
+#include "lib/ops/work_recorder.hpp"
 
 namespace fsdp::test {
 
@@ -20,8 +21,14 @@ class EmulatedKernels final : public cuda::LaunchedKernels {
 /// All tensors count as the device's.
 class EmulatedOps final : public FusedOps {
  public:
-  explicit EmulatedOps(emulated::Order order) : FusedOps(at::kCPU, std::make_shared<EmulatedKernels>(order)) {}
+  /// \param recorder  null: nothing is recorded
+  explicit EmulatedOps(emulated::Order order, std::shared_ptr<const WorkRecorder> recorder = nullptr)
+      : FusedOps(at::kCPU, std::make_shared<EmulatedKernels>(order)), recorder_(std::move(recorder)) {}
   bool is_on_host(const at::Tensor&) const override { return false; }
+  const WorkRecorder* recorder() const override { return recorder_.get(); }
+
+ private:
+  std::shared_ptr<const WorkRecorder> recorder_;
 };
 
 }  // namespace fsdp::test

@@ -101,9 +101,26 @@ inline void run_block(Block& b, Order order, std::mt19937& random) {
   current = nullptr;
 }
 
+/// Launches in their order, with the arguments that they were given.
+using Steps = std::vector<std::function<void()>>;
+/// Where this thread's launches are written down instead of done; null: they are done.
+inline thread_local Steps* tape = nullptr;
+
+class TapeGuard {
+ public:
+  explicit TapeGuard(Steps& steps) { tape = &steps; }
+  TapeGuard(const TapeGuard&) = delete;
+  TapeGuard& operator=(const TapeGuard&) = delete;
+  ~TapeGuard() { tape = nullptr; }
+};
+
 /// \throws std::logic_error as above
 template <typename Kernel, typename... Args>
 void launch(dim3 grid, dim3 block, Order order, Kernel kernel, Args... args) {
+  if (tape != nullptr) {
+    tape->push_back([=] { launch(grid, block, order, kernel, args...); });
+    return;
+  }
   std::mt19937 random(7);
   static thread_local Block b;  // its stacks serve again
   b.grid = grid;

@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
     a.losses_N[row] = target < 0 ? 0.0f : logf(all.sum) + all.largest - widen(logits[target]);
   if (!a.with_grad) return;
   __syncthreads();  // the target's logit has been read
-  const float scale = target < 0 ? 0.0f : a.grad_scale;
+  const float of_all = a.grad_scale_at != nullptr ? *a.grad_scale_at : a.grad_scale;
+  const float scale = target < 0 ? 0.0f : of_all;
   for (int at = static_cast<int>(threadIdx.x) * 8; at < a.width; at += step) {
     float x[8];
     load_eight(x, logits + at, a.width - at, a.packed);

@@ -1,0 +1,51 @@
+#pragma once
+// Micro-batches as recorded work; internal to lib/fsdp.
+//
+// What a micro-batch asks of the device is the same each time, for the same shape and place in its step: only what it
+// reads differs, and that is copied to where the recording reads it. Rows that share documents differ in more, and run
+// as they come; so does whatever crosses ranks.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "lib/fsdp/engine_unit.hpp"
+#include "lib/ops/work_recorder.hpp"
+
+namespace fsdp {
+
+class Engine::Recordings {
+ public:
+  explicit Recordings(Engine& engine) : engine_(engine) {}
+
+  /// \return none: it is to run as it comes
+  std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
+  const RecordingCounts& counts() const { return counts_; }
+
+ private:
+  /// Rows, tokens of a row, whether it is the first and the last of its step, and whether there is dropout.
+  using Key = std::tuple<std::int64_t, std::int64_t, bool, bool, bool>;
+  /// Where recordings of one shape read.
+  struct Inputs {
+    MicroBatch batch;
+    at::Tensor scale;  ///< float32 [1]
+  };
+  struct Recording {
+    std::int64_t seen_in_step = 0;  ///< first
+    std::unique_ptr<RecordedWork> work;
+    LossSum loss;
+  };
+  bool takes(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const;
+  Inputs& fill(const MicroBatch& batch, double grad_scale);
+  bool record(Recording& recording, const Inputs& inputs, MicroBatchPlace place, double grad_scale);
+  void follow(MicroBatchPlace place);
+
+  Engine& engine_;
+  std::map<Key, Recording> recordings_;
+  std::map<std::tuple<std::int64_t, std::int64_t, bool>, Inputs> inputs_;
+  std::int64_t step_ = 0;
+  RecordingCounts counts_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,49 @@
+#include "lib/runtime/cuda_graphs.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::int64_t kMostWork16 = std::int64_t{1} << 33, kMostWork32 = std::int64_t{1} << 30;
+
+std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const Ops& ops) {
+  if (ops.recorder() == nullptr) return "it needs a GPU and this program's CUDA kernels";
+  if (mesh.shard->size() > 1)
+    return "parameters and gradients of " + std::to_string(mesh.shard->size()) +
+           " ranks cross between them in every micro-batch: use one rank or --sharding no-shard";
+  if (options.cpu_offload) return "--cpu-offload moves gradients between the layers: leave one of the two out";
+  if (options.offload_optimizer.place != OffloadConfig::Place::device)
+    return "--offload-optimizer moves gradients between the layers: leave one of the two out";
+  return {};
+}
+
+std::int64_t block_parameters(const Decoder& decoder) {
+  std::int64_t elements = 0;
+  for (const auto& spec : decoder.parameters) {
+    std::int64_t size = spec.block == 0 ? 1 : 0;
+    for (const auto n : spec.shape) size *= n;
+    elements += size;
+  }
+  return std::max<std::int64_t>(1, elements);
+}
+
+}  // namespace
+
+std::int64_t recorded_tokens(const ShardingOptions& options, const Decoder& decoder, const Mesh& mesh, const Ops& ops) {
+  if (options.cuda_graphs == CudaGraphs::off) return 0;
+  const auto problem = in_the_way(options, mesh, ops);
+  if (options.cuda_graphs == CudaGraphs::on) {
+    if (!problem.empty()) throw UsageError("--cuda-graphs on: " + problem);
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  if (!problem.empty() || mesh.replicate->size() > 1) return 0;
+  const bool narrow = c10::elementSize(options.param_dtype.value_or(options.precision)) == 2;
+  return (narrow ? kMostWork16 : kMostWork32) / block_parameters(decoder);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,236 @@
+// Micro-batches that are recorded once and run again (CUDA graphs, emulated_recorder.hpp) against the same steps as
+// they come: the same bits, whatever changes from step to step.
+#include "tests/support/emulated_ops.hpp"
+#include "tests/support/emulated_recorder.hpp"
+#include "tests/support/small_job.hpp"
+#include "tests/support/temp_files.hpp"
+#include "tests/support/tensor_compare.hpp"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+
+#include <cstring>
+#include <string>
+
+#include "lib/base/error.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+struct Outcome {
+  std::vector<StepReport> reports;
+  FullState state;
+  RecordingCounts counts;
+};
+
+DeviceChoice recording_device(int fails = -1) {
+  DeviceChoice device;
+  device.ops =
+      std::make_shared<EmulatedOps>(emulated::Order::shuffled, std::make_shared<const EmulatedRecorder>(fails));
+  return device;
+}
+
+/// Six steps whose loss scale is never the same; the fourth has too few samples for whole micro-batches.
+Outcome train(SmallJob job, CudaGraphs graphs, int fails = -1) {
+  constexpr int kSteps = 6;
+  job.device = recording_device(fails);
+  job.sharding.cuda_graphs = graphs;
+  job.sharding.host_staged = true;  // gradients in ordinary tensors
+  Outcome outcome;
+  run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+    SmallJobRank rank(world, job);
+    for (int i = 0; i < kSteps; ++i) {
+      rank.trainer->state().loss_scale = 1.0 / (3 + i);
+      const auto samples = job.micro_batch_size * job.accumulation_steps;
+      outcome.reports.push_back(
+          rank.trainer->step(i == 3 && samples > 1 ? samples - 1 : samples, [] { return false; }));
+    }
+    collect_state(rank, outcome.state);
+    outcome.counts = rank.runtime.engine().recording_counts();
+  });
+  return outcome;
+}
+
+bool same(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+void check_same(const Outcome& got, const Outcome& want) {
+  REQUIRE(got.reports.size() == want.reports.size());
+  for (std::size_t i = 0; i < want.reports.size(); ++i) {
+    CAPTURE(i);
+    CHECK(same(got.reports[i].loss, want.reports[i].loss));
+    CHECK(same(got.reports[i].grad_norm, want.reports[i].grad_norm));
+    CHECK(got.reports[i].tokens == want.reports[i].tokens);
+  }
+  for (std::size_t i = 0; i < want.state.master_weights.size(); ++i) {
+    CAPTURE(i);
+    CHECK(same_bits(got.state.master_weights[i], want.state.master_weights[i]));
+    for (const auto& [key, values] : want.state.states) {
+      if (values[i].defined()) CHECK(same_bits(got.state.states.at(key)[i], values[i]));  // not of what is frozen
+    }
+  }
+}
+
+/// \param recorded  so many shapes and places in a step
+void check(const SmallJob& job, std::int64_t recorded, std::int64_t replayed) {
+  const auto want = train(job, CudaGraphs::off), got = train(job, CudaGraphs::on);
+  CHECK(want.counts.recorded == 0);
+  CHECK(got.counts.problem == std::string());
+  CHECK(got.counts.recorded == recorded);
+  CHECK(got.counts.replayed == replayed);
+  check_same(got, want);
+}
+
+ModelConfig small_llama() {
+  auto config = small_model();
+  config.architecture = Architecture::llama;
+  config.num_kv_heads = 1;
+  config.head_size = 10;
+  config.ffn_hidden_size = 32;
+  return config;
+}
+
+}  // namespace
+
+TEST_SUITE("cuda/recorded steps") {
+  TEST_CASE("recorded work keeps its numbers and reads what is there when it runs") {
+    auto x = at::ones({4}), factor = at::ones({1});
+    at::Tensor sum;
+    float number = 2;
+    const auto work = EmulatedRecorder().record([&] {
+      x.mul_(number).mul_(factor);
+      sum = x + 1;
+    });
+    CHECK(same_bits(x, at::ones({4})));  // nothing was done
+    number = 5;
+    factor.fill_(3);
+    work->run();
+    CHECK(same_bits(x, at::full({4}, 6.0f)));
+    CHECK(same_bits(sum, at::full({4}, 7.0f)));
+    x.fill_(1);
+    work->run();
+    CHECK(same_bits(sum, at::full({4}, 7.0f)));
+    CHECK_THROWS_AS(EmulatedRecorder().record([&] { static_cast<void>(x.sum().item<float>()); }), std::runtime_error);
+  }
+
+  TEST_CASE("losses, norms and weights are those of steps as they come, bit for bit") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    // All steps but the first, and but the one that is short.
+    check(job, 1, 4);
+    job.model.dropout = 0.2;
+    check(job, 1, 4);
+    job.sharding.checkpoint_every = 1;
+    check(job, 1, 4);
+    job.sharding.precision = at::kBFloat16;
+    check(job, 1, 4);
+    job.model = small_llama();
+    check(job, 1, 4);
+    job.sharding.freeze.freeze = {"*.k_proj.weight", "model.embed_tokens.weight"};
+    check(job, 1, 4);
+  }
+
+  TEST_CASE("likewise where gradients of several micro-batches add up") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.accumulation_steps = 4;
+    for (const auto sharding : {Sharding::full_shard, Sharding::no_shard}) {
+      job.sharding.sharding = sharding;
+      // First, middle and last; the short step's last one comes as it is.
+      check(job, 3, 19);
+      job.model.dropout = 0.1;
+    }
+    job.sharding.precision = at::kBFloat16;
+    check(job, 3, 19);
+  }
+
+  TEST_CASE("a device that cannot record says why, and the run goes on as it would without") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    for (const int accumulation : {1, 3}) {
+      job.accumulation_steps = accumulation;
+      const auto want = train(job, CudaGraphs::off);
+      for (const int fails : {0, 7, 30}) {
+        CAPTURE(fails);
+        const auto got = train(job, CudaGraphs::on, fails);
+        CHECK(got.counts.problem == "this device records nothing");
+        CHECK(got.counts.replayed == 0);
+        check_same(got, want);
+      }
+    }
+  }
+
+  TEST_CASE("where parameters cross ranks, and on a device without recordings, it is refused") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.sharding.cuda_graphs = CudaGraphs::on;
+    job.device = recording_device();
+    const auto make = [&](int ranks) {
+      std::string problem;
+      run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
+        try {
+          const SmallJobRank rank(world, job);
+        } catch (const UsageError& error) {
+          if (world.rank() == 0) problem = error.what();
+        }
+      });
+      return problem;
+    };
+    CHECK(make(2).find("--cuda-graphs on: parameters and gradients of 2 ranks") == 0);
+    job.device = {};
+    CHECK(make(1).find("--cuda-graphs on: it needs a GPU") == 0);
+  }
+
+  TEST_CASE("replicas record all but the micro-batch that they sum after") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.accumulation_steps = 2;
+    job.sharding.sharding = Sharding::no_shard;
+    job.sharding.host_staged = true;
+    std::vector<Outcome> both;
+    for (const auto graphs : {CudaGraphs::off, CudaGraphs::on}) {
+      job.sharding.cuda_graphs = graphs;
+      job.device = recording_device();
+      Outcome outcome;
+      run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        for (int i = 0; i < 3; ++i) {
+          const auto report = rank.step();
+          if (world.rank() == 0) outcome.reports.push_back(report);
+        }
+        if (world.rank() == 0) outcome.counts = rank.runtime.engine().recording_counts();
+        collect_state(rank, outcome.state);
+      });
+      both.push_back(std::move(outcome));
+    }
+    CHECK(both[1].counts.recorded == 1);
+    CHECK(both[1].counts.replayed == 2);
+    check_same(both[1], both[0]);
+  }
+
+  TEST_CASE("by itself it takes micro-batches that are small for their model, on one device") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = recording_device();
+    job.sharding.host_staged = true;
+    const auto tokens = [&](int ranks) {
+      std::int64_t limit = -1;
+      run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        if (world.rank() == 0) limit = rank.runtime.policy().recorded_tokens;
+      });
+      return limit;
+    };
+    const std::int64_t block = 4 * 16 * 16 + 4 * 16 + 4 * 16 + 2 * 16 * 28 + 28 + 16;  // products, biases, norms
+    CHECK(tokens(1) == (std::int64_t{1} << 30) / block);
+    job.sharding.precision = at::kBFloat16;
+    CHECK(tokens(1) == (std::int64_t{1} << 33) / block);
+    job.sharding.sharding = Sharding::no_shard;
+    CHECK(tokens(2) == 0);
+    job.sharding.sharding = Sharding::full_shard;
+    CHECK(tokens(2) == 0);
+    job.sharding.cpu_offload = true;
+    CHECK(tokens(1) == 0);
+  }
+}
