@@ -107,6 +107,12 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
          [&](std::int64_t count) { o.forward_prefetch = count > 0; },
          "gather the next unit before a unit's forward (the default on GPUs)")
       ->group(group);
+  app.add_option_function<std::string>(
+         spellings("cuda-graphs"), [&](const std::string& text) { o.cuda_graphs = parse_cuda_graphs(text); },
+         "ask a GPU for a micro-batch's forward and backward as a whole: auto (one GPU whose kernels are shorter than "
+         "their launches), on or off")
+      ->default_str("auto")
+      ->group(group);
   app.add_flag("--limit-all-gathers,--limit_all_gathers,!--no-limit-all-gathers", o.limit_all_gathers,
                "at most two units gathered or on their way, beside the root (the default)")
       ->default_str("true")

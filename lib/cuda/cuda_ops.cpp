@@ -32,6 +32,7 @@
 #ifdef FSDP_CUDA_KERNELS
 #include "lib/cuda/kernels/launched_kernels.hpp"
 #endif
+#include "lib/cuda/cuda_graphs.hpp"
 #include "lib/cuda/staged_copies.hpp"
 #include "lib/ops/fused_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
@@ -126,7 +127,12 @@ std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceI
 class CudaOps final : public FusedOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits)
-      : FusedOps(device, make_kernels(device.index())), traits_(traits), copies_(device.index()) {}
+      : FusedOps(device, make_kernels(device.index())), traits_(traits), copies_(device.index()) {
+    if (has_kernels()) recorder_ = make_cuda_recorder(device.index());
+  }
+
+  /// Plain operators read masks and positions on the host.
+  const WorkRecorder* recorder() const override { return recorder_.get(); }
 
   /// From pageable memory the driver has taken the bytes when it returns; none of what is locked changes meanwhile.
   at::Tensor to_device(const at::Tensor& x) const override {
@@ -350,6 +356,7 @@ class CudaOps final : public FusedOps {
 
   GpuAttentionTraits traits_;
   mutable StagedCopies copies_;
+  std::unique_ptr<WorkRecorder> recorder_;  ///< null without kernels
 };
 
 }  // namespace

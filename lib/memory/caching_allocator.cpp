@@ -50,6 +50,9 @@ struct CachingAllocatorModel::Pool {
 struct CachingAllocatorModel::State {
   Pool small{true};
   Pool large{false};
+  Pool private_small{true};
+  Pool private_large{false};
+  bool in_private = false;
   std::unordered_map<std::int64_t, Block*> in_use;
   std::int64_t next_address = 0;
 
@@ -57,7 +60,7 @@ struct CachingAllocatorModel::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
-    for (auto* pool : {&small, &large}) {
+    for (auto* pool : {&small, &large, &private_small, &private_large}) {
       for (const auto* block : pool->free) delete block;
     }
     for (const auto& [id, block] : in_use) delete block;
@@ -106,10 +109,14 @@ void CachingAllocatorModel::release_free_segments() {
   }
 }
 
+void CachingAllocatorModel::use_private_pool(bool yes) { state_->in_private = yes; }
+
 void CachingAllocatorModel::allocate(std::int64_t id, std::int64_t bytes) {
   if (bytes == 0) return;
   const auto size = std::max(kMinBlock_bytes, round_up(bytes, kMinBlock_bytes));
-  auto& pool = size <= kSmall_bytes ? state_->small : state_->large;
+  auto& s = *state_;
+  auto& pool =
+      size <= kSmall_bytes ? (s.in_private ? s.private_small : s.small) : (s.in_private ? s.private_large : s.large);
   Block* block = take_free(pool, size);
   if (block == nullptr) block = new_segment(pool, size);
   const auto rest = block->size - size;

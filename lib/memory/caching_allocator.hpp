@@ -32,6 +32,11 @@ class CachingAllocatorModel {
   /// \param id  any number that is not in use
   void allocate(std::int64_t id, std::int64_t bytes);
   void free(std::int64_t id);
+  /// Segments that are entirely free go back to the device: emptyCache().
+  void empty_cache() { release_free_segments(); }
+  /// Whether requests are served from a private pool, whose segments go back with nothing but the pool itself: what a
+  /// CUDA graph is captured in.
+  void use_private_pool(bool yes);
   const CachingAllocatorStats& stats() const { return stats_; }
 
  private:

@@ -26,8 +26,16 @@ struct MemoryRecord {
   bool on_host;  ///< beside a GPU: memory of the host (offloaded states, masks)
 };
 
+/// What the allocator is told between two records.
+struct AllocatorMark {
+  enum class Kind { empty_cache, begin_private, end_private };
+  std::size_t record;  ///< it comes before this one
+  Kind kind;
+};
+
 struct MemoryLog {
   std::vector<MemoryRecord> records;
+  std::vector<AllocatorMark> marks;
   std::vector<std::string> phases{"start"};  ///< what the run was doing: "forward block 3"
 };
 
@@ -42,6 +50,8 @@ class MemoryTape final : public EngineObserver {
   bool is_on_host(const at::Tensor& tensor) const { return on_host_.contains(tensor.storage().data()); }
   /// Memory that ATen does not allocate (shared windows); negative when it goes.
   void record_external(std::int64_t bytes);
+
+  void mark(AllocatorMark::Kind kind) { log_.marks.push_back({log_.records.size(), kind}); }
 
   /// A phase, except where the optimizer works in place.
   void begin(std::string_view what, std::string_view category) override;

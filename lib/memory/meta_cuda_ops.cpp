@@ -7,12 +7,14 @@
 #include <bit>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 #include "lib/memory/counted_ops.hpp"
 #include "lib/memory/meta_attention.hpp"
 #include "lib/memory/meta_ops.hpp"
 #include "lib/ops/fused_ops.hpp"
 #include "lib/ops/query_blocks.hpp"
+#include "lib/ops/work_recorder.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -124,12 +126,18 @@ std::shared_ptr<const fused::Kernels> make_no_kernels() {
   return nullptr;
 }
 
-class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
+class NothingToDo final : public RecordedWork {
+ public:
+  void run() override {}
+};
+
+class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRecorder {
  public:
   MetaCudaOps(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work, GpuSpec gpu)
       : CountedOps(std::move(work), at::kMeta, make_no_kernels()), place_(std::move(tape)), gpu_(std::move(gpu)) {}
 
   at::Device host() const override { return at::kMeta; }
+  const WorkRecorder* recorder() const override { return has_kernels() ? this : nullptr; }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
   at::Tensor to_device(const at::Tensor& x) const override {
     if (x.is_cpu()) return at::empty(x.sizes(), x.options().device(at::kMeta));  // samples' keys have values
@@ -298,12 +306,23 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1> {
     work.bytes = bytes_between_products(s, static_cast<std::int64_t>(qkv_NC.element_size()), backward);
     count(work);
   }
+  /// As the CUDA back end captures: in a pool and on a stream of its own, for which cuBLAS has another workspace.
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& body) const override {
+    using enum AllocatorMark::Kind;
+    place_.tape().mark(empty_cache);
+    place_.tape().mark(begin_private);
+    std::swap(blas_workspace_, recorded_workspace_);
+    body();
+    std::swap(blas_workspace_, recorded_workspace_);
+    place_.tape().mark(end_private);
+    return std::make_unique<NothingToDo>();
+  }
   GpuAttentionTraits traits() const { return {gpu_.compute_capability, true}; }
 
   detail::MetaPlace place_;
   GpuSpec gpu_;
   NoUpdates no_updates_;
-  mutable at::Tensor blas_workspace_;
+  mutable at::Tensor blas_workspace_, recorded_workspace_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/mesh.hpp"
@@ -246,15 +247,15 @@ MemoryPrediction replay(const MemoryRequest& request) {
   prediction.profile = profile_memory(recorder.log(), first_phases);
   prediction.host = host_memory(request, runtime, trainer.optimizer(), prediction.profile);
   count_flops(request, batches, runtime, prediction);
+  prediction.recorded_micro_batches = runtime.engine().recording_counts().replayed;
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
   if (on_gpu) predict_allocator(request, mesh.num_nodes > 1, recorder.log(), prediction);
   return prediction;
 }
 
-}  // namespace
-
-MemoryPrediction predict_memory(const MemoryRequest& request) {
+/// Without recorded work, or as it is with it.
+MemoryPrediction predict(const MemoryRequest& request) {
   const auto batches = plan_batches(request.options, request.job.ranks);
   const int more = batches.accumulation_steps - detail::kMostReplayed;
   if (more <= 0) return replay(request);
@@ -271,6 +272,20 @@ MemoryPrediction predict_memory(const MemoryRequest& request) {
   }
   detail::add_micro_batches(prediction, less, more);
   prediction.rows_per_step = batches.rows_per_step;
+  return prediction;
+}
+
+}  // namespace
+
+MemoryPrediction predict_memory(const MemoryRequest& request) {
+  auto prediction = predict(request);
+  if (prediction.recorded_micro_batches == 0) return prediction;
+  // What a step is made of shows where nothing is recorded.
+  auto eager = request;
+  eager.options.sharding.cuda_graphs = CudaGraphs::off;
+  auto seen = predict(eager);
+  prediction.profile.timeline = std::move(seen.profile.timeline);
+  prediction.work = std::move(seen.work);
   return prediction;
 }
 

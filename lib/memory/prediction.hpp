@@ -48,9 +48,10 @@ struct MemoryPrediction {
   double useful_flops = 0;          ///< without it
   std::int64_t rows_per_step = 0;   ///< all ranks
   int accumulation_steps = 1;
-  int communicators = 0;       ///< mesh axes with more than one rank
-  StepWork work;               ///< of the last step
-  double tokens_per_step = 0;  ///< targets, all ranks
+  int communicators = 0;                    ///< mesh axes with more than one rank
+  StepWork work;                            ///< of the last step
+  double tokens_per_step = 0;               ///< targets, all ranks
+  std::int64_t recorded_micro_batches = 0;  ///< of those that were simulated; the allocator's figures count their pool
 
   /// What must fit: on CPUs tensor bytes; on a GPU segments, context and NCCL.
   std::int64_t total_bytes() const;

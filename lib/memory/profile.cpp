@@ -79,7 +79,16 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
 
 CachingAllocatorStats simulate_caching_allocator(const MemoryLog& log, std::int64_t capacity_bytes) {
   CachingAllocatorModel allocator(capacity_bytes);
-  for (const auto& record : log.records) {
+  auto mark = log.marks.begin();
+  for (std::size_t i = 0; i < log.records.size(); ++i) {
+    for (; mark != log.marks.end() && mark->record == i; ++mark) {
+      if (mark->kind == AllocatorMark::Kind::empty_cache) {
+        allocator.empty_cache();
+      } else {
+        allocator.use_private_pool(mark->kind == AllocatorMark::Kind::begin_private);
+      }
+    }
+    const auto& record = log.records[i];
     if (record.on_host || record.block < 0) continue;
     if (record.bytes > 0) {
       allocator.allocate(record.block, record.bytes);

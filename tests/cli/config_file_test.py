@@ -13,7 +13,7 @@ VALUES = {"betas": ["0.8", "0.99"], "time-limit": ["1:30"], "nodes": ["2,3"], "r
 # Options whose values are a few words each.
 CHOICES = {"sharding": "hybrid-shard", "wrap": "size:1000", "backward-prefetch": "post", "precision": "bf16", "param-dtype": "fp16", "master-dtype": "bf16",
            "reduce-dtype": "bfloat16", "buffer-dtype": "float32", "activation-checkpointing": "every:2", "collectives": "host-staged",
-           "lr-schedule": "cosine", "device": "cpu", "optimizer": "lion", "muon-adjust-lr": "original", "adafactor-variant": "transformers", "momentum-dtype": "bf16", "variance-dtype": "float32", "child-tuning": "d", "quantize": "nf4", "data-form": "messages", "train-on": "all", "pairs": "separate", "marks": "plain", "compute-dtype": "bf16", "offload-optimizer": "cpu", "final": "best"}
+           "lr-schedule": "cosine", "device": "cpu", "cuda-graphs": "off", "optimizer": "lion", "muon-adjust-lr": "original", "adafactor-variant": "transformers", "momentum-dtype": "bf16", "variance-dtype": "float32", "child-tuning": "d", "quantize": "nf4", "data-form": "messages", "train-on": "all", "pairs": "separate", "marks": "plain", "compute-dtype": "bf16", "offload-optimizer": "cpu", "final": "best"}
 VALUES |= {name: [word] for name, word in CHOICES.items()}
 # Texts that a config file's own marks could come in the way of.
 TEXTS = ["two words", "a # b, c", "it's", 'say "x"', "it's \"x\"", "line\nline\tend ", " \\n ", "[x, y]", "", "true", "007", "-", "=", "{}", '"""', "é"]

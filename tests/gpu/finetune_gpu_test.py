@@ -17,15 +17,15 @@ OUTSIDE = 700 * MIB  # of the card, in the hands of the context and others
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
 class Gpu(fsdp_cli.Case):
-    def run_on(self, card, program, arguments, ranks=0, outside=OUTSIDE):
+    def run_on(self, card, program, arguments, ranks=0, outside=OUTSIDE, env=None):
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": card,
-                     "FSDP_STUB_OUTSIDE": str(outside)}
+                     "FSDP_STUB_OUTSIDE": str(outside), **(env or {})}
         return fsdp_cli.run(program, arguments, ranks=ranks, env=stub, limit_seconds=200)
 
-    def train(self, name, *more, ranks=2, card="a100-40g", outside=OUTSIDE):
+    def train(self, name, *more, ranks=2, card="a100-40g", outside=OUTSIDE, env=None):
         return self.run_on(card, "fsdp-finetune", [*memprobe_cli.MINGPT_S, "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5",
                                                    "--batch-size", 2, "--max-steps", 3, "--out-dir", self.runs, "--run-name", name,
-                                                   "--device", "cuda", *more], ranks=ranks, outside=outside)
+                                                   "--device", "cuda", *more], ranks=ranks, outside=outside, env=env)
 
     def outcome(self, name):
         return json.loads((self.run_directory(name) / "memory.json").read_text())
@@ -42,6 +42,22 @@ class Gpu(fsdp_cli.Case):
                 found = self.outcome("run")
                 self.assertEqual(found["predicted_bytes"], found["measured_bytes"])  # required: within 3 %
                 self.assertEqual((found["card_bytes"], found["overhead_bytes"]), (40338 * MIB, OUTSIDE))
+
+    def test_graphs_are_used_where_they_help_and_given_up_where_they_fail(self):
+        for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--batch-size", 8], "2 gathers in flight  "):
+            result = self.train("graphs", *more, ranks=1)
+            self.assertEqual(result.code, 0, str(result))
+            self.assertIn(line, result.err)
+            metrics = [json.loads(text) for text in (self.run_directory("graphs") / "metrics.jsonl").read_text().splitlines()]
+            self.assertEqual([step["cuda_graphs"] for step in metrics if "cuda_graphs" in step], [0, 0, 0] if more else [0, 1, 2])
+        for node in (1, 60, 100):
+            failed = self.train("failed", ranks=1, env={"FSDP_STUB_CAPTURE": str(node)})
+            self.assertEqual(failed.code, 0, str(failed))
+            self.assertEqual(failed.err.count("no CUDA graph could be captured"), 1, failed.err)
+        for ranks, more, why in (2, [], "parameters and gradients of 2 ranks"), (1, ["--cpu-offload"], "--cpu-offload moves"):
+            refused = self.train("refused", "--cuda-graphs", "on", *more, ranks=ranks)
+            self.assertEqual(refused.code, 2, str(refused))
+            self.assertIn(f"error: --cuda-graphs on: {why}", refused.err)
 
     def test_the_next_unit_is_gathered_ahead_unless_told_otherwise(self):
         for more, expected in ([], "prefetch pre [+] forward,"), (["--no-forward-prefetch"], "prefetch pre,"):

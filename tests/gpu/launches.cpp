@@ -34,7 +34,7 @@ constexpr std::int64_t kRows = 4, kLength = 512;
 constexpr int kLayers = 2;
 
 struct Counts {
-  int kernels = 0, products = 0, attention = 0, copies = 0, waits = 0;
+  int kernels = 0, products = 0, attention = 0, copies = 0, waits = 0, graphs = 0;
   std::int64_t bytes = 0;  ///< of kernels of ours
   std::vector<std::string> names;
 
@@ -44,10 +44,13 @@ struct Counts {
     attention += other.attention;
     copies += other.copies;
     waits += other.waits;
+    graphs += other.graphs;
     bytes += other.bytes;
     names.insert(names.end(), other.names.begin(), other.names.end());
     return *this;
   }
+  /// What the host asks for.
+  int launches() const { return kernels + products + attention + copies + graphs; }
 };
 
 using TakeEvents = void (*)(void (*each)(void*, int, const char*, std::int64_t), void* context);
@@ -62,6 +65,7 @@ void add_event(void* context, int kind, const char* name, std::int64_t bytes) {
   counts.attention += kind == 2 || attends ? 1 : 0;
   counts.copies += kind == 3 ? 1 : 0;
   counts.waits += kind == 4 ? 1 : 0;
+  counts.graphs += kind == 5 ? 1 : 0;
   counts.bytes += bytes;
   if (kind == 0) counts.names.emplace_back(name);
 }
@@ -81,6 +85,17 @@ ModelConfig codellama_layers() {
   config.ffn_hidden_size = 11008;
   config.vocab_size = 32016;
   config.block_size = 16384;
+  return config;
+}
+
+/// GPT-2 small.
+ModelConfig gpt2() {
+  ModelConfig config;
+  config.num_layers = config.num_heads = 12;
+  config.embed_size = 768;
+  config.ffn_hidden_size = 3072;
+  config.vocab_size = 50257;
+  config.block_size = 1024;
   return config;
 }
 
@@ -140,12 +155,15 @@ class CountingObserver final : public EngineObserver {
 /// A training run in bf16 whose gradients are summed in bf16, as rank 0 of so many.
 class Run {
  public:
-  Run(const std::shared_ptr<DeviceBackend>& backend, int ranks, const ModelConfig& config = codellama_layers())
+  Run(const std::shared_ptr<DeviceBackend>& backend, int ranks, const ModelConfig& config = codellama_layers(),
+      CudaGraphs graphs = CudaGraphs::automatic, int micro_batches = 1)
       : world_(
             make_lone_rank({ranks, ranks, 0}, [](ProcessGroup& group) { make_mesh(group, Sharding::full_shard, 0); })),
-        runtime_(*world_, config, sharding(), {at::Device(at::kCUDA, 0), backend, nullptr, "stub", ""}, 1),
-        loader_(kRows * ranks * kSteps, kLength, config.vocab_size),
-        trainer_(runtime_, loader_, options(ranks)) {
+        rows_(kRows * ranks * micro_batches),
+        runtime_(*world_, config, sharding(graphs), {at::Device(at::kCUDA, 0), backend, nullptr, "stub", ""},
+                 micro_batches),
+        loader_(rows_ * kSteps, kLength, config.vocab_size),
+        trainer_(runtime_, loader_, options(rows_, micro_batches)) {
     runtime_.engine().observers().add(observer_);
   }
 
@@ -153,27 +171,30 @@ class Run {
   void train() {
     for (int step = 0; step < kSteps; ++step) {
       observer_.forget();
-      trainer_.step(kRows * world_->size() * kSteps, [] { return false; });
+      trainer_.step(rows_, [] { return false; });
     }
   }
 
   CountingObserver& observer() { return observer_; }
+  RecordingCounts recordings() { return runtime_.engine().recording_counts(); }
 
  private:
   static constexpr int kSteps = 3;
-  static ShardingOptions sharding() {
+  static ShardingOptions sharding(CudaGraphs graphs) {
     ShardingOptions options;
+    options.cuda_graphs = graphs;
     options.precision = at::kBFloat16;
     return options;
   }
-  static TrainerOptions options(int ranks) {
+  static TrainerOptions options(std::int64_t rows, int micro_batches) {
     TrainerOptions options;
-    options.batches = {kRows, kRows * ranks, 1};
+    options.batches = {kRows, rows, micro_batches};
     options.clip_grad_norm = 1.0;
     return options;
   }
 
   std::unique_ptr<ProcessGroup> world_;
+  std::int64_t rows_;
   ModelRuntime runtime_;
   RandomLoader loader_;
   Trainer trainer_;
@@ -230,6 +251,32 @@ std::string attends_otherwise(const std::shared_ptr<DeviceBackend>& backend, boo
   return wrong;
 }
 
+/// A step of GPT-2 small, as it comes and as CUDA graphs.
+struct GraphCounts {
+  int launches = 0, with_graphs = 0, waits = 0, waits_with_graphs = 0;
+  std::string wrong;  ///< empty: nothing
+};
+
+GraphCounts count_graphs(const std::shared_ptr<DeviceBackend>& backend, int micro_batches) {
+  const auto step_of = [](Run& run) {
+    run.train();
+    return run.observer().of("");  // before anything else is asked for
+  };
+  Run eager(backend, 1, gpt2(), CudaGraphs::off, micro_batches);
+  const auto before = step_of(eager);
+  Run graphs(backend, 1, gpt2(), CudaGraphs::on, micro_batches);
+  const auto after = step_of(graphs);
+  const auto recordings = graphs.recordings();
+  GraphCounts counts{before.launches(), after.launches(), before.waits, after.waits, recordings.problem};
+  // First, middle ones and last; what is left are inputs, the losses' sum, and the optimizer.
+  const int recorded = std::min(micro_batches, 3);
+  if (recordings.recorded != recorded || after.graphs != micro_batches || after.products + after.attention != 0)
+    counts.wrong += fmt::format("{} graphs were recorded and {} launched. ", recordings.recorded, after.graphs);
+  if (after.launches() > 25 + 6 * micro_batches) counts.wrong += "more launches than expected beside graphs. ";
+  if (after.waits != before.waits) counts.wrong += "the host does not wait as often with graphs. ";
+  return counts;
+}
+
 int report(bool json, bool check) {
   std::string why_not;
   const auto backend = load_cuda_backend(&why_not);
@@ -253,6 +300,8 @@ int report(bool json, bool check) {
   Run of_four(backend, 4);
   of_four.train();
   const auto late = gathered_late(of_four.observer().order());
+  const auto one = count_graphs(backend, 1), four = count_graphs(backend, 4);
+  const auto wrong = wants_fused_kernels() ? one.wrong + four.wrong : "";
   const auto otherwise = wants_fused_kernels() ? attends_otherwise(backend, json) : "";
   if (json) {
     const nlohmann::ordered_json all{{"block_forward", as_json(forward)},
@@ -262,7 +311,13 @@ int report(bool json, bool check) {
                                      {"host_syncs_at_its_end", counts.of("outside").waits},
                                      {"bytes_per_token_and_layer", megabytes * 1e6},
                                      {"launches_per_unit", per_unit},
-                                     {"gathers_late", late}};
+                                     {"gathers_late", late},
+                                     {"gpt2_launches_per_step", one.launches},
+                                     {"gpt2_launches_with_graphs", one.with_graphs},
+                                     {"gpt2_host_syncs", one.waits},
+                                     {"gpt2_host_syncs_with_graphs", one.waits_with_graphs},
+                                     {"gpt2_launches_of_4_micro_batches", four.launches},
+                                     {"gpt2_launches_of_4_with_graphs", four.with_graphs}};
     fmt::print("{}\n", all.dump(2));
   } else {
     const auto line = [](const char* what, const Counts& c) {
@@ -276,6 +331,9 @@ int report(bool json, bool check) {
     line("step's end", counts.of("outside"));
     fmt::print("{:.3f} MB per token and layer in kernels of ours, {:.1f} launches per unit by the optimizer\n",
                megabytes, per_unit);
+    for (const auto* c : {&one, &four})
+      fmt::print("GPT-2 small, {}: {} launches and {} waits a step; with graphs {} and {}\n",
+                 c == &one ? "one micro-batch" : "four", c->launches, c->waits, c->with_graphs, c->waits_with_graphs);
     fmt::print("{}\n", late.empty() ? "every gather begins before the layer before it computes" : late);
   }
   if (std::getenv("FSDP_STUB_NAMES") != nullptr) {
@@ -288,8 +346,10 @@ int report(bool json, bool check) {
   const bool few = forward.kernels <= 5 && forward.products <= 4 && backward.kernels <= 7 && backward.products <= 8 &&
                    head.kernels <= 12 && head.products <= 12 && waits == 0 && per_unit <= 4 && megabytes <= 0.45;
   if (!few) fmt::print("more than expected\n");
-  if (!otherwise.empty()) fmt::print("{}\n", otherwise);
-  return few && late.empty() && otherwise.empty() ? 0 : 1;
+  for (const auto& text : {otherwise, wrong}) {
+    if (!text.empty()) fmt::print("{}\n", text);
+  }
+  return few && late.empty() && otherwise.empty() && wrong.empty() ? 0 : 1;
 }
 
 }  // namespace

@@ -121,6 +121,22 @@ class Gpu(fsdp_cli.Case):
             for more in (["--backward-prefetch", "none"], ["--wrap", "none"], ["--param-dtype", "bf16", "--reduce-dtype", "float32"]):
                 self.check("a100-80g", [*job, *more])
 
+    def test_graphs(self):
+        gpt2 = [*GPT2, "--batch-size", 2, "--ranks", 1, "--cuda-graphs", "on"]
+        graphs = self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash
+        self.check("h100", [*gpt2, "--precision", "bf16", "--activation-checkpointing", "all"])  # cuDNN
+        self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient
+        self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1, "--gradient-accumulation-steps", 4])
+        self.check("a100-80g", [*gpt2, "--precision", "float32", "--gradient-accumulation-steps", 2, "--optimizer", "muon"])
+        self.check("a100-80g", [*self.codellama, "--ranks", 1, "--cuda-graphs", "on", "--batch-size", 2, "--precision", "bf16", "--lora-rank", 8])
+        # Gradients of replicas are summed after the last micro-batch alone.
+        self.check("a100-80g", [*gpt2, "--ranks", 2, "--sharding", "no-shard", "--precision", "bf16", "--gradient-accumulation-steps", 2])
+        eager = self.check("a100-80g", [*GPT2, "--batch-size", 2, "--ranks", 1, "--cuda-graphs", "off", "--precision", "bf16"])
+        fsdp_cli.say(f"graphs reserve {(graphs['reserved_peak_bytes'] - eager['reserved_peak_bytes']) / MIB:.0f} MiB more than "
+                     f"{eager['reserved_peak_bytes'] / MIB:.0f}")
+        self.assertEqual((graphs["cuda_graphs"], eager["cuda_graphs"]), (True, False))
+        self.assertNotEqual(graphs["reserved_peak_bytes"], eager["reserved_peak_bytes"])
+
     def test_adapters_and_4_bits(self):
         job = [*self.codellama, "--batch-size", 2, "--precision", "bf16", "--lora-rank", 8]
         self.check("a100-80g", job)

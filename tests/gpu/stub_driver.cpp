@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "tests/gpu/stub_capture.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
 #pragma GCC visibility push(default)
@@ -43,6 +44,14 @@ int cublasCreate_v2(void** handle) {
   }
   static char place;
   *handle = &place;
+  return 0;
+}
+int cublasSetStream_v2(void*, const void* stream) {
+  stub::set_library_stream(stub::EventKind::product, stream);
+  return 0;
+}
+int cudnnSetStream(void*, const void* stream) {
+  stub::set_library_stream(stub::EventKind::attention, stream);
   return 0;
 }
 int cublasGetMathMode(void*, int* mode) {

@@ -9,7 +9,7 @@
 
 namespace stub {
 
-enum class EventKind : std::uint8_t { kernel, product, attention, copy, wait };
+enum class EventKind : std::uint8_t { kernel, product, attention, copy, wait, graph };
 
 struct Event {
   EventKind kind;

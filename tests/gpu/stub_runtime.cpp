@@ -6,30 +6,31 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "tests/gpu/stub_capture.hpp"
 #include "tests/gpu/stub_card.hpp"
+#include "tests/gpu/stub_locked.hpp"
 #include "tests/gpu/stub_log.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
 namespace {
 
 using stub::card;
+using stub::locked;
 using stub::memory;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t failed(cudaError_t code) { return last_error = code; }
+cudaError_t as_error(int code) { return static_cast<cudaError_t>(code); }
 
-/// Streams, events and the like: any address that is not null.
+/// Streams and events: an address of their own.
 template <typename Handle>
 cudaError_t make_handle(Handle* out) {
-  static char place;
-  *out = reinterpret_cast<Handle>(&place);
+  *out = reinterpret_cast<Handle>(new char);
   return cudaSuccess;
 }
 
@@ -41,6 +42,7 @@ std::unordered_map<const void*, const char*>& kernel_names() {
 
 struct LaunchSize {
   dim3 grid, block;
+  cudaStream_t stream;
 };
 thread_local LaunchSize pushed;
 
@@ -52,20 +54,20 @@ thread_local LaunchSize pushed;
 cudaError_t launched(const void* function, const LaunchSize& size, void** arguments) {
   const auto found = kernel_names().find(function);
   const std::string name = found == kernel_names().end() ? "?" : found->second;
-  const auto& [grid, block] = size;
+  const auto& [grid, block, stream] = size;
   constexpr unsigned kMost = 65535, kMostThreads = 1024;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > kMost || grid.z > kMost || grid.x > 0x7fffffffu)
     refuse(name, "a grid that no GPU takes");
   if (block.x * block.y * block.z == 0 || block.x * block.y * block.z > kMostThreads)
     refuse(name, "a block that no GPU takes");
   stub::Event event{stub::EventKind::kernel, name};
-  for (const auto& touched : stub::touched_by(name, arguments[0])) {
+  auto all = stub::touched_by(name, arguments[0]);
+  for (const auto& touched : all) {
     if (!memory().holds(touched.data, static_cast<std::size_t>(touched.bytes)))
       refuse(name, "an argument that leaves its allocation");
     event.bytes += touched.bytes;
   }
-  stub::log().add(std::move(event));
-  return cudaSuccess;
+  return as_error(stub::issue(std::move(event), std::move(all), stream));
 }
 
 cudaError_t waited(const char* name) {
@@ -76,37 +78,17 @@ cudaError_t waited(const char* name) {
 
 cudaError_t done_or_not() { return stub::stalled() ? failed(cudaErrorNotReady) : cudaSuccess; }
 
-/// Memory of the host that the device reaches by itself: copies to it are not waited for.
-class LockedMemory {
- public:
-  void add(const void* address, std::size_t bytes) {
-    const std::scoped_lock lock(mutex_);
-    blocks_[address] = bytes;
-  }
-  void remove(const void* address) {
-    const std::scoped_lock lock(mutex_);
-    blocks_.erase(address);
-  }
-  bool contains(const void* address) {
-    const std::scoped_lock lock(mutex_);
-    auto at = blocks_.upper_bound(address);
-    if (at == blocks_.begin()) return false;
-    --at;
-    return address < static_cast<const char*>(at->first) + at->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<const void*, std::size_t> blocks_;
-};
-LockedMemory& locked() {
-  static auto* const the_memory = new LockedMemory;
-  return *the_memory;
-}
-
 /// What kernels would have written is zero; what they would read is nobody's business.
-cudaError_t copy(void* to, const void* from, std::size_t count) {
-  stub::log().add({stub::EventKind::copy, "copy"});
+cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t stream) {
+  std::vector<stub::Touched> touched;
+  bool is_locked = true;
+  for (const void* place : {static_cast<const void*>(to), from}) {
+    if (memory().contains(place)) touched.push_back({place, static_cast<std::int64_t>(count)});
+    is_locked = is_locked && (memory().contains(place) || locked().contains(place));
+  }
+  if (stub::captures(stream) && !is_locked) return as_error(stub::refuse_wait(stream));
+  const auto code = as_error(stub::issue({stub::EventKind::copy, "copy"}, std::move(touched), stream));
+  if (code != cudaSuccess || stub::captures(stream)) return code;
   if (memory().contains(to)) return cudaSuccess;
   if (memory().contains(from)) {
     if (!locked().contains(to)) stub::wait_for_device();
@@ -118,6 +100,8 @@ cudaError_t copy(void* to, const void* from, std::size_t count) {
 }
 
 }  // namespace
+
+int stub::failed_with(int code) { return failed(static_cast<cudaError_t>(code)); }
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -135,15 +119,15 @@ void __cudaRegisterFunction(void**, const char* host, char*, const char* name, i
   kernel_names()[host] = name;
 }
 void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t, cudaStream_t) {
-  pushed = {grid, block};
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t, cudaStream_t stream) {
+  pushed = {grid, block, stream};
   return 0;
 }
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_bytes, void* stream) {
   *grid = pushed.grid;
   *block = pushed.block;
   *shared_bytes = 0;
-  *static_cast<cudaStream_t*>(stream) = nullptr;
+  *static_cast<cudaStream_t*>(stream) = pushed.stream;
   return cudaSuccess;
 }
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
@@ -151,14 +135,15 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t,
-                               cudaStream_t) {
-  return launched(kernel, {grid, block}, arguments);
+                               cudaStream_t stream) {
+  return launched(kernel, {grid, block, stream}, arguments);
 }
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t, cudaStream_t) {
-  return launched(function, {grid, block}, arguments);
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t,
+                             cudaStream_t stream) {
+  return launched(function, {grid, block, stream}, arguments);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
-  return launched(function, {config->gridDim, config->blockDim}, arguments);
+  return launched(function, {config->gridDim, config->blockDim, config->stream}, arguments);
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
@@ -269,7 +254,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return waited("cudaDeviceSynchronize"); }
+cudaError_t cudaDeviceSynchronize() {
+  if (const int code = stub::refuse_unsafe()) return as_error(code);
+  return waited("cudaDeviceSynchronize");
+}
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
   *function = ::dlsym(RTLD_DEFAULT, symbol);
@@ -289,10 +277,12 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 // --- memory
 // -----------------------------------------------------------------------------------------------------------
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
+  if (const int code = stub::refuse_unsafe()) return as_error(code);
   *address = bytes == 0 ? nullptr : memory().allocate(bytes);
   return bytes == 0 || *address != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* address) {
+  if (const int code = stub::refuse_unsafe()) return as_error(code);
   return address == nullptr || memory().free(address) ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -301,6 +291,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
+  if (const int code = stub::refuse_unsafe()) return as_error(code);
   constexpr std::size_t kPage_bytes = 4096;
   *address = std::aligned_alloc(kPage_bytes, (bytes + kPage_bytes - 1) / kPage_bytes * kPage_bytes);
   if (*address != nullptr) locked().add(*address, bytes);
@@ -328,45 +319,58 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t count, cudaMemcpyKind) {
+  if (const int code = stub::refuse_unsafe()) return as_error(code);
   waited("cudaMemcpy");
-  return copy(to, from, count);
+  return copy(to, from, count, nullptr);
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t count, cudaMemcpyKind, cudaStream_t) {
-  return copy(to, from, count);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t count, cudaMemcpyKind, cudaStream_t stream) {
+  return copy(to, from, count, stream);
 }
 cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
-cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) {
-  stub::log().add({stub::EventKind::copy, "memset"});
-  return cudaSuccess;
+cudaError_t cudaMemsetAsync(void* to, int, std::size_t bytes, cudaStream_t stream) {
+  return as_error(stub::issue({stub::EventKind::copy, "memset"}, {{to, static_cast<std::int64_t>(bytes)}}, stream));
 }
 
 // --- streams and events: all work is done as soon as it is asked for
 // --------------------------------------------------
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return make_handle(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return done_or_not(); }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited("cudaStreamSynchronize"); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const int code = stub::refuse_wait(stream)) return as_error(code);
+  return done_or_not();
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
-                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, std::size_t*) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const int code = stub::refuse_wait(stream)) return as_error(code);
+  return waited("cudaStreamSynchronize");
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return as_error(stub::waits(stream, event));
+}
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return make_handle(event); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return make_handle(event); }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return done_or_not(); }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return waited("cudaEventSynchronize"); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  stub::forget(event);
+  delete reinterpret_cast<char*>(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const int code = stub::refuse_wait_for(event)) return as_error(code);
+  return done_or_not();
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  stub::recorded(event, stream);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const int code = stub::refuse_wait_for(event)) return as_error(code);
+  return waited("cudaEventSynchronize");
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 1.0f;
   return cudaSuccess;

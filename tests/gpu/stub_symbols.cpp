@@ -1,14 +1,13 @@
 // Functions that do nothing and succeed, whatever they are called with. No CUDA header may be seen here: it would say
 // what they really take.
-#include "tests/gpu/stub_log.hpp"
+#include "tests/gpu/stub_capture.hpp"
 #define FSDP_DOES_NOTHING(name)                                 \
   extern "C" __attribute__((visibility("default"))) int name(); \
   extern "C" __attribute__((visibility("default"))) int name() { return 0; }
 #define FSDP_IS_NOTED(name, kind)                                \
   extern "C" __attribute__((visibility("default"))) int name();  \
   extern "C" __attribute__((visibility("default"))) int name() { \
-    stub::log().add({stub::EventKind::kind, #name});             \
-    return 0;                                                    \
+    return stub::issue_of_library(stub::EventKind::kind, #name); \
   }
 #define FSDP_MULTIPLIES(name) FSDP_IS_NOTED(name, product)
 #define FSDP_ATTENDS(name) FSDP_IS_NOTED(name, attention)

@@ -72,6 +72,12 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
           : ""));
 }
 
+/// Of its usual micro-batches.
+bool uses_graphs(const RunSetup& setup, const ModelRuntime& runtime) {
+  if (!setup.train_data || setup.train_data->is_packed()) return false;
+  return setup.batches.micro_batch_size * setup.train_data->tokens_per_row() <= runtime.policy().recorded_tokens;
+}
+
 /// Silent where all of a model is trained.
 void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const Logger& log) {
   const auto& table = runtime.decoder().parameters;
@@ -120,19 +126,20 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                        : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
                                                                                        : "MPI collectives"));
   const auto& policy = runtime.policy();
-  log.info(fmt::format(
-      "model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}   {}{}", architecture_name(setup.config),
-      setup.config.num_layers, setup.config.embed_size,
-      static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
-      format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
-      is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
-                                               format_count_of(mesh.replicate->size(), "replica"))
-                                 : "",
-      to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
-      policy.limit_all_gathers ? ", 2 gathers in flight" : "", float_type_name(policy.precision.param_dtype),
-      products.find(" through ") == std::string::npos ? ""
-      : policy.wide_weights                           ? ", multiplied through float32, in which weights are kept"
-                                                      : ", multiplied through float32"));
+  log.info(
+      fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}",
+                  architecture_name(setup.config), setup.config.num_layers, setup.config.embed_size,
+                  static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
+                  format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
+                  is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
+                                                           format_count_of(mesh.replicate->size(), "replica"))
+                                             : "",
+                  to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
+                  policy.limit_all_gathers ? ", 2 gathers in flight" : "",
+                  uses_graphs(setup, runtime) ? ", CUDA graphs" : "", float_type_name(policy.precision.param_dtype),
+                  products.find(" through ") == std::string::npos ? ""
+                  : policy.wide_weights ? ", multiplied through float32, in which weights are kept"
+                                        : ", multiplied through float32"));
   if (setup.options.sharding.wide_weights && !policy.wide_weights) {
     log.info("--wide-weights changes nothing here: " + products);
   }

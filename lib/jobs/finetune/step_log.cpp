@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -26,6 +27,7 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
   if (!context_.setup.device.device.is_cpu()) {
     record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);
     record["alloc_retries"] = static_cast<std::int64_t>(step.alloc_retries);
+    record["cuda_graphs"] = context_.runtime.engine().recording_counts().replayed;
   }
   if (context_.runtime.store() != nullptr) {
     record["update_seconds"] = step.update_seconds;
@@ -50,7 +52,19 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
   return record;
 }
 
+/// Once: since then micro-batches run as they come.
+void StepLog::warn_of_graphs() {
+  const auto problem = context_.runtime.engine().recording_counts().problem;
+  if (problem.empty() || std::exchange(warned_of_graphs_, true)) return;
+  context_.progress.finish();
+  context_.log.warning(fmt::format(
+      "no CUDA graph could be captured, micro-batches are launched kernel by kernel, with the same results: {} "
+      "(--cuda-graphs off says that this is meant)",
+      problem.substr(0, problem.find('\n'))));
+}
+
 void StepLog::after_step(const StepReport& step, bool) {
+  warn_of_graphs();
   const auto total_steps = context_.setup.total_steps;
   const double rate = static_cast<double>(step.tokens) / step.seconds;
   const double flops = rate * flops_per_token(context_.setup.config, attended_length_, context_.runtime.trainable());

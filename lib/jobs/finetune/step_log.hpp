@@ -21,12 +21,14 @@ class StepLog final : public StepObserver {
  private:
   /// A line of metrics.jsonl, but for what depends on the peak.
   nlohmann::json record_of(const StepReport& step);
+  void warn_of_graphs();
 
   const RunContext& context_;
   RunRecord& record_;
   double peak_flops_;
   std::int64_t attended_length_;  ///< tokens
   std::int64_t steps_ = 0;        ///< of this job
+  bool warned_of_graphs_ = false;
 };
 
 /// The losses that a run's last line tells.

@@ -180,6 +180,7 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
                                     {"bytes", p.comm.shard.bytes + p.comm.replicate.bytes}};
   if (p.on_gpu) {
     json["gpu"] = budget.gpu->name;
+    json["cuda_graphs"] = p.recorded_micro_batches > 0;
     json["reserved_peak_bytes"] = p.allocator.reserved_peak_bytes;
     json["alloc_retries"] = p.allocator.num_alloc_retries;
   }

@@ -1,0 +1,161 @@
+// Recorded work as CUDA graphs on the stub driver: what a capture takes, what a driver refuses in it, and that the
+// allocator and the device go on as before after one that failed.
+#include "tests/support/torch_doctest.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lib/base/error.hpp"
+#include "lib/ops/work_recorder.hpp"
+#include "tests/gpu/gpu_support.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+const auto kFloats = at::TensorOptions(at::kFloat).device(at::kCUDA);
+
+std::int64_t reserved() {
+  allocator::emptyCache();
+  return allocator::getDeviceStats(0).reserved_bytes[kAll].current;
+}
+
+cudaStream_t current() { return c10::cuda::getCurrentCUDAStream(0).stream(); }
+
+/// \return the error that ends it; empty: none does
+std::string problem_of(const Ops& ops, const std::function<void()>& body) {
+  try {
+    ops.recorder()->record(body)->run();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/graphs") {
+  TEST_CASE("what is recorded keeps the memory that it computes in, and gives it back at last") {
+    const auto ops = cuda_backend()->make_ops(0);
+    REQUIRE(ops->recorder() != nullptr);
+    const auto x = at::ones({1 << 20}, kFloats);
+    const auto before = reserved();
+    constexpr std::int64_t kMiB = 1 << 20;
+    {
+      at::Tensor kept;
+      const auto work = ops->recorder()->record([&] {
+        auto twice = x * 2;
+        auto more = twice + x;
+        twice.reset();
+        kept = more.mul_(3) + 1;  // where `twice` was
+      });
+      CHECK(reserved() - before == 20 * kMiB);  // two tensors of 4 MiB in a segment
+      for (int i = 0; i < 3; ++i) work->run();
+      const auto others = ops->recorder()->record([&] { static_cast<void>(x * 5); });  // in the first one's memory
+      others->run();
+      CHECK(reserved() - before == 20 * kMiB);
+    }
+    CHECK(reserved() == before);
+  }
+
+  TEST_CASE("a driver refuses to be waited for, read from, and asked for memory") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto x = at::ones({64}, kFloats);
+    const auto before = reserved();
+    const auto refuses = [&](const std::function<void()>& body) {
+      const auto problem = problem_of(*ops, body);
+      CAPTURE(problem);
+      CHECK_FALSE(problem.empty());
+      CHECK(cudaGetLastError() == cudaSuccess);
+      CHECK(reserved() == before);
+      CHECK(problem_of(*ops, [&] { static_cast<void>(x + 1); }) == std::string());
+      CHECK(reserved() == before);
+    };
+    refuses([&] { static_cast<void>(x.sum().item<float>()); });
+    refuses([&] { static_cast<void>(x.to(at::kCPU)); });
+    refuses([&] { static_cast<void>(at::ones({64}).to(at::kCUDA)); });  // memory that is not locked
+    refuses([] { cudaDeviceSynchronize(); });
+    refuses([] { cudaStreamSynchronize(current()); });
+    refuses([] { cudaStreamQuery(current()); });
+    void* memory = nullptr;
+    refuses([&] { cudaMalloc(&memory, 4096); });
+    cudaEvent_t event = nullptr;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaEventRecord(event, current());
+    refuses([&] { cudaStreamWaitEvent(current(), event, 0); });  // it was recorded before
+    refuses([&] {
+      cudaEventRecord(event, current());
+      cudaEventQuery(event);
+    });
+    cudaEventDestroy(event);
+    CHECK_THROWS_AS(ops->recorder()->record([] { throw RuntimeFailure("of its own"); }), RuntimeFailure);
+    CHECK(reserved() == before);
+  }
+
+  TEST_CASE("other streams take part from the event on that they wait for, and must join again") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto x = at::ones({64}, kFloats);
+    const auto other = c10::cuda::getStreamFromPool(true, 0);
+    for (const bool joins : {true, false}) {
+      cudaEvent_t fork = nullptr, join = nullptr;
+      cudaEventCreateWithFlags(&fork, cudaEventDisableTiming);
+      cudaEventCreateWithFlags(&join, cudaEventDisableTiming);
+      const auto problem = problem_of(*ops, [&] {
+        const auto mine = current();
+        cudaEventRecord(fork, mine);
+        cudaStreamWaitEvent(other.stream(), fork, 0);
+        {
+          const c10::cuda::CUDAStreamGuard guard(other);
+          x.add_(1);
+        }
+        cudaEventRecord(join, other.stream());
+        if (joins) cudaStreamWaitEvent(mine, join, 0);
+        x.add_(1);
+      });
+      CHECK(problem.empty() == joins);
+      cudaEventDestroy(fork);
+      cudaEventDestroy(join);
+    }
+  }
+
+  TEST_CASE("the stub driver ends a program whose graph uses memory that was given back") {
+    const auto ops = cuda_backend()->make_ops(0);
+    auto logits = at::ones({4096, 4096}, kFloats);  // in a segment of its own
+    const auto targets = at::ones({4096}, kFloats.dtype(at::kInt));
+    const auto work = ops->recorder()->record([&] {
+      LossSum loss;
+      ops->cross_entropy(loss, logits, targets, 4096, 1.0);
+    });
+    work->run();
+    const auto dies = [](RecordedWork& recorded) {
+      const auto child = ::fork();
+      if (child == 0) {
+        std::signal(SIGABRT, SIG_DFL);  // not doctest's
+        recorded.run();
+        ::_exit(0);
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      return WIFSIGNALED(status);
+    };
+    CHECK_FALSE(dies(*work));
+    logits.reset();
+    allocator::emptyCache();
+    CHECK(dies(*work));
+  }
+}
+
+}  // namespace fsdp
