@@ -69,6 +69,8 @@ class Truth:
             check(f"PyTorch's own {model}", self.train_pytorch, model, shape)
         for run in RUNS:
             check(run.name, self.compare, run)
+        for model, precision in (("mingpt", "bf16"), ("llama", "float32")):
+            check(f"CUDA graphs of {model}, {precision}", self.graphs, model, precision)
         check("a learning rate 1 % off is noticed", self.control)
         for model, precision in (("llama", "bf16"), ("mingpt", "float32"), ("gemma2", "bf16")):
             check(f"memory of {model}, {precision}", self.memory, model, precision)
@@ -135,6 +137,20 @@ class Truth:
             first, second = (["-n", 1, "env", *variables, f"NCCL_HOSTID={host}", *command] for host in ("a", "b"))
             return [self.machine.mpiexec, *first, ":", *second]
         return launch, ", NCCL through sockets on one GPU"
+
+    def graphs(self, model, precision):
+        """Captured and replayed, against kernel by kernel: the same bits, with gradients that add up."""
+        if not self.on_gpu:
+            return skip("CUDA graphs are a GPU's")
+        if precision == "bf16" and not self.machine.has_bf16():
+            return skip("this GPU has no units for bf16")
+        steps = [self.trainings.ours(f"{model} graphs {way}", model, precision, STEPS, ROWS // 2, LIMIT,
+                                     ("--gradient-accumulation-steps", "2", "--cuda-graphs", way)) for way in ("off", "on")]
+        loss, norm = worst(steps[1], steps[0])
+        replayed = steps[1][-1].get("cuda_graphs", 0)
+        return (verdict_of(loss == 0 and norm == 0 and replayed > 0),
+                f"{replayed} micro-batches replayed, loss {loss:.1e} and gradient norm {norm:.1e} from those without: both must be 0",
+                {"loss": loss, "grad_norm": norm, "replayed": replayed})
 
     def control(self):
         """That a comparison can fail, by as much as this ought to make of it."""
