@@ -17,6 +17,7 @@
 #include "lib/convert/merge_adapter.hpp"
 #include "lib/convert/model_source.hpp"
 #include "lib/convert/quantize.hpp"
+#include "lib/source/stored_nf4.hpp"
 
 namespace fsdp {
 namespace {
@@ -73,12 +74,27 @@ std::vector<std::pair<std::string, unsigned long long>> natural_key(const std::s
   return key;
 }
 
+/// A GPT-2 of which some matrices are in 4 bits lies two ways round at once. \throws FormatError
+void refuse_part_in_4_bits(const Source& source) {
+  if (find_stored_nf4(source).empty()) return;
+  for (const auto& tensor : source.tensors()) {
+    const std::string_view name = tensor.name;
+    const bool is_matrix =
+        name.ends_with(".c_attn.weight") || name.ends_with(".c_proj.weight") || name.ends_with(".c_fc.weight");
+    if (is_matrix && is_float(tensor.dtype))
+      throw FormatError(fmt::format("{}: '{}' is in numbers and others are in 4 bits; all or none can be converted",
+                                    source.info().directory.string(), name));
+  }
+}
+
 /// In numbers, with the adapter in them. The rows of an adapter are a product's outputs; of a GPT-2's matrices the
 /// columns are, but in 4 bits.
 std::shared_ptr<const Source> as_numbers(std::shared_ptr<const Source> source, const InputOptions& options) {
   const auto directory = source->info().directory;
-  const bool is_gpt2 = is_gpt2_directory(directory), turned = has_conv1d_matrices(directory);
+  const bool is_gpt2 = is_gpt2_directory(directory);
+  if (is_gpt2) refuse_part_in_4_bits(*source);
   source = dequantize(std::move(source));
+  const bool turned = conv1d_layout(*source).value_or(false);
   if (options.merge_adapter.empty() && (turned || !is_gpt2)) return source;
   if (turned) source = gpt2_as_mingpt(std::move(source), directory);
   if (!options.merge_adapter.empty()) {
@@ -86,15 +102,14 @@ std::shared_ptr<const Source> as_numbers(std::shared_ptr<const Source> source, c
     const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
     source = merge_adapter(std::move(source), options.merge_adapter, result);
   }
-  return is_gpt2 ? map_names(std::move(source), NameMap::mingpt_to_gpt2, nullptr) : std::move(source);
+  return turned || is_gpt2 ? map_names(std::move(source), NameMap::mingpt_to_gpt2, nullptr) : std::move(source);
 }
 
-/// \param map  what was made of the source's names
-std::shared_ptr<const Source> in_4_bits(std::shared_ptr<const Source> source, const InputOptions& options,
-                                        NameMap map) {
+/// Codes are of [out, in] whatever their numbers were.
+std::shared_ptr<const Source> in_4_bits(std::shared_ptr<const Source> source, const InputOptions& options) {
   const auto directory = source->info().directory;
-  const bool turned = map == NameMap::mingpt_to_gpt2 || (map == NameMap::none && has_conv1d_matrices(directory));
-  if (turned) source = gpt2_as_mingpt(std::move(source), directory);
+  if (conv1d_layout(*source).value_or(has_conv1d_matrices(directory)))
+    source = gpt2_as_mingpt(std::move(source), directory);
   return quantize_nf4(std::move(source), options.quantize);
 }
 
@@ -193,15 +208,14 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   if (!selection.include.empty() || !selection.exclude.empty() || !selection.rename.empty() || selection.model_only) {
     source = select(std::move(source), selection);
   }
-  const auto map = parse_name_map(options.map);
-  if (map != NameMap::none) {
+  if (const auto map = parse_name_map(options.map); map != NameMap::none) {
     const auto model = known_model(*source, options);
     source = map_names(std::move(source), map, model ? &*model : nullptr);
   }
   if (!options.dtype.empty()) source = cast(std::move(source), parse_dtype(options.dtype));
   if (options.quantize.double_quant && !options.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
-  if (options.quantize.enabled()) source = in_4_bits(std::move(source), options, map);
+  if (options.quantize.enabled()) source = in_4_bits(std::move(source), options);
   return source;
 }
 

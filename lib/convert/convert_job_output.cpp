@@ -8,11 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/convert/export_tokenizer.hpp"
+#include "lib/convert/model_source.hpp"
 #include "lib/convert/output_kind.hpp"
 #include "lib/convert/progress.hpp"
 #include "lib/convert/quantize.hpp"
@@ -78,7 +80,7 @@ void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
   keep_model_alone(source, log, input, "hf holds a model only");
   if (!input.map.empty() || !input.rename.empty()) return;
   const auto model = known_model(source, input);
-  if (model && model->architecture == Architecture::mingpt) {
+  if (model && model->architecture == Architecture::mingpt && !conv1d_layout(source).value_or(false)) {
     log.info("a minGPT: its names and matrices become GPT-2's (--map mingpt-to-gpt2; --map none keeps them)");
     input.map = "mingpt-to-gpt2";
   }
@@ -153,6 +155,11 @@ std::optional<nlohmann::json> config_of(const HfTargetOptions& hf) {
 void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& source) {
   auto config = config_of(hf);
   if (!config) return;  // which was told
+  const bool is_gpt2 = config->value("model_type", nlohmann::json()) == "gpt2";
+  if (is_gpt2 && !conv1d_layout(source).value_or(true))
+    throw UsageError(
+        "config.json says gpt2, whose matrices are [in, out], and these are [out, in]: give "
+        "--map mingpt-to-gpt2");
   const auto before = *config;
   if (input.dequantize || !input.merge_adapter.empty()) config->erase("quantization_config");
   const auto dtype = main_dtype(source);

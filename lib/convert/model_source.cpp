@@ -24,6 +24,15 @@ bool has_conv1d_matrices(const std::filesystem::path& path) {
   return is_gpt2_directory(path) && !stored_quantization(path);
 }
 
+std::optional<bool> conv1d_layout(const Source& source) {
+  for (const auto& tensor : source.tensors()) {
+    if (!tensor.name.ends_with("attn.c_attn.weight") || tensor.shape.size() != 2) continue;
+    if (tensor.shape[1] == 3 * tensor.shape[0]) return true;
+    if (tensor.shape[0] == 3 * tensor.shape[1]) return false;
+  }
+  return std::nullopt;
+}
+
 std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, const std::filesystem::path& path) {
   for (const auto& tensor : source->tensors()) {
     if (!mapped_name(NameMap::gpt2_to_mingpt, tensor.name)) {

@@ -1,6 +1,7 @@
 """fsdp-ckpt-convert --quantize nf4, fsdp-finetune --save-final-hf beside adapters, fsdp-eval --quantize: what bitsandbytes makes of a model, bit for bit."""
 
 import json
+import shutil
 
 import fsdp_cli
 import llama_cli
@@ -101,6 +102,32 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
         checkpoint = self.checkpoints("all") / "latest"
         of_checkpoint, plain = (self.evaluate(checkpoint, *options, "--data", self.val_data, ranks=2)["loss"] for options in (KINDS["single"], []))
         self.assertTrue(0 < abs(of_checkpoint - plain) < 0.2, (of_checkpoint, plain))
+
+    def test_gpt2_lies_the_right_way_round_wherever_its_weights_are(self):
+        gpt2, single = FIXTURES / "families" / "gpt2", KINDS["single"]
+        alone = self.folder / "alone"
+        alone.mkdir()
+        shutil.copyfile(gpt2 / "model.safetensors", alone / "model.safetensors")
+        codes = self.convert(gpt2, "gpt2-4", "--to", "hf", *single)
+        others = (self.convert(codes, "gpt2-again", "--to", "hf", "--dequantize", *single),
+                  self.convert(alone / "model.safetensors", "gpt2-alone", "--to", "hf", "--config-from", gpt2, *single),
+                  self.convert(alone / "model.safetensors", "gpt2-model", "--to", "hf", "--model-config", gpt2 / "config.json", *single))
+        wanted = load_file(codes / "model.safetensors")
+        for other in others:
+            found = load_file(other / "model.safetensors")
+            self.assertEqual([name for name in wanted if not name.endswith(STATE) and not torch.equal(found[name], wanted[name])], [], other)
+        numbers = self.convert(alone / "model.safetensors", "gpt2-numbers", "--to", "hf", "--model-config", gpt2 / "config.json")
+        for name, tensor in load_file(numbers / "model.safetensors").items():
+            self.assertTrue(torch.equal(tensor, load_file(gpt2 / "model.safetensors")[name]), name)
+        # Numbers of 4 bits in a file without a config.json, and a directory of which a part is in 4 bits.
+        shutil.copyfile(codes / "model.safetensors", alone / "model.safetensors")
+        self.assert_refused(fsdp_cli.run(PROGRAM, [alone / "model.safetensors", self.folder / "refused", "--to", "hf", "--dequantize", "--config-from", gpt2]), 2,
+                            "[in, out]", "--map mingpt-to-gpt2")
+        mixed = {name: tensor for name, tensor in wanted.items() if "h.1.attn.c_proj.weight" not in name}
+        save_file(mixed | {"transformer.h.1.attn.c_proj.weight": torch.zeros(51, 51)}, alone / "model.safetensors")
+        shutil.copyfile(codes / "config.json", alone / "config.json")
+        self.assert_refused(fsdp_cli.run(PROGRAM, [alone, self.folder / "refused", "--to", "hf", "--dequantize"]), 4, "h.1.attn.c_proj.weight", "all or none")
+        self.assertFalse((self.folder / "refused").exists())
 
     def test_what_cannot_be_is_refused(self):
         output = self.folder / "refused"
