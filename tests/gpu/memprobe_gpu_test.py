@@ -115,6 +115,7 @@ class Gpu(fsdp_cli.Case):
         self.check("a100-80g", [*job, "--gradient-accumulation-steps", 3])
         self.check("a100-80g", [*job, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch", "--cpu-offload"])
         self.check("a100-80g", [*job, "--ranks", 1, "--gradient-accumulation-steps", 2])
+        self.check("a100-80g", [*job, "--ranks", 1, "--cpu-offload", "--reduce-dtype", "bf16"])
         self.check("a100-80g", [*job, "--ranks", 1, "--param-dtype", "bf16", "--reduce-dtype", "float32"])
         self.check("a100-80g", [*job, "--forward-prefetch", "--no-limit-all-gathers", "--activation-checkpointing", "every:2"])
         if ALL:
