@@ -148,13 +148,15 @@ class CutShort(fsdp_cli.Case):
         self.assertNotIn("validation_due", self.state("twice"))
 
     def test_the_one_at_the_end_is_left_to_the_next_start_too(self):
-        process, log = self.begin("end", "--max-steps", 3, "--no-save", "--val-data", self.long)
-        fsdp_cli.wait_for(process, log, lambda: self.has_steps("end", 3))
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
-        self.assertEqual((self.validated("end"), self.state("end")["step"]), ([], 3))
-        self.train("end", "--restart", "latest", "--val-data", self.val_data)
-        self.assertEqual([step for step, _ in self.validated("end")], [3])
+        """Also where that makes the run longer."""
+        for name, more, later, validated in (("end", [], [], [3]), ("longer", ["--eval-every", 3], ["--max-steps", 4], [3, 4])):
+            process, log = self.begin(name, "--max-steps", 3, "--no-save", "--val-data", self.long, *more)
+            fsdp_cli.wait_for(process, log, lambda: self.has_steps(name, 3))
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+            self.assertEqual((self.validated(name), self.state(name)["step"]), ([], 3))
+            self.train(name, "--restart", "latest", "--val-data", self.val_data, *later)
+            self.assertEqual([step for step, _ in self.validated(name)], validated)
 
 
 class Samples(llama_cli.Case):

@@ -56,12 +56,12 @@ bool Checkpoints::is_due(bool last) {
 void Checkpoints::after_step(const StepReport&, bool last) {
   is_saved_ = false;
   auto& state = context_.trainer.state();
-  state.validation_due = record_.is_open() && !last && context_.validates_here();  // after the last one is made anyway
+  state.validation_due = record_.is_open() && context_.validates_here();
   if (!record_.is_open()) return;
   record_.finish_save(false);
   is_saved_ = is_due(last);
   if (is_saved_) record_.start_save(false);
-  if (!state.validation_due || !validation_.run()) return;
+  if (last || !state.validation_due || !validation_.run()) return;  // after the last step there is one anyway
   if (is_saved_) {
     record_.amend_checkpoint();
   } else if (validation_.found_the_best()) {
