@@ -1,5 +1,7 @@
 #pragma once
 // Cosines and sines of rotary positions, made once for as many positions as a model has met.
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "lib/ops/ops.hpp"
@@ -15,8 +17,12 @@ class RopeCache {
   /// The table for positions [0, positions) and perhaps more.
   const RopeTable& up_to(std::int64_t positions) {
     if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
-    // Recorded work goes on reading the shorter one.
-    if (table_.cos_PH.defined()) shorter_.push_back(table_);
+    // Recorded work goes on reading a shorter one that it has read. Twice as long each time, so that all of those are
+    // together shorter than the last.
+    if (table_.cos_PH.defined()) {
+      shorter_.push_back(table_);
+      positions = std::max(positions, 2 * table_.cos_PH.size(0));
+    }
     constexpr std::int64_t kStep = 256;
     table_ = ops_.rope_table(frequencies_, (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep);
     return table_;

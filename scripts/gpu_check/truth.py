@@ -139,18 +139,20 @@ class Truth:
         return launch, ", NCCL through sockets on one GPU"
 
     def graphs(self, model, precision):
-        """Captured and replayed, against kernel by kernel: the same bits, with gradients that add up."""
+        """Captured and replayed, against kernel by kernel, with gradients that add up: no further apart than two runs without. Some of PyTorch's attention
+        kernels add up in the order in which their blocks end."""
         if not self.on_gpu:
             return skip("CUDA graphs are a GPU's")
         if precision == "bf16" and not self.machine.has_bf16():
             return skip("this GPU has no units for bf16")
-        steps = [self.trainings.ours(f"{model} graphs {way}", model, precision, STEPS, ROWS // 2, LIMIT,
-                                     ("--gradient-accumulation-steps", "2", "--cuda-graphs", way)) for way in ("off", "on")]
-        loss, norm = worst(steps[1], steps[0])
-        replayed = steps[1][-1].get("cuda_graphs", 0)
-        return (verdict_of(loss == 0 and norm == 0 and replayed > 0),
-                f"{replayed} micro-batches replayed, loss {loss:.1e} and gradient norm {norm:.1e} from those without: both must be 0",
-                {"loss": loss, "grad_norm": norm, "replayed": replayed})
+        steps = [self.trainings.ours(f"{model} graphs {i}", model, precision, STEPS, ROWS // 2, LIMIT,
+                                     ("--gradient-accumulation-steps", "2", "--cuda-graphs", way)) for i, way in enumerate(("off", "off", "on"))]
+        (least_loss, least_norm), (loss, norm) = worst(steps[1], steps[0]), worst(steps[2], steps[0])
+        replayed = steps[2][-1].get("cuda_graphs", 0)
+        return (verdict_of(loss <= 4 * least_loss and norm <= 4 * least_norm and replayed > 0),
+                f"{replayed} micro-batches replayed, loss {loss:.1e} and gradient norm {norm:.1e} from those without, of which two are {least_loss:.1e} and "
+                f"{least_norm:.1e} apart: at most four times that, so the same bits where it is 0",
+                {"loss": loss, "grad_norm": norm, "loss_of_two_without": least_loss, "grad_norm_of_two_without": least_norm, "replayed": replayed})
 
     def control(self):
         """That a comparison can fail, by as much as this ought to make of it."""

@@ -314,6 +314,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   TraceRecorder trace;
   auto sharding = options.sharding;
   if (!setup.train_data) sharding.offload_optimizer = {};  // nothing is updated
+  sharding.cuda_graphs = setup.cuda_graphs();
   ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;

@@ -32,6 +32,7 @@ void MemoryWatch::predict() {
   auto& request = request_;
   request.config = setup_.config;
   request.options = setup_.options;
+  request.options.sharding.cuda_graphs = setup_.cuda_graphs();
   request.options.batch_size = setup_.batches.micro_batch_size;
   request.options.total_batch_size = 0;
   request.options.gradient_accumulation_steps = setup_.batches.accumulation_steps;

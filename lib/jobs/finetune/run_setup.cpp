@@ -125,6 +125,12 @@ void check_packed_rows(const RunSetup& setup) {
 
 }  // namespace
 
+CudaGraphs RunSetup::cuda_graphs() const {
+  const auto asked = options.sharding.cuda_graphs;
+  const bool many_lengths = train_data && train_data->has_documents() && !train_data->is_packed();
+  return asked == CudaGraphs::automatic && many_lengths ? CudaGraphs::off : asked;
+}
+
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken) {
   if (!taken) return true;
   if (taken->manifest.state.step > 0) return false;

@@ -52,6 +52,9 @@ struct RunSetup {
   std::int64_t total_samples = 0;  ///< likewise; the largest number where steps decide
   LrSchedule schedule;
 
+  /// As asked for, but that none are captured by themselves where texts of many lengths would each need one, whose
+  /// memory nothing predicts.
+  CudaGraphs cuda_graphs() const;
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
 };
 

@@ -57,10 +57,11 @@ void StepLog::warn_of_graphs() {
   const auto problem = context_.runtime.engine().recording_counts().problem;
   if (problem.empty() || std::exchange(warned_of_graphs_, true)) return;
   context_.progress.finish();
-  context_.log.warning(fmt::format(
-      "no CUDA graph could be captured, micro-batches are launched kernel by kernel, with the same results: {} "
-      "(--cuda-graphs off says that this is meant)",
-      problem.substr(0, problem.find('\n'))));
+  context_.log.warning(
+      fmt::format("a CUDA graph could not be captured, from here on micro-batches are launched kernel by kernel, with "
+                  "the same results: {} "
+                  "(--cuda-graphs off says that this is meant)",
+                  problem.substr(0, problem.find('\n'))));
 }
 
 void StepLog::after_step(const StepReport& step, bool) {
