@@ -87,10 +87,11 @@ class Loss : public fsdp::LossLayer {
     return sum_of(fsdp::host_ops().linear(x_ND, p[0]).squeeze(1) - targets_of(batch.ids_N));
   }
   fsdp::LossSum forward_backward(fsdp::LayerParams p, fsdp::LayerGrads g, const fsdp::MicroBatch& batch,
-                                 const at::Tensor& x_ND, double grad_scale, at::Tensor* grad_x_ND) override {
+                                 const at::Tensor& x_ND, const fsdp::GradScale& grad_scale,
+                                 at::Tensor* grad_x_ND) override {
     const auto& ops = fsdp::host_ops();
     const auto error = ops.linear(x_ND, p[0]).squeeze(1) - targets_of(batch.ids_N);
-    const auto grad = (2 * grad_scale * error).unsqueeze(1);
+    const auto grad = (2 * grad_scale.value * error).unsqueeze(1);
     ops.weight_grad(g[0], grad, x_ND);
     if (grad_x_ND != nullptr) *grad_x_ND = ops.linear_backward(grad, p[0]);
     return sum_of(error);
