@@ -80,24 +80,6 @@ Errors errors_of(const Variant& variant, const Setup& setup, const char* precisi
   return worst;
 }
 
-/// Of the first step's rows, [rows * length, vocabulary].
-at::Tensor logits_of(const Setup& setup) {
-  at::Tensor logits;
-  train(setup, [&](RigRank& rank) {
-    const auto rows = setup.rows(0);
-    const auto batch = rank.batch_of(rows, 0, rows.ids.size(0));
-    const auto& decoder = rank.decoder();
-    at::Tensor x;
-    for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
-      rank.engine().with_layer_parameters(
-          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
-    }
-    rank.engine().with_layer_parameters(decoder.layers.size(),
-                                        [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
-  });
-  return logits;
-}
-
 }  // namespace
 
 TEST_SUITE("fsdp/LoRA against peft") {
@@ -129,7 +111,7 @@ TEST_SUITE("fsdp/LoRA against peft") {
       const SafetensorsReader stored(lora_folder() / variant.name / "merged_logits.safetensors");
       const auto theirs = read_tensor(stored, stored.tensors().begin()->first);
       // Row 1 ends at its 21st id; what padding sees is nobody's business.
-      const auto apart = (logits_of(setup).view(theirs.sizes()) - theirs).abs();
+      const auto apart = (all_logits(setup).view(theirs.sizes()) - theirs).abs();
       const auto difference = std::max(apart[0].max().item<double>(), apart[1].narrow(0, 0, 21).max().item<double>());
       CHECK(difference < kLogits);
       MESSAGE(std::string(variant.name), ": logits ", difference);
@@ -186,7 +168,7 @@ TEST_SUITE("fsdp/LoRA against peft") {
       });
       const auto learned = with_adapter(0, "adapter_model.safetensors");
       const auto theirs = read_tensor(SafetensorsReader(folder / "merged_logits.safetensors"), "logits").squeeze(0);
-      const auto logits = (logits_of(learned).narrow(0, 0, theirs.size(0)) - theirs).abs().max().item<double>();
+      const auto logits = (all_logits(learned).narrow(0, 0, theirs.size(0)) - theirs).abs().max().item<double>();
       CHECK(worst.loss < kLoss);
       CHECK(worst.norm < kNorm);
       CHECK(worst.adapter < kAdapter);
