@@ -42,6 +42,9 @@ constexpr std::array kSavedOptions{"lr",
                                    "max-steps",
                                    "train-data",
                                    "val-data",
+                                   "val-chess",
+                                   "val-chess-games",
+                                   "val-chess-positions",
                                    "eval-every",
                                    "keep-best",
                                    "patience",
@@ -121,7 +124,8 @@ void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
 }
 
 bool is_path_option(std::string_view name) {
-  return name == "train-data" || name == "val-data" || name == "tokenizer" || name == "chat-template";
+  return name == "train-data" || name == "val-data" || name == "val-chess" || name == "tokenizer" ||
+         name == "chat-template";
 }
 
 /// \throws MissingInput
@@ -256,6 +260,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
       continue;
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
     if (other_child && kOfOneChild.contains(name)) continue;
+    if (std::string_view(name).starts_with("val-chess-") && options.validation.games.data.empty()) continue;
     if (std::string_view(name) == "min-delta" && options.validation.patience == 0) continue;
     if (freezing_given && (std::string(name) == "freeze" || std::string(name) == "train-only")) continue;
     const auto text = saved[name].get<std::string>();
@@ -333,6 +338,8 @@ void resolve_names(TrainOptions& options) {
   if (!options.train_data.empty())
     options.train_data = find_snapshot(options.train_data, RepoType::dataset, settings).string();
   options.val_sets = find_validation_sets(options.val_data);
+  auto& games = options.validation.games.data;
+  if (!games.empty()) games = find_snapshot(games, RepoType::dataset, settings).string();
 }
 
 }  // namespace fsdp

@@ -16,16 +16,26 @@ void add_validation_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("eval-every"), o.eval_every, "optimizer steps between validations; 0: at the end only")
       ->capture_default_str()
       ->group(group);
+  app.add_option(spellings("val-chess"), v.games.data,
+                 "games of chess to play at each validation, as fsdp-eval --chess: next move, legality, result")
+      ->group(group);
+  app.add_option(spellings("val-chess-games"), v.games.most, "the first games of --val-chess; 0: all")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("val-chess-positions"), v.games.positions, "positions at which legality is tried")
+      ->capture_default_str()
+      ->group(group);
   app.add_option(spellings("keep-best"), v.keep_best,
                  "keep the checkpoint of the lowest validation loss as checkpoints/best; of several sets: the first "
-                 "one's, or NAME's")
+                 "one's, or NAME's; or of the highest chess_legal, chess_accuracy or chess_result of --val-chess")
       ->expected(0, 1)  // no default_str(): CLI11 would take it for the value that is not given
       ->group(group);
   app.add_option(spellings("patience"), v.patience,
                  "end the run, as one that is done, after so many validations in a row without improvement; 0: none")
       ->capture_default_str()
       ->group(group);
-  app.add_option(spellings("min-delta"), v.min_delta, "by how much a loss must be lower to be an improvement")
+  app.add_option(spellings("min-delta"), v.min_delta,
+                 "by how much a loss must be lower, or a share of chess higher, to be an improvement")
       ->capture_default_str()
       ->group(group);
   app.add_option_function<std::string>(

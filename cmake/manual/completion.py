@@ -9,6 +9,7 @@ FILES = {
     "--tokenizer",
     "--train-data",
     "--val-data",
+    "--val-chess",
     "--data",
     "--chess",
     "--config",

@@ -61,9 +61,9 @@ std::int64_t best_link(const std::filesystem::path& checkpoints) {
   return target == checkpoint_name(step) ? step : -1;
 }
 
-bool holds_best(const std::filesystem::path& checkpoints, std::int64_t step, double loss) {
+bool holds_best(const std::filesystem::path& checkpoints, std::int64_t step, double value) {
   const auto validation = validation_of(checkpoints, step);
-  return step >= 0 && validation.best_step == step && validation.best_loss == loss;
+  return step >= 0 && validation.best_step == step && validation.best_value == value;
 }
 
 void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step) {
@@ -79,14 +79,14 @@ SettledBest settle_best(const std::filesystem::path& checkpoints, const Validati
                         std::int64_t step) {
   const auto linked = best_link(checkpoints);
   SettledBest best;
-  if (holds_best(checkpoints, validation.best_step, validation.best_loss)) {
-    best.loss = validation.best_loss;
+  if (holds_best(checkpoints, validation.best_step, validation.best_value)) {
+    best.value = validation.best_value;
     best.step = validation.best_step;
   }
   if (best.step < 0 && validation.best_step >= 0) {
-    add_remark(best, fmt::format("the best checkpoint until now, of step {} with a loss of {:.4f}, is not in {}: the "
+    add_remark(best, fmt::format("the best checkpoint until now, of step {} with a {} of {:.4f}, is not in {}: the "
                                  "best from here on is kept",
-                                 validation.best_step, validation.best_loss, checkpoints.string()));
+                                 validation.best_step, validation.metric, validation.best_value, checkpoints.string()));
   }
   try {
     if (best.step != linked) move_link(checkpoints, best.step);
@@ -114,9 +114,10 @@ void PublishedBest::end_save(bool saved, ValidationState& now) {
   if (saved) {
     published_ = of_save_;
   } else if (now.best_step == step_) {
-    // Losses on other data do not compare.
-    const bool same_data = published_.step < 0 || (published_.set == now.set && published_.tokens == now.tokens);
-    now.best_loss = same_data ? published_.best_loss : ValidationState().best_loss;
+    // Values of something else do not compare.
+    const bool same_data = published_.step < 0 || (published_.metric == now.metric && published_.set == now.set &&
+                                                   published_.count == now.count);
+    now.best_value = same_data ? published_.best_value : ValidationState().best_value;
     now.best_step = same_data ? published_.best_step : -1;
   }
 }

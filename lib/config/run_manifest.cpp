@@ -47,7 +47,7 @@ void require_sense(const RunManifest& manifest, const std::string& source) {
   }
   const auto& validation = state.validation;
   if (validation.step < -1 || validation.step > kMost || validation.best_step < -1 || validation.best_step > kMost ||
-      !is_count(validation.tokens) || !is_count(validation.without_improvement)) {
+      !is_count(validation.count) || !is_count(validation.without_improvement)) {
     throw FormatError(source + ": a step or a number of validations is not possible");
   }
   for (const auto& [name, value] : manifest.options.items()) {
@@ -59,28 +59,33 @@ void require_sense(const RunManifest& manifest, const std::string& source) {
 nlohmann::json validation_to_json(const ValidationState& validation) {
   nlohmann::json json{{"step", validation.step},
                       {"set", validation.set},
-                      {"tokens", validation.tokens},
+                      {"count", validation.count},
                       {"without_improvement", validation.without_improvement}};
+  if (validation.metric != ValidationState().metric) json["metric"] = validation.metric;
   if (validation.best_step >= 0) {
     json["best_step"] = validation.best_step;
-    json["best_loss"] = validation.best_loss;
+    json["best_value"] = validation.best_value;
   }
-  if (!std::isnan(validation.lowest_loss)) json["lowest_loss"] = validation.lowest_loss;
+  if (!std::isnan(validation.patience_value)) json["patience_value"] = validation.patience_value;
   return json;
 }
 
 ValidationState validation_from_json(const nlohmann::json& json, const std::string& source) {
   using config_detail::field;
+  // Before there were other metrics than losses, they had other names.
+  const auto name = [&](const char* now, const char* before) { return json.contains(before) ? before : now; };
   ValidationState validation;
   validation.step = field<std::int64_t>(json, "step", source);
   validation.set = json.at("set").get<std::string>();
-  validation.tokens = field<std::int64_t>(json, "tokens", source);
+  validation.metric = json.value("metric", validation.metric);
+  validation.count = field<std::int64_t>(json, name("count", "tokens"), source);
   validation.without_improvement = field<std::int64_t>(json, "without_improvement", source);
   if (json.contains("best_step")) {
     validation.best_step = field<std::int64_t>(json, "best_step", source);
-    validation.best_loss = field<double>(json, "best_loss", source);
+    validation.best_value = field<double>(json, name("best_value", "best_loss"), source);
   }
-  if (json.contains("lowest_loss")) validation.lowest_loss = field<double>(json, "lowest_loss", source);
+  if (const auto* key = name("patience_value", "lowest_loss"); json.contains(key))
+    validation.patience_value = field<double>(json, key, source);
   return validation;
 }
 

@@ -13,13 +13,14 @@ namespace fsdp {
 
 /// What a run's validations came to, as far as something was decided by them.
 struct ValidationState {
-  std::int64_t step = -1;   ///< of the last one; -1: there was none
-  std::string set;          ///< the name of the data that decide; "" where they have none
-  std::int64_t tokens = 0;  ///< that their loss is the mean of
-  double best_loss = std::numeric_limits<double>::quiet_NaN();    ///< of checkpoints/best; NaN: there is none
-  std::int64_t best_step = -1;                                    ///< likewise; -1: there is none
-  double lowest_loss = std::numeric_limits<double>::quiet_NaN();  ///< that --patience compares with; NaN: none yet
-  std::int64_t without_improvement = 0;                           ///< validations in a row, as --patience counts them
+  std::int64_t step = -1;       ///< of the last one; -1: there was none
+  std::string metric = "loss";  ///< that decides; "chess_legal", ...
+  std::string set;              ///< the name of the data that decide; "" where they have none
+  std::int64_t count = 0;       ///< of the tokens, moves, positions or games that it is the mean of
+  double best_value = std::numeric_limits<double>::quiet_NaN();      ///< of checkpoints/best; NaN: there is none
+  std::int64_t best_step = -1;                                       ///< likewise; -1: there is none
+  double patience_value = std::numeric_limits<double>::quiet_NaN();  ///< that --patience compares with; NaN: none yet
+  std::int64_t without_improvement = 0;  ///< validations in a row, as --patience counts them
 };
 
 /// Where a run stands after `step` optimizer steps.

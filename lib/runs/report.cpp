@@ -48,31 +48,42 @@ std::string short_setting(std::string text) {
   return text.size() <= kWidest ? text : "..." + text.substr(text.size() - kWidest + 3);
 }
 
-ValidationSummary validation_of(const RunSummary& run, const std::string& set) {
+/// A set's loss, or a metric of games.
+struct Curve {
+  std::string set;
+  bool is_loss = true;
+  bool operator==(const Curve&) const = default;
+};
+
+ValidationSummary validation_of(const RunSummary& run, const Curve& curve) {
   for (const auto& validation : run.validation) {
-    if (validation.set == set) return validation;
+    if (Curve{validation.set, validation.is_loss} == curve) return validation;
   }
   return {};
 }
 
-/// Of the set that --keep-best names, else the first.
-ValidationSummary deciding_validation(const RunSummary& run) {
-  if (run.validation.empty()) return {};
+/// The loss of the set that --keep-best names, else of the first.
+ValidationSummary deciding_loss(const RunSummary& run) {
+  ValidationSummary first;
+  for (auto v = run.validation.rbegin(); v != run.validation.rend(); ++v) {
+    if (v->is_loss) first = *v;
+  }
   const auto named = run.files.settings.find("keep-best");
-  if (named == run.files.settings.end() || named->second.empty()) return run.validation.front();
-  const auto found = validation_of(run, named->second);
-  return found.set == named->second ? found : run.validation.front();
+  if (named == run.files.settings.end() || named->second.empty()) return first;
+  const auto found = validation_of(run, {named->second});
+  return found.set == named->second ? found : first;
 }
 
 /// Of all runs, each once.
-std::vector<std::string> validation_sets(const RunComparison& comparison) {
-  std::vector<std::string> sets;
+std::vector<Curve> validation_curves(const RunComparison& comparison) {
+  std::vector<Curve> curves;
   for (const auto& run : comparison.runs) {
     for (const auto& validation : run.validation) {
-      if (std::find(sets.begin(), sets.end(), validation.set) == sets.end()) sets.push_back(validation.set);
+      const Curve curve{validation.set, validation.is_loss};
+      if (std::find(curves.begin(), curves.end(), curve) == curves.end()) curves.push_back(curve);
     }
   }
-  return sets;
+  return curves;
 }
 
 std::vector<Column> columns_of(const RunComparison& comparison) {
@@ -109,9 +120,9 @@ std::vector<Column> columns_of(const RunComparison& comparison) {
   add("received/step", [](const RunSummary& r) { return bytes_text(r.received_bytes.median); });
   add("first loss", [](const RunSummary& r) { return loss_text(r.first_loss); });
   add("last loss", [](const RunSummary& r) { return loss_text(r.last_loss); });
-  for (const auto& set : validation_sets(comparison)) {
-    add(set.empty() ? "validation" : "validation " + printable(set),
-        [set](const RunSummary& r) { return loss_text(validation_of(r, set).last); });
+  for (const auto& curve : validation_curves(comparison)) {
+    add(curve.set.empty() ? "validation" : "validation " + printable(curve.set),
+        [curve](const RunSummary& r) { return loss_text(validation_of(r, curve).last); });
   }
   return columns;
 }
@@ -172,7 +183,7 @@ nlohmann::json spread_json(const Spread& s) {
 
 nlohmann::json run_json(const RunSummary& run) {
   const auto& f = run.files;
-  const auto deciding = deciding_validation(run);
+  const auto deciding = deciding_loss(run);
   auto sets = nlohmann::json::object();
   for (const auto& v : run.validation) {
     sets[v.set] = {{"last", number_or_null(v.last)}, {"best", number_or_null(v.best)}, {"best_step", v.best_step}};

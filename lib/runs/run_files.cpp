@@ -84,6 +84,12 @@ class RecordReader {
     if (record.contains("val_loss")) {
       run_.evals.push_back({words(record, "val_set"), whole(record, "step"), number(record, "val_loss")});
       between_.after_a_break = true;
+    } else if (record.contains("chess_games")) {
+      for (const char* metric : {"chess_accuracy", "chess_legal", "chess_result"}) {
+        if (record.contains(metric))
+          run_.evals.push_back({metric, whole(record, "step"), number(record, metric), /*is_loss=*/false});
+      }
+      between_.after_a_break = true;
     } else if (record.contains("loss")) {
       step(record);
     }

@@ -29,9 +29,10 @@ struct StepLine {
 };
 
 struct EvalLine {
-  std::string set;  ///< "": the only one, without a name
+  std::string set;  ///< "": the only one, without a name; of games the metric: "chess_legal"
   std::int64_t step = 0;
-  double loss = kNoNumber;
+  double value = kNoNumber;  ///< a loss, or a share of what was right
+  bool is_loss = true;
 };
 
 struct SaveLine {

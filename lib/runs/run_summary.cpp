@@ -36,6 +36,9 @@ bool is_about_training(const std::string& name) {
                                             "save-final-adapter",
                                             "final",
                                             "keep-best",
+                                            "val-chess",
+                                            "val-chess-games",
+                                            "val-chess-positions",
                                             "sample-prompt",
                                             "sample-chat",
                                             "sample-tokens",
@@ -69,11 +72,12 @@ RunSummary summarize(RunFiles files) {
   }
   for (const auto& eval : files.evals) {
     auto found = std::find_if(run.validation.begin(), run.validation.end(),
-                              [&](const auto& validation) { return validation.set == eval.set; });
-    if (found == run.validation.end()) found = run.validation.insert(found, {eval.set});
-    found->last = eval.loss;
-    if (std::isnan(eval.loss) || found->best <= eval.loss) continue;
-    found->best = eval.loss;
+                              [&](const auto& v) { return v.set == eval.set && v.is_loss == eval.is_loss; });
+    if (found == run.validation.end()) found = run.validation.insert(found, {eval.set, eval.is_loss});
+    found->last = eval.value;
+    const double gain = eval.is_loss ? found->best - eval.value : eval.value - found->best;  // NaN before the first
+    if (std::isnan(eval.value) || gain <= 0) continue;
+    found->best = eval.value;
     found->best_step = eval.step;
   }
   run.files = std::move(files);

@@ -25,9 +25,10 @@ Spread spread_of(std::vector<double> sample);
 /// job's first; where none is, all.
 std::vector<StepLine> steps_for_speed(const std::vector<StepLine>& steps);
 
-/// What a run lost on one set of validation data.
+/// What a run came to on one set of validation data, or by one metric of games.
 struct ValidationSummary {
-  std::string set;  ///< "": the only one, without a name
+  std::string set;      ///< as in EvalLine
+  bool is_loss = true;  ///< the lower the better
   double last = kNoNumber, best = kNoNumber;
   std::int64_t best_step = 0;
 };

@@ -69,14 +69,16 @@ std::string settings_line(const RunFiles& f) {
   return text;
 }
 
-std::string loss_line(const std::string& name, const std::vector<double>& losses, int width) {
-  const double last = losses.back();
-  const auto best = std::min_element(losses.begin(), losses.end(),
-                                     [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); });
+/// \param is_loss  else the highest value is the best
+std::string curve_line(const std::string& name, const std::vector<double>& values, bool is_loss, int width) {
+  const double last = values.back();
+  const auto best = std::min_element(values.begin(), values.end(), [is_loss](double a, double b) {
+    return (is_loss ? a < b : a > b) || (std::isnan(b) && !std::isnan(a));
+  });
   const auto head = fmt::format("{:<9} {:.4f}   ", name, last);
-  const auto tail = fmt::format("   from {:.4f}, lowest {:.4f}", losses.front(), *best);
+  const auto tail = fmt::format("   from {:.4f}, {} {:.4f}", values.front(), is_loss ? "lowest" : "highest", *best);
   const int room = width - static_cast<int>(head.size() + tail.size());
-  return head + detail::sparkline(losses, std::clamp(room, 8, 60)) + tail;
+  return head + detail::sparkline(values, std::clamp(room, 8, 60)) + tail;
 }
 
 std::string speed_line(const RunSummary& run) {
@@ -184,18 +186,18 @@ std::string run_view(const RunSummary& run, int width) {
   if (!f.steps.empty()) {
     std::vector<double> losses;
     for (const auto& step : f.steps) losses.push_back(step.loss);
-    lines.push_back(loss_line("loss", losses, width));
+    lines.push_back(curve_line("loss", losses, /*is_loss=*/true, width));
     lines.push_back(speed_line(run));
     lines.push_back(memory_line(f));
   }
   auto where = f.steps.empty() ? 2 : 3;
   for (const auto& validation : run.validation) {
-    std::vector<double> losses;
+    std::vector<double> values;
     for (const auto& eval : f.evals) {
-      if (eval.set == validation.set) losses.push_back(eval.loss);
+      if (eval.set == validation.set && eval.is_loss == validation.is_loss) values.push_back(eval.value);
     }
     const auto name = validation.set.empty() ? "eval" : "eval " + printable(validation.set);
-    lines.insert(lines.begin() + where++, loss_line(name, losses, width));
+    lines.insert(lines.begin() + where++, curve_line(name, values, validation.is_loss, width));
   }
   if (!f.saves.empty()) lines.push_back(saves_line(f));
   if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));

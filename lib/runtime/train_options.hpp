@@ -63,11 +63,20 @@ struct ShardingOptions {
   bool host_staged = false;  ///< MPI moves CUDA tensors through host memory; for tests
 };
 
+/// Games of chess that are played at validations.
+struct ValidationGames {
+  std::string data;              ///< file or directory; empty: none
+  std::int64_t most = 0;         ///< the first ones of the data; 0: all
+  std::int64_t positions = 200;  ///< at which legality is tried
+};
+
 /// What validations decide, and what is written at each.
 struct ValidationOptions {
-  std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named; "", "none": none
+  ValidationGames games;
+  std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named, or by a metric of
+                              ///< the games, "chess_legal"; "", "none": none
   std::int64_t patience = 0;  ///< validations in a row without improvement that end the run; 0: none do
-  double min_delta = 0;       ///< of an improvement
+  double min_delta = 0;       ///< of an improvement, in the unit of what decides
   std::vector<std::string> sample_prompts;  ///< that are continued
   bool sample_chat = false;                 ///< they are what a user says
   std::int64_t sample_tokens = 64;          ///< at the most

@@ -74,7 +74,7 @@ std::string record_of(const std::string& data) {
 }
 
 /// Where TensorBoard shows a field of metrics.jsonl; those that are not listed are not shown.
-constexpr std::array<std::pair<const char*, const char*>, 14> kTags{{{"loss", "train/loss"},
+constexpr std::array<std::pair<const char*, const char*>, 17> kTags{{{"loss", "train/loss"},
                                                                      {"grad_norm", "train/grad_norm"},
                                                                      {"lr", "train/lr"},
                                                                      {"tokens_per_second", "train/tokens_per_second"},
@@ -87,7 +87,10 @@ constexpr std::array<std::pair<const char*, const char*>, 14> kTags{{{"loss", "t
                                                                      {"reserved_memory_bytes", "memory/reserved_bytes"},
                                                                      {"alloc_retries", "memory/alloc_retries"},
                                                                      {"val_loss", "validation/loss"},
-                                                                     {"val_perplexity", "validation/perplexity"}}};
+                                                                     {"val_perplexity", "validation/perplexity"},
+                                                                     {"chess_accuracy", "validation/chess_accuracy"},
+                                                                     {"chess_legal", "validation/chess_legal"},
+                                                                     {"chess_result", "validation/chess_result"}}};
 
 /// "validation/loss" of a set with a name is "validation/NAME/loss".
 std::string tag_of(const std::string& tag, const std::string& set) {

@@ -21,7 +21,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t resume_
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) continue;
     if (const auto step = record.find("step"); step != record.end() && step->is_number()) {
-      const bool again = validates && step->get<double>() == last && record.contains("val_loss");
+      const bool again = validates && step->get<double>() == last && record.contains("eval_seconds");
       if (step->get<double>() > last || again) continue;
     }
     kept_ += line + '\n';

@@ -53,7 +53,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(min(losses, key=losses.get), 2, "the data is meant to be so")
         self.assertEqual((self.best("rising"), self.names("rising")), ("step-00000002", ["best", "latest", "step-00000002", "step-00000008"]))
         report = result.json()
-        self.assertEqual((report["best_step"], report["best_loss"], report["best_checkpoint"]),
+        self.assertEqual((report["best_step"], report["best_value"], report["best_checkpoint"]),
                          (2, losses[2], str(self.checkpoints("rising") / "best")))
         equal = verify(self.checkpoints("rising") / "best", self.checkpoints("all") / "step-00000002")
         self.assertEqual(equal.code, 0, str(equal))
@@ -69,20 +69,20 @@ class KeepBest(llama_cli.WeightsCase):
         losses = self.losses_on_validation("falling")
         self.assertEqual(sorted(losses.values(), reverse=True), list(losses.values()), "the data is meant to be so")
         self.assertEqual((self.best("falling"), self.names("falling")), ("step-00000008", ["best", "latest", "step-00000008"]))
-        self.assertEqual(self.state("falling")["best_loss"], losses[8])
+        self.assertEqual(self.state("falling")["best_value"], losses[8])
         self.assertNotIn("only_as_best", json.loads((self.checkpoints("falling") / "best" / "run.json").read_text()))
         self.train("unsaved", "--max-steps", 4, *VALIDATE, "--val-data", self.val_data, "--keep-best", "--no-save")
         self.assertEqual(self.best("unsaved"), "step-00000004")
         # A second start of a run that is done changes nothing.
         self.train("falling", "--restart", "latest", "--max-steps", 8)
-        self.assertEqual((self.best("falling"), self.state("falling")["best_loss"]), ("step-00000008", losses[8]))
+        self.assertEqual((self.best("falling"), self.state("falling")["best_value"]), ("step-00000008", losses[8]))
 
     def test_it_survives_requeues_on_other_ranks_and_strategies(self):
         self.train("moved", "--max-steps", 4, *VALIDATE, "--val-data", self.noise, "--keep-best", "--batch-size", 4, ranks=3)
         self.train("moved", "--max-steps", 8, "--restart", "latest", "--sharding", "grad-shard", "--batch-size", 6, ranks=2)
         losses = self.losses_on_validation("moved")
         self.assertEqual(sorted(losses), [2, 4, 6, 8], "eval-every is the run's")
-        self.assertEqual((self.best("moved"), self.state("moved")["best_loss"]), ("step-00000002", losses[2]))
+        self.assertEqual((self.best("moved"), self.state("moved")["best_value"]), ("step-00000002", losses[2]))
         # Other data, whose losses say nothing about those before.
         self.train("moved", "--max-steps", 10, "--restart", "latest", "--val-data", self.val_data)
         self.assertEqual(self.best("moved"), "step-00000010")
@@ -93,7 +93,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(self.best("back"), "step-00000008")
         # Nothing is learned: the loss is that of step 4, which is not better than step 4's.
         self.train("back", "--restart", self.checkpoints("back") / "step-00000004", "--lr", 0, "--max-steps", 6)
-        self.assertEqual((self.best("back"), self.state("back")["best_loss"]), ("step-00000004", before[4]))
+        self.assertEqual((self.best("back"), self.state("back")["best_value"]), ("step-00000004", before[4]))
         self.assertTrue((self.checkpoints("back") / "step-00000008").exists(), "checkpoints stay")
 
     def test_a_run_that_goes_back_keeps_what_was_saved_to_stay(self):

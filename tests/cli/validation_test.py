@@ -60,7 +60,7 @@ class Sets(fsdp_cli.Case):
     def test_the_named_one_decides(self):
         state = json.loads((self.checkpoints("both") / "latest" / "run.json").read_text())["state"]["validation"]
         losses = {step: loss for step, loss, _ in self.validation("both", "hard-1")}
-        self.assertEqual((state["set"], state["best_loss"]), ("hard-1", min(losses.values())))
+        self.assertEqual((state["set"], state["best_value"]), ("hard-1", min(losses.values())))
 
     def test_a_restart_elsewhere_has_them_all_and_evaluation_alone_too(self):
         self.train("here", "--max-steps", 2, "--val-data", "easy=val.h5,hard=hard.h5", cwd=self.folder)
@@ -139,7 +139,7 @@ class CutShort(fsdp_cli.Case):
         fsdp_cli.end_group(process)
         process.wait()
         with open(self.run_directory("twice") / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": 2, "val_loss": 4.5, "val_tokens": 1}) + "\n")
+            file.write(json.dumps({"step": 2, "val_loss": 4.5, "val_tokens": 1, "eval_seconds": 1.0}) + "\n")
         self.train("twice", "--restart", "latest", "--val-data", self.val_data, ranks=2)
         self.assertEqual([step for step, _ in self.validated("twice")], [2, 4])
         self.assertNotEqual(self.validated("twice")[0][1], 4.5)

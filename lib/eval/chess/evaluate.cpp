@@ -43,19 +43,20 @@ GameFigures figures_of(std::span<const WordScore> words, std::size_t num_moves) 
 
 class ChessEvaluator {
  public:
-  ChessEvaluator(ModelRuntime& runtime, const Tokenizer& tokenizer, const ChessOptions& options, const Logger& log)
+  ChessEvaluator(ModelRuntime& runtime, const Tokenizer& tokenizer, const ChessOptions& options, const Logger& log,
+                 const std::function<bool()>& stopped)
       : runtime_(runtime),
         world_(runtime.world()),
         tokenizer_(tokenizer),
         options_(options),
         log_(log),
+        stopped_(stopped),
         ends_(tokenizer, runtime.decoder().config.vocab_size),
         sample_(static_cast<std::size_t>(options.positions), options.seed) {}
 
-  ChessEvaluation run() {
+  std::optional<ChessEvaluation> run() {
     const auto start = std::chrono::steady_clock::now();
-    score_games();
-    play_positions();
+    if (!score_games() || !play_positions()) return std::nullopt;
     result_.accuracy = ratio(right_, moves_);
     result_.result_accuracy = ratio(results_right_, results_);
     result_.seconds = seconds_since(start);
@@ -63,7 +64,10 @@ class ChessEvaluator {
   }
 
  private:
-  void score_games() {
+  bool is_stopped() const { return stopped_ && stopped_(); }
+
+  /// \return false: stopped
+  bool score_games() {
     ChessGameStream stream(world_, options_.data, options_.field, options_.max_games);
     EvaluationProgress progress(log_, options_.show_progress, "chess     games");
     const auto ranks = static_cast<std::size_t>(world_.size());
@@ -71,6 +75,7 @@ class ChessEvaluator {
       const auto games = stream.next(static_cast<std::size_t>(options_.batch_size) * ranks);
       result_.skipped = stream.skipped();
       if (games.texts.empty()) break;
+      if (is_stopped()) return false;
       score_round(games);
       progress.show(stream.share_read(),
                     fmt::format("{}, {} of {} right", format_count_of(result_.games, "game"),
@@ -80,6 +85,7 @@ class ChessEvaluator {
       throw FormatError(options_.data.string() + ": holds no game" +
                         (result_.skipped.count > 0 ? "; the first text: " + result_.skipped.first : std::string()));
     }
+    return true;
   }
 
   void score_round(const ChessGames& games) {
@@ -123,7 +129,8 @@ class ChessEvaluator {
     if (whole(beyond) > 0) ++result_.games_cut;
   }
 
-  void play_positions() {
+  /// \return false: stopped
+  bool play_positions() {
     const auto positions = sample_.take();
     std::vector<double> legal(positions.size());
     for (std::size_t i = 0; i < positions.size(); ++i) legal[i] = positions[i].right ? 1 : 0;
@@ -131,13 +138,17 @@ class ChessEvaluator {
     EvaluationProgress progress(log_, options_.show_progress, "chess     positions");
     for (std::size_t i = 0; i < positions.size(); ++i) {
       // The game's own move is legal: nothing to generate where the model would write it.
-      if (legal[i] == 0 && plays_legally(positions[i])) legal[i] = 1;
+      if (legal[i] == 0) {
+        if (is_stopped()) return false;
+        if (plays_legally(positions[i])) legal[i] = 1;
+      }
       progress.show(static_cast<double>(i + 1) / static_cast<double>(positions.size()),
                     fmt::format("{} of {}", i + 1, positions.size()));
     }
     result_.positions = static_cast<std::int64_t>(positions.size());
     result_.positions_legal = static_cast<std::int64_t>(std::accumulate(legal.begin(), legal.end(), 0.0));
     result_.legal = ratio(legal, std::vector<double>(legal.size(), 1.0));
+    return true;
   }
 
   bool plays_legally(const ChessPosition& at) {
@@ -166,6 +177,7 @@ class ChessEvaluator {
   const Tokenizer& tokenizer_;
   const ChessOptions& options_;
   const Logger& log_;
+  const std::function<bool()>& stopped_;
   WordEnds ends_;
   PositionSample sample_;
   ChessEvaluation result_;
@@ -174,9 +186,10 @@ class ChessEvaluator {
 
 }  // namespace
 
-ChessEvaluation evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer, const ChessOptions& options,
-                               const Logger& log) {
-  return ChessEvaluator(runtime, tokenizer, options, log).run();
+std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer,
+                                              const ChessOptions& options, const Logger& log,
+                                              const std::function<bool()>& stopped) {
+  return ChessEvaluator(runtime, tokenizer, options, log, stopped).run();
 }
 
 }  // namespace fsdp

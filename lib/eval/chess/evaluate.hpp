@@ -2,6 +2,8 @@
 // How well a model plays on in games of chess: the next move, whether what it writes is legal, the result.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +55,11 @@ struct ChessEvaluation {
 };
 
 /// Collective; the same result on every rank.
+/// \param stopped  asked before each forward pass, the same answer on every rank; may be empty
+/// \return nothing: it was stopped
 /// \throws FormatError when the data holds no game; what reading it and encode_game() throw
-ChessEvaluation evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer, const ChessOptions& options,
-                               const Logger& log);
+std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer,
+                                              const ChessOptions& options, const Logger& log,
+                                              const std::function<bool()>& stopped = {});
 
 }  // namespace fsdp

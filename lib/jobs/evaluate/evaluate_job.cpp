@@ -188,7 +188,7 @@ class EvaluateJob {
     }
     how.batch_size = options_.batch_size;
     how.show_progress = shows_progress();
-    const auto result = evaluate_chess(runtime, *subject.tokenizer, how, log_);
+    const auto result = evaluate_chess(runtime, *subject.tokenizer, how, log_).value();
     add_to_json(result, report);
     report["chess"]["data"] = options_.chess;
     for (const auto& line : to_text(result)) print(line);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/elapsed.hpp"
@@ -225,10 +224,11 @@ class Training {
     report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_records());
     report["first_loss"] = losses_.first();
     report["loss"] = losses_.last();
-    report_validation(setup, validation_.losses(), report);
+    report_validation(setup, validation_.result(), report);
     if (const auto& best = context_.trainer.state().validation; best.best_step >= 0) {
       report["best_step"] = best.best_step;
-      report["best_loss"] = best.best_loss;
+      report["best_metric"] = best.metric;
+      report["best_value"] = best.best_value;
       const bool is_linked = best_link(setup.checkpoints()) == best.best_step;
       report["best_checkpoint"] =
           (setup.checkpoints() / (is_linked ? "best" : checkpoint_name(best.best_step))).string();
@@ -335,10 +335,10 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
     code = Training(context, start, memory, timer, taken).run(trace, report);
-  } else if (!setup.validation.empty()) {
-    const auto losses = validate(runtime, setup, progress, taken ? taken->manifest.state.step : 0);
-    report_validation(setup, losses, report);
-    report["perplexity"] = std::exp(losses.at(setup.deciding));
+  } else if (setup.validates()) {
+    const auto result = validate(runtime, setup, log, progress, taken ? taken->manifest.state.step : 0);
+    report_validation(setup, result, report);
+    if (!result.sets.empty()) report["perplexity"] = result.sets.at(setup.deciding.set).perplexity;
   }
   if (code == ExitCode::ok) generate_text(world, setup, runtime, log);
   return code;

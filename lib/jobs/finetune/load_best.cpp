@@ -17,11 +17,11 @@ namespace {
 /// Rank 0 knows. \return why there is no best to export; empty: there is one
 std::string what_is_missing(const RunContext& context, const std::filesystem::path& path) {
   const auto& best = context.trainer.state().validation;
-  if (best.best_step < 0) return "no validation of this run had a finite loss";
+  if (best.best_step < 0) return "no validation of this run had a finite " + context.setup.deciding.metric;
   if (best.best_step == context.trainer.state().step) return "";
-  if (holds_best(context.setup.checkpoints(), best.best_step, best.best_loss)) return "";
-  return fmt::format("{} is not there, or is not the one with the best loss of this run, {:.4f}", path.string(),
-                     best.best_loss);
+  if (holds_best(context.setup.checkpoints(), best.best_step, best.best_value)) return "";
+  return fmt::format("{} is not there, or is not the one with the best {} of this run, {:.4f}", path.string(),
+                     best.metric, best.best_value);
 }
 
 }  // namespace
@@ -40,8 +40,8 @@ std::optional<std::filesystem::path> load_best(const RunContext& context) {
     run_agreed(context.world, [&] { checkpoint = open_checkpoint(path, /*ours_only=*/true); });
     load_checkpoint(context.runtime, nullptr, *checkpoint);
   }
-  context.log.info(fmt::format("best      {}   loss {:.4f}: what follows has these weights", path.string(),
-                               state.validation.best_loss));
+  context.log.info(fmt::format("best      {}   {} {:.4f}: what follows has these weights", path.string(),
+                               state.validation.metric, state.validation.best_value));
   return path;
 }
 

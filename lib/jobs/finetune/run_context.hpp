@@ -36,8 +36,7 @@ struct RunContext {
   /// One of --eval-every's validations belongs to the state as it is now.
   bool validates_here() const {
     const auto& options = setup.options;
-    return options.eval_every > 0 && trainer.state().step % options.eval_every == 0 &&
-           !(setup.validation.empty() && options.validation.sample_prompts.empty());
+    return options.eval_every > 0 && trainer.state().step % options.eval_every == 0 && setup.validates();
   }
   double current_lr() const { return setup.schedule.at(std::max<std::int64_t>(1, trainer.state().step)); }
 };

@@ -130,9 +130,9 @@ void RunRecord::settle_best_checkpoint() {
     best = settle_best(context_.setup.checkpoints(), validation, resume_step_);
     if (!best.remark.empty()) context_.log.warning(best.remark);
   }
-  std::array<double, 2> figures{best.loss, static_cast<double>(best.step)};
+  std::array<double, 2> figures{best.value, static_cast<double>(best.step)};
   context_.world.broadcast(std::as_writable_bytes(std::span(figures)), 0);
-  validation.best_loss = figures[0];
+  validation.best_value = figures[0];
   validation.best_step = static_cast<std::int64_t>(figures[1]);
   best_.settle(validation);
 }

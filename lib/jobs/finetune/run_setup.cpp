@@ -11,7 +11,9 @@
 #include "lib/bf16/verdict.hpp"
 #include "lib/dataset/token_notes.hpp"
 #include "lib/jobs/finetune/final_exports.hpp"
+#include "lib/jobs/finetune/samples.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
+#include "lib/jobs/finetune/validation_games.hpp"
 #include "lib/jobs/finetune/validation_setup.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
@@ -149,20 +151,22 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());
   check_adapter_options(options);
+  check_game_options(options);
   if (trains(options)) setup.deciding = check_validation_options(options);
   check_final_exports(world, setup);
   if (trains(options) && options.train_data.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
-  if (!trains(options) && options.val_sets.empty() && options.prompt.empty()) {
-    throw UsageError("--max-epochs -1 evaluates only: give --val-data, --prompt or both");
+  if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty()) {
+    throw UsageError("--max-epochs -1 evaluates only: give --val-data, --val-chess, --prompt or several of them");
   }
   if (!trains(options) && !options.validation.sample_prompts.empty())
     throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
   if (trains(options)) check_sample_prompts(setup);
+  check_games(world, setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
   check_packed_rows(setup);
-  check_sample_questions(setup);
+  if (trains(options)) setup.sample_prompts = sample_prompts(setup);
   plan_length(setup);
   return setup;
 }

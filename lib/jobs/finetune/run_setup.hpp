@@ -10,6 +10,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/checkpoint/restart.hpp"
+#include "lib/eval/text.hpp"
 #include "lib/jobs/finetune/run_start.hpp"
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/runtime/train_options.hpp"
@@ -30,6 +31,13 @@ struct ValidationData {
   TokenLoader rows;
 };
 
+/// What --keep-best and --patience go by.
+struct DecidingMetric {
+  std::string metric = "loss";  ///< or one of the games': a share, the higher the better
+  std::size_t set = 0;          ///< whose loss
+  bool is_loss() const { return metric == "loss"; }
+};
+
 struct RunSetup {
   RunSetup(const TrainOptions& asked, const nlohmann::json& saved, const std::optional<RestartPoint>& found)
       : options(asked), saved_options(saved), restart(found), directory(run_directory(asked)) {}
@@ -47,7 +55,8 @@ struct RunSetup {
   std::optional<TokenLoader> train_data;  ///< where there is training
   std::string chat_template;              ///< name of the one that its conversations were written by; "" without any
   std::vector<ValidationData> validation;
-  std::size_t deciding = 0;        ///< which of them --keep-best and --patience go by
+  std::vector<Prompt> sample_prompts;  ///< that are continued at validations
+  DecidingMetric deciding;
   std::int64_t total_steps = 0;    ///< of the whole run, those before a restart included
   std::int64_t total_samples = 0;  ///< likewise; the largest number where steps decide
   LrSchedule schedule;
@@ -55,6 +64,11 @@ struct RunSetup {
   /// As asked for, but that none are captured by themselves where texts of many lengths would each need one, whose
   /// memory nothing predicts.
   CudaGraphs cuda_graphs() const;
+  /// There is something to do at a validation.
+  bool validates() const {
+    const auto& asked = options.validation;
+    return !validation.empty() || !asked.games.data.empty() || !asked.sample_prompts.empty();
+  }
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
 };
 

@@ -8,12 +8,17 @@
 
 namespace fsdp::detail {
 
-Prompt sample_prompt(const RunSetup& setup, const std::string& text) {
+std::vector<Prompt> sample_prompts(const RunSetup& setup) {
   const auto& [name, is_sure, tokenizer] = setup.tokenizer;
-  if (!setup.options.validation.sample_chat) return plain_prompt(*tokenizer, text);
+  const auto& asked = setup.options.validation;
   auto conversations = setup.options.conversations;
   if (!setup.chat_template.empty()) conversations.chat_template = setup.chat_template;
-  return chat_prompt(*tokenizer, name, conversations, {text, ""});
+  std::vector<Prompt> prompts;
+  for (const auto& text : asked.sample_prompts) {
+    prompts.push_back(asked.sample_chat ? chat_prompt(*tokenizer, name, conversations, {text, ""})
+                                        : plain_prompt(*tokenizer, text));
+  }
+  return prompts;
 }
 
 bool write_samples(const RunContext& context, RunRecord& record, const std::function<bool()>& stopped) {
@@ -23,10 +28,10 @@ bool write_samples(const RunContext& context, RunRecord& record, const std::func
   sampling.temperature = 0;
   int number = 0;
   const auto& tokenizer = *context.setup.tokenizer.tokenizer;
-  for (const auto& prompt : options.validation.sample_prompts) {
+  for (const auto& prompt : context.setup.sample_prompts) {
     if (stopped()) return false;
     nlohmann::json sample{{"step", context.trainer.state().step}};
-    write_text(context.runtime, tokenizer, sample_prompt(context.setup, prompt), sampling, /*print=*/false, sample);
+    write_text(context.runtime, tokenizer, prompt, sampling, /*print=*/false, sample);
     record.add_sample(sample, ++number);
   }
   return true;

@@ -1,16 +1,17 @@
 #pragma once
 // --sample-prompt: what the model writes at each validation.
 #include <functional>
-#include <string>
+#include <vector>
 
 #include "lib/eval/text.hpp"
 #include "lib/jobs/finetune/run_record.hpp"
 
 namespace fsdp::detail {
 
-/// What the model goes on from for one of --sample-prompt's texts, with --sample-chat as a user's message.
-/// \pre the setup has a tokenizer. \throws UsageError, FormatError where there is no chat template
-Prompt sample_prompt(const RunSetup& setup, const std::string& text);
+/// What the model goes on from for --sample-prompt's texts, with --sample-chat as a user's messages, once the data says
+/// by which template.
+/// \pre check_sample_prompts(). \throws UsageError, FormatError where there is no chat template
+std::vector<Prompt> sample_prompts(const RunSetup& setup);
 
 /// Goes on from every prompt, as fsdp-eval --prompt --temperature 0 does, and adds the texts to the record. Training
 /// goes on as if it had not been. Collective. \param stopped  asked before each, the same answer on every rank

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -10,8 +11,10 @@
 #include "lib/base/error.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/eval/result.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
 #include "lib/jobs/finetune/samples.hpp"
+#include "lib/jobs/finetune/validation_games.hpp"
 #include "lib/mpi/agree.hpp"
 
 namespace fsdp::detail {
@@ -36,34 +39,43 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
                      result.seconds);
 }
 
+/// "" where the metric is of none.
+std::string deciding_set(const RunSetup& setup) {
+  const auto& [metric, set] = setup.deciding;
+  return setup.deciding.is_loss() && set < setup.validation.size() ? setup.validation[set].name : "";
+}
+
 /// Than the run whose patience the checkpoint knows of: it has another folder, or goes by other data now.
 bool is_another(const RunSetup& setup, const ValidationState& state) {
-  if (!setup.restart || setup.validation.empty() || state.step < 0) return false;
+  if (!setup.restart || state.step < 0) return false;
   if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
-  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
-  return state.set != setup.validation[setup.deciding].name ||
+  const auto* option = setup.deciding.is_loss() ? "val-data" : "val-chess";
+  const auto data = [&](const nlohmann::json& options) { return options.value(option, std::string()); };
+  return state.metric != setup.deciding.metric || state.set != deciding_set(setup) ||
          data(setup.restart->manifest.options) != data(setup.saved_options);
 }
 
 }  // namespace
 
-std::vector<double> validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step) {
-  std::vector<double> losses;
+ValidationResult validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log, ProgressLine& progress,
+                          std::int64_t step) {
+  ValidationResult result;
   for (const auto& set : setup.validation) {
-    const auto result = evaluate_set(runtime, setup, set).value();
-    progress.line(eval_line(step, set, result));
-    losses.push_back(result.loss);
+    result.sets.push_back(evaluate_set(runtime, setup, set).value());
+    progress.line(eval_line(step, set, result.sets.back()));
   }
-  return losses;
+  result.games = play_games(runtime, setup, log);
+  if (result.games) progress.line(games_line(step, *result.games));
+  return result;
 }
 
-void report_validation(const RunSetup& setup, const std::vector<double>& losses, nlohmann::json& report) {
+void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report) {
+  if (result && result->games) add_to_json(*result->games, report);
   if (setup.validation.empty()) return;
-  const double deciding = losses.empty() ? std::nan("") : losses.at(setup.deciding);
-  report["val_loss"] = deciding;
-  for (std::size_t i = 0; i < losses.size(); ++i) {
+  report["val_loss"] = result ? result->sets.at(setup.deciding.set).loss : std::nan("");
+  for (std::size_t i = 0; result && i < result->sets.size(); ++i) {
     const auto& name = setup.validation[i].name;
-    if (!name.empty()) report["val_losses"][name] = losses[i];
+    if (!name.empty()) report["val_losses"][name] = result->sets[i].loss;
   }
 }
 
@@ -71,46 +83,49 @@ Validation::Validation(const RunContext& context, RunRecord& record, const StepJ
                        RunClock& clock)
     : context_(context), record_(record), judge_(judge), memory_(memory), clock_(clock) {
   const auto& asked = context.setup.options.validation;
-  rules_ = {asked.keeps_best(), asked.patience, asked.min_delta};
+  rules_ = {asked.keeps_best(), asked.patience, asked.min_delta, !context.setup.deciding.is_loss()};
   if (!is_another(context.setup, context.trainer.state().validation)) return;
   auto& state = context.trainer.state().validation;
   state.without_improvement = 0;
-  state.lowest_loss = ValidationState().lowest_loss;
+  state.patience_value = ValidationState().patience_value;
 }
 
 bool Validation::run() {
   found_the_best_ = false;
-  const auto& sets = context_.setup.validation;
-  if (sets.empty() && context_.setup.options.validation.sample_prompts.empty()) return true;
+  if (!context_.setup.validates()) return true;
   const auto start = std::chrono::steady_clock::now();
-  std::vector<Evaluation> results;
-  if (!compute(results)) {
+  ValidationResult result;
+  if (!compute(result)) {
     is_cut_ = true;
     context_.progress.line(
         fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));
     return false;
   }
   context_.trainer.state().validation_due = false;
-  losses_.clear();
-  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], results[i], i == context_.setup.deciding);
+  const auto& sets = context_.setup.validation;
+  const auto& deciding = context_.setup.deciding;
+  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], result.sets[i], deciding.is_loss() && i == deciding.set);
+  if (result.games) take(*result.games);
+  result_ = std::move(result);
   clock_.after_validation(seconds_since(start));
   return true;
 }
 
 /// Of all sets, so that nothing is told of a validation that is left to the next start. Samples come first: those that
 /// are written are not written again. \return false: the job is to end
-bool Validation::compute(std::vector<Evaluation>& results) {
+bool Validation::compute(ValidationResult& result) {
   if (any_rank(context_.world, !clock_.has_time_to_validate())) return false;
   memory_.disturb();
   const auto stopped = [this] { return must_end(); };
   const bool samples = !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
   if (samples && !write_samples(context_, record_, stopped)) return false;
   for (const auto& set : context_.setup.validation) {
-    const auto result = evaluate_set(context_.runtime, context_.setup, set, stopped);
-    if (!result) return false;
-    results.push_back(*result);
+    const auto evaluation = evaluate_set(context_.runtime, context_.setup, set, stopped);
+    if (!evaluation) return false;
+    result.sets.push_back(*evaluation);
   }
-  return true;
+  result.games = play_games(context_.runtime, context_.setup, context_.log, stopped);
+  return result.games || context_.setup.options.validation.games.data.empty();
 }
 
 /// The same answer on every rank.
@@ -121,8 +136,7 @@ bool Validation::must_end() {
 
 void Validation::take(const ValidationData& set, const Evaluation& result, bool decides) {
   const auto step = context_.trainer.state().step;
-  losses_.push_back(result.loss);
-  const auto verdict = decides ? judge(result.tokens, result.loss, set.name) : std::string();
+  const auto verdict = decides ? judge(set.name, result.tokens, result.loss) : std::string();
   context_.progress.line(eval_line(step, set, result) + verdict);
   nlohmann::json record{{"step", step},
                         {"val_loss", result.loss},
@@ -133,11 +147,24 @@ void Validation::take(const ValidationData& set, const Evaluation& result, bool 
   record_.add_metrics(record);
 }
 
+void Validation::take(const ChessEvaluation& games) {
+  const auto step = context_.trainer.state().step;
+  const auto& metric = context_.setup.deciding.metric;
+  std::string verdict;
+  if (is_chess_metric(metric)) {
+    const auto [value, count] = game_score(games, metric);
+    verdict = judge("", count, value);
+  }
+  context_.progress.line(games_line(step, games) + verdict);
+  record_.add_metrics(games_record(step, games));
+}
+
 /// \return what it means, for the log
-std::string Validation::judge(std::int64_t tokens, double loss, const std::string& set) {
+std::string Validation::judge(const std::string& set, std::int64_t count, double value) {
   auto& state = context_.trainer.state().validation;
+  const bool may_be_best = !judge_.fails() && record_.is_open();
   const auto verdict = judge_validation(
-      state, rules_, {context_.trainer.state().step, set, tokens, loss, !judge_.fails() && record_.is_open()});
+      state, rules_, {context_.trainer.state().step, set, count, value, may_be_best, context_.setup.deciding.metric});
   found_the_best_ = verdict.is_best;
   std::string words;
   if (verdict.began_anew) words += "   other data than before: the best is looked for anew";
@@ -151,9 +178,9 @@ std::string Validation::why_early() const {
   const bool is_early = context_.trainer.state().step < context_.setup.total_steps;
   if (!out_of_patience() || !is_early) return "";
   const auto& state = context_.trainer.state().validation;
-  return fmt::format("{} in a row had no loss{}{} below {:.4f}{}",
-                     format_count_of(state.without_improvement, "validation"), state.set.empty() ? "" : " of ",
-                     state.set, state.lowest_loss,
+  return fmt::format("{} in a row had no {}{}{} {} {:.4f}{}", format_count_of(state.without_improvement, "validation"),
+                     state.metric, state.set.empty() ? "" : " of ", state.set,
+                     rules_.higher_is_better ? "above" : "below", state.patience_value,
                      rules_.min_delta > 0 ? fmt::format(" by more than {:g}", rules_.min_delta) : std::string());
 }
 

@@ -1,10 +1,11 @@
 #pragma once
-// The losses on --val-data, in between and at the end, and what they decide.
-#include <cmath>
+// The losses on --val-data and the games of --val-chess, in between and at the end, and what they decide.
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lib/eval/chess/evaluate.hpp"
 #include "lib/eval/evaluate.hpp"
 #include "lib/jobs/finetune/run_clock.hpp"
 #include "lib/jobs/finetune/run_record.hpp"
@@ -12,11 +13,18 @@
 
 namespace fsdp::detail {
 
-/// Of each set, the same figures on every rank; a line of the log for each. Collective.
-std::vector<double> validate(ModelRuntime& runtime, const RunSetup& setup, ProgressLine& progress, std::int64_t step);
+struct ValidationResult {
+  std::vector<Evaluation> sets;
+  std::optional<ChessEvaluation> games;
+};
 
-/// val_loss and perplexity of the set that decides; of several sets with names val_losses too.
-void report_validation(const RunSetup& setup, const std::vector<double>& losses, nlohmann::json& report);
+/// The same figures on every rank; a line of the log for each set, and for games. Collective.
+ValidationResult validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log, ProgressLine& progress,
+                          std::int64_t step);
+
+/// val_loss of the set that decides; of several sets with names val_losses too; games as fsdp-eval tells of them.
+/// \param result  none: there was no validation
+void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
 class StepJudge;
 
@@ -24,14 +32,14 @@ class Validation {
  public:
   Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory,
              RunClock& clock);
-  /// Of the state as it is now; nothing without --val-data and --sample-prompt. A save that is under way is made to
+  /// Of the state as it is now; nothing where nothing was asked for. A save that is under way is made to
   /// appear meanwhile. Collective. \return false: the job is to end before; then it is as if there had been none, but
   /// for samples that were written, and the state says that it is due
   bool run();
   /// run() has returned false: the job ends.
   bool is_cut() const { return is_cut_; }
-  /// Of each set, of the last validation; empty: there was none.
-  const std::vector<double>& losses() const { return losses_; }
+  /// Of the last validation; none: there was none.
+  const std::optional<ValidationResult>& result() const { return result_; }
   /// By the last run() the model is the best so far: it is to be saved.
   bool found_the_best() const { return found_the_best_; }
   /// --patience says that the run is over.
@@ -42,10 +50,11 @@ class Validation {
   bool decides() const { return rules_.decide(); }
 
  private:
-  bool compute(std::vector<Evaluation>& results);
+  bool compute(ValidationResult& result);
   bool must_end();
   void take(const ValidationData& set, const Evaluation& result, bool decides);
-  std::string judge(std::int64_t tokens, double loss, const std::string& set);
+  void take(const ChessEvaluation& games);
+  std::string judge(const std::string& set, std::int64_t count, double value);
 
   const RunContext& context_;
   RunRecord& record_;
@@ -53,7 +62,7 @@ class Validation {
   MemoryWatch& memory_;
   RunClock& clock_;
   ValidationRules rules_;
-  std::vector<double> losses_;
+  std::optional<ValidationResult> result_;
   bool found_the_best_ = false;
   bool is_cut_ = false;
 };

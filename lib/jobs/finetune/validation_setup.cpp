@@ -8,32 +8,38 @@
 #include "lib/base/error.hpp"
 #include "lib/eval/chess/sequence.hpp"
 #include "lib/jobs/finetune/samples.hpp"
+#include "lib/jobs/finetune/validation_games.hpp"
 #include "lib/runtime/text.hpp"
 
 namespace fsdp::detail {
 namespace {
 
-/// "loss" is the first one's, where none is called so.
-std::size_t deciding_set(const TrainOptions& options) {
+/// "loss" is the first one's, where none is called so. Perplexity and bits per byte of the same tokens are the lower,
+/// the lower the loss is.
+DecidingMetric deciding_metric(const TrainOptions& options) {
   const auto& metric = options.validation.keep_best;
   const auto& sets = options.val_sets;
-  if (!options.validation.keeps_best()) return 0;
+  if (!options.validation.keeps_best()) return {};
   const auto named =
       std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return !set.name.empty() && set.name == metric; });
-  if (named != sets.end()) return static_cast<std::size_t>(named - sets.begin());
-  if (metric == "loss") return 0;
+  if (named != sets.end()) return {"loss", static_cast<std::size_t>(named - sets.begin())};
+  if (metric == "loss" || metric == "perplexity" || metric == "bits_per_byte") return {};
+  if (is_chess_metric(metric)) return {metric};
   std::string names;
   for (const auto& set : sets) {
     if (!set.name.empty()) names += ", " + set.name;
   }
-  throw UsageError(fmt::format("--keep-best {}: choose loss (the validation loss{})", metric,
-                               names.empty() ? "" : " of the first set), or the name of a set: " + names.substr(2)));
+  throw UsageError(fmt::format(
+      "--keep-best {}: choose loss, perplexity, bits_per_byte{}, or of --val-chess chess_accuracy, chess_legal, "
+      "chess_result",
+      metric, names.empty() ? "" : fmt::format(" (of the first set), the name of a set: {}", names.substr(2))));
 }
 
 }  // namespace
 
-std::size_t check_validation_options(const TrainOptions& options) {
+DecidingMetric check_validation_options(const TrainOptions& options) {
   const auto& v = options.validation;
+  const auto deciding = deciding_metric(options);
   if (v.patience < 0) throw UsageError("--patience must not be negative (0: the run does not end early)");
   if (!(v.min_delta >= 0) || !std::isfinite(v.min_delta))
     throw UsageError(fmt::format("--min-delta is {}, it must be a number >= 0", v.min_delta));
@@ -48,12 +54,18 @@ std::size_t check_validation_options(const TrainOptions& options) {
   if (options.eval_every < 0) throw UsageError("--eval-every must not be negative (0: at the end only)");
   for (const auto& [given, option] :
        {std::pair(v.keeps_best(), "--keep-best"), std::pair(v.patience > 0, "--patience")}) {
-    if (given && options.val_sets.empty()) throw UsageError(fmt::format("{} needs --val-data to go by", option));
+    if (!given || !deciding.is_loss() || !options.val_sets.empty()) continue;
+    throw UsageError(fmt::format("{} needs --val-data to go by{}", option,
+                                 v.games.data.empty() ? "" : ", or --keep-best chess_legal or chess_accuracy"));
   }
   if (v.patience > 0 && options.eval_every == 0)
     throw UsageError("--patience needs --eval-every: without it there is a validation at the end only");
   if (v.ends_with_best && !v.keeps_best()) throw UsageError("--final best needs --keep-best");
-  return deciding_set(options);
+  if (!deciding.is_loss() && v.games.data.empty())
+    throw UsageError(fmt::format("--keep-best {} needs --val-chess", deciding.metric));
+  if (deciding.metric == "chess_legal" && v.games.positions == 0)
+    throw UsageError("--keep-best chess_legal needs --val-chess-positions");
+  return deciding;
 }
 
 void check_sample_prompts(const RunSetup& setup) {
@@ -68,12 +80,6 @@ void check_sample_prompts(const RunSetup& setup) {
     if (!setup.options.validation.sample_chat && prompt_ids(*tokenizer, prompt).empty())
       throw UsageError("--sample-prompt '" + prompt + "' is empty: at least one token is needed to go on from");
   }
-}
-
-void check_sample_questions(const RunSetup& setup) {
-  const auto& validation = setup.options.validation;
-  if (!trains(setup.options) || !validation.sample_chat) return;
-  for (const auto& prompt : validation.sample_prompts) sample_prompt(setup, prompt);
 }
 
 }  // namespace fsdp::detail

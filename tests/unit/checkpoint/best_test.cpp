@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Nothing but its run.json.
-void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t best_step, double best_loss,
+void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t best_step, double best_value,
                      bool only_as_best = false) {
   RunManifest manifest;
   manifest.config.num_layers = 1;
@@ -25,7 +25,7 @@ void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t bes
   manifest.config.vocab_size = 11;
   manifest.state.step = step;
   manifest.only_as_best = only_as_best;
-  manifest.state.validation = {.step = step, .set = "a", .tokens = 5, .best_loss = best_loss, .best_step = best_step};
+  manifest.state.validation = {.step = step, .set = "a", .count = 5, .best_value = best_value, .best_step = best_step};
   fs::create_directories(folder / checkpoint_name(step));
   write_run_manifest(folder / checkpoint_name(step), manifest);
 }
@@ -33,7 +33,7 @@ void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t bes
 ValidationState known(std::int64_t step, double loss) {
   ValidationState state;
   state.step = state.best_step = step;
-  state.best_loss = loss;
+  state.best_value = loss;
   return state;
 }
 
@@ -54,7 +54,7 @@ TEST_SUITE("checkpoint/best") {
 
     const auto gone_back = settle_best(folder, known(2, 3.0), 4);
     CHECK(gone_back.step == 2);
-    CHECK(gone_back.loss == 3.0);
+    CHECK(gone_back.value == 3.0);
     CHECK(best_link(folder) == 2);
   }
 
@@ -65,7 +65,7 @@ TEST_SUITE("checkpoint/best") {
     point_best_to(folder, 6);
     const auto lost = settle_best(folder, known(2, 3.0), 4);
     CHECK(lost.step == -1);
-    CHECK(std::isnan(lost.loss));
+    CHECK(std::isnan(lost.value));
     CHECK(lost.remark.find("step 2") != std::string::npos);
     CHECK(best_link(folder) == -1);
     CHECK(fs::exists(folder / checkpoint_name(6) / "run.json"));
@@ -121,7 +121,7 @@ TEST_SUITE("checkpoint/best") {
     ValidationState other;
     other.step = 4;
     other.set = "b";
-    other.tokens = 5;
+    other.count = 5;
     CHECK(settle_best(temporary.path(), other, 4).step == -1);
   }
 
@@ -143,7 +143,7 @@ TEST_SUITE("checkpoint/best") {
     fs::create_directory(temporary.path() / "best");
     const auto best = settle_best(temporary.path(), known(2, 3.0), 4);
     CHECK(best.step == 2);
-    CHECK(best.loss == 3.0);
+    CHECK(best.value == 3.0);
     CHECK(best.remark.find("is not the link of --keep-best") != std::string::npos);
   }
 
@@ -159,14 +159,14 @@ TEST_SUITE("checkpoint/best") {
     published.begin_save(6, state);
     published.end_save(false, state);
     CHECK(state.best_step == 4);
-    CHECK(state.best_loss == 2.0);
+    CHECK(state.best_value == 2.0);
     // Losses on other data do not compare.
     state = known(8, 5.0);
     state.set = "other";
     published.begin_save(8, state);
     published.end_save(false, state);
     CHECK(state.best_step == -1);
-    CHECK(std::isnan(state.best_loss));
+    CHECK(std::isnan(state.best_value));
   }
 
   TEST_CASE("point_best_to: what somebody else has put there stays") {

@@ -297,13 +297,13 @@ TEST_SUITE("checkpoint/save and load") {
         }
         state.validation_due = false;
         state.validation.step = state.validation.best_step = 1;
-        state.validation.best_loss = 2.5;
+        state.validation.best_value = 2.5;
         if (world.rank() == 0) CHECK(saver.amend(state).empty());
         if (!is_written) CHECK(saver.finish().saved);
       });
       CHECK(std::filesystem::read_symlink(out / "best") == "step-00000001");
       const auto told = fsdp::read_run_manifest(out / "best").state;
-      CHECK(told.validation.best_loss == 2.5);
+      CHECK(told.validation.best_value == 2.5);
       CHECK_FALSE(told.validation_due);
     }
   }

@@ -53,7 +53,10 @@ TEST_SUITE("train/metrics") {
     const TempDir folder;
     const auto file = folder.path() / "metrics.jsonl";
     const Logger quiet(0, LogLevel::error);
-    const auto eval = [](int step) { return nlohmann::json{{"step", step}, {"val_loss", 2.5}}.dump() + "\n"; };
+    const auto told = [](int step, const char* name) {
+      return nlohmann::json{{"step", step}, {name, 0.5}, {"eval_seconds", 1.0}}.dump() + "\n";
+    };
+    const auto eval = [&](int step) { return told(step, "val_loss") + told(step, "chess_legal"); };
     const auto before = line(1) + eval(1) + line(2) + eval(2);
     replace_file(file, before + line(3));
     { const MetricsFile kept(file, 2, quiet); }

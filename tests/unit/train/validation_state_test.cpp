@@ -19,7 +19,7 @@ TEST_SUITE("train/validation_state") {
     CHECK_FALSE(judge_validation(state, rules, {6, "", 10, 2.0, /*may_be_best=*/false}).is_best);
     CHECK(judge_validation(state, rules, {7, "", 10, 2.5}).is_best);
     CHECK(state.best_step == 7);
-    CHECK(state.best_loss == 2.5);
+    CHECK(state.best_value == 2.5);
   }
 
   TEST_CASE("judge_validation: patience counts what is not lower by more than min_delta, and each step once") {
@@ -42,15 +42,29 @@ TEST_SUITE("train/validation_state") {
     CHECK(state.without_improvement == 0);
   }
 
-  TEST_CASE("judge_validation: other data begin anew") {
+  TEST_CASE("judge_validation: a share is the better the higher it is") {
+    ValidationState state;
+    const ValidationRules rules{.keeps_best = true, .patience = 2, .min_delta = 0.25, .higher_is_better = true};
+    CHECK(judge_validation(state, rules, {1, "", 10, 0.25, true, "chess_legal"}).is_best);
+    CHECK_FALSE(judge_validation(state, rules, {2, "", 10, 0.125, true, "chess_legal"}).is_best);
+    CHECK(judge_validation(state, rules, {3, "", 10, 0.375, true, "chess_legal"}).is_best);
+    CHECK(out_of_patience(state, rules));
+    CHECK(judge_validation(state, rules, {4, "", 10, 0.75, true, "chess_legal"}).is_best);
+    CHECK(state.without_improvement == 0);
+    CHECK(state.metric == "chess_legal");
+    CHECK_FALSE(judge_validation(state, rules, {5, "", 10, std::nan(""), true, "chess_legal"}).is_best);
+  }
+
+  TEST_CASE("judge_validation: other data and other metrics begin anew") {
     const ValidationRules rules{.keeps_best = true, .patience = 2};
-    for (const auto& other : {DecidingLoss{2, "b", 10, 5.0}, DecidingLoss{2, "a", 11, 5.0}}) {
+    for (const auto& other : {DecidingValue{2, "b", 10, 5.0}, DecidingValue{2, "a", 11, 5.0},
+                              DecidingValue{2, "a", 10, 5.0, true, "chess_legal"}}) {
       ValidationState state;
       judge_validation(state, rules, {1, "a", 10, 3.0});
       const auto verdict = judge_validation(state, rules, other);
       CHECK(verdict.began_anew);
       CHECK(verdict.is_best);
-      CHECK(state.best_loss == 5.0);
+      CHECK(state.best_value == 5.0);
       CHECK(state.without_improvement == 0);
     }
   }
