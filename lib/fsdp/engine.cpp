@@ -28,6 +28,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   }
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
   first_backward_ = first_backward();
+  first_gathers_ = first_gathers();
   // Alone on the shard axis nothing but the sums over replicas crosses ranks, and parameters stay where they are.
   const bool records = policy_.recorded_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
                        input_.mesh->shard->size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
@@ -55,23 +56,31 @@ at::Tensor Engine::published_rows(std::size_t param) {
   return own.is_same(unit.master_weights[place].get()) ? at::Tensor() : own;
 }
 
-void Engine::sync_parameters(bool published) {
+void Engine::sync_parameters() {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
   if (std::exchange(rows_changed_, false)) input_.store->settle();
   for (auto& unit : units_) {
-    const EngineObservers::Scope unit_scope(
-        observers_, [&] { return "publish " + unit->name; }, "optimizer");
-    std::vector<PublishedRows> rows;
-    for (std::size_t i = 0; i < unit->master_weights.size() && !published; ++i) {
-      if (unit->master_weights[i].store() != nullptr) continue;  // they were when they were changed
-      const PublishedRows pair{unit->gathered->own_rows(i), unit->master_weights[i].get()};
-      if (!pair.to.is_same(pair.from)) rows.push_back(pair);
+    if (std::exchange(unit->is_coming, false)) {  // with what the rows were before
+      unit->gathered->wait_for_unshard();
+      unit->gathered->reshard();
     }
-    input_.ops->publish(rows);
-    unit->gathered->sync();
+    publish(*unit);
   }
+}
+
+void Engine::publish(Unit& unit) {
+  const EngineObservers::Scope unit_scope(
+      observers_, [&] { return "publish " + unit.name; }, "optimizer");
+  std::vector<PublishedRows> rows;
+  for (std::size_t i = 0; i < unit.master_weights.size(); ++i) {
+    if (unit.master_weights[i].store() != nullptr) continue;  // they were when they were changed
+    const PublishedRows pair{unit.gathered->own_rows(i), unit.master_weights[i].get()};
+    if (!pair.to.is_same(pair.from)) rows.push_back(pair);
+  }
+  input_.ops->publish(rows);
+  unit.gathered->sync();
 }
 
 std::vector<at::Tensor> Engine::full_parameters(const std::vector<int>& params) {
@@ -105,7 +114,10 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
   input.training = training;
   input.reduce = place.last || policy_.reduce_every_micro_batch;
   input.keep_gathered = training && !place.last && !gathers_again_in_backward(policy_.sharding);
-  for (const auto& unit : units_) input.already_gathered.push_back(unit->is_gathered);
+  for (const auto& unit : units_) {
+    input.already_gathered.push_back(unit->is_gathered);
+    input.already_coming.push_back(unit->is_coming);
+  }
   return make_schedule(input, policy_);
 }
 
@@ -227,6 +239,7 @@ void Engine::execute(const Action& action, Run& state) {
     case ActionKind::wait_for_unshard: {
       units_[index]->gathered->wait_for_unshard();
       units_[index]->is_gathered = true;
+      units_[index]->is_coming = false;
       return;
     }
     case ActionKind::reshard: {
@@ -301,7 +314,7 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
   auto& unit = unit_of(params.front());
   const bool was_gathered = unit.is_gathered;
   if (!was_gathered) {
-    unshard(unit);
+    if (!std::exchange(unit.is_coming, false)) unshard(unit);
     unit.gathered->wait_for_unshard();
   }
   body(full_parameters(params));

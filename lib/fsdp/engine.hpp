@@ -79,9 +79,12 @@ class Engine {
   void update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body);
   /// The same with gradients alone.
   void read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body);
+  /// Runs body for all parameters, those of the units that a forward begins with first, and publishes what it wrote.
+  /// The gathers of these units start behind their own part, while the device updates the others; the next forward
+  /// waits for them. Without a store. Collective. \param body  also writes published_rows()
+  void update_units(const std::function<void(const std::vector<std::size_t>& params)>& body);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
-  /// \param published  published_rows() are written already
-  void sync_parameters(bool published = false);
+  void sync_parameters();
   /// The rows that gathers read, where they are not master_weight(param) itself; undefined where they are.
   at::Tensor published_rows(std::size_t param);
 
@@ -142,6 +145,8 @@ class Engine {
   void finish_replicas(Unit& unit);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPlace place);
+  std::vector<int> first_gathers();
+  void publish(Unit& unit);
 
   EngineInput input_;
   EnginePolicy policy_;
@@ -153,7 +158,8 @@ class Engine {
   int loss_unit_ = 0;
   int first_backward_ = 0;                          ///< layers below it only run forward: nothing there is trained
   std::vector<std::unique_ptr<Transfer>> leaving_;  ///< sums over replicas on their way to the host
-  Unit* settling_ = nullptr;  ///< whose gradients are on their way between replicas, or to the host
+  Unit* settling_ = nullptr;        ///< whose gradients are on their way between replicas, or to the host
+  std::vector<int> first_gathers_;  ///< units, in the order of a forward; none where gathering is no transfer
   bool peer_memory_ = false;
   bool rows_changed_ = false;         ///< in the store, by with_rows()
   std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand

@@ -108,6 +108,45 @@ void Engine::read_gradients(const std::function<void(const std::vector<std::size
   }
 }
 
+/// What a step's first micro-batch asks for before it computes anything.
+std::vector<int> Engine::first_gathers() {
+  std::vector<int> units;
+  if (peer_memory_ || input_.store != nullptr || input_.mesh->shard->size() == 1) return units;
+  for (const auto& action : plan(true, {})) {
+    if (action.kind == ActionKind::forward || action.kind == ActionKind::loss) break;
+    if (action.kind == ActionKind::unshard) units.push_back(action.index);
+  }
+  return units;
+}
+
+void Engine::update_units(const std::function<void(const std::vector<std::size_t>& params)>& body) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::size_t> others;
+  for (const auto& unit : units_) {
+    if (std::find(first_gathers_.begin(), first_gathers_.end(), unit->index) == first_gathers_.end())
+      others.insert(others.end(), unit->params.begin(), unit->params.end());
+  }
+  std::sort(others.begin(), others.end());
+  for (const int index : first_gathers_) {
+    auto& unit = *units_[static_cast<std::size_t>(index)];
+    {
+      const EngineObservers::Scope scope(
+          observers_, [&] { return "update " + unit.name; }, "optimizer");
+      body({unit.params.begin(), unit.params.end()});
+      unit.gathered->sync();
+    }
+    const EngineObservers::Scope scope(
+        observers_, [&] { return "gather " + unit.name; }, "schedule");
+    unshard(unit);
+    unit.is_coming = true;
+  }
+  const EngineObservers::Scope scope(observers_, "update the other units", "optimizer");
+  body(others);
+  for (auto& unit : units_) {
+    if (!unit->is_coming) unit->gathered->sync();
+  }
+}
+
 void Engine::update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body) {
   if (input_.store == nullptr) {
     read_gradients(body);

@@ -50,6 +50,7 @@ struct Engine::Unit {
   std::unique_ptr<Work> replica_work;      ///< their sum under way,
   std::vector<at::Tensor> replica_sums;    ///< of these
   bool is_gathered = false;
+  bool is_coming = false;         ///< its gather was started by update_units()
   std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
   std::int64_t reduce_bytes = 0;
   std::int64_t shard_elements = 0;  ///< of gradients, in this rank's rows

@@ -29,6 +29,9 @@ class Builder {
     for (std::size_t u = 0; u < input.already_gathered.size(); ++u) {
       if (input.already_gathered[u]) state_[u] = State::gathered;
     }
+    for (std::size_t u = 0; u < input.already_coming.size(); ++u) {
+      if (input.already_coming[u]) state_[u] = State::coming;
+    }
   }
 
   std::vector<Action> build() {

@@ -36,6 +36,7 @@ struct ScheduleInput {
   bool reduce = true;                  ///< gradients travel after this micro-batch
   bool keep_gathered = false;          ///< stay gathered for the next micro-batch (grad-shard under accumulation)
   std::vector<bool> already_gathered;  ///< per unit, from the micro-batch before
+  std::vector<bool> already_coming;    ///< per unit, from the step before; empty: none is
 };
 
 std::vector<Action> make_schedule(const ScheduleInput& input, const EnginePolicy& policy);

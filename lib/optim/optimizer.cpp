@@ -195,14 +195,13 @@ void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vec
   step_both(params, gradients, std::move(common));
 }
 
-void Optimizer::step_decided(const std::vector<at::Tensor>& gradients, double lr, const at::Tensor& decision,
-                             const std::vector<at::Tensor>& published) {
-  begin_step();
+void Optimizer::step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
+                                  double lr, const at::Tensor& decision, const std::vector<at::Tensor>& published) {
   UpdateGroup common;
   common.lr = lr;
   common.decision = decision;
   common.published = published;
-  step_both(all_params(), gradients, std::move(common));
+  step_both(params, gradients, std::move(common));
 }
 
 std::vector<std::size_t> Optimizer::all_params() const {

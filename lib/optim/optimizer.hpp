@@ -103,9 +103,9 @@ class Optimizer {
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  double grad_divisor);
-  /// The whole step, where takes_decisions(). \param published  see UpdateGroup; by parameter
-  void step_decided(const std::vector<at::Tensor>& gradients, double lr, const at::Tensor& decision,
-                    const std::vector<at::Tensor>& published);
+  /// Likewise, where takes_decisions(). \param published  see UpdateGroup; by parameter
+  void step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
+                         const at::Tensor& decision, const std::vector<at::Tensor>& published);
   /// Its update may be decided on the device (lib/ops/step_decider.hpp) without the host.
   virtual bool takes_decisions() const { return false; }
   std::int64_t steps() const { return steps_; }

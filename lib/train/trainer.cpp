@@ -205,8 +205,11 @@ at::Tensor Trainer::update_on_device(const LossSum& loss, const StepReport& repo
   auto decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
   std::vector<at::Tensor> published;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) published.push_back(engine.published_rows(i));
-  optimizer_->step_decided(gradients(), report.lr, decision, published);
-  engine.sync_parameters(/*published=*/true);
+  const auto grads = gradients();
+  optimizer_->begin_step();
+  engine.update_units([&](const std::vector<std::size_t>& params) {
+    optimizer_->step_part_decided(params, grads, report.lr, decision, published);
+  });
   return decision;
 }
 

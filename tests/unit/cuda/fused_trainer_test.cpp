@@ -44,6 +44,24 @@ void check_same(SmallJob job, int ranks) {
   }
 }
 
+/// What an engine does, in order.
+struct ActionLog final : EngineObserver {
+  void begin(std::string_view what, std::string_view category) override {
+    names.emplace_back(what);
+    categories.emplace_back(category);
+  }
+  void end() override {}
+  /// The names behind the last one that begins so.
+  std::vector<std::string> after(const std::string& start) const {
+    auto last = names.end();
+    for (auto it = names.begin(); it != names.end(); ++it) {
+      if (it->starts_with(start)) last = it;
+    }
+    return last == names.end() ? std::vector<std::string>() : std::vector<std::string>(last + 1, names.end());
+  }
+  std::vector<std::string> names, categories;
+};
+
 }  // namespace
 
 TEST_SUITE("cuda/fused trainer") {
@@ -121,6 +139,35 @@ TEST_SUITE("cuda/fused trainer") {
         for (std::size_t i = 0; i < engine.num_parameters(); ++i)
           CHECK(same_bits(engine.published_rows(i), engine.master_weight(i).to(at::kBFloat16)));
       }
+    });
+  }
+
+  TEST_CASE("the gathers that a step begins with start behind their units' own update") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = emulated_device();
+    run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      auto& engine = rank.runtime.engine();
+      rank.step();
+      const auto gathers = engine.counts().shard.all_gathers;
+      ActionLog log;
+      engine.observers().add(log);
+      rank.step();
+      const auto per_step = engine.counts().shard.all_gathers - gathers;
+      // Embeddings and the first block: nothing is computed before what the first block needs is asked for.
+      CHECK(log.after("reduce") == std::vector<std::string>{"AdamW", "gradient norm", "update unit 0", "gather unit 0",
+                                                            "update unit 1", "gather unit 1", "update the other units",
+                                                            "read tokens ahead"});
+      CHECK(log.names[1] == "gather unit 0");
+      CHECK(log.categories[1] == "collective");  // it is waited for, not started
+      // They are the next step's: as many in each.
+      rank.step();
+      CHECK(engine.counts().shard.all_gathers - gathers == 2 * per_step);
+      // Nor is anything of them left behind where something else comes in between.
+      MicroBatch batch = rank.loader.read(std::vector<std::int64_t>{0});
+      engine.evaluate(batch);
+      rank.step();
     });
   }
 
