@@ -61,9 +61,16 @@ std::int64_t best_link(const std::filesystem::path& checkpoints) {
   return target == checkpoint_name(step) ? step : -1;
 }
 
-bool holds_best(const std::filesystem::path& checkpoints, std::int64_t step, double value) {
-  const auto validation = validation_of(checkpoints, step);
-  return step >= 0 && validation.best_step == step && validation.best_value == value;
+bool holds_best(const std::filesystem::path& checkpoints, const ValidationState& known) {
+  if (known.best_step < 0) return false;
+  const auto says = validation_of(checkpoints, known.best_step);
+  return says.best_step == known.best_step && says.best_value == known.best_value && says.metric == known.metric &&
+         says.set == known.set && says.count == known.count;
+}
+
+void keep_as_regular(const std::filesystem::path& checkpoints, std::int64_t step) {
+  SettledBest unheard;
+  if (step >= 0) make_regular(checkpoints / checkpoint_name(step), unheard);
 }
 
 void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step) {
@@ -79,7 +86,7 @@ SettledBest settle_best(const std::filesystem::path& checkpoints, const Validati
                         std::int64_t step) {
   const auto linked = best_link(checkpoints);
   SettledBest best;
-  if (holds_best(checkpoints, validation.best_step, validation.best_value)) {
+  if (holds_best(checkpoints, validation)) {
     best.value = validation.best_value;
     best.step = validation.best_step;
   }

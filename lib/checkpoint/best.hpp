@@ -11,12 +11,16 @@ namespace fsdp {
 /// The step of the checkpoint that CHECKPOINTS/best leads to; -1: there is none, or it is none of ours.
 std::int64_t best_link(const std::filesystem::path& checkpoints);
 
-/// Whether the checkpoint of this step says of itself that it is the best, with this value: another run's, or another
-/// one of that step, does not.
-bool holds_best(const std::filesystem::path& checkpoints, std::int64_t step, double value);
+/// Whether the checkpoint of known.best_step says of itself that it is the best, with this value of this metric:
+/// another run's, or another one of that step, does not.
+bool holds_best(const std::filesystem::path& checkpoints, const ValidationState& known);
 
 /// Replaces the link by rename. \throws IoError, also where something else has its name
 void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step);
+
+/// What was saved for `best` alone is to stay when another one is the best: by something else, values do not compare.
+/// \param step  -1: there is none. Nothing is done, and nothing said, where it cannot be done
+void keep_as_regular(const std::filesystem::path& checkpoints, std::int64_t step);
 
 struct SettledBest {
   double value = ValidationState().best_value;

@@ -15,7 +15,7 @@ namespace fsdp {
 struct ValidationState {
   std::int64_t step = -1;       ///< of the last one; -1: there was none
   std::string metric = "loss";  ///< that decides; "chess_legal", ...
-  std::string set;              ///< the name of the data that decide; "" where they have none
+  std::string set;              ///< the name of the data that decide, "" where they have none; of games what they are
   std::int64_t count = 0;       ///< of the tokens, moves, positions or games that it is the mean of
   double best_value = std::numeric_limits<double>::quiet_NaN();      ///< of checkpoints/best; NaN: there is none
   std::int64_t best_step = -1;                                       ///< likewise; -1: there is none

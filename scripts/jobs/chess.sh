@@ -157,6 +157,8 @@ check_inputs() {
     train_data=$(check_data "$name") ||
         die "training data ${name:-(none)}: not there, empty or not readable. On a machine with network chess_download makes \
 $chess_data; DATA names others, for example $FSDP_HOME/data/chess/train.jsonl" 4
+    name=$(configured val-chess)
+    if [[ -n $name ]] && ! check_data "$name" >/dev/null; then die "val_chess $name: not there, empty or not readable" 4; fi
     name=$(configured val-data)
     if [[ -z $name ]]; then return; fi
     val_data=$(check_validation "$name") ||

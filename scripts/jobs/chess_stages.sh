@@ -78,13 +78,27 @@ convert_holds() { # the fine-tune's arguments
     read_config "$@" && [[ -s $run_dir/hf/config.json ]] && has_mark convert "$(final_checkpoint) ${HF_DTYPE:-bf16}"
 }
 
+# val_data and val_games are what the fine-tune validates on. Moves can be scored where the games are there as text.
+find_eval_data() {
+    local name
+    val_data='' val_games=''
+    name=$(configured val-data)
+    if [[ -n $name ]]; then val_data=$(check_validation "$name") || return 1; fi
+    name=$(configured val-chess)
+    if [[ -n $name ]]; then
+        val_games=$(check_data "$name") || return 1
+    elif [[ $val_data != *.h5 ]]; then
+        val_games=$val_data
+    fi
+    [[ -n $val_data$val_games ]]
+}
 eval_options() { # the words after fsdp-eval MODEL
     local length
-    words=(--data "$val_data" --device "${DEVICE:-auto}" --precision "${PRECISION:-$default_precision}")
+    words=(--device "${DEVICE:-auto}" --precision "${PRECISION:-$default_precision}")
+    if [[ -n $val_data ]]; then words+=(--data "$val_data"); fi
     length=$(configured seq-len)
     if ((${length:-0} > 0)); then words+=(--seq-len "$length"); fi
-    # Moves can be scored where the games are there as text, not as tokens.
-    if [[ $val_data != *.h5 ]]; then words+=(--chess "$val_data"); fi
+    if [[ -n $val_games ]]; then words+=(--chess "$val_games"); fi
     split_words "${EVAL_ARGS:-}"
     words+=("${words_of[@]}")
 }
@@ -94,8 +108,7 @@ stage_eval() {
     chess_options "$@"
     need_finetune "$@"
     convert_holds "$@" || die "$run_dir/hf is not what $(final_checkpoint) holds: run the convert stage first" 4
-    name=$(configured val-data)
-    val_data=$(check_validation "$name") || die "validation data ${name:-(none)}: not there; set VAL_DATA" 4
+    find_eval_data || die "validation data $(configured val-data) $(configured val-chess): not there; set VAL_DATA" 4
     eval_options
     choose_launcher
     "${launch[@]}" "$FSDP_BIN/fsdp-eval" "$run_dir/hf" "${words[@]}" --json >"$run_dir/eval.json.part" ||
@@ -108,7 +121,7 @@ eval_mark() { without_default_precision "$(final_checkpoint) ${HF_DTYPE:-bf16} $
 eval_holds() {
     local words
     read_config "$@" || return 1
-    val_data=$(check_validation "$(configured val-data)") || return 1
+    find_eval_data || return 1
     eval_options
     [[ -s $run_dir/eval.json ]] && has_mark eval "$(eval_mark)"
 }

@@ -63,7 +63,7 @@ class ValidationChess(llama_cli.Case):
         self.assertEqual(report["val_loss"], losses[6])
         self.assertRegex(result.err, r"(?m)^chess       2   next move 0\.\d{4} of 114 moves   legal [01]\.\d{4} of 10 positions   result \d\.\d{4}   \d+\.\d s   best$")
         state = self.state("by-chess")
-        self.assertEqual((state["metric"], state["best_value"], state["count"], state["set"]), ("chess_accuracy", accuracy[2], 114, ""))
+        self.assertEqual((state["metric"], state["best_value"], state["count"]), ("chess_accuracy", accuracy[2], 114))
         # The program for it says the same, of every checkpoint and on other ranks.
         for step in (2, 4, 6):
             alone = self.evaluate(self.checkpoints("by-chess") / f"step-{step:08}", "--chess", self.data, "--chess-positions", 10, "--seq-len", 64, ranks=3)["chess"]
@@ -102,10 +102,26 @@ class ValidationChess(llama_cli.Case):
         self.assertLessEqual(max(legal[4], legal[6]), legal[2], "the data is meant to be so")
         self.assertIn(f"step 6 of 20 is the last: 2 validations in a row had no chess_legal above {legal[2]:.4f}", result.err)
         self.assertEqual(self.best("waits"), "step-00000002")
-        # By something else, values do not compare.
+        # With other games or by something else, values do not compare; what was the best stays.
+        other = self.write("other.jsonl", self.texts[6:])
+        back = self.tune("waits", self.noise, "--max-steps", 6, "--restart", self.checkpoints("waits") / "step-00000002", "--val-chess", other,
+                         "--patience", 0, model=self.player)
+        self.assertIn("the best is looked for anew", back.err)
+        self.assertEqual((self.state("waits")["count"], self.state("waits")["best_step"] > 2), (12, True))
+        self.assertTrue((self.checkpoints("waits") / "step-00000002").exists())
         more = self.tune("waits", self.noise, "--max-steps", 8, "--restart", "latest", "--keep-best", "chess_accuracy", "--patience", 0, model=self.player)
         self.assertIn("the best is looked for anew", more.err)
         self.assertEqual((self.best("waits"), self.state("waits")["metric"]), ("step-00000008", "chess_accuracy"))
+
+    def test_games_that_vanish_after_the_start(self):
+        games = self.write("gone.jsonl", self.texts)
+        log = self.folder / "gone.log"
+        process = fsdp_cli.start("fsdp-finetune", ["--model", self.player, "--train-data", self.noise, *VALIDATE, "--max-steps", 30, "--val-chess", games,
+                                                        "--keep-best", "chess_legal", "--out-dir", self.runs, "--run-name", "gone", *fsdp_cli.COMMON], 2, log)
+        fsdp_cli.wait_for(process, log, lambda: "chess       2 " in log.read_text())
+        games.unlink()
+        self.assertEqual(process.wait(), 0, log.read_text())
+        self.assertEqual(len(self.records("gone", "chess_games")), 15)
 
     def test_evaluating_only(self):
         result = fsdp_cli.run("fsdp-finetune", ["--model", self.player, "--val-chess", self.data, "--max-epochs", -1, "--max-seq-length", 64, "--json", *fsdp_cli.COMMON], 2)
@@ -115,6 +131,8 @@ class ValidationChess(llama_cli.Case):
 
     def test_what_cannot_be_is_told_before_the_first_step(self):
         some = ["--val-chess", self.data]
+        bad = self.write("bad.jsonl", self.texts[:1] * 300)
+        bad.write_text(bad.read_text() + '{"no": "text"}\n')
         no_result = self.write("no-result.jsonl", [text for text in self.texts if "-" not in text])
         for more, code, words in ((["--keep-best", "chess_legal"], 2, ["--keep-best chess_legal needs --val-chess"]),
                                   ([*some, "--keep-best", "chess"], 2, ["--keep-best chess", "chess_accuracy, chess_legal, chess_result"]),
@@ -124,7 +142,12 @@ class ValidationChess(llama_cli.Case):
                                   (["--val-chess-games", 3], 2, ["--val-chess-games needs --val-chess"]),
                                   (["--val-chess", self.folder / "no-such"], 4, ["no-such"]),
                                   (["--val-chess", self.write("none.jsonl", ["hello"])], 4, ["none.jsonl", "holds no game", "'hello'"]),
-                                  (["--val-chess", no_result, "--keep-best", "chess_result"], 2, ["no-result.jsonl", "4 games", "ends with a result"])):
+                                  (["--val-chess", bad], 4, ["bad.jsonl", "line 301"]),
+                                  (["--val-chess", self.data, "--max-seq-length", 2], 2, ["no move of a game lies within 2 ids (--seq-len)"]),
+                                  ([*some, "--keep-best", "chess_result", "--max-seq-length", 16], 2, ["12 games has a result", "within 16 ids (--seq-len)"]),
+                                  ([*some, "--val-data", f"chess_legal={self.held_out}"], 2, ["chess_legal is no name of a set"]),
+                                  (["--val-chess-positions", 5], 2, ["--val-chess-positions needs --val-chess"]),
+                                  (["--val-chess", no_result, "--keep-best", "chess_result"], 2, ["no-result.jsonl", "4 games has a result"])):
             with self.subTest(more=more):
                 self.assert_refused(self.forget("refused", *more, ranks=2, code=code), code, *words)
                 self.assertFalse(self.run_directory("refused").exists(), "nothing is claimed")

@@ -17,6 +17,7 @@
 #include "lib/eval/chess/scores.hpp"
 #include "lib/eval/chess/sequence.hpp"
 #include "lib/eval/progress.hpp"
+#include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
@@ -43,11 +44,12 @@ GameFigures figures_of(std::span<const WordScore> words, std::size_t num_moves) 
 
 class ChessEvaluator {
  public:
-  ChessEvaluator(ModelRuntime& runtime, const Tokenizer& tokenizer, const ChessOptions& options, const Logger& log,
-                 const std::function<bool()>& stopped)
+  ChessEvaluator(ModelRuntime& runtime, const Tokenizer& tokenizer, ChessGameSource& source,
+                 const ChessOptions& options, const Logger& log, const std::function<bool()>& stopped)
       : runtime_(runtime),
         world_(runtime.world()),
         tokenizer_(tokenizer),
+        source_(source),
         options_(options),
         log_(log),
         stopped_(stopped),
@@ -68,21 +70,20 @@ class ChessEvaluator {
 
   /// \return false: stopped
   bool score_games() {
-    ChessGameStream stream(world_, options_.data, options_.field, options_.max_games);
     EvaluationProgress progress(log_, options_.show_progress, "chess     games");
     const auto ranks = static_cast<std::size_t>(world_.size());
     for (;;) {
-      const auto games = stream.next(static_cast<std::size_t>(options_.batch_size) * ranks);
-      result_.skipped = stream.skipped();
+      const auto games = source_.next(static_cast<std::size_t>(options_.batch_size) * ranks);
+      result_.skipped = source_.skipped();
       if (games.texts.empty()) break;
       if (is_stopped()) return false;
       score_round(games);
-      progress.show(stream.share_read(),
+      progress.show(source_.share_read(),
                     fmt::format("{}, {} of {} right", format_count_of(result_.games, "game"),
                                 format_count(result_.moves_right), format_count_of(result_.moves, "move")));
     }
     if (result_.games == 0) {
-      throw FormatError(options_.data.string() + ": holds no game" +
+      throw FormatError(source_.name() + ": holds no game" +
                         (result_.skipped.count > 0 ? "; the first text: " + result_.skipped.first : std::string()));
     }
     return true;
@@ -94,7 +95,9 @@ class ChessEvaluator {
     const auto rank = static_cast<std::size_t>(world_.rank());
     const auto begin = count * rank / ranks, end = count * (rank + 1) / ranks;
     std::vector<ChessSequence> mine;
-    for (auto g = begin; g < end; ++g) mine.push_back(encode_game(tokenizer_, games.texts[g]));
+    run_agreed(world_, [&] {
+      for (auto g = begin; g < end; ++g) mine.push_back(encode_game(tokenizer_, games.texts[g]));
+    });
     const auto scores = score_words(runtime_, mine, options_.limit, ends_);
 
     std::vector<double> figures(count * num_figures);
@@ -175,6 +178,7 @@ class ChessEvaluator {
   ModelRuntime& runtime_;
   ProcessGroup& world_;
   const Tokenizer& tokenizer_;
+  ChessGameSource& source_;
   const ChessOptions& options_;
   const Logger& log_;
   const std::function<bool()>& stopped_;
@@ -186,10 +190,10 @@ class ChessEvaluator {
 
 }  // namespace
 
-std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer,
+std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer, ChessGameSource& games,
                                               const ChessOptions& options, const Logger& log,
                                               const std::function<bool()>& stopped) {
-  return ChessEvaluator(runtime, tokenizer, options, log, stopped).run();
+  return ChessEvaluator(runtime, tokenizer, games, options, log, stopped).run();
 }
 
 }  // namespace fsdp

@@ -1,7 +1,6 @@
 #pragma once
 // How well a model plays on in games of chess: the next move, whether what it writes is legal, the result.
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -16,9 +15,6 @@
 namespace fsdp {
 
 struct ChessOptions {
-  std::filesystem::path data;
-  std::string field;           ///< key or column; empty: the usual one
-  std::int64_t max_games = 0;  ///< 0: all
   std::int64_t positions = 200;
   std::uint64_t seed = 0;       ///< of the positions
   std::int64_t limit = 0;       ///< ids of a game that the model sees
@@ -58,7 +54,7 @@ struct ChessEvaluation {
 /// \param stopped  asked before each forward pass, the same answer on every rank; may be empty
 /// \return nothing: it was stopped
 /// \throws FormatError when the data holds no game; what reading it and encode_game() throw
-std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer,
+std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer, ChessGameSource& games,
                                               const ChessOptions& options, const Logger& log,
                                               const std::function<bool()>& stopped = {});
 

@@ -96,7 +96,7 @@ class ChessGameStream::Reader {
 
 ChessGameStream::ChessGameStream(ProcessGroup& world, const std::filesystem::path& data, const std::string& field,
                                  std::int64_t max_games)
-    : world_(world) {
+    : world_(world), name_(data.string()) {
   from_rank_0(world, [&] {
     reader_ = std::make_unique<Reader>(data, field, max_games);
     return json::object();
@@ -110,6 +110,30 @@ ChessGames ChessGameStream::next(std::size_t most) {
   skipped_ = {round["skipped"].get<std::int64_t>(), round["first"].get<std::string>()};
   share_read_ = round["share"].get<double>();
   return {round["texts"].get<std::vector<std::string>>(), round["moves"].get<std::vector<std::size_t>>()};
+}
+
+LoadedGames load_games(ChessGameSource& source) {
+  constexpr std::size_t kAtOnce = 1024;
+  LoadedGames loaded{source.name(), {}, {}};
+  for (auto more = source.next(kAtOnce); !more.texts.empty(); more = source.next(kAtOnce)) {
+    std::ranges::move(more.texts, std::back_inserter(loaded.games.texts));
+    std::ranges::copy(more.moves, std::back_inserter(loaded.games.moves));
+  }
+  loaded.skipped = source.skipped();
+  return loaded;
+}
+
+ChessGames LoadedGameSource::next(std::size_t most) {
+  const auto count = static_cast<std::ptrdiff_t>(std::min(most, games_.games.texts.size() - at_));
+  const auto from = static_cast<std::ptrdiff_t>(at_);
+  const auto texts = games_.games.texts.begin() + from;
+  const auto moves = games_.games.moves.begin() + from;
+  at_ += static_cast<std::size_t>(count);
+  return {{texts, texts + count}, {moves, moves + count}};
+}
+
+double LoadedGameSource::share_read() const {
+  return static_cast<double>(at_) / static_cast<double>(std::max<std::size_t>(1, games_.games.texts.size()));
 }
 
 }  // namespace fsdp

@@ -12,7 +12,9 @@ namespace fsdp {
 namespace {
 
 /// The games side by side, padded on the right, where nothing looks.
-MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit) {
+/// \param step  the length is a multiple of it, as far as the model goes
+MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit, std::int64_t step,
+                    std::int64_t positions) {
   MicroBatch batch;
   batch.rows = static_cast<std::int64_t>(games.size());
   batch.length = 1;
@@ -20,6 +22,7 @@ MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit) {
     return std::min(static_cast<std::int64_t>(game.ids.size()), limit);
   };
   for (const auto& game : games) batch.length = std::max(batch.length, length(game));
+  batch.length = std::min((batch.length + step - 1) / step * step, positions);
   batch.ids_N = at::full({batch.rows * batch.length}, 0, at::kInt);
   batch.targets_N = at::full({batch.rows * batch.length}, -1, at::kInt);
   for (std::size_t g = 0; g < games.size(); ++g) {
@@ -44,8 +47,10 @@ WordScore score(const ChessSequence& game, WordIds word, std::span<const std::in
 
 std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span<const ChessSequence> games,
                                                 std::int64_t limit, const WordEnds& ends) {
-  auto batch = batch_of(games, limit);
-  if (!runtime.device().is_cpu()) {
+  // On GPUs in lengths that recur, as rows that are trained on.
+  const bool on_host = runtime.device().is_cpu();
+  auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
+  if (!on_host) {
     batch.ids_N = batch.ids_N.to(runtime.device());
     batch.targets_N = batch.targets_N.to(runtime.device());
   }
@@ -58,7 +63,8 @@ std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span
   std::vector<std::vector<WordScore>> scores;
   for (std::size_t g = 0; g < games.size(); ++g) {
     const auto length = static_cast<std::size_t>(batch.length);
-    const auto of_game = std::span(predicted).subspan(g * length, length);
+    const auto seen = std::min(length, static_cast<std::size_t>(limit));
+    const auto of_game = std::span(predicted).subspan(g * length, seen);
     std::vector<WordScore> of_words;
     for (const auto word : games[g].words) of_words.push_back(score(games[g], word, of_game, ends));
     scores.push_back(std::move(of_words));

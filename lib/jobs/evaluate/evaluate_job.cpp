@@ -177,9 +177,6 @@ class EvaluateJob {
   void evaluate_games(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,
                       std::vector<Metric>& metrics) {
     ChessOptions how;
-    how.data = options_.chess;
-    how.field = options_.data_field;
-    how.max_games = options_.max_rows;
     how.positions = options_.chess_positions;
     how.seed = options_.sampling.seed;
     how.limit = options_.seq_len;
@@ -188,7 +185,8 @@ class EvaluateJob {
     }
     how.batch_size = options_.batch_size;
     how.show_progress = shows_progress();
-    const auto result = evaluate_chess(runtime, *subject.tokenizer, how, log_).value();
+    ChessGameStream games(world_, options_.chess, options_.data_field, options_.max_rows);
+    const auto result = evaluate_chess(runtime, *subject.tokenizer, games, how, log_).value();
     add_to_json(result, report);
     report["chess"]["data"] = options_.chess;
     for (const auto& line : to_text(result)) print(line);

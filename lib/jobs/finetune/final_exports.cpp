@@ -90,6 +90,7 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   add("the folder of --model", setup.options.model.directory);
   add("the data of --train-data", setup.options.train_data);
   for (const auto& set : setup.options.val_sets) add("the data of --val-data", set.path);
+  add("the games of --val-chess", setup.options.validation.games.data);
   add("the folder of --tokenizer", setup.options.model.tokenizer == "gpt2" ? "" : setup.options.model.tokenizer);
   if (setup.restart) {
     // A chain may go on from its one file and write it again.

@@ -19,7 +19,7 @@ std::string what_is_missing(const RunContext& context, const std::filesystem::pa
   const auto& best = context.trainer.state().validation;
   if (best.best_step < 0) return "no validation of this run had a finite " + context.setup.deciding.metric;
   if (best.best_step == context.trainer.state().step) return "";
-  if (holds_best(context.setup.checkpoints(), best.best_step, best.best_value)) return "";
+  if (holds_best(context.setup.checkpoints(), best)) return "";
   return fmt::format("{} is not there, or is not the one with the best {} of this run, {:.4f}", path.string(),
                      best.metric, best.best_value);
 }

@@ -163,7 +163,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
     throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
   if (trains(options)) check_sample_prompts(setup);
-  check_games(world, setup);
+  load_validation_games(world, setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
   check_packed_rows(setup);
   if (trains(options)) setup.sample_prompts = sample_prompts(setup);

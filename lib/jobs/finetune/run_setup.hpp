@@ -10,6 +10,7 @@
 
 #include "lib/base/log.hpp"
 #include "lib/checkpoint/restart.hpp"
+#include "lib/eval/chess/games.hpp"
 #include "lib/eval/text.hpp"
 #include "lib/jobs/finetune/run_start.hpp"
 #include "lib/runtime/model_runtime.hpp"
@@ -38,6 +39,11 @@ struct DecidingMetric {
   bool is_loss() const { return metric == "loss"; }
 };
 
+struct ValidationGameSet {
+  LoadedGames loaded;
+  std::string identity;  ///< of the games and of what is asked of them
+};
+
 struct RunSetup {
   RunSetup(const TrainOptions& asked, const nlohmann::json& saved, const std::optional<RestartPoint>& found)
       : options(asked), saved_options(saved), restart(found), directory(run_directory(asked)) {}
@@ -55,7 +61,8 @@ struct RunSetup {
   std::optional<TokenLoader> train_data;  ///< where there is training
   std::string chat_template;              ///< name of the one that its conversations were written by; "" without any
   std::vector<ValidationData> validation;
-  std::vector<Prompt> sample_prompts;  ///< that are continued at validations
+  std::optional<ValidationGameSet> games;  ///< that are played at validations
+  std::vector<Prompt> sample_prompts;      ///< that are continued at validations
   DecidingMetric deciding;
   std::int64_t total_steps = 0;    ///< of the whole run, those before a restart included
   std::int64_t total_samples = 0;  ///< likewise; the largest number where steps decide
@@ -65,10 +72,7 @@ struct RunSetup {
   /// memory nothing predicts.
   CudaGraphs cuda_graphs() const;
   /// There is something to do at a validation.
-  bool validates() const {
-    const auto& asked = options.validation;
-    return !validation.empty() || !asked.games.data.empty() || !asked.sample_prompts.empty();
-  }
+  bool validates() const { return !validation.empty() || games || !options.validation.sample_prompts.empty(); }
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
 };
 

@@ -11,6 +11,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/path_below.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/checkpoint/best.hpp"
 #include "lib/eval/result.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
 #include "lib/jobs/finetune/samples.hpp"
@@ -39,20 +40,20 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
                      result.seconds);
 }
 
-/// "" where the metric is of none.
+/// As ValidationState has it.
 std::string deciding_set(const RunSetup& setup) {
   const auto& [metric, set] = setup.deciding;
-  return setup.deciding.is_loss() && set < setup.validation.size() ? setup.validation[set].name : "";
+  if (!setup.deciding.is_loss()) return setup.games->identity;
+  return set < setup.validation.size() ? setup.validation[set].name : "";
 }
 
 /// Than the run whose patience the checkpoint knows of: it has another folder, or goes by other data now.
 bool is_another(const RunSetup& setup, const ValidationState& state) {
   if (!setup.restart || state.step < 0) return false;
   if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
-  const auto* option = setup.deciding.is_loss() ? "val-data" : "val-chess";
-  const auto data = [&](const nlohmann::json& options) { return options.value(option, std::string()); };
-  return state.metric != setup.deciding.metric || state.set != deciding_set(setup) ||
-         data(setup.restart->manifest.options) != data(setup.saved_options);
+  if (state.metric != setup.deciding.metric || state.set != deciding_set(setup)) return true;
+  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
+  return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
 }
 
 }  // namespace
@@ -125,7 +126,7 @@ bool Validation::compute(ValidationResult& result) {
     result.sets.push_back(*evaluation);
   }
   result.games = play_games(context_.runtime, context_.setup, context_.log, stopped);
-  return result.games || context_.setup.options.validation.games.data.empty();
+  return result.games || !context_.setup.games;
 }
 
 /// The same answer on every rank.
@@ -153,7 +154,7 @@ void Validation::take(const ChessEvaluation& games) {
   std::string verdict;
   if (is_chess_metric(metric)) {
     const auto [value, count] = game_score(games, metric);
-    verdict = judge("", count, value);
+    verdict = judge(context_.setup.games->identity, count, value);
   }
   context_.progress.line(games_line(step, games) + verdict);
   record_.add_metrics(games_record(step, games));
@@ -163,11 +164,15 @@ void Validation::take(const ChessEvaluation& games) {
 std::string Validation::judge(const std::string& set, std::int64_t count, double value) {
   auto& state = context_.trainer.state().validation;
   const bool may_be_best = !judge_.fails() && record_.is_open();
+  const auto former_best = state.best_step;
   const auto verdict = judge_validation(
       state, rules_, {context_.trainer.state().step, set, count, value, may_be_best, context_.setup.deciding.metric});
   found_the_best_ = verdict.is_best;
   std::string words;
-  if (verdict.began_anew) words += "   other data than before: the best is looked for anew";
+  if (verdict.began_anew) {
+    words += "   by something else than before: the best is looked for anew";
+    if (context_.world.rank() == 0) keep_as_regular(context_.setup.checkpoints(), former_best);
+  }
   if (verdict.is_best) words += "   best";
   if (state.without_improvement > 0)
     words += fmt::format("   {} of {} without improvement", state.without_improvement, rules_.patience);
@@ -178,8 +183,9 @@ std::string Validation::why_early() const {
   const bool is_early = context_.trainer.state().step < context_.setup.total_steps;
   if (!out_of_patience() || !is_early) return "";
   const auto& state = context_.trainer.state().validation;
+  const bool names_a_set = context_.setup.deciding.is_loss() && !state.set.empty();
   return fmt::format("{} in a row had no {}{}{} {} {:.4f}{}", format_count_of(state.without_improvement, "validation"),
-                     state.metric, state.set.empty() ? "" : " of ", state.set,
+                     state.metric, !names_a_set ? "" : " of ", !names_a_set ? "" : state.set,
                      rules_.higher_is_better ? "above" : "below", state.patience_value,
                      rules_.min_delta > 0 ? fmt::format(" by more than {:g}", rules_.min_delta) : std::string());
 }

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
+#include "lib/base/fnv1a.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/eval/chess/games.hpp"
 #include "lib/eval/chess/sequence.hpp"
+#include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 
 namespace fsdp::detail {
@@ -25,6 +24,34 @@ std::int64_t limit_of(const RunSetup& setup) {
   return std::min(asked > 0 ? asked : TokenLoader::kDefaultDocumentIds, setup.config.block_size);
 }
 
+struct ScoredWords {
+  double moves = 0, results = 0;
+};
+
+/// Of all games: each is spelled once, so that a tokenizer that cannot is found before the first step.
+ScoredWords count_scored(ProcessGroup& world, const RunSetup& setup, const ChessGames& games) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  const auto limit = static_cast<std::size_t>(limit_of(setup));
+  std::array<double, 2> counts{};
+  run_agreed(world, [&] {
+    for (auto g = static_cast<std::size_t>(world.rank()); g < games.texts.size(); g += ranks) {
+      const auto game = encode_game(*setup.tokenizer.tokenizer, games.texts[g]);
+      for (std::size_t w = 0; w < game.words.size(); ++w) {
+        if (game.words[w].first > 0 && game.words[w].end <= limit) counts[w < games.moves[g] ? 0 : 1] += 1;
+      }
+    }
+  });
+  world.all_reduce(counts, Reduce::sum);
+  return {counts[0], counts[1]};
+}
+
+/// Two that are equal give values that compare.
+std::string identity_of(const ChessGames& games, std::int64_t limit, std::int64_t positions) {
+  auto hash = fnv1a(fmt::format("{} {}", limit, positions));
+  for (const auto& text : games.texts) hash = fnv1a(fmt::format("{:x} {}", hash, text));
+  return fmt::format("games {:016x}", hash);
+}
+
 }  // namespace
 
 bool is_chess_metric(const std::string& name) {
@@ -33,56 +60,48 @@ bool is_chess_metric(const std::string& name) {
 
 void check_game_options(const TrainOptions& options) {
   const auto& games = options.validation.games;
-  for (const auto& [count, option] :
-       {std::pair(games.most, "--val-chess-games"), std::pair(games.positions, "--val-chess-positions")}) {
-    if (count < 0) throw UsageError(fmt::format("{} is {}, it must not be negative", option, count));
-  }
-  if (games.most > 0 && games.data.empty()) throw UsageError("--val-chess-games needs --val-chess");
+  if (!games.data.empty()) return;
+  if (games.most != 0) throw UsageError("--val-chess-games needs --val-chess");
+  if (games.positions != ValidationGames().positions) throw UsageError("--val-chess-positions needs --val-chess");
 }
 
-void check_games(ProcessGroup& world, const RunSetup& setup) {
-  const auto& games = setup.options.validation.games;
-  if (games.data.empty()) return;
+void load_validation_games(ProcessGroup& world, RunSetup& setup) {
+  const auto& asked = setup.options.validation.games;
+  if (asked.data.empty()) return;
   const auto& [name, is_sure, tokenizer] = setup.tokenizer;
   if (tokenizer == nullptr) throw UsageError("--val-chess: no tokenizer is known, give --tokenizer");
   check_vocabulary(*tokenizer, name, setup.config);
-  const bool need_results = setup.deciding.metric == "chess_result";
-  ChessGameStream stream(world, games.data, setup.options.data_field, games.most);
-  std::int64_t found = 0;
-  bool has_result = !need_results;
-  for (;;) {
-    constexpr std::size_t kAtOnce = 256;
-    const auto read = stream.next(kAtOnce);
-    if (read.texts.empty()) break;
-    if (found == 0) (void)encode_game(*tokenizer, read.texts.front());
-    found += static_cast<std::int64_t>(read.texts.size());
-    for (std::size_t g = 0; g < read.texts.size(); ++g) {
-      const auto words = static_cast<std::size_t>(std::ranges::count(read.texts[g], ' ')) + 1;
-      has_result = has_result || words > read.moves[g];
-    }
-    if (has_result) return;
-  }
-  const auto& skipped = stream.skipped();
-  if (found == 0) {
-    throw FormatError(fmt::format("--val-chess {}: holds no game in UCI notation ('e2e4 e7e5 ...'){}", games.data,
+  ChessGameStream stream(world, asked.data, setup.options.data_field, asked.most);
+  auto loaded = load_games(stream);
+  if (loaded.games.texts.empty()) {
+    const auto& skipped = loaded.skipped;
+    throw FormatError(fmt::format("--val-chess {}: holds no game in UCI notation ('e2e4 e7e5 ...'){}", asked.data,
                                   skipped.count > 0 ? "; the first text: " + skipped.first : ""));
   }
-  throw UsageError(fmt::format("--keep-best chess_result: none of {}'s {} ends with a result (1-0, 0-1, 1/2-1/2)",
-                               games.data, format_count_of(found, "game")));
+  const auto [moves, results] = count_scored(world, setup, loaded.games);
+  const auto limit = limit_of(setup);
+  if (moves == 0)
+    throw UsageError(
+        fmt::format("--val-chess {}: no move of a game lies within {} ids (--seq-len)", asked.data, limit));
+  if (results == 0 && setup.deciding.metric == "chess_result") {
+    throw UsageError(fmt::format(
+        "--keep-best chess_result: none of {}'s {} has a result (1-0, 0-1, 1/2-1/2) at its end that lies within {} ids "
+        "(--seq-len)",
+        asked.data, format_count_of(static_cast<std::int64_t>(loaded.games.texts.size()), "game"), limit));
+  }
+  setup.games = {std::move(loaded), ""};
+  setup.games->identity = identity_of(setup.games->loaded.games, limit, asked.positions);
 }
 
 std::optional<ChessEvaluation> play_games(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
                                           const std::function<bool()>& stopped) {
-  const auto& games = setup.options.validation.games;
-  if (games.data.empty()) return std::nullopt;
+  if (!setup.games) return std::nullopt;
   ChessOptions how;
-  how.data = games.data;
-  how.field = setup.options.data_field;
-  how.max_games = games.most;
-  how.positions = games.positions;
+  how.positions = setup.options.validation.games.positions;
   how.limit = limit_of(setup);
   how.batch_size = setup.batches.micro_batch_size;
-  return evaluate_chess(runtime, *setup.tokenizer.tokenizer, how, log, stopped);
+  LoadedGameSource source(setup.games->loaded);
+  return evaluate_chess(runtime, *setup.tokenizer.tokenizer, source, how, log, stopped);
 }
 
 GameScore game_score(const ChessEvaluation& games, const std::string& metric) {

@@ -17,9 +17,9 @@ bool is_chess_metric(const std::string& name);
 /// \throws UsageError
 void check_game_options(const TrainOptions& options);
 
-/// The tokenizer can spell the games, and they have what decides. Collective, before the first step.
-/// \throws UsageError; what reading games and encode_game() throw
-void check_games(ProcessGroup& world, const RunSetup& setup);
+/// Into setup.games: later nothing of it can fail. Collective, before the first step.
+/// \pre tokenizer and metric are chosen. \throws UsageError; FormatError; what reading games and encode_game() throw
+void load_validation_games(ProcessGroup& world, RunSetup& setup);
 
 /// Nothing without --val-chess, or where it was stopped. Collective; the same result on every rank.
 /// \param stopped  asked before each forward pass, the same answer on every rank; may be empty

@@ -50,6 +50,9 @@ DecidingMetric check_validation_options(const TrainOptions& options) {
     if (set.name == "none" || set.name == "true" || set.name == "false")
       throw UsageError(fmt::format("--val-data: {} is no name of a set, since --keep-best {} means another thing",
                                    set.name, set.name));
+    if (is_chess_metric(set.name))
+      throw UsageError(
+          fmt::format("--val-data: {} is no name of a set, since it is a metric of --val-chess", set.name));
   }
   if (options.eval_every < 0) throw UsageError("--eval-every must not be negative (0: at the end only)");
   for (const auto& [given, option] :

@@ -34,6 +34,8 @@ ValidationState known(std::int64_t step, double loss) {
   ValidationState state;
   state.step = state.best_step = step;
   state.best_value = loss;
+  state.set = "a";
+  state.count = 5;
   return state;
 }
 
@@ -104,9 +106,9 @@ TEST_SUITE("checkpoint/best") {
     const auto& folder = temporary.path();
     make_checkpoint(folder, 2, 2, 2.5, /*only_as_best=*/true);
     point_best_to(folder, 2);
-    CHECK(holds_best(folder, 2, 2.5));
-    CHECK_FALSE(holds_best(folder, 2, 3.0));
-    CHECK_FALSE(holds_best(folder, 3, 2.5));
+    CHECK(holds_best(folder, known(2, 2.5)));
+    CHECK_FALSE(holds_best(folder, known(2, 3.0)));
+    CHECK_FALSE(holds_best(folder, known(3, 2.5)));
     const auto best = settle_best(folder, known(2, 3.0), 4);
     CHECK(best.step == -1);
     CHECK(best.remark.find("of step 2 with a loss of 3.0000") != std::string::npos);
