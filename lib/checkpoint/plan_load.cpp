@@ -47,11 +47,9 @@ void check_all_used(const Source& source, const std::filesystem::path& directory
   }
 }
 
-bool is_quantized(const ParameterSpec& spec) { return spec.block >= 0 && spec.shape.size() == 2; }
-
 void check_stored(const StoredNf4& stored, const ParameterSpec& spec, const QuantizeConfig& quantize,
                   const std::filesystem::path& directory) {
-  if (!is_quantized(spec))
+  if (!spec.is_matrix_of_block())
     throw FormatError(directory.string() + ": '" + spec.name + "' is in 4 bits, which only matrices of blocks can be");
   if (stored.shape != spec.shape)
     throw FormatError(fmt::format("{}: '{}' has shape [{}], the model needs [{}]", directory.string(), spec.name,
@@ -137,7 +135,7 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
       plan.stored.emplace(plan.weights.size(), nf4->second);
     } else {
       check_fit(source.tensors()[tensor->second], spec.shape, directory);
-      if (!stored.empty() && is_quantized(spec))
+      if (!stored.empty() && spec.is_matrix_of_block())
         throw FormatError(fmt::format("{}: '{}' is not in 4 bits as other matrices are; all or none can be read",
                                       directory.string(), spec.name));
     }

@@ -31,8 +31,6 @@ void validate(const LoraConfig& lora) {
     throw UsageError(fmt::format("--lora-dropout is {}, it must be at least 0 and less than 1", lora.dropout));
 }
 
-bool is_matrix_of_block(const ParameterSpec& spec) { return spec.block >= 0 && spec.shape.size() == 2; }
-
 void add_once(std::vector<std::string>& names, std::string name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
 }
@@ -52,7 +50,7 @@ std::vector<bool> chosen_matrices(const ModelConfig& config, const LoraConfig& l
     const bool all = target == "all" || target == "all-linear";
     bool found = target.empty();
     for (std::size_t i = 0; i < table.size(); ++i) {
-      if (!is_matrix_of_block(table[i]) || !(all || is_target(module_of(table[i].name), target))) continue;
+      if (!table[i].is_matrix_of_block() || !(all || is_target(module_of(table[i].name), target))) continue;
       chosen[i] = found = any = true;
     }
     if (!found)
@@ -73,7 +71,7 @@ double LoraConfig::scale() const {
 std::vector<std::string> lora_modules(const ModelConfig& config) {
   std::vector<std::string> modules;
   for (const auto& spec : parameter_table(config)) {
-    if (spec.block == 0 && is_matrix_of_block(spec)) add_once(modules, last_parts(module_of(spec.name), 1));
+    if (spec.block == 0 && spec.is_matrix_of_block()) add_once(modules, last_parts(module_of(spec.name), 1));
   }
   return modules;
 }
@@ -83,7 +81,7 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraConfi
   const auto table = parameter_table(config);
   const auto means_no_other = [&](const std::string& target) {
     for (std::size_t i = 0; i < table.size(); ++i) {
-      if (is_matrix_of_block(table[i]) && !chosen[i] && is_target(module_of(table[i].name), target)) return false;
+      if (table[i].is_matrix_of_block() && !chosen[i] && is_target(module_of(table[i].name), target)) return false;
     }
     return true;
   };

@@ -97,6 +97,9 @@ struct ParameterSpec {
   int same_input = 0;
   /// Part of a quantized matrix, and never trained: of its codes the matrix's elements, of its scales 0. Else -1.
   std::int64_t stands_for = -1;
+
+  /// What can have adapters and be kept in 4 bits.
+  bool is_matrix_of_block() const { return block >= 0 && shape.size() == 2; }
 };
 
 /// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or

@@ -33,7 +33,7 @@ std::vector<ParameterSpec> quantized_table(const ModelConfig& config, const Quan
   if (!quantize.enabled()) return table;
   std::vector<ParameterSpec> scales;
   for (auto& spec : table) {
-    if (spec.block < 0 || spec.shape.size() != 2) continue;
+    if (!spec.is_matrix_of_block()) continue;
     const auto elements = spec.shape[0] * spec.shape[1];
     const auto blocks = parts(elements, kQuantizedBlock);
     if (!quantize.double_quant) {

@@ -98,7 +98,7 @@ ParameterShapes parameter_shapes_of_json(const nlohmann::json& config, const std
   shapes.origin = origin;
   for (auto& spec : parameter_table(model)) {
     // Conv1D, which transformers' GPT-2 uses for all matrices of a block, keeps them transposed.
-    if (gpt2 && spec.block >= 0 && spec.shape.size() == 2) std::swap(spec.shape[0], spec.shape[1]);
+    if (gpt2 && spec.is_matrix_of_block()) std::swap(spec.shape[0], spec.shape[1]);
     shapes.parameters.push_back({std::move(spec.name), std::move(spec.shape)});
   }
   shapes.ties = tied_names(model);
