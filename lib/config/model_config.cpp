@@ -174,39 +174,4 @@ std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
   return total;
 }
 
-double flops_per_token(const ModelConfig& config, std::int64_t sequence_length, const std::vector<bool>& trainable) {
-  const auto table = parameter_table(config);
-  const auto is_trained = [&](std::size_t i) { return trainable.empty() || trainable[i]; };
-  const bool tied = config.architecture == Architecture::mingpt || config.tie_word_embeddings;
-  // The lowest block that the backward has to reach; all of them for the embeddings below.
-  // Adapters are behind the model's own parameters, in all blocks, and too small to be counted.
-  const bool adapters = trainable.size() > table.size();
-  std::int64_t lowest = adapters ? 0 : config.num_layers;
-  bool below_head = adapters;  // the final norm or something below it is trained
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const bool is_norm = table[i].block < 0 && table[i].shape.size() == 1;
-    if (!is_trained(i) || (table[i].block < 0 && !table[i].embedding && !is_norm)) continue;
-    below_head = true;
-    if (!is_norm) lowest = std::min<std::int64_t>(lowest, std::max(0, table[i].block));
-  }
-  double flops = 0;
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const bool is_head = table[i].embedding && tied && i == 0;
-    if (table[i].embedding && !is_head) continue;  // only looked up
-    const bool reached = table[i].block < 0 ? below_head : table[i].block >= lowest;
-    flops +=
-        (2.0 + (reached ? 2.0 : 0.0) + (is_trained(i) ? 2.0 : 0.0)) * static_cast<double>(num_parameters({table[i]}));
-  }
-  const auto width = static_cast<double>(config.num_heads * config.head_width());
-  // Scores and their product with the values: 2 x 2 x L x d forward, twice that backward; half of it is masked away,
-  // and all that lies behind a window.
-  const auto length = static_cast<double>(sequence_length);
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const auto window = config.traits.slides(layer) ? static_cast<double>(config.traits.window) : length;
-    const double seen = window < length ? window - window * window / (2 * length) : length / 2;
-    flops += 4.0 * (layer >= lowest ? 3.0 : 1.0) * seen * width;
-  }
-  return flops;
-}
-
 }  // namespace fsdp

@@ -112,12 +112,4 @@ std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& c
 /// Elements of all parameters, of a quantized matrix those that it has.
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table);
 
-/// Multiply-adds of matrix products that one token needs in forward and backward, times two:
-/// 6 per parameter of a matrix product (embeddings that are only looked up excluded) plus causal attention.
-/// Source: PaLM, appendix B. Of these 6, 2 are the weight's gradient, which a frozen one has none of, and 2 the
-/// input's, which nobody needs below all that is trained. \param trainable  by index in parameter_table(), adapters
-/// behind it; empty: all
-double flops_per_token(const ModelConfig& config, std::int64_t sequence_length,
-                       const std::vector<bool>& trainable = {});
-
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/config/model_flops.hpp"
 #include "lib/fsdp/mesh.hpp"
 #include "lib/memory/device.hpp"
 #include "lib/memory/meta_loader.hpp"
@@ -173,16 +174,16 @@ void count_flops(const MemoryRequest& request, const BatchPlan& batches, const M
   const auto& policy = runtime.policy();
   const double tokens =
       static_cast<double>(batches.micro_batch_size * request.tokens_per_row) * batches.accumulation_steps;
-  // A third of a step's products are its forward; recomputed blocks do theirs twice.
+  // Of the blocks, which are much alike.
   const double recomputed =
       policy.checkpoint_every > 0
           ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
                 static_cast<double>(config.num_layers)
           : 0.0;
-  const double per_token = flops_per_token(config, std::llround(attended_length(request)), runtime.trainable());
-  const double head = 6.0 * static_cast<double>(config.vocab_size * config.embed_size);
-  prediction.useful_flops = tokens * per_token;
-  prediction.flops = tokens * (per_token + recomputed * (per_token - head) / 3.0);
+  const auto per_token = flops_per_token(config, std::llround(attended_length(request)), runtime.decoder().parameters,
+                                         runtime.trainable());
+  prediction.useful_flops = tokens * per_token.total();
+  prediction.flops = tokens * (per_token.total() + recomputed * per_token.recomputable);
 }
 
 /// Of a GPU. \pre communicators are counted

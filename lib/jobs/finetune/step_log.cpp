@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/config/model_flops.hpp"
 #include "lib/train/throughput.hpp"
 
 namespace fsdp::detail {
@@ -68,7 +69,10 @@ void StepLog::after_step(const StepReport& step, bool) {
   warn_of_graphs();
   const auto total_steps = context_.setup.total_steps;
   const double rate = static_cast<double>(step.tokens) / step.seconds;
-  const double flops = rate * flops_per_token(context_.setup.config, attended_length_, context_.runtime.trainable());
+  const auto& runtime = context_.runtime;
+  const double flops =
+      rate * flops_per_token(context_.setup.config, attended_length_, runtime.decoder().parameters, runtime.trainable())
+                 .total();
   if (peak_flops_ > 0 && flops > peak_flops_) {
     // Nothing passes the peak: it was measured while something else kept the processor busy.
     context_.progress.line(

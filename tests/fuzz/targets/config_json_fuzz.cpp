@@ -3,6 +3,7 @@
 
 #include "fuzz_support.hpp"
 #include "lib/config/model_config.hpp"
+#include "lib/config/model_flops.hpp"
 #include "lib/config/rope.hpp"
 
 namespace {

@@ -57,20 +57,12 @@ TEST_SUITE("config/trainable") {
                          "--freeze and --train-only leave no parameter to train", UsageError);
   }
 
-  TEST_CASE("num_trained and flops_per_token: what is frozen has no gradient, and nothing is computed for nobody") {
+  TEST_CASE("num_trained: elements of what is not frozen") {
     const auto config = twelve_blocks();
     const auto table = parameter_table(config);
-    const auto all = trainable_parameters(config, {});
-    CHECK(num_trained(table, all) == num_parameters(table));
-    CHECK(flops_per_token(config, 64, all) == flops_per_token(config, 64));
-    const auto forward = flops_per_token(config, 64) / 3;
+    CHECK(num_trained(table, trainable_parameters(config, {})) == num_parameters(table));
     const auto upper = trainable_parameters(config, {{"transformer.h.[6-9]", "transformer.h.1[01]"}, {}});
-    const double block = static_cast<double>(num_trained(table, upper)) / 6;
     CHECK(num_trained(table, upper) == 6 * (12 * 24 * 24 + 13 * 24));
-    const double head = 50 * 24 + 2 * 24, attention = 2.0 * 64 * 24;
-    CHECK(flops_per_token(config, 64, upper) == doctest::Approx(forward + 6 * (4 * block + 2 * attention) + 2 * head));
-    const auto norm = trainable_parameters(config, {{"transformer.ln_f"}, {}});
-    CHECK(flops_per_token(config, 64, norm) == doctest::Approx(forward + 2 * head + 2 * 2 * 24));
   }
 
   TEST_CASE("saved_freeze_options: words as a run tells them") {
