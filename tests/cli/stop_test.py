@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+import numpy
+
 import fsdp_cli
 
 
@@ -104,6 +106,24 @@ class Stop(fsdp_cli.Case):
         env = {"SLURM_JOB_END_TIME": str(int(time.time()) + 9)}
         self.train("slurm", "--max-steps", 1000000, code=fsdp_cli.STOPPED_EARLY, env=env, ranks=2)
         self.assertTrue((self.checkpoints("slurm") / "latest" / "run.json").exists())
+
+    def test_evaluating_only(self):
+        """Of a minute's data: a signal to one rank, and the end of the time."""
+        data = fsdp_cli.write_tokens(self.folder / "long.h5", numpy.resize(fsdp_cli.random_tokens(seed=3), (200000, fsdp_cli.SEQ_LEN + 1)))
+        log = self.folder / "evaluates.log"
+        arguments = ["--max-epochs", -1, "--val-data", f"first={self.val_data},long={data}", "--json"]
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments("evaluates", *arguments), 2, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        fsdp_cli.wait_for(process, log, lambda: "   first   loss" in log.read_text())
+        os.kill(fsdp_cli.rank_processes(process.pid, "fsdp-finetune")[1], signal.SIGUSR1)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        self.assertRegex(log.read_text(), r"stopped   by signal 10( to rank 1)?   before the end of the validation: start it again")
+        self.assertNotIn("   long   loss", log.read_text())
+        stopped = self.train("evaluates", *arguments, "--time-limit", "0:08", ranks=2, code=fsdp_cli.STOPPED_EARLY)
+        self.assertIn("stopped   out of time   before the end of the validation", stopped.err)
+        self.assertTrue(stopped.json()["stopped_early"])
+        self.assertNotIn("val_loss", stopped.json())
+        self.assertFalse(self.train("evaluates", *arguments[:2], "--val-data", self.val_data, "--json").json()["stopped_early"])
 
     def test_no_time_at_all_still_leaves_a_checkpoint(self):
         result = self.train("none", "--max-steps", 10, "--time-limit", "0:01", "--json", code=fsdp_cli.STOPPED_EARLY)

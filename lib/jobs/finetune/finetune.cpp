@@ -24,6 +24,7 @@
 #include "lib/jobs/finetune/speed_watch.hpp"
 #include "lib/jobs/finetune/step_log.hpp"
 #include "lib/jobs/finetune/validation.hpp"
+#include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/tensor/host_allocator.hpp"
 #include "lib/train/initialize.hpp"
@@ -87,6 +88,16 @@ std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& se
   }
   tell_weights(world, options.model.directory, log, [&] { load_weights(runtime, options.model.directory); });
   return std::nullopt;
+}
+
+/// Of a run that only evaluates. \return stopped_early: there is no result, nor anything for the next start
+ExitCode report_evaluation(const RunSetup& setup, const std::optional<ValidationResult>& result,
+                           nlohmann::json& report) {
+  report["stopped_early"] = !result;
+  if (!result) return ExitCode::stopped_early;
+  report_validation(setup, result, report);
+  if (!result->sets.empty()) report["perplexity"] = result->sets.at(setup.deciding.set).perplexity;
+  return ExitCode::ok;
 }
 
 void generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const Logger& log) {
@@ -336,9 +347,12 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
     code = Training(context, start, memory, timer, taken).run(trace, report);
   } else if (setup.validates()) {
-    const auto result = validate(runtime, setup, log, progress, taken ? taken->manifest.state.step : 0);
-    report_validation(setup, result, report);
-    if (!result.sets.empty()) report["perplexity"] = result.sets.at(setup.deciding.set).perplexity;
+    const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
+    const auto step = taken ? taken->manifest.state.step : 0;
+    code = report_evaluation(setup, validate(runtime, setup, log, progress, step, stopped), report);
+    if (code != ExitCode::ok)
+      progress.line(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
+                                start.clock.reason(world)));
   }
   if (code == ExitCode::ok) generate_text(world, setup, runtime, log);
   return code;

@@ -58,14 +58,18 @@ bool is_another(const RunSetup& setup, const ValidationState& state) {
 
 }  // namespace
 
-ValidationResult validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log, ProgressLine& progress,
-                          std::int64_t step) {
+std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
+                                         ProgressLine& progress, std::int64_t step,
+                                         const std::function<bool()>& stopped) {
   ValidationResult result;
   for (const auto& set : setup.validation) {
-    result.sets.push_back(evaluate_set(runtime, setup, set).value());
+    const auto evaluation = evaluate_set(runtime, setup, set, stopped);
+    if (!evaluation) return std::nullopt;
+    result.sets.push_back(*evaluation);
     progress.line(eval_line(step, set, result.sets.back()));
   }
-  result.games = play_games(runtime, setup, log);
+  result.games = play_games(runtime, setup, log, stopped);
+  if (!result.games && !setup.options.validation.games.data.empty()) return std::nullopt;
   if (result.games) progress.line(games_line(step, *result.games));
   return result;
 }

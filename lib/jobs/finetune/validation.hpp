@@ -1,5 +1,6 @@
 #pragma once
 // The losses on --val-data and the games of --val-chess, in between and at the end, and what they decide.
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -19,8 +20,10 @@ struct ValidationResult {
 };
 
 /// The same figures on every rank; a line of the log for each set, and for games. Collective.
-ValidationResult validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log, ProgressLine& progress,
-                          std::int64_t step);
+/// \param stopped  as of evaluate_rows() \return nothing: it was stopped
+std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
+                                         ProgressLine& progress, std::int64_t step,
+                                         const std::function<bool()>& stopped = {});
 
 /// val_loss of the set that decides; of several sets with names val_losses too; games as fsdp-eval tells of them.
 /// \param result  none: there was no validation
