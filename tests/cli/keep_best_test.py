@@ -138,7 +138,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(self.job("ends")["outcome"], "done")
         self.assertEqual(os.readlink(self.checkpoints("ends") / "latest"), "step-00000006")
         again = self.train("ends", "--max-steps", 20, *patience, "--restart", "latest")
-        self.assertRegex(again.err, r"(?m)^done      nothing to do: the run was ended early at step 6 of 20, since 2 validations")
+        self.assertRegex(again.err, r"(?m)^done      nothing to do; the run was ended early at step 6 of 20, since 2 validations")
         self.assertEqual((len(self.losses("ends")), sorted(self.losses_on_validation("ends"))), (6, [2, 4, 6]))
         seen = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("ends"), "--watch"])
         self.assertIn("early     2 validations in a row", seen.out)

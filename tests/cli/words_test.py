@@ -35,10 +35,14 @@ class Restart(fsdp_cli.Case):
     def test_nothing_to_do(self):
         self.train("done", "--max-steps", 2)
         result = self.train("done", "--restart", "latest", "--json", ranks=2)
-        self.assertIn("done      nothing to do: step 2 of 2; --max-steps N goes on", result.err)
+        self.assertIn("done      nothing to do; step 2 of 2; --max-steps N goes on", result.err)
         self.assertNotIn("nan", result.err + result.out)
         self.assertIsNone(json.loads(result.out)["loss"])
         self.assertIn("saved by 1 rank\n", result.err)
+        full = self.folder / "full.pt"
+        made = self.train("done", "--restart", "latest", "--val-data", self.val_data, "--save-final-full", full)
+        self.assertIn("done      no step was left; made: the validation, the exports; step 2 of 2; --max-steps N goes on", made.err)
+        self.assertIn(f"full      {full}", made.err)
         self.train("epochs", "--max-epochs", 1, "--batch-size", 32)
         self.assertIn("step 2 of 2; --max-epochs N goes on", self.train("epochs", "--restart", "latest").err)
 

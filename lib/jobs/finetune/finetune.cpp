@@ -1,6 +1,7 @@
 #include "lib/jobs/finetune/finetune.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -266,6 +267,19 @@ class Training {
     return ExitCode::stopped_early;
   }
 
+  /// Of a start that found the run at its end: what it made nevertheless.
+  std::string done_without_steps() const {
+    const auto& options = context_.setup.options;
+    const bool validated = !validation_.out_of_patience() || validation_.result();
+    const bool has_data = !context_.setup.validation.empty() || !options.validation.games.data.empty();
+    std::vector<std::string> made;
+    if (validated && has_data) made.emplace_back("the validation");
+    if (validated && record_.is_open() && !options.validation.sample_prompts.empty()) made.emplace_back("the samples");
+    if (exports_at_the_end(options)) made.emplace_back("the exports");
+    if (context_.runtime.has_adapters() && record_.is_open()) made.emplace_back("the adapter's files");
+    return made.empty() ? "nothing to do" : fmt::format("no step was left; made: {}", fmt::join(made, ", "));
+  }
+
   ExitCode say_done(const std::string& trace_error) const {
     const auto step = context_.trainer.state().step;
     const auto problem = context_.world.broadcast_text(trace_error, 0);
@@ -273,16 +287,16 @@ class Training {
     const auto early = validation_.why_early();
     if (losses_.steps() == 0 && !early.empty()) {
       context_.log.info(
-          fmt::format("done      nothing to do: the run was ended early at step {} of {}, since {}; a "
+          fmt::format("done      {}; the run was ended early at step {} of {}, since {}; a "
                       "larger --patience, or 0 for none, goes on",
-                      step, context_.setup.total_steps, early));
+                      done_without_steps(), step, context_.setup.total_steps, early));
       return ExitCode::ok;
     }
     if (!early.empty())
       context_.log.info(
           fmt::format("early     step {} of {} is the last: {}", step, context_.setup.total_steps, early));
     if (losses_.steps() == 0) {
-      context_.log.info(fmt::format("done      nothing to do: step {} of {}; {} N goes on", step,
+      context_.log.info(fmt::format("done      {}; step {} of {}; {} N goes on", done_without_steps(), step,
                                     context_.setup.total_steps,
                                     context_.setup.options.max_steps <= 0 ? "--max-epochs" : "--max-steps"));
       return ExitCode::ok;
