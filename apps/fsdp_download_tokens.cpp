@@ -76,7 +76,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--documents", arguments.documents,
                "one document for each text, of its own length (the default for conversations and completions)");
   app.add_option("--seed", o.seed,
-                 "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed")
+                 "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed "
+                 "(fine-tuning: 42)")
       ->capture_default_str();
   app.add_option(spellings("max-length"), o.max_length, "ids of a document; the rest of it is cut; 0: all")
       ->capture_default_str()
