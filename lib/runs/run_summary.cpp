@@ -48,8 +48,9 @@ bool is_about_training(const std::string& name) {
 }
 
 template <typename Value>
-Spread spread_over(const std::vector<StepLine>& steps, const Value& value) {
+Spread spread_over(const std::vector<SpeedSample>& steps, const Value& value) {
   std::vector<double> sample;
+  sample.reserve(steps.size());
   for (const auto& step : steps) {
     if (const double x = value(step); std::isfinite(x) && x >= 0) sample.push_back(x);
   }
@@ -57,10 +58,10 @@ Spread spread_over(const std::vector<StepLine>& steps, const Value& value) {
 }
 
 void count_speed(RunSummary& run) {
-  run.tokens_per_second = spread_over(run.speed_steps, [](const StepLine& s) { return s.tokens_per_second; });
-  run.step_seconds = spread_over(run.speed_steps, [](const StepLine& s) { return s.seconds; });
-  run.received_bytes = spread_over(run.speed_steps, [](const StepLine& s) { return s.received_bytes; });
-  run.mfu = spread_over(run.speed_steps, [](const StepLine& s) { return s.mfu; }).median;
+  run.tokens_per_second = spread_over(run.speed_steps, [](const SpeedSample& s) { return s.tokens_per_second; });
+  run.step_seconds = spread_over(run.speed_steps, [](const SpeedSample& s) { return s.seconds; });
+  run.received_bytes = spread_over(run.speed_steps, [](const SpeedSample& s) { return s.received_bytes; });
+  run.mfu = spread_over(run.speed_steps, [](const SpeedSample& s) { return s.mfu; }).median;
 }
 
 RunSummary summarize(RunFiles files) {
@@ -177,11 +178,14 @@ Spread spread_of(std::vector<double> sample) {
   return spread;
 }
 
-std::vector<StepLine> steps_for_speed(const std::vector<StepLine>& steps) {
+std::vector<SpeedSample> steps_for_speed(const std::vector<StepLine>& steps) {
   const auto those = [&](auto counts) {
-    std::vector<StepLine> found;
-    std::copy_if(steps.begin(), steps.end(), std::back_inserter(found),
-                 [&](const StepLine& s) { return s.seconds > 0 && counts(s); });
+    std::vector<SpeedSample> found;
+    found.reserve(steps.size());
+    for (const auto& step : steps) {
+      if (step.seconds > 0 && counts(step))
+        found.push_back({step.tokens_per_second, step.seconds, step.received_bytes, step.mfu});
+    }
     return found;
   };
   auto found = those([](const StepLine& s) { return s.job_step > 2 && !s.saving && !s.after_a_break; });

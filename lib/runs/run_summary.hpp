@@ -20,10 +20,16 @@ struct Spread {
 /// Quartiles between neighbours are interpolated linearly, as numpy.percentile does.
 Spread spread_of(std::vector<double> sample);
 
+/// What speed is told of, of a step: runs of a million steps are held while they are watched.
+struct SpeedSample {
+  double tokens_per_second = 0, seconds = 0;
+  double received_bytes = -1, mfu = kNoNumber;
+};
+
 /// Steps that speed is told of: not the first two of a job (caches, the allocator and moments come into being), none
 /// during which a checkpoint was written, none right after a validation. Where fewer than three are left, all but the
 /// job's first; where none is, all.
-std::vector<StepLine> steps_for_speed(const std::vector<StepLine>& steps);
+std::vector<SpeedSample> steps_for_speed(const std::vector<StepLine>& steps);
 
 /// What a run came to on one set of validation data, or by one metric of games.
 struct ValidationSummary {
@@ -38,7 +44,7 @@ struct RunSummary {
   RunFiles files;     ///< of the first
   std::string label;  ///< what tells it from the others
   int runs = 1;
-  std::vector<StepLine> speed_steps;  ///< of all of them
+  std::vector<SpeedSample> speed_steps;  ///< of all of them
   Spread tokens_per_second, step_seconds, received_bytes;
   double mfu = kNoNumber;  ///< median
   double first_loss = kNoNumber, last_loss = kNoNumber;

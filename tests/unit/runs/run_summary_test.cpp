@@ -25,7 +25,7 @@ std::string step(int number, int job_step, double rate, const std::string& more 
          R"(,"tokens_per_second":)" + std::to_string(rate) + R"(,"peak_memory_bytes":1000)" + more + "}\n";
 }
 
-std::vector<double> rates(const std::vector<fsdp::StepLine>& steps) {
+std::vector<double> rates(const std::vector<fsdp::SpeedSample>& steps) {
   std::vector<double> all;
   for (const auto& s : steps) all.push_back(std::round(s.tokens_per_second));
   return all;
