@@ -15,10 +15,10 @@ std::uint32_t key_of(std::string_view character) {
 }
 
 NormalizedText with_space_signs(std::string_view text, bool prefixed, bool replaces) {
-  NormalizedText normalized;
+  NormalizedText normalized{"", TextPlaces(text.size())};
   const auto add_sign = [&](std::size_t origin) {
     normalized.text += kSpaceSign;
-    normalized.origins.insert(normalized.origins.end(), kSpaceSign.size(), origin);
+    normalized.origins.add(origin, kSpaceSign.size());
   };
   if (prefixed && !text.empty()) add_sign(0);
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -27,9 +27,9 @@ NormalizedText with_space_signs(std::string_view text, bool prefixed, bool repla
       continue;
     }
     normalized.text += text[at];
-    normalized.origins.push_back(at);
+    normalized.origins.add(at);
   }
-  normalized.origins.push_back(text.size());
+  normalized.origins.add(text.size());
   return normalized;
 }
 

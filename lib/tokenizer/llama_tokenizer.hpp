@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/tokenizer/document_marks.hpp"
+#include "lib/tokenizer/text_places.hpp"
 #include "lib/tokenizer/tokenizer.hpp"
 #include "lib/tokenizer/tokenizer_config.hpp"
 
@@ -43,7 +44,7 @@ struct LlamaParts {
 /// What a vocabulary makes of a text before it looks for pieces.
 struct NormalizedText {
   std::string text;
-  std::vector<std::size_t> origins;  ///< for each of its bytes, and its end, a place in the text that it was made of
+  TextPlaces origins;  ///< for each of its bytes, and its end, a place in the text that it was made of
 };
 
 class LlamaTokenizer : public Tokenizer {

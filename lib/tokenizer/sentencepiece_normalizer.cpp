@@ -108,20 +108,13 @@ std::size_t SentencePieceNormalizer::skip_spaces(std::string_view text) const {
   return at;
 }
 
-void SentencePieceNormalizer::trim_end(NormalizedText& normalized) const {
+void SentencePieceNormalizer::trim_end(std::string& text) const {
   const std::string_view space = escapes_ ? kSpaceSign : " ";
-  while (normalized.text.ends_with(space)) {
-    normalized.text.resize(normalized.text.size() - space.size());
-    normalized.origins.resize(normalized.text.size());
-  }
+  while (removes_ && text.ends_with(space)) text.resize(text.size() - space.size());
 }
 
-NormalizedText SentencePieceNormalizer::normalize(std::string_view text, bool dummy_prefix) const {
-  NormalizedText normalized;
-  const auto add = [&](std::string_view bytes, std::size_t origin) {
-    normalized.text += bytes;
-    normalized.origins.insert(normalized.origins.end(), bytes.size(), origin);
-  };
+template <typename Add>
+void SentencePieceNormalizer::for_parts(std::string_view text, bool dummy_prefix, const Add& add) const {
   const std::string_view space = escapes_ ? kSpaceSign : " ";
   std::size_t at = removes_ ? skip_spaces(text) : 0;
   const bool begins_valid = utf8_character_length(text.substr(at)) > 0;
@@ -137,8 +130,24 @@ NormalizedText SentencePieceNormalizer::normalize(std::string_view text, bool du
     if (!result.empty()) after_space = removes_ && result.ends_with(' ');
     at += length;
   }
-  if (removes_) trim_end(normalized);
-  normalized.origins.push_back(text.size());
+}
+
+NormalizedText SentencePieceNormalizer::normalize(std::string_view text, bool dummy_prefix) const {
+  NormalizedText normalized{"", TextPlaces(text.size())};
+  for_parts(text, dummy_prefix, [&](std::string_view bytes, std::size_t origin) {
+    normalized.text += bytes;
+    normalized.origins.add(origin, bytes.size());
+  });
+  trim_end(normalized.text);
+  normalized.origins.resize(normalized.text.size());
+  normalized.origins.add(text.size());
+  return normalized;
+}
+
+std::string SentencePieceNormalizer::normalized_text(std::string_view text, bool dummy_prefix) const {
+  std::string normalized;
+  for_parts(text, dummy_prefix, [&](std::string_view bytes, std::size_t) { normalized += bytes; });
+  trim_end(normalized);
   return normalized;
 }
 

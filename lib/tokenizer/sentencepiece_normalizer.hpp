@@ -52,6 +52,8 @@ class SentencePieceNormalizer {
   /// Bytes that are no UTF-8 stay; SentencePiece would put U+FFFD in their place.
   /// \param dummy_prefix  false: no space is put before the text even where the model wants it
   NormalizedText normalize(std::string_view text, bool dummy_prefix) const;
+  /// Its text alone, for a third of the memory.
+  std::string normalized_text(std::string_view text, bool dummy_prefix) const;
 
  private:
   /// Of the beginning of a text: its bytes, and what they become.
@@ -61,7 +63,10 @@ class SentencePieceNormalizer {
   };
   Step step(std::string_view text) const;
   std::size_t skip_spaces(std::string_view text) const;
-  void trim_end(NormalizedText& normalized) const;
+  void trim_end(std::string& text) const;
+  /// Calls add(bytes, origin) for what the text becomes.
+  template <typename Add>
+  void for_parts(std::string_view text, bool dummy_prefix, const Add& add) const;
 
   std::vector<CharacterMap> map_;                      ///< one or none
   std::array<std::vector<std::string>, 256> symbols_;  ///< by first byte, the longest first

@@ -42,14 +42,14 @@ class SentencePieceTokenizer final : public LlamaTokenizer {
 
  protected:
   void append(std::string_view text, bool with_prefix, std::vector<std::int32_t>& ids) const override {
-    if (added_tokens_.empty()) return append_normalized(normalizer_.normalize(text, with_prefix).text, ids);
+    if (added_tokens_.empty()) return append_normalized(normalizer_.normalized_text(text, with_prefix), ids);
     for (const TextSegment& segment : added_tokens_.raw().split(text)) {
       if (segment.id != TextSegment::kPlain) {
         ids.push_back(segment.id);
         continue;
       }
       const bool prefix = segment.text.data() == text.data() ? with_prefix : dummy_prefix();
-      append_normalized(normalizer_.normalize(segment.text, prefix).text, ids);
+      append_normalized(normalizer_.normalized_text(segment.text, prefix), ids);
     }
   }
 

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <random>
 #include <string>
 
@@ -26,15 +25,31 @@ TEST_SUITE("tokenizer/sentencepiece_normalizer") {
     const auto normalized = normalizer.normalize(text, true);
     CHECK(normalized.text == "\u2581A\u25811\u2460x");
     REQUIRE(normalized.origins.size() == normalized.text.size() + 1);
-    CHECK(normalized.origins.front() == 2);
+    CHECK(normalized.origins[0] == 2);
     CHECK(normalized.origins[3] == 2);  // A
-    CHECK(normalized.origins.back() == text.size());
-    CHECK(std::is_sorted(normalized.origins.begin(), normalized.origins.end()));
+    CHECK(normalized.origins[normalized.text.size()] == text.size());
+    for (std::size_t i = 0; i < normalized.text.size(); ++i) CHECK(normalized.origins[i] <= normalized.origins[i + 1]);
+    CHECK(normalizer.normalized_text(text, true) == normalized.text);
     CHECK(normalizer.normalize("a", false).text == "a");
     CHECK(normalizer.normalize("  ", true).text.empty());
     CHECK(normalizer.normalize("\xff \uff21", true).text ==
           "\xff\u2581"
           "A");  // bytes that are no UTF-8 stay
+  }
+
+  TEST_CASE("TextPlaces: places beyond 4 GiB in texts that have them") {
+    constexpr std::size_t kFar = std::size_t{5} << 30;
+    for (const std::size_t most : {std::size_t{100}, kFar}) {
+      fsdp::TextPlaces places(most);
+      places.add(7, 3);
+      places.add(most);
+      CHECK(places.size() == 4);
+      CHECK(places[2] == 7);
+      CHECK(places[3] == most);
+      places.resize(1);
+      CHECK(places.size() == 1);
+      CHECK(places[0] == 7);
+    }
   }
 
   TEST_CASE("CharacterMap: damaged maps are refused or lead nowhere outside") {
