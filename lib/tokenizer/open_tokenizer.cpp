@@ -7,6 +7,26 @@
 #include "lib/tokenizer/tokenizer_json.hpp"
 
 namespace fsdp {
+namespace {
+
+/// Where tokenizer.json is refused, what stands for it in tokenizer.model. \throws FormatError about tokenizer.json
+std::shared_ptr<const Tokenizer> open_json(const std::filesystem::path& directory, const TokenizerConfig& config) {
+  try {
+    return make_tokenizer_json(directory / "tokenizer.json", config);
+  } catch (const FormatError&) {
+    std::error_code ignored;
+    const auto model = directory / "tokenizer.model";
+    if (!std::filesystem::exists(model, ignored)) throw;
+    try {
+      return make_sentencepiece_tokenizer(model, config);
+    } catch (const FormatError&) {  // as T5's: the first one says why
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
 bool has_tokenizer(const std::filesystem::path& directory) { return tokenizer_kind(directory) != TokenizerKind::none; }
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
@@ -14,12 +34,12 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   const std::filesystem::path directory = name;
   const auto kind = tokenizer_kind(directory);
   if (kind == TokenizerKind::none) {
-    throw MissingInput(name + ": holds no tokenizer; looked for tokenizer.model, tokenizer.json and vocab.json with " +
+    throw MissingInput(name + ": holds no tokenizer; looked for tokenizer.json, tokenizer.model and vocab.json with " +
                        "merges.txt (the built-in one is called gpt2)");
   }
   const TokenizerConfig config = read_tokenizer_config(directory);
   if (kind == TokenizerKind::sentencepiece) return make_sentencepiece_tokenizer(directory / "tokenizer.model", config);
-  if (kind == TokenizerKind::json) return make_tokenizer_json(directory / "tokenizer.json", config);
+  if (kind == TokenizerKind::json) return open_json(directory, config);
   return make_byte_level_bpe(directory / "vocab.json", directory / "merges.txt", config);
 }
 

@@ -8,9 +8,10 @@
 
 namespace fsdp {
 
-/// \param name  "gpt2" (built in), or a model's directory: SentencePiece's tokenizer.model is preferred, else
-///              tokenizer.json, else vocab.json + merges.txt. tokenizer_config.json and added_tokens.json beside them
-///              say which marks are added and which ids lie beyond the vocabulary proper.
+/// \param name  "gpt2" (built in), or a model's directory: tokenizer.json is preferred, which transformers' fast
+///              tokenizers take, else (or where it has what is not supported) SentencePiece's tokenizer.model, else
+///              vocab.json + merges.txt. tokenizer_config.json and added_tokens.json beside them say which marks are
+///              added and which ids lie beyond the vocabulary proper.
 /// \throws IoError naming the directory and what was looked for when there is none; FormatError
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 

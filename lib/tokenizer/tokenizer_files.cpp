@@ -27,8 +27,8 @@ TokenizerKind tokenizer_kind(const std::filesystem::path& directory) {
     std::error_code ignored;
     return std::filesystem::exists(directory / name, ignored);
   };
-  if (has("tokenizer.model")) return TokenizerKind::sentencepiece;
   if (has("tokenizer.json")) return TokenizerKind::json;
+  if (has("tokenizer.model")) return TokenizerKind::sentencepiece;
   return has("vocab.json") && has("merges.txt") ? TokenizerKind::byte_level : TokenizerKind::none;
 }
 

@@ -8,7 +8,7 @@ namespace fsdp {
 
 enum class TokenizerKind { none, sentencepiece, json, byte_level };
 
-/// tokenizer.model is preferred, else tokenizer.json, else vocab.json with merges.txt.
+/// tokenizer.json is preferred, as by transformers, else tokenizer.model, else vocab.json with merges.txt.
 TokenizerKind tokenizer_kind(const std::filesystem::path& directory);
 
 /// Ids of the built-in tokenizer, "gpt2".

@@ -18,7 +18,7 @@ const std::string kModel = FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model";
 }  // namespace
 
 TEST_SUITE("tokenizer/open_tokenizer") {
-  TEST_CASE("open_tokenizer: gpt2, then what the directory holds, SentencePiece before the others") {
+  TEST_CASE("open_tokenizer: gpt2, then what the directory holds, tokenizer.json before the others") {
     const fsdp::test::TempDir dir;
     const auto kind = [&] { return fsdp::open_tokenizer(dir.path().string())->description(); };
     CHECK(fsdp::open_tokenizer("gpt2")->description() == "GPT-2, 50257 ids");
@@ -29,16 +29,29 @@ TEST_SUITE("tokenizer/open_tokenizer") {
     }
     CHECK(fsdp::has_tokenizer(dir.path()));
     CHECK(kind().starts_with("byte-level BPE of " + dir.path().string()));
-    fsdp::replace_file(dir / "tokenizer.json", fsdp::test::llama_json().dump());
-    CHECK(kind().starts_with("BPE with byte fallback of " + dir.path().string()));
     std::filesystem::copy(kModel, dir / "tokenizer.model");
     CHECK(kind() == "SentencePiece BPE of " + dir.path().string() + "/tokenizer.model, 1000 ids");
+    fsdp::replace_file(dir / "tokenizer.json", fsdp::test::llama_json().dump());
+    CHECK(kind().starts_with("BPE with byte fallback of " + dir.path().string()));
+  }
+
+  TEST_CASE("open_tokenizer: tokenizer.model stands for a tokenizer.json that is not supported") {
+    const fsdp::test::TempDir dir;
+    auto json = fsdp::test::llama_json();
+    json["model"]["type"] = "Unigram";
+    fsdp::replace_file(dir / "tokenizer.json", json.dump());
+    const auto open = [&] { return fsdp::open_tokenizer(dir.path().string())->description(); };
+    CHECK_THROWS_WITH_AS(open(), doctest::Contains("tokenizer.json: model: type"), fsdp::FormatError);
+    std::filesystem::copy(kModel, dir / "tokenizer.model");
+    CHECK(open() == "SentencePiece BPE of " + dir.path().string() + "/tokenizer.model, 1000 ids");
+    fsdp::replace_file(dir / "tokenizer.model", "no model");
+    CHECK_THROWS_WITH_AS(open(), doctest::Contains("tokenizer.json: model: type"), fsdp::FormatError);
   }
 
   TEST_CASE("open_tokenizer: a directory without one is named with what was looked for") {
     const fsdp::test::TempDir dir;
     CHECK_THROWS_WITH_AS(fsdp::open_tokenizer((dir / "none").string()),
-                         doctest::Contains("none: holds no tokenizer; looked for tokenizer.model"), fsdp::IoError);
+                         doctest::Contains("none: holds no tokenizer; looked for tokenizer.json"), fsdp::IoError);
   }
 
   TEST_CASE("open_tokenizer: tokenizer_config.json and added_tokens.json beside the vocabulary hold") {
