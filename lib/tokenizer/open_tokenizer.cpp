@@ -1,6 +1,10 @@
 #include "lib/tokenizer/open_tokenizer.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/tokenizer/byte_level_bpe.hpp"
 #include "lib/tokenizer/sentencepiece_tokenizer.hpp"
 #include "lib/tokenizer/tokenizer_files.hpp"
@@ -9,14 +13,17 @@
 namespace fsdp {
 namespace {
 
-/// Where tokenizer.json is refused, what stands for it in tokenizer.model. \throws FormatError about tokenizer.json
+/// Where tokenizer.json is of a kind that is not built, what stands for it in tokenizer.model; a damaged one is never
+/// passed over. \throws FormatError about tokenizer.json
 std::shared_ptr<const Tokenizer> open_json(const std::filesystem::path& directory, const TokenizerConfig& config) {
+  const auto json = directory / "tokenizer.json";
   try {
-    return make_tokenizer_json(directory / "tokenizer.json", config);
+    return make_tokenizer_json(json, config);
   } catch (const FormatError&) {
     std::error_code ignored;
     const auto model = directory / "tokenizer.model";
-    if (!std::filesystem::exists(model, ignored)) throw;
+    const bool damaged = parse_json_or_discard(read_text_file(json), json.string()).is_discarded();
+    if (damaged || !std::filesystem::exists(model, ignored)) throw;
     try {
       return make_sentencepiece_tokenizer(model, config);
     } catch (const FormatError&) {  // as T5's: the first one says why
