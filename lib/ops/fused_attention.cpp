@@ -186,9 +186,9 @@ void FusedOps::attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at
     batched_product(keys_in(sum_k, block), grads.transpose(1, 2), q_here, true);
   }
   by_groups(part_of(grad_qkv_NC, s, Part::q), s).copy_(as_grouped(grad_q, s));
-  const auto keys_as = part_of(grad_qkv_NC, s, Part::k).sizes();
-  part_of(grad_qkv_NC, s, Part::k).copy_(sum_k.view(keys_as));
-  part_of(grad_qkv_NC, s, Part::v).copy_(sum_v.view(keys_as));
+  const auto grad_k = part_of(grad_qkv_NC, s, Part::k), grad_v = part_of(grad_qkv_NC, s, Part::v);
+  grad_k.copy_(sum_k.view(grad_k.sizes()));
+  grad_v.copy_(sum_v.view(grad_v.sizes()));
 }
 
 at::Tensor FusedOps::row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,

@@ -1,7 +1,9 @@
 #pragma once
 // Recorded work on the CPU, as a device with graphs has it: while body runs, kernels (emulated_cuda.hpp) and ATen's
 // operators are written down with their addresses and numbers, and what writes is not done. Each run() does all of it,
-// in that order, with whatever lies at the addresses then.
+// in that order, with whatever lies at the addresses then. Memory that the body lets go of is filled with NaN
+// (integers: 0x7f7f...) where it does, as what others would have put there; so is what is new. Work whose memory from
+// before its recording was given back refuses to run.
 #include "lib/ops/work_recorder.hpp"
 
 namespace fsdp::test {

@@ -1,10 +1,14 @@
 #include "tests/support/emulated_recorder.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -40,6 +44,105 @@ bool is_view_of(const at::Tensor& x, const Stack& arguments) {
   });
 }
 
+/// Memory of one result, which the recording keeps: kernels know it by its address.
+struct Room {
+  at::Tensor memory;
+  std::shared_ptr<const bool> is_recording;
+  bool dropped_later = false;  ///< what the body left behind, after it was recorded
+
+  /// What reads it now reads what a device's allocator may have given to others.
+  void spoil() const {
+    constexpr int kNan = 0xff, kWild = 0x7f;  // all bits of a float; an index that nothing has
+    const auto type = memory.scalar_type();
+    if (memory.storage().nbytes() == 0) return;
+    const int byte = type == at::kBool ? 1 : at::isIntegralType(type, false) && type != at::kByte ? kWild : kNan;
+    std::memset(memory.storage().mutable_data(), byte, memory.storage().nbytes());
+  }
+};
+using SharedRoom = std::shared_ptr<Room>;
+
+/// Nothing holds it any more: it is spoilt at that place in the recorded work, or at once and after each run.
+void drop(void* context) {
+  const std::unique_ptr<SharedRoom> held(static_cast<SharedRoom*>(context));
+  const auto& room = *held;
+  if (*room->is_recording) {
+    emulated::tape->push_back([room] { room->spoil(); });
+    return;
+  }
+  room->dropped_later = true;
+  room->spoil();
+}
+
+at::Tensor on_storage(c10::intrusive_ptr<c10::StorageImpl> storage, const at::Tensor& like) {
+  return at::empty({0}, like.options())
+      .set_(c10::Storage(std::move(storage)), like.storage_offset(), like.sizes(), like.strides());
+}
+
+c10::intrusive_ptr<c10::StorageImpl> storage_at(const c10::Storage& there, void* context, c10::DeleterFnPtr end) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), there.nbytes(),
+                                               c10::DataPtr(there.mutable_data(), context, end, at::kCPU), nullptr,
+                                               /*resizable=*/false);
+}
+
+class Tape final : public RecordedWork {
+ public:
+  void run() override {
+    for (const auto& storage : outside_) {
+      if (storage.expired()) throw std::logic_error("recorded work uses memory that was given back");
+    }
+    for (const auto& step : steps) step();
+    for (const auto& room : rooms_) {
+      if (room->dropped_later) room->spoil();
+    }
+  }
+  void end() { *is_recording_ = false; }
+
+  /// The tensor for the body, whose memory stays in any case.
+  at::Tensor lend(const at::Tensor& result, bool is_new) {
+    auto room = std::make_shared<Room>(Room{result, is_recording_});
+    if (is_new) room->spoil();
+    rooms_.push_back(room);
+    return on_storage(storage_at(result.storage(), new SharedRoom(std::move(room)), &drop), result);
+  }
+
+  /// The same memory, without holding it as the body does. Whoever made it before keeps it.
+  c10::IValue for_replay(const c10::IValue& value) {
+    if (value.isTensor()) return for_replay(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> tensors;
+      for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(for_replay(tensor));
+      return tensors;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (const auto& tensor : value.toOptionalTensorVector())
+        tensors.push_back(tensor ? std::optional(for_replay(*tensor)) : std::nullopt);
+      return tensors;
+    }
+    return value;
+  }
+
+  emulated::Steps steps;
+
+ private:
+  at::Tensor for_replay(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+    const auto& data = tensor.storage().data_ptr();
+    if (data.get_deleter() == &drop) {
+      const auto& room = *static_cast<SharedRoom*>(data.get_context());
+      return on_storage(room->memory.storage().getWeakStorageImpl().lock(), tensor);
+    }
+    outside_.push_back(tensor.storage().getWeakStorageImpl());
+    return on_storage(storage_at(tensor.storage(), nullptr, &c10::detail::deleteNothing), tensor);
+  }
+
+  std::shared_ptr<bool> is_recording_ = std::make_shared<bool>(true);
+  std::vector<SharedRoom> rooms_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> outside_;
+};
+
+thread_local Tape* recording = nullptr;
+
 void run_again(const c10::OperatorHandle& op, Stack arguments, const Stack& results) {
   op.callBoxed(arguments);
   for (std::size_t i = 0; i < results.size(); ++i) results[i].toTensor().copy_(arguments[i].toTensor());
@@ -58,28 +161,38 @@ void write_down(const c10::OperatorHandle& op, Stack* stack) {
   const auto begin = stack->end() - static_cast<std::ptrdiff_t>(schema.arguments().size());
   const Stack arguments(begin, stack->end());
   stack->erase(begin, stack->end());
-  auto& tape = *emulated::tape;
+  Stack again;
+  for (const auto& argument : arguments) again.push_back(recording->for_replay(argument));
   if (writes(schema)) {
-    tape.push_back([op, arguments] { run_again(op, arguments, {}); });
+    recording->steps.push_back([op, again] { run_again(op, again, {}); });
     for (auto& value : written(schema, arguments)) stack->push_back(std::move(value));
     return;
   }
   Stack results = arguments;
   op.callBoxed(results);
-  stack->insert(stack->end(), results.begin(), results.end());
-  const bool computes = !schema.name().starts_with("aten::empty") && !is_view_of(results.front().toTensor(), arguments);
-  // The memory stays in any case: kernels know it by its address.
-  tape.push_back([computes, op, arguments, results] {
-    if (computes) run_again(op, arguments, results);
-  });
+  if (is_view_of(results.front().toTensor(), arguments)) {
+    stack->insert(stack->end(), results.begin(), results.end());
+    return;
+  }
+  const bool computes = !schema.name().starts_with("aten::empty");
+  for (const auto& result : results) stack->emplace_back(recording->lend(result.toTensor(), !computes));
+  if (computes) recording->steps.push_back([op, again, results] { run_again(op, again, results); });
 }
 
-class Tape final : public RecordedWork {
+/// The thread's operators and kernels go there.
+class Recording {
  public:
-  void run() override {
-    for (const auto& step : steps) step();
+  explicit Recording(Tape& tape) : tape_(tape), steps_(tape.steps) { recording = &tape; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  ~Recording() {
+    tape_.end();
+    recording = nullptr;
   }
-  emulated::Steps steps;
+
+ private:
+  Tape& tape_;
+  emulated::TapeGuard steps_;
 };
 
 }  // namespace
@@ -87,7 +200,7 @@ class Tape final : public RecordedWork {
 std::unique_ptr<RecordedWork> EmulatedRecorder::record(const std::function<void()>& body) const {
   auto tape = std::make_unique<Tape>();
   operators_left = fails_;
-  const emulated::TapeGuard guard(tape->steps);
+  const Recording guard(*tape);
   const c10::impl::IncludeDispatchKeyGuard all(c10::DispatchKey::TESTING_ONLY_GenericMode);
   body();
   return tape;

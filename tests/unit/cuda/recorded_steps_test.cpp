@@ -8,6 +8,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include <cstring>
 #include <string>
@@ -112,6 +113,47 @@ TEST_SUITE("cuda/recorded steps") {
     work->run();
     CHECK(same_bits(sum, at::full({4}, 7.0f)));
     CHECK_THROWS_AS(EmulatedRecorder().record([&] { static_cast<void>(x.sum().item<float>()); }), std::runtime_error);
+  }
+
+  TEST_CASE("what is read after nothing held it is found, and so is what was given back") {
+    const auto x = at::ones({4});
+    const auto copied_after = [&](bool holds, at::ScalarType type) {
+      auto out = at::zeros({4}, type);
+      const auto work = EmulatedRecorder().record([&] {
+        auto twice = (x * 2).to(type);
+        const auto* at_address = twice.data_ptr();
+        if (!holds) twice.reset();
+        emulated::launch({}, {}, emulated::Order::forward, std::memcpy, out.data_ptr(), at_address, out.nbytes());
+      });
+      work->run();
+      return out;
+    };
+    for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong}) {
+      CAPTURE(type);
+      CHECK(same_bits(copied_after(true, type), at::full({4}, 2, type)));
+      const auto found = copied_after(false, type);
+      if (at::isFloatingType(type)) CHECK(found.isnan().all().item<bool>());
+      if (!at::isFloatingType(type)) CHECK(found.abs().min().item<double>() > 2e9);
+    }
+
+    at::Tensor left, sum;
+    const auto first = EmulatedRecorder().record([&] { left = x * 2; });
+    const auto second = EmulatedRecorder().record([&] { sum = left + x; });
+    const auto run_both = [&] {
+      first->run();
+      second->run();
+      return sum.clone();
+    };
+    CHECK(same_bits(run_both(), at::full({4}, 3.0f)));
+    left.reset();  // what is recorded next may have it
+    CHECK(run_both().isnan().all().item<bool>());
+
+    auto before = at::ones({4});
+    const auto reads_it = EmulatedRecorder().record([&] { sum = before + x; });
+    reads_it->run();
+    CHECK(same_bits(sum, at::full({4}, 2.0f)));
+    before.reset();
+    CHECK_THROWS_AS(reads_it->run(), std::logic_error);
   }
 
   TEST_CASE("losses, norms and weights are those of steps as they come, bit for bit") {
