@@ -1,98 +1,15 @@
 // Micro-batches that are recorded once and run again (CUDA graphs, emulated_recorder.hpp) against the same steps as
 // they come: the same bits, whatever changes from step to step.
-#include "tests/support/emulated_ops.hpp"
-#include "tests/support/emulated_recorder.hpp"
-#include "tests/support/small_job.hpp"
-#include "tests/support/temp_files.hpp"
-#include "tests/support/tensor_compare.hpp"
+#include "tests/unit/cuda/recorded_steps.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include <cstring>
-#include <string>
-
 #include "lib/base/error.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
-
-namespace {
-
-struct Outcome {
-  std::vector<StepReport> reports;
-  FullState state;
-  RecordingCounts counts;
-};
-
-DeviceChoice recording_device(int fails = -1) {
-  DeviceChoice device;
-  device.ops =
-      std::make_shared<EmulatedOps>(emulated::Order::shuffled, std::make_shared<const EmulatedRecorder>(fails));
-  return device;
-}
-
-/// Six steps whose loss scale is never the same; the fourth has too few samples for whole micro-batches.
-Outcome train(SmallJob job, CudaGraphs graphs, int fails = -1) {
-  constexpr int kSteps = 6;
-  job.device = recording_device(fails);
-  job.sharding.cuda_graphs = graphs;
-  job.sharding.host_staged = true;  // gradients in ordinary tensors
-  Outcome outcome;
-  run_thread_ranks(1, 1, [&](ProcessGroup& world) {
-    SmallJobRank rank(world, job);
-    for (int i = 0; i < kSteps; ++i) {
-      rank.trainer->state().loss_scale = 1.0 / (3 + i);
-      const auto samples = job.micro_batch_size * job.accumulation_steps;
-      outcome.reports.push_back(
-          rank.trainer->step(i == 3 && samples > 1 ? samples - 1 : samples, [] { return false; }));
-    }
-    collect_state(rank, outcome.state);
-    outcome.counts = rank.runtime.engine().recording_counts();
-  });
-  return outcome;
-}
-
-bool same(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
-void check_same(const Outcome& got, const Outcome& want) {
-  REQUIRE(got.reports.size() == want.reports.size());
-  for (std::size_t i = 0; i < want.reports.size(); ++i) {
-    CAPTURE(i);
-    CHECK(same(got.reports[i].loss, want.reports[i].loss));
-    CHECK(same(got.reports[i].grad_norm, want.reports[i].grad_norm));
-    CHECK(got.reports[i].tokens == want.reports[i].tokens);
-  }
-  for (std::size_t i = 0; i < want.state.master_weights.size(); ++i) {
-    CAPTURE(i);
-    CHECK(same_bits(got.state.master_weights[i], want.state.master_weights[i]));
-    for (const auto& [key, values] : want.state.states) {
-      if (values[i].defined()) CHECK(same_bits(got.state.states.at(key)[i], values[i]));  // not of what is frozen
-    }
-  }
-}
-
-/// \param recorded  so many shapes and places in a step
-void check(const SmallJob& job, std::int64_t recorded, std::int64_t replayed) {
-  const auto want = train(job, CudaGraphs::off), got = train(job, CudaGraphs::on);
-  CHECK(want.counts.recorded == 0);
-  CHECK(got.counts.problem == std::string());
-  CHECK(got.counts.recorded == recorded);
-  CHECK(got.counts.replayed == replayed);
-  check_same(got, want);
-}
-
-ModelConfig small_llama() {
-  auto config = small_model();
-  config.architecture = Architecture::llama;
-  config.num_kv_heads = 1;
-  config.head_size = 10;
-  config.ffn_hidden_size = 32;
-  return config;
-}
-
-}  // namespace
 
 TEST_SUITE("cuda/recorded steps") {
   TEST_CASE("recorded work keeps its numbers and reads what is there when it runs") {
@@ -187,6 +104,28 @@ TEST_SUITE("cuda/recorded steps") {
     check(job, 3, 19);
   }
 
+  TEST_CASE("likewise of adapters beside frozen matrices, and of these in 4 bits") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.lr = 3e-2;
+    job.sharding.lora = {4, 8, 0.1, {"all"}, false, /*dora=*/false};
+    check(job, 1, 4);
+    job.sharding.lora.dora = true;
+    job.accumulation_steps = 3;
+    check(job, 3, 14);
+    job.sharding.precision = at::kBFloat16;
+    job.sharding.quantize = {true, /*double_quant=*/true};
+    check(job, 3, 14);
+    job.model = small_llama();
+    job.sharding.lora.dora = false;
+    job.sharding.quantize.double_quant = false;
+    check(job, 3, 14);
+    job.accumulation_steps = 1;
+    job.sharding.precision = at::kFloat;
+    job.sharding.checkpoint_every = 1;
+    check(job, 1, 4);
+  }
+
   TEST_CASE("a device that cannot record says why, and the run goes on as it would without") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
@@ -266,6 +205,11 @@ TEST_SUITE("cuda/recorded steps") {
     };
     const std::int64_t block = 4 * 16 * 16 + 4 * 16 + 4 * 16 + 2 * 16 * 28 + 28 + 16;  // products, biases, norms
     CHECK(tokens(1) == (std::int64_t{1} << 30) / block);
+    job.sharding.lora = {4, 8, 0, {"c_attn"}, false, false};
+    job.sharding.quantize.nf4 = true;  // two codes in a byte, and scales
+    CHECK(tokens(1) == (std::int64_t{1} << 30) / (block + 4 * (16 + 48)));
+    job.sharding.lora = {};
+    job.sharding.quantize = {};
     job.sharding.precision = at::kBFloat16;
     CHECK(tokens(1) == (std::int64_t{1} << 33) / block);
     job.sharding.sharding = Sharding::no_shard;
