@@ -6,11 +6,17 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "lib/cuda/cuda_handles.hpp"
+
+namespace at::cuda {
+/// Declared in ATen/cuda/CUDAContextLight.h, which needs headers of libraries that this program does not use.
+TORCH_CUDA_CPP_API void clearCublasWorkspaces();
+}  // namespace at::cuda
 
 namespace fsdp {
 namespace {
@@ -91,6 +97,19 @@ class Capture {
   cudaStream_t stream_;
 };
 
+std::atomic<int> pools_alive = 0;
+
+/// The number of a pool, which ends with its last share. PyTorch keeps cuBLAS's workspace of each stream, and that of
+/// the captures lies in their pool: until it goes, so do not the segments around it. All of them can go where no graph
+/// is left that uses one: products make them anew.
+std::shared_ptr<const c10::MempoolId_t> new_pool() {
+  ++pools_alive;
+  return {new c10::MempoolId_t(at::cuda::graph_pool_handle()), [](const c10::MempoolId_t* id) {
+            delete id;
+            if (--pools_alive == 0) at::cuda::clearCublasWorkspaces();
+          }};
+}
+
 class CudaRecorder final : public WorkRecorder {
  public:
   explicit CudaRecorder(c10::DeviceIndex device) : device_(device) {}
@@ -100,11 +119,11 @@ class CudaRecorder final : public WorkRecorder {
     if (!stream_) stream_ = c10::cuda::getStreamFromPool(false, device_);
     auto pool = pool_.lock();
     if (pool == nullptr) {
-      pool = std::make_shared<const c10::MempoolId_t>(at::cuda::graph_pool_handle());
+      pool = new_pool();
       pool_ = pool;
     }
     // What ran before it was recorded has left as much as the recording takes.
-    allocator::emptyCache();
+    empty_cache();
     const c10::cuda::CUDAStreamGuard stream_guard(*stream_);
     auto memory = std::make_unique<PoolShare>(*stream_, std::move(pool));
     Capture capture(stream_->stream());
@@ -113,6 +132,7 @@ class CudaRecorder final : public WorkRecorder {
     memory->close();
     return std::make_unique<CudaGraph>(graph, std::move(memory), device_);
   }
+  void empty_cache() const override { allocator::emptyCache(); }
 
  private:
   c10::DeviceIndex device_;

@@ -3,6 +3,7 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -69,6 +70,21 @@ TEST_SUITE("gpu/graphs") {
       CHECK(reserved() - before == 20 * kMiB);
     }
     CHECK(reserved() == before);
+  }
+
+  TEST_CASE("nothing of the pool stays when the last one goes, of products neither") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto x = at::ones({1024, 1024}, kFloats);
+    static_cast<void>(at::mm(x, x));
+    const auto before = reserved();
+    for (const bool fails : {false, true}) {
+      const auto problem = problem_of(*ops, [&] {
+        const auto square = at::mm(x, x);
+        if (fails) throw RuntimeFailure("of its own");
+      });
+      CHECK(problem.empty() != fails);
+      CHECK(reserved() == before);
+    }
   }
 
   TEST_CASE("a driver refuses to be waited for, read from, and asked for memory") {
