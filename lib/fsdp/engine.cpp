@@ -98,7 +98,10 @@ std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
   for (const int param : params) {
     auto& unit = unit_of(param);
     const int place = unit.trained[static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])];
-    if (place >= 0) unit.grads->begin();
+    if (place >= 0) {
+      progress_.changed = true;
+      unit.grads->begin();
+    }
     slots.push_back(place < 0 ? nullptr : &unit.grads->slots()[static_cast<std::size_t>(place)]);
   }
   return slots;
@@ -125,21 +128,31 @@ LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place,
   for (auto& unit : units_) {
     if (unit->grads != nullptr) unit->grads->prepare();
   }
-  if (recordings_ != nullptr) {
-    if (const auto loss = recordings_->run(batch, place, grad_scale)) return *loss;
-  }
-  Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
-  return run(plan(true, place), state);
+  return with_room(place.first ? Redo::micro_batch : Redo::step, [&] {
+    if (recordings_ != nullptr) {
+      if (const auto loss = recordings_->run(batch, place, grad_scale)) return *loss;
+    }
+    Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
+    return run(plan(true, place), state);
+  });
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch) {
-  Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}};
-  return run(plan(false, {}), state);
+  return with_room(Redo::nothing, [&] {
+    Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}};
+    return run(plan(false, {}), state);
+  });
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
-  Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}, &head};
-  return run(plan(false, {}), state);
+  return with_room(Redo::nothing, [&] {
+    Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}, &head};
+    return run(plan(false, {}), state);
+  });
+}
+
+LossSum Engine::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
+  return recordings_ == nullptr ? micro_batch() : recordings_->with_room(redo, micro_batch);
 }
 
 LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
@@ -173,7 +186,10 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
   }
   settle();
   settling_ = &unit;
-  if (to_replicas) start_replicas(unit);
+  if (to_replicas) {
+    progress_.crossed = true;
+    start_replicas(unit);
+  }
   if (unit.held) {
     settle();
     if (state.place.last) measure_stored(unit);
@@ -261,6 +277,7 @@ void Engine::execute(const Action& action, Run& state) {
       auto& unit = *units_[index];
       const bool accumulate = accumulates(state);
       if (accumulate && unit.grad_group) unit.held.emplace(*input_.store, *unit.grad_group, Access::update);
+      progress_.changed = true;
       unit.grads->begin();  // for ranks that wrote nothing
       unit.grads->start_reduce(accumulate);
       return;
@@ -289,6 +306,7 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
 void Engine::run_loss(Run& state) {
   const auto params = full_parameters(input_.loss->parameters());
   if (!state.training) {
+    progress_.changed = state.head != nullptr;
     state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
                                        : input_.loss->forward(params, state.batch, state.x_ND);
     return;

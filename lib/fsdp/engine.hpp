@@ -5,9 +5,11 @@
 // float32 master weights, calls sync_parameters(), and then runs micro-batches and its optimizer on shards.
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -53,7 +55,16 @@ struct MicroBatchPlace {
 struct RecordingCounts {
   std::int64_t recorded = 0;  ///< shapes and places
   std::int64_t replayed = 0;  ///< micro-batches
-  std::string problem;        ///< why the device could not record; since then they run as they come
+  std::int64_t refused = 0;   ///< shapes and places that the device could not record: they run as they come
+  std::string problem;        ///< why, of the last one
+  std::string given_up;       ///< what ran out of memory beside recordings: since then there are none
+};
+
+/// Memory ran out in the middle of a micro-batch that adds to gradients, beside recordings. There is room now, but no
+/// gradients of the step: its first micro-batch, which sets them, is to come again.
+class GradientsLost : public std::runtime_error {
+ public:
+  GradientsLost() : std::runtime_error("out of memory: the step must begin again with its first micro-batch") {}
 };
 
 class Engine {
@@ -89,10 +100,12 @@ class Engine {
   at::Tensor published_rows(std::size_t param);
 
   /// Forward and backward of grad_scale * (sum of token losses). Gradients of the micro-batches of a step add up.
+  /// Where memory runs out beside recordings, here or in an evaluation, they are given up for good, and it runs again.
+  /// \throws GradientsLost, c10::OutOfMemoryError
   LossSum forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
   /// Forward only.
   LossSum evaluate(const MicroBatch& batch);
-  /// Forward only, with `head` in place of the loss layer; it is not called on a rank without rows.
+  /// Forward only, with `head` in place of the loss layer; it is called once, and not on a rank without rows.
   LossSum evaluate(const MicroBatch& batch, const HeadBody& head);
   /// Runs body with the gathered parameters of a layer (index layers.size(): the loss). Collective. For generation.
   void with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body);
@@ -117,6 +130,13 @@ class Engine {
   struct Unit;
   struct Run;
   class Recordings;
+  /// What of a micro-batch under way another run of it does not undo.
+  struct Progress {
+    bool changed = false;  ///< gradients, or whatever a head does
+    bool crossed = false;  ///< other ranks have a part in it
+  };
+  /// What must run again once there is room for it, where `changed`.
+  enum class Redo : std::uint8_t { micro_batch, step, nothing };
 
   Unit& unit_of(int param);
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
@@ -132,6 +152,7 @@ class Engine {
   bool accumulates(const Run& run) const;
   void build_gradients();
   int first_backward() const;
+  LossSum with_room(Redo redo, const std::function<LossSum()>& micro_batch);
   LossSum run(const std::vector<Action>& actions, Run& run);
   void execute(const Action& action, Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
@@ -164,6 +185,7 @@ class Engine {
   bool rows_changed_ = false;         ///< in the store, by with_rows()
   std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand
   CommCounts counts_;
+  Progress progress_;
   std::unique_ptr<Recordings> recordings_;  ///< null: every micro-batch runs as it comes
   EngineObservers observers_;
 };

@@ -5,10 +5,12 @@
 // reads differs, and that is copied to where the recording reads it. Rows that share documents differ in more, and run
 // as they come; so does whatever crosses ranks.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "lib/fsdp/engine_unit.hpp"
 #include "lib/ops/work_recorder.hpp"
@@ -21,6 +23,8 @@ class Engine::Recordings {
 
   /// \return none: it is to run as it comes
   std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
+  /// Runs it, and again where memory ran out that recordings keep. \throws GradientsLost, c10::OutOfMemoryError
+  LossSum with_room(Redo redo, const std::function<LossSum()>& micro_batch);
   const RecordingCounts& counts() const { return counts_; }
 
  private:
@@ -33,6 +37,7 @@ class Engine::Recordings {
   };
   struct Recording {
     std::int64_t seen_in_step = 0;  ///< first
+    bool is_refused = false;        ///< by the device
     std::unique_ptr<RecordedWork> work;
     LossSum loss;
   };
@@ -40,11 +45,15 @@ class Engine::Recordings {
   Inputs& fill(const MicroBatch& batch, double grad_scale);
   bool record(Recording& recording, const Inputs& inputs, MicroBatchPlace place, double grad_scale);
   void follow(MicroBatchPlace place);
+  bool keep_memory() const;
+  std::vector<bool> gathered_units() const;
+  void stand_as_before(const std::vector<bool>& gathered);
 
   Engine& engine_;
   std::map<Key, Recording> recordings_;
   std::map<std::tuple<std::int64_t, std::int64_t, bool>, Inputs> inputs_;
   std::int64_t step_ = 0;
+  bool cache_is_others_ = false;  ///< what was given up has become that of evaluations
   RecordingCounts counts_;
 };
 

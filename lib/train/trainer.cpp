@@ -131,10 +131,19 @@ std::optional<LossSum> Trainer::compute_gradients(StepReport& report, const std:
   report.tokens = static_cast<std::int64_t>(total[0]);
   const double weight = weight_of_token(total[0]);
   LossSum sum;
-  for (std::size_t m = 0; m < batches.size(); ++m) {
-    if (any_rank(world, stop_wanted())) return std::nullopt;
+  const auto add = [&](std::size_t m) {
     const MicroBatchPlace place{m == 0, m + 1 == batches.size()};
     sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
+  };
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    if (any_rank(world, stop_wanted())) return std::nullopt;
+    try {
+      add(m);
+      continue;
+    } catch (const GradientsLost&) {
+      sum = {};
+    }
+    for (std::size_t again = 0; again <= m; ++again) add(again);  // the other ranks, which have theirs, wait meanwhile
   }
   return sum;
 }

@@ -143,9 +143,10 @@ class Training {
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
         judge_(context, record_),
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
-        log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
+        graphs_(context),
+        log_(context, record_, graphs_, context.world.all_reduce(peak_flops_, Reduce::sum)),
         speed_(context.world, context.setup, memory, timer, context.log),
-        validation_(context, record_, judge_, memory, clock_),
+        validation_(context, record_, judge_, memory, clock_, graphs_),
         checkpoints_(context, record_, judge_, memory, taken && taken->is_ours, validation_),
         offload_(context) {
     speed_.predict(peak_flops_);
@@ -315,6 +316,7 @@ class Training {
   StepJudge judge_;
   LossLog losses_;
   double peak_flops_;  ///< of this rank's device
+  GraphWarnings graphs_;
   StepLog log_;
   SpeedWatch speed_;
   Validation validation_;

@@ -53,20 +53,8 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
   return record;
 }
 
-/// Once: since then micro-batches run as they come.
-void StepLog::warn_of_graphs() {
-  const auto problem = context_.runtime.engine().recording_counts().problem;
-  if (problem.empty() || std::exchange(warned_of_graphs_, true)) return;
-  context_.progress.finish();
-  context_.log.warning(
-      fmt::format("a CUDA graph could not be captured, from here on micro-batches are launched kernel by kernel, with "
-                  "the same results: {} "
-                  "(--cuda-graphs off says that this is meant)",
-                  problem.substr(0, problem.find('\n'))));
-}
-
 void StepLog::after_step(const StepReport& step, bool) {
-  warn_of_graphs();
+  graphs_.tell();
   const auto total_steps = context_.setup.total_steps;
   const double rate = static_cast<double>(step.tokens) / step.seconds;
   const auto& runtime = context_.runtime;

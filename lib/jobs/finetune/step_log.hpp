@@ -2,8 +2,7 @@
 // What is told of each step: a line of the log, and one of metrics.jsonl.
 #include <cmath>
 
-#include <cmath>
-
+#include "lib/jobs/finetune/graph_warnings.hpp"
 #include "lib/jobs/finetune/run_record.hpp"
 
 namespace fsdp::detail {
@@ -11,9 +10,10 @@ namespace fsdp::detail {
 class StepLog final : public StepObserver {
  public:
   /// \param peak_flops  of all ranks' devices together, per second; 0: not known
-  StepLog(const RunContext& context, RunRecord& record, double peak_flops)
+  StepLog(const RunContext& context, RunRecord& record, GraphWarnings& graphs, double peak_flops)
       : context_(context),
         record_(record),
+        graphs_(graphs),
         peak_flops_(peak_flops),
         attended_length_(std::llround(context.setup.train_data->attended_length())) {}
   void after_step(const StepReport& step, bool last) override;
@@ -21,14 +21,13 @@ class StepLog final : public StepObserver {
  private:
   /// A line of metrics.jsonl, but for what depends on the peak.
   nlohmann::json record_of(const StepReport& step);
-  void warn_of_graphs();
 
   const RunContext& context_;
   RunRecord& record_;
+  GraphWarnings& graphs_;
   double peak_flops_;
   std::int64_t attended_length_;  ///< tokens
   std::int64_t steps_ = 0;        ///< of this job
-  bool warned_of_graphs_ = false;
 };
 
 /// The losses that a run's last line tells.

@@ -14,6 +14,7 @@
 #include "lib/checkpoint/best.hpp"
 #include "lib/eval/result.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
+#include "lib/jobs/finetune/graph_warnings.hpp"
 #include "lib/jobs/finetune/samples.hpp"
 #include "lib/jobs/finetune/validation_games.hpp"
 #include "lib/mpi/agree.hpp"
@@ -85,8 +86,8 @@ void report_validation(const RunSetup& setup, const std::optional<ValidationResu
 }
 
 Validation::Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory,
-                       RunClock& clock)
-    : context_(context), record_(record), judge_(judge), memory_(memory), clock_(clock) {
+                       RunClock& clock, GraphWarnings& graphs)
+    : context_(context), record_(record), judge_(judge), memory_(memory), clock_(clock), graphs_(graphs) {
   const auto& asked = context.setup.options.validation;
   rules_ = {asked.keeps_best(), asked.patience, asked.min_delta, !context.setup.deciding.is_loss()};
   if (!is_another(context.setup, context.trainer.state().validation)) return;
@@ -100,7 +101,9 @@ bool Validation::run() {
   if (!context_.setup.validates()) return true;
   const auto start = std::chrono::steady_clock::now();
   ValidationResult result;
-  if (!compute(result)) {
+  const bool is_done = compute(result);
+  graphs_.tell();
+  if (!is_done) {
     is_cut_ = true;
     context_.progress.line(
         fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));

@@ -29,12 +29,13 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
 /// \param result  none: there was no validation
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
+class GraphWarnings;
 class StepJudge;
 
 class Validation {
  public:
-  Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory,
-             RunClock& clock);
+  Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory, RunClock& clock,
+             GraphWarnings& graphs);
   /// Of the state as it is now; nothing where nothing was asked for. A save that is under way is made to
   /// appear meanwhile. Collective. \return false: the job is to end before; then it is as if there had been none, but
   /// for samples that were written, and the state says that it is due
@@ -64,6 +65,7 @@ class Validation {
   const StepJudge& judge_;
   MemoryWatch& memory_;
   RunClock& clock_;
+  GraphWarnings& graphs_;
   ValidationRules rules_;
   std::optional<ValidationResult> result_;
   bool found_the_best_ = false;

@@ -21,6 +21,7 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 
 thread_local int operators_left = -1;
+thread_local int before_full = -1;  // operators, of a FullMemory
 
 bool writes(const c10::FunctionSchema& schema) {
   return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
@@ -28,7 +29,13 @@ bool writes(const c10::FunctionSchema& schema) {
   });
 }
 
-/// What such an operator returns: the tensors that it writes.
+/// With memory of their own: neither what it writes nor a view.
+bool makes_tensors(const c10::FunctionSchema& schema) {
+  return std::none_of(schema.returns().begin(), schema.returns().end(),
+                      [](const c10::Argument& value) { return value.alias_info() != nullptr; });
+}
+
+/// What an operator returns that writes: the tensors that it writes.
 Stack written(const c10::FunctionSchema& schema, const Stack& arguments) {
   Stack out;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -90,6 +97,7 @@ class Tape final : public RecordedWork {
     for (const auto& storage : outside_) {
       if (storage.expired()) throw std::logic_error("recorded work uses memory that was given back");
     }
+    const c10::impl::ExcludeDispatchKeyGuard as_one(c10::DispatchKey::TESTING_ONLY_GenericMode);
     for (const auto& step : steps) step();
     for (const auto& room : rooms_) {
       if (room->dropped_later) room->spoil();
@@ -152,6 +160,11 @@ void run_again(const c10::OperatorHandle& op, Stack arguments, const Stack& resu
 void write_down(const c10::OperatorHandle& op, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericMode);
   const auto& schema = op.schema();
+  if (recording == nullptr) {
+    if (makes_tensors(schema) && before_full >= 0 && before_full-- == 0)
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "this device is full");
+    return op.callBoxed(stack);
+  }
   if (operators_left == 0) throw std::runtime_error("this device records nothing");
   --operators_left;
   const bool gives_tensors =
@@ -199,12 +212,23 @@ class Recording {
 
 std::unique_ptr<RecordedWork> EmulatedRecorder::record(const std::function<void()>& body) const {
   auto tape = std::make_unique<Tape>();
-  operators_left = fails_;
+  const int which = asked_++;
+  operators_left = which >= first_ && which < end_ ? fails_ : -1;
   const Recording guard(*tape);
   const c10::impl::IncludeDispatchKeyGuard all(c10::DispatchKey::TESTING_ONLY_GenericMode);
   body();
   return tape;
 }
+
+FullMemory::FullMemory(int n) {
+  before_full = n;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericMode, true);
+}
+FullMemory::~FullMemory() {
+  before_full = -1;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericMode, false);
+}
+int FullMemory::left() const { return before_full; }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&write_down>());

@@ -21,10 +21,11 @@ struct Outcome {
   RecordingCounts counts;
 };
 
-inline DeviceChoice recording_device(int fails = -1) {
+using SharedRecorder = std::shared_ptr<const EmulatedRecorder>;
+
+inline DeviceChoice recording_device(SharedRecorder recorder = std::make_shared<const EmulatedRecorder>()) {
   DeviceChoice device;
-  device.ops =
-      std::make_shared<EmulatedOps>(emulated::Order::shuffled, std::make_shared<const EmulatedRecorder>(fails));
+  device.ops = std::make_shared<EmulatedOps>(emulated::Order::shuffled, std::move(recorder));
   return device;
 }
 
@@ -42,9 +43,10 @@ inline void fill_codes(ModelRuntime& runtime) {
 }
 
 /// Six steps whose loss scale is never the same; the fourth has too few samples for whole micro-batches.
-inline Outcome train(SmallJob job, CudaGraphs graphs, int fails = -1) {
+inline Outcome train(SmallJob job, CudaGraphs graphs,
+                     SharedRecorder recorder = std::make_shared<const EmulatedRecorder>()) {
   constexpr int kSteps = 6;
-  job.device = recording_device(fails);
+  job.device = recording_device(std::move(recorder));
   job.sharding.cuda_graphs = graphs;
   job.sharding.host_staged = true;  // gradients in ordinary tensors
   Outcome outcome;
@@ -87,6 +89,8 @@ inline void check(const SmallJob& job, std::int64_t recorded, std::int64_t repla
   const auto want = train(job, CudaGraphs::off), got = train(job, CudaGraphs::on);
   CHECK(want.counts.recorded == 0);
   CHECK(got.counts.problem == std::string());
+  CHECK(got.counts.refused == 0);
+  CHECK(got.counts.given_up == std::string());
   CHECK(got.counts.recorded == recorded);
   CHECK(got.counts.replayed == replayed);
   check_same(got, want);
