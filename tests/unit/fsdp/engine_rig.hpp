@@ -28,6 +28,7 @@ inline ShardingOptions sharding_of(const Setup& setup) {
   options.param_dtype = policy.precision.param_dtype;
   options.reduce_dtype = policy.precision.reduce_dtype;
   options.buffer_dtype = policy.precision.buffer_dtype;
+  options.master_dtype = policy.precision.master_dtype;
   options.checkpoint_every = policy.checkpoint_every;
   options.cpu_offload = policy.cpu_offload;
   if (!setup.scratch.empty()) options.offload_optimizer = {OffloadConfig::Place::nvme, setup.scratch, 4096};
@@ -45,9 +46,7 @@ class RigRank {
         outcome_(outcome),
         runtime_(world, setup.model, sharding_of(setup), {}, setup.accumulation),
         engine_(&runtime_.engine()) {
-    OptimizerOptions optimizer;
-    optimizer.weight_decay = setup.weight_decay;
-    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), optimizer, nullptr, runtime_.store()});
+    optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), setup.optimizer, nullptr, runtime_.store()});
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
       engine_->with_rows(i, Access::update, [&] {

@@ -17,6 +17,7 @@
 #include "lib/config/quantize.hpp"
 #include "lib/config/trainable.hpp"
 #include "lib/fsdp/engine.hpp"
+#include "lib/optim/optimizer.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 namespace fsdp::test {
@@ -54,7 +55,7 @@ struct Setup {
   LoraConfig lora;
   QuantizeConfig quantize;
   std::optional<c10::ScalarType> compute_dtype;
-  double weight_decay = 0.01;
+  OptimizerOptions optimizer;
 };
 
 struct Outcome {

@@ -1,11 +1,23 @@
 #pragma once
 // Models and rows of tests/fixtures/families, as setups.
+#include <cstdio>
+
 #include "tests/unit/fsdp/fixture_files.hpp"
 
 namespace fsdp::test {
 
+inline constexpr const char* kFamilies[] = {
+    "mistral_window", "mistral_full", "qwen2_tied",    "qwen2_untied", "qwen2_window", "qwen3",        "gemma",
+    "gemma2",         "gemma3",       "gemma3_scaled", "gpt2",         "phi3",         "phi3_partial", "olmo2"};
+/// a: no padding, b: padded on the right, a prompt that is no target, c: the padding id inside the text (some have it).
+inline constexpr const char* kFamilyCases[] = {"a", "b", "c"};
+
 inline std::filesystem::path family_folder(const std::string& model) {
   return std::filesystem::path(FSDP_FIXTURE_DIR) / "families" / model;
+}
+
+inline bool has_case(const std::string& model, const char* which) {
+  return read_json(family_folder(model) / "inputs.json").contains(which);
 }
 
 /// GPT-2 on the Hub multiplies from the other side.
@@ -42,6 +54,19 @@ inline Setup steps_on(const std::string& model, const char* which, int steps = 1
   setup.steps = steps;
   setup.lr = 0.0;
   return setup;
+}
+
+/// body(row, position, name): logits of one token that expected.json has as NAME_first16. Returns how many there are.
+template <typename Body>
+int for_kept_logits(const nlohmann::json& expected, const Body& body) {
+  int kept = 0;
+  for (const auto& [key, value] : expected.items()) {
+    int row = 0, position = 0;
+    if (std::sscanf(key.c_str(), "logits_%d_pos%d_first16", &row, &position) != 2) continue;
+    body(row, position, key.substr(0, key.rfind('_')));
+    ++kept;
+  }
+  return kept;
 }
 
 }  // namespace fsdp::test

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -50,23 +51,27 @@ inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const s
   return tensor;
 }
 
-/// Of the first step's rows, before any step.
+/// Of the first step's rows, before any step; every rank computes all of them, and alike.
 inline at::Tensor all_logits(const Setup& setup) {
-  at::Tensor logits;
+  at::Tensor first;
+  std::mutex one_by_one;
   auto forward = setup;
   forward.steps = 0;
   train(forward, [&](RigRank& rank) {
     const auto batch = rank.batch_of(setup.rows(0), 0, setup.rows(0).ids.size(0));
     const auto& decoder = rank.decoder();
-    at::Tensor x;
+    at::Tensor x, logits;
     for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
       rank.engine().with_layer_parameters(
           s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
     }
     rank.engine().with_layer_parameters(decoder.layers.size(),
                                         [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
+    const std::lock_guard lock(one_by_one);
+    if (first.defined()) CHECK(same_bits(logits, first));
+    first = logits;
   });
-  return logits;
+  return first;
 }
 
 /// The batch of training/lora: row 1 padded, the prompt of row 0 no target.

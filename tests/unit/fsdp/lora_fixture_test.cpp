@@ -50,7 +50,7 @@ Setup ten_steps(const Variant& variant) {
   setup.steps = 10;
   setup.lr = 1e-2;
   setup.clip = variant.clip;
-  setup.weight_decay = variant.weight_decay;
+  setup.optimizer.weight_decay = variant.weight_decay;
   return setup;
 }
 
@@ -145,7 +145,7 @@ TEST_SUITE("fsdp/LoRA against peft") {
         auto setup = steps_on("gpt2", "b", steps);
         setup.lora = steps > 0 ? variant.lora : stored;
         setup.lr = 1e-2;
-        setup.weight_decay = variant.weight_decay;
+        setup.optimizer.weight_decay = variant.weight_decay;
         const SafetensorsReader parts(folder / file);
         for (const auto& spec : adapter_table(setup.model, setup.lora))
           setup.weights.push_back(read_tensor(parts, "base_model.model." + spec.name));

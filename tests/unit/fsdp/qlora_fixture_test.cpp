@@ -71,7 +71,7 @@ Setup ten_quantized_steps(const QloraRun& run) {
   setup.steps = 10;
   setup.lr = 1e-2;
   setup.clip = 1e9;
-  setup.weight_decay = 0.01;
+  setup.optimizer.weight_decay = 0.01;
   if (run.precision != at::kFloat) setup.policy.precision = {run.precision, run.precision, at::kFloat, at::kFloat};
   return setup;
 }
