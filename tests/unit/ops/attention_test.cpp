@@ -114,16 +114,29 @@ TEST_SUITE("ops/attention") {
 
   TEST_CASE("a window costs what lies in it: as many multiply-adds for each token, however long the row") {
     const CountedProducts ops;
+    // Of the forward and of the backward.
     const auto of = [&](std::int64_t length) {
       AttentionShape s{1, length, 2, 16};
       s.window = 64;
+      const auto qkv = at::randn({length, s.packed_width()});
+      std::unique_ptr<AttentionState> state;
       ops.count = 0;
-      ops.attention(at::randn({length, s.packed_width()}), s, nullptr);
-      return static_cast<double>(ops.count) / static_cast<double>(length);
+      const auto out = ops.attention(qkv, s, &state);
+      const auto forward = static_cast<double>(ops.count) / static_cast<double>(length);
+      ops.count = 0;
+      ops.attention_backward(out, qkv, out, s, std::move(state));
+      return std::pair{forward, static_cast<double>(ops.count) / static_cast<double>(length)};
     };
-    CHECK(of(4096) < 1.05 * of(1024));
-    // Two products of 16 columns by window and half a block, for each of two heads.
-    CHECK(of(4096) < 2 * 2 * 16 * (64 + 128));
+    const auto [forward, backward] = of(1024);
+    const auto [long_forward, long_backward] = of(4096);
+    CHECK(long_forward < 1.05 * forward);
+    CHECK(long_backward < 1.05 * backward);
+    // Products of 16 columns by window and block, for each of two heads: two in the forward; in the backward scores
+    // again, and the gradients of probabilities, queries, keys and values.
+    constexpr double kProduct = 2 * 16 * (64 + 128);
+    CHECK(long_forward < 2 * kProduct);
+    CHECK(long_backward < 5 * kProduct);
+    MESSAGE("multiply-adds for a token: ", long_forward, " and ", long_backward, " of ", kProduct, " a product");
   }
 
   TEST_CASE("by its formula: what GPUs run without a fused kernel, with shared heads and dropout") {
