@@ -78,12 +78,39 @@ class Runs(fsdp_cli.Case):
         self.assertGreater(run["tokens_per_second"]["median"], 0)
         view = self.eval("--runs", self.run_directory("live"), "--watch").out
         self.assertRegex(view, r"live   running .* step \d+/1000000 .* eta ")
+        speed = re.search(r"^speed     ([\d,]+) ± [\d,]+ tok/s   [\d.]+ s/step   last step ([\d,]+) tok/s", view, re.MULTILINE)
+        self.assertIsNotNone(speed, view)
+        # Steps go on between the two commands: the same run, not the same steps.
+        for rate in speed.groups():
+            self.assertTrue(0.1 < int(rate.replace(",", "")) / run["tokens_per_second"]["median"] < 10, view)
+        last = fsdp_cli.steps(self.run_directory("live"))[-1]
+        job = json.loads((self.run_directory("live") / "job.json").read_text())
+        self.assert_memory(view, last["peak_memory_bytes"], job["predicted_bytes"])
         process.send_signal(signal.SIGKILL)
         process.wait(30)
         with open(metrics, "a", encoding="utf-8") as file:
             file.write('{"step": 99, "lo')
         run, = self.compare(self.run_directory("live"))["runs"]
         self.assertEqual((run["state"], run["bad_lines"]), ("ended", 0))
+
+    def assert_memory(self, view, peak, predicted):
+        """The view's line says these, to the digits that are shown."""
+        line = re.search(r"^memory    peak ([\d.]+) (\w+)   predicted ([\d.]+) (\w+)   resident [\d.]+ \w+$", view, re.MULTILINE)
+        self.assertIsNotNone(line, view)
+        units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+        for number, unit, wanted in ((*line.groups()[:2], peak), (*line.groups()[2:], predicted)):
+            self.assertLess(abs(float(number) * units[unit] / wanted - 1), 0.06, line[0])
+
+    def test_the_view_of_a_run_that_is_done_has_its_figures(self):
+        run, = self.compare(self.run_directory("full"))["runs"]
+        view = self.eval("--runs", self.run_directory("full"), "--watch").out
+        rates = run["tokens_per_second"]
+        last = fsdp_cli.steps(self.run_directory("full"))[-1]["tokens_per_second"]
+        speed = f"speed     {rates['median']:,.0f} ± {rates['spread']:,.0f} tok/s"
+        self.assertIn(speed, view)
+        self.assertIn(f"last step {last:,.0f} tok/s", view)
+        memory = json.loads((self.run_directory("full") / "memory.json").read_text())
+        self.assert_memory(view, memory["measured_bytes"], memory["predicted_bytes"])
 
     def test_a_resumed_run(self):
         self.train("parts", "--max-steps", 4, ranks=2)
