@@ -259,7 +259,9 @@ def main():
     result = program.result
     if not result.wasSuccessful():
         sys.exit(1)
+    for case, reason in result.skipped:
+        print(f"SKIPPED: {case}: {reason}")
     if result.testsRun and len(result.skipped) == result.testsRun:
-        for _, reason in result.skipped:
-            print(f"SKIPPED: {reason}")
         sys.exit(SKIPPED)
+    if result.skipped:
+        print(f"SKIPPED: {len(result.skipped)} of {result.testsRun} cases; the others passed")

@@ -4,6 +4,7 @@ import math
 import resource
 import signal
 import struct
+import unittest
 
 import fsdp_cli
 
@@ -11,6 +12,8 @@ try:
     from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
 except ImportError:
     event_accumulator = None
+
+NEEDS_TENSORBOARD = unittest.skipIf(event_accumulator is None, "tensorboard is not installed (scripts/setup --full)")
 
 
 def crc32c(data):
@@ -89,9 +92,35 @@ class TensorBoard(fsdp_cli.Case):
         process.wait(60)
         self.assertEqual(len(records(file)), 3 + len(fsdp_cli.records(self.run_directory("full"))))
 
+    @NEEDS_TENSORBOARD
+    def test_tensorboard_sees_a_run_that_goes_on(self):
+        """Reload() of one accumulator, as the server's loop calls it: new points each time, none twice, none torn."""
+        log = self.folder / "live.log"
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments("live", "--max-steps", 1000000, "--log-every", 1000000), 0, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        fsdp_cli.wait_for(process, log, lambda: self.files("live") and self.files("live")[0].stat().st_size > 2000)
+        accumulator = plugin_event_accumulator.EventAccumulator(str(self.run_directory("live")), tensor_size_guidance={"scalars": 0})
+        seen = 0
+        for _ in range(3):
+            def has_grown():
+                accumulator.Reload()
+                return "train/loss" in accumulator.Tags()["tensors"] and len(accumulator.Tensors("train/loss")) >= seen + 10
+            fsdp_cli.wait_for(process, log, has_grown)
+            points = accumulator.Tensors("train/loss")
+            self.assertEqual([p.step for p in points], list(range(1, len(points) + 1)))
+            seen = len(points)
+        self.assertIsNone(process.poll(), "the run was over before it was looked at")
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        accumulator.Reload()
+        lines = fsdp_cli.steps(self.run_directory("live"))
+        points = accumulator.Tensors("train/loss")
+        self.assertEqual([p.step for p in points], [r["step"] for r in lines])
+        for point, line in zip(points, lines):
+            self.assertTrue(math.isclose(point.tensor_proto.float_val[0], line["loss"], rel_tol=1e-6))
+
+    @NEEDS_TENSORBOARD
     def test_tensorboard_reads_a_resumed_run_without_overlap(self):
-        if event_accumulator is None:
-            self.skipTest("tensorboard is not installed (scripts/setup --full)")
         options = ["--batch-size", 2, "--save-every", 2]
         self.train("resumed", "--max-steps", 5, *options)
         self.train("resumed", "--max-steps", 8, "--restart-checkpoint-file", self.checkpoints("resumed") / "step-00000004", *options)
