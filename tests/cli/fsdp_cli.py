@@ -260,7 +260,7 @@ def main():
     if not result.wasSuccessful():
         sys.exit(1)
     for case, reason in result.skipped:
-        print(f"SKIPPED: {case}: {reason}")
+        print(f"SKIPPED: {case.id().removeprefix('__main__.')}: {reason}")
     if result.testsRun and len(result.skipped) == result.testsRun:
         sys.exit(SKIPPED)
     if result.skipped:
