@@ -6,7 +6,7 @@ import random
 import sys
 
 import fsdp_cli
-from conversations_cli import TEMPLATES, ConversationsCase, tokenizer
+from conversations_cli import CHAT, TEMPLATES, ConversationsCase, tokenizer
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
 try:
@@ -53,6 +53,20 @@ class Transformers(ConversationsCase):
                 self.assertEqual((result.json()["skipped"], len(found)), (0, len(wanted)))
                 for chat, ours, theirs in zip(chats, found, wanted):
                     self.assertEqual(ours, theirs, chat)
+
+    def test_templates_of_models_on_the_hub_write_the_same(self):
+        """With their branches for tools and parts of contents; the trainer knows each by its text."""
+        files = sorted((CHAT / "templates").glob("*-hub*.jinja"))
+        self.assertEqual(len(files), 4)
+        for file in files:
+            with self.subTest(file.name):
+                truth = TEMPLATES[file.name.partition("-")[0]]
+                opened = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer(truth["vocabulary"]) / "tokenizer.json"),
+                                                              bos_token=truth["bos"], eos_token=truth["eos"])
+                chats = conversations(random.Random(file.name), True, 60)
+                wanted = [opened.apply_chat_template(chat, chat_template=file.read_text(), return_dict=True)["input_ids"] for chat in chats]
+                result = self.tokens(self.write([json.dumps({"messages": chat}) for chat in chats]), truth["vocabulary"], "--chat-template", file, "--json")
+                self.assertEqual((result.json()["skipped"], [ids for ids, _ in self.samples()]), (0, wanted))
 
 
 if __name__ == "__main__":
