@@ -85,11 +85,16 @@ class Capture {
   }
   cudaGraphExec_t end() {
     cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamEndCapture(std::exchange(stream_, nullptr), &graph), "cudaStreamEndCapture");
+    auto* const stream = std::exchange(stream_, nullptr);
+    check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     cudaGraphExec_t ready = nullptr;
     const auto code = cudaGraphInstantiateWithFlags(&ready, graph, 0);
     static_cast<void>(cudaGraphDestroy(graph));
     check_cuda(code, "cudaGraphInstantiate");
+    // Now rather than with its first launch: where the driver has no room for it, it is refused like any other.
+    const auto uploaded = cudaGraphUpload(ready, stream);
+    if (uploaded != cudaSuccess) static_cast<void>(cudaGraphExecDestroy(ready));
+    check_cuda(uploaded, "cudaGraphUpload");
     return ready;
   }
 
@@ -132,6 +137,7 @@ class CudaRecorder final : public WorkRecorder {
     memory->close();
     return std::make_unique<CudaGraph>(graph, std::move(memory), device_);
   }
+  void wait() const override { c10::cuda::getCurrentCUDAStream(device_).synchronize(); }
   void empty_cache() const override { allocator::emptyCache(); }
 
  private:

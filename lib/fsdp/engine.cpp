@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -39,7 +40,23 @@ RecordingCounts Engine::recording_counts() const {
   return recordings_ == nullptr ? RecordingCounts() : recordings_->counts();
 }
 
-Engine::~Engine() = default;
+/// Transfers read and write what is about to be freed. Ranks of which one has failed do not wait for each other.
+Engine::~Engine() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    release_coming();
+  } catch (const std::exception&) {
+    // A peer is gone: nobody is left to tell.
+  }
+}
+
+void Engine::release_coming() {
+  for (auto& unit : units_) {
+    if (!std::exchange(unit->is_coming, false)) continue;
+    unit->gathered->wait_for_unshard();
+    unit->gathered->reshard();
+  }
+}
 
 Engine::Unit& Engine::unit_of(int param) {
   return *units_[static_cast<std::size_t>(unit_index_[static_cast<std::size_t>(param)])];
@@ -61,13 +78,8 @@ void Engine::sync_parameters() {
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
   if (std::exchange(rows_changed_, false)) input_.store->settle();
-  for (auto& unit : units_) {
-    if (std::exchange(unit->is_coming, false)) {  // with what the rows were before
-      unit->gathered->wait_for_unshard();
-      unit->gathered->reshard();
-    }
-    publish(*unit);
-  }
+  release_coming();  // with what the rows were before
+  for (auto& unit : units_) publish(*unit);
 }
 
 void Engine::publish(Unit& unit) {

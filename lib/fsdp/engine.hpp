@@ -167,6 +167,7 @@ class Engine {
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPlace place);
   std::vector<int> first_gathers();
+  void release_coming();
   void publish(Unit& unit);
 
   EngineInput input_;

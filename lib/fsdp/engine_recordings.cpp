@@ -76,6 +76,7 @@ LossSum Engine::Recordings::with_room(Redo redo, const std::function<LossSum()>&
     // For good: recorded again they would be in the way again.
     counts_.given_up = error.what_without_backtrace();
   }
+  engine_.input_.ops->recorder()->wait();
   recordings_.clear();
   inputs_.clear();
   engine_.input_.ops->recorder()->empty_cache();

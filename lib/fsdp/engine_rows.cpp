@@ -108,12 +108,14 @@ void Engine::read_gradients(const std::function<void(const std::vector<std::size
   }
 }
 
-/// What a step's first micro-batch asks for before it computes anything.
+/// What a step's first micro-batch asks for before it computes anything; two units at the most, since they are there
+/// between steps as well.
 std::vector<int> Engine::first_gathers() {
+  constexpr std::size_t kMost = 2;
   std::vector<int> units;
   if (peer_memory_ || input_.store != nullptr || input_.mesh->shard->size() == 1) return units;
   for (const auto& action : plan(true, {})) {
-    if (action.kind == ActionKind::forward || action.kind == ActionKind::loss) break;
+    if (action.kind == ActionKind::forward || action.kind == ActionKind::loss || units.size() == kMost) break;
     if (action.kind == ActionKind::unshard) units.push_back(action.index);
   }
   return units;

@@ -24,6 +24,8 @@ class WorkRecorder {
   /// is the next one's.
   /// \throws what body throws, and RuntimeFailure where the device cannot record it; nothing has been done then
   virtual std::unique_ptr<RecordedWork> record(const std::function<void()>& body) const = 0;
+  /// Waits for what was asked for: before memory goes that recordings under way still use.
+  virtual void wait() const {}
   /// Gives memory that nothing holds back to the device, whose allocator then cuts it as in a first step.
   virtual void empty_cache() const {}
 };

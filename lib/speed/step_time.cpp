@@ -98,7 +98,8 @@ class Clock {
   }
 
   StepTime finish() {
-    // The host waits for the device at the end of a step.
+    // The host waits for the device at the end of a step, and for what travels already for the next one.
+    if (rates_.is_gpu) book(StepPart::exchange, TimeCause::communication, std::max(0.0, transfers_ - now_));
     time_.seconds = now_;
     return time_;
   }

@@ -243,6 +243,11 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t gr
   *ready = reinterpret_cast<cudaGraphExec_t>(new Nodes(nodes_of(graph)));
   return cudaSuccess;
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream) {
+  const std::scoped_lock lock(world().mutex);
+  // Nothing of it may be written down into another graph.
+  return capture_of(stream) == nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete &nodes_of(graph);
   return cudaSuccess;

@@ -1,6 +1,7 @@
 #pragma once
 // A small minGPT as fsdp-finetune wires one, for tests on thread ranks.
 #include "tests/support/reproducible_products.hpp"
+#include "tests/support/small_model.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 #include <cstdlib>
@@ -19,17 +20,6 @@
 #include "lib/train/trainer.hpp"
 
 namespace fsdp::test {
-
-inline ModelConfig small_model() {
-  ModelConfig config;
-  config.num_layers = 2;
-  config.num_heads = 2;
-  config.embed_size = 16;
-  config.ffn_hidden_size = 28;
-  config.vocab_size = 61;
-  config.block_size = 8;
-  return config;
-}
 
 /// 30 rows of 9 ids.
 inline std::filesystem::path write_small_rows(const std::filesystem::path& file) {

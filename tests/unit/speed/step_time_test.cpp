@@ -107,6 +107,15 @@ TEST_SUITE("speed/step_time") {
     }
   }
 
+  TEST_CASE("a GPU's step ends with what travels for the next one") {
+    WorkLog log;
+    log.start(gather(4e9, 2));  // 2 s
+    log.add(pass(1.5e9));
+    const auto time = time_of_step(log, round_rates(true));
+    CHECK(time.seconds == doctest::Approx(2));
+    CHECK(time.of(TimeCause::communication) == doctest::Approx(0.5));
+  }
+
   TEST_CASE("transfers of one device come one after the other, behind what was asked for before") {
     WorkLog log;
     log.add(pass(1e9));
