@@ -25,6 +25,11 @@ ValidationState validation_of(const std::filesystem::path& checkpoints, std::int
   }
 }
 
+/// Their values are of one thing, and compare.
+bool measure_alike(const ValidationState& a, const ValidationState& b) {
+  return a.metric == b.metric && a.set == b.set && a.count == b.count;
+}
+
 void add_remark(SettledBest& best, const std::string& remark) {
   best.remark += (best.remark.empty() ? "" : "; ") + remark;
 }
@@ -64,8 +69,7 @@ std::int64_t best_link(const std::filesystem::path& checkpoints) {
 bool holds_best(const std::filesystem::path& checkpoints, const ValidationState& known) {
   if (known.best_step < 0) return false;
   const auto says = validation_of(checkpoints, known.best_step);
-  return says.best_step == known.best_step && says.best_value == known.best_value && says.metric == known.metric &&
-         says.set == known.set && says.count == known.count;
+  return says.best_step == known.best_step && says.best_value == known.best_value && measure_alike(says, known);
 }
 
 void keep_as_regular(const std::filesystem::path& checkpoints, std::int64_t step) {
@@ -122,8 +126,7 @@ void PublishedBest::end_save(bool saved, ValidationState& now) {
     published_ = of_save_;
   } else if (now.best_step == step_) {
     // Values of something else do not compare.
-    const bool same_data = published_.step < 0 || (published_.metric == now.metric && published_.set == now.set &&
-                                                   published_.count == now.count);
+    const bool same_data = published_.step < 0 || measure_alike(published_, now);
     now.best_value = same_data ? published_.best_value : ValidationState().best_value;
     now.best_step = same_data ? published_.best_step : -1;
   }

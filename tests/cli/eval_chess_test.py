@@ -2,29 +2,15 @@
 
 import json
 
+import chess_cli
 import fsdp_cli
-import llama_cli
 
 
-class Chess(llama_cli.Case):
+class Chess(chess_cli.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        games = [json.loads(line)["text"].split() for line in cls.games.read_text().splitlines()[:12]]
-        results = ["1-0", "0-1", "1/2-1/2"]
-        # Learned by heart in part: openings of 4 to 15 moves, two of three with a result.
-        cls.texts = [" ".join(game[:4 + i] + ([results[i % 3]] if i % 3 else [])) for i, game in enumerate(games)]
-        cls.data = cls.write("games.jsonl", cls.texts)
-        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.data, "--max-seq-length", 128, "--out-dir", cls.runs,
-                                                "--run-name", "chess", "--max-steps", 60, "--batch-size", 6, "--lr", "6e-3", *fsdp_cli.COMMON], 2)
-        assert result.code == 0, str(result)
-        cls.checkpoint = cls.runs / "chess" / "checkpoints" / "latest"
-
-    @classmethod
-    def write(cls, name, texts):
-        path = cls.folder / name
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        return path
+        cls.checkpoint = cls.learn("chess")
 
     def chess(self, *more, data=None, ranks=0, checkpoint=None):
         return self.evaluate(checkpoint or self.checkpoint, "--chess", data or self.data, *more, ranks=ranks)["chess"]

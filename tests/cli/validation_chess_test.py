@@ -4,36 +4,24 @@ import json
 import os
 import struct
 
+import chess_cli
 import fsdp_cli
-import llama_cli
 import numpy
 
 VALIDATE = ["--eval-every", 2, "--max-steps", 6, "--lr", "3e-3", "--lr-schedule", "constant", "--max-seq-length", 64]
 
 
-class ValidationChess(llama_cli.Case):
+class ValidationChess(chess_cli.Case):
     """A model that knows some games by heart, and forgets them while it learns ids that spell no game."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        games = [json.loads(line)["text"].split() for line in cls.games.read_text().splitlines()[:12]]
-        results = ["1-0", "0-1", "1/2-1/2"]
-        cls.texts = [" ".join(game[:4 + i] + ([results[i % 3]] if i % 3 else [])) for i, game in enumerate(games)]
-        cls.data = cls.write("games.jsonl", cls.texts)
         cls.player = cls.folder / "player"
-        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.data, "--max-seq-length", 128, "--out-dir", cls.runs, "--run-name", "player",
-                                                "--max-steps", 60, "--batch-size", 6, "--lr", "6e-3", "--save-final-hf", cls.player, *fsdp_cli.COMMON], 2)
-        assert result.code == 0, str(result)
+        cls.learn("player", "--save-final-hf", cls.player)
         noise = numpy.random.default_rng(5).integers(300, 340, (24, 33))
         cls.noise = fsdp_cli.write_tokens(cls.folder / "noise.h5", noise)
         cls.held_out = fsdp_cli.write_tokens(cls.folder / "held-out.h5", noise[:6, ::-1].copy())
-
-    @classmethod
-    def write(cls, name, texts):
-        path = cls.folder / name
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        return path
 
     def forget(self, name, *more, ranks=0, code=0):
         return self.tune(name, self.noise, *VALIDATE, *more, model=self.player, ranks=ranks, code=code)

@@ -272,7 +272,7 @@ class Training {
   std::string done_without_steps() const {
     const auto& options = context_.setup.options;
     const bool validated = !validation_.out_of_patience() || validation_.result();
-    const bool has_data = !context_.setup.validation.empty() || !options.validation.games.data.empty();
+    const bool has_data = !context_.setup.validation.empty() || context_.setup.games;
     std::vector<std::string> made;
     if (validated && has_data) made.emplace_back("the validation");
     if (validated && record_.is_open() && !options.validation.sample_prompts.empty()) made.emplace_back("the samples");
@@ -365,7 +365,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   } else if (setup.validates()) {
     const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
     const auto step = taken ? taken->manifest.state.step : 0;
-    code = report_evaluation(setup, validate(runtime, setup, log, progress, step, stopped), report);
+    code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
     if (code != ExitCode::ok)
       progress.line(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
                                 start.clock.reason(world)));

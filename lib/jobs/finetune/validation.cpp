@@ -25,7 +25,7 @@ namespace {
 /// With rank 0's loss on every rank: a sum need not have the same bits on all of them, and decisions must be alike.
 /// \return nothing: it was stopped
 std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& setup, const ValidationData& set,
-                                       const std::function<bool()>& stopped = {}) {
+                                       const std::function<bool()>& stopped) {
   auto result = evaluate_rows(runtime, set.rows, setup.batches.micro_batch_size, stopped);
   if (!result) return result;
   std::array<double, 2> figures{result->loss, result->perplexity};
@@ -60,18 +60,18 @@ bool is_another(const RunSetup& setup, const ValidationState& state) {
 }  // namespace
 
 std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
-                                         ProgressLine& progress, std::int64_t step,
+                                         ProgressLine* progress, std::int64_t step,
                                          const std::function<bool()>& stopped) {
   ValidationResult result;
   for (const auto& set : setup.validation) {
     const auto evaluation = evaluate_set(runtime, setup, set, stopped);
     if (!evaluation) return std::nullopt;
     result.sets.push_back(*evaluation);
-    progress.line(eval_line(step, set, result.sets.back()));
+    if (progress != nullptr) progress->line(eval_line(step, set, *evaluation));
   }
   result.games = play_games(runtime, setup, log, stopped);
-  if (!result.games && !setup.options.validation.games.data.empty()) return std::nullopt;
-  if (result.games) progress.line(games_line(step, *result.games));
+  if (!result.games && setup.games) return std::nullopt;
+  if (result.games && progress != nullptr) progress->line(games_line(step, *result.games));
   return result;
 }
 
@@ -100,10 +100,9 @@ bool Validation::run() {
   found_the_best_ = false;
   if (!context_.setup.validates()) return true;
   const auto start = std::chrono::steady_clock::now();
-  ValidationResult result;
-  const bool is_done = compute(result);
+  auto result = compute();
   graphs_.tell();
-  if (!is_done) {
+  if (!result) {
     is_cut_ = true;
     context_.progress.line(
         fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));
@@ -112,28 +111,22 @@ bool Validation::run() {
   context_.trainer.state().validation_due = false;
   const auto& sets = context_.setup.validation;
   const auto& deciding = context_.setup.deciding;
-  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], result.sets[i], deciding.is_loss() && i == deciding.set);
-  if (result.games) take(*result.games);
+  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], result->sets[i], deciding.is_loss() && i == deciding.set);
+  if (result->games) take(*result->games);
   result_ = std::move(result);
   clock_.after_validation(seconds_since(start));
   return true;
 }
 
 /// Of all sets, so that nothing is told of a validation that is left to the next start. Samples come first: those that
-/// are written are not written again. \return false: the job is to end
-bool Validation::compute(ValidationResult& result) {
-  if (any_rank(context_.world, !clock_.has_time_to_validate())) return false;
+/// are written are not written again. \return nothing: the job is to end
+std::optional<ValidationResult> Validation::compute() {
+  if (any_rank(context_.world, !clock_.has_time_to_validate())) return std::nullopt;
   memory_.disturb();
   const auto stopped = [this] { return must_end(); };
   const bool samples = !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
-  if (samples && !write_samples(context_, record_, stopped)) return false;
-  for (const auto& set : context_.setup.validation) {
-    const auto evaluation = evaluate_set(context_.runtime, context_.setup, set, stopped);
-    if (!evaluation) return false;
-    result.sets.push_back(*evaluation);
-  }
-  result.games = play_games(context_.runtime, context_.setup, context_.log, stopped);
-  return result.games || !context_.setup.games;
+  if (samples && !write_samples(context_, record_, stopped)) return std::nullopt;
+  return validate(context_.runtime, context_.setup, context_.log, nullptr, context_.trainer.state().step, stopped);
 }
 
 /// The same answer on every rank.

@@ -19,11 +19,12 @@ struct ValidationResult {
   std::optional<ChessEvaluation> games;
 };
 
-/// The same figures on every rank; a line of the log for each set, and for games. Collective.
-/// \param stopped  as of evaluate_rows() \return nothing: it was stopped
+/// All sets, then games; the same figures on every rank. Collective.
+/// \param progress  gets a line for each as it is there; null: nothing is told
+/// \param stopped   as of evaluate_rows() \return nothing: it was stopped
 std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
-                                         ProgressLine& progress, std::int64_t step,
-                                         const std::function<bool()>& stopped = {});
+                                         ProgressLine* progress, std::int64_t step,
+                                         const std::function<bool()>& stopped);
 
 /// val_loss of the set that decides; of several sets with names val_losses too; games as fsdp-eval tells of them.
 /// \param result  none: there was no validation
@@ -54,7 +55,7 @@ class Validation {
   bool decides() const { return rules_.decide(); }
 
  private:
-  bool compute(ValidationResult& result);
+  std::optional<ValidationResult> compute();
   bool must_end();
   void take(const ValidationData& set, const Evaluation& result, bool decides);
   void take(const ChessEvaluation& games);
