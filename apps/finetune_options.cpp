@@ -119,6 +119,20 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
       ->group(group);
 }
 
+void add_compute_dtype(CLI::App& app, ShardingOptions& o, const std::string& group) {
+  app.add_option_function<std::string>(
+         spellings("compute-dtype"),
+         [&](const std::string& text) {
+           o.compute_dtype = text.empty() || text == "auto"
+                                 ? std::nullopt
+                                 : std::optional(parse_compute_type(text, "--compute-dtype"));
+         },
+         "of products: auto (as activations), fp8 (blocks multiply in 8 bits, on Hopper, Ada and newer GPUs), or, with "
+         "--quantize, of those with matrices of 4 bits")
+      ->default_str("auto")
+      ->group(group);
+}
+
 void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
   const auto group = "Sharding, precision, memory";
   app.add_option_function<std::string>(
@@ -139,7 +153,7 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
   add_dtype("param-dtype", o.param_dtype, "--param-dtype", "of gathered parameters and activations");
   add_dtype("master-dtype", o.master_dtype, "--master-dtype",
             "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan");
-  add_dtype("compute-dtype", o.compute_dtype, "--compute-dtype", "of products with matrices of 4 bits");
+  add_compute_dtype(app, o, group);
   add_dtype("reduce-dtype", o.reduce_dtype, "--reduce-dtype", "of gradients on their way");
   add_dtype("buffer-dtype", o.buffer_dtype, "--buffer-dtype", "of buffers");
   app.add_option_function<std::string>(

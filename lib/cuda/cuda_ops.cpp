@@ -9,9 +9,11 @@
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <c10/cuda/CUDAStream.h>
@@ -167,6 +169,15 @@ class CudaOps final : public FusedOps {
       }
     }
     FusedOps::publish(here);
+  }
+
+  std::string fp8_way() const override { return "float8 by cuBLASLt"; }
+  std::string fp8_problem() const override { return gpu_fp8_problem(traits_.compute_capability); }
+  void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
+    auto sum = add ? at::empty(out.sizes(), out.options()) : out;
+    at::_scaled_mm_out(sum, a.values, b.values.t(), a.inverse, b.inverse, {}, {}, sum.scalar_type(),
+                       sums == Fp8Sums::fast);
+    if (add) out.add_(sum);
   }
 
   at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,

@@ -33,6 +33,16 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 6> kFloats{{
     {"float16", c10::ScalarType::Half},
 }};
 
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 7> kComputeTypes{{
+    {"float32", c10::ScalarType::Float},
+    {"bf16", c10::ScalarType::BFloat16},
+    {"fp16", c10::ScalarType::Half},
+    {"fp8", c10::ScalarType::Float8_e4m3fn},
+    {"fp32", c10::ScalarType::Float},
+    {"bfloat16", c10::ScalarType::BFloat16},
+    {"float16", c10::ScalarType::Half},
+}};
+
 constexpr std::array<std::pair<std::string_view, CudaGraphs>, 3> kCudaGraphs{{
     {"auto", CudaGraphs::automatic},
     {"on", CudaGraphs::on},
@@ -96,6 +106,9 @@ std::string activation_checkpointing_name(int every) {
 
 c10::ScalarType parse_float_type(std::string_view text, std::string_view option) {
   return parse(kFloats, text, option);
+}
+c10::ScalarType parse_compute_type(std::string_view text, std::string_view option) {
+  return parse(kComputeTypes, text, option);
 }
 std::string_view float_type_name(c10::ScalarType type) { return name_of(kFloats, type); }
 

@@ -63,6 +63,8 @@ int parse_activation_checkpointing(std::string_view text);
 std::string activation_checkpointing_name(int every);
 /// float32 (fp32), bf16 (bfloat16), fp16 (float16). \throws UsageError naming `option`
 c10::ScalarType parse_float_type(std::string_view text, std::string_view option);
+/// Those, and fp8 (lib/ops/fp8.hpp): Float8_e4m3fn stands for it. \throws UsageError naming `option`
+c10::ScalarType parse_compute_type(std::string_view text, std::string_view option);
 std::string_view float_type_name(c10::ScalarType type);
 
 }  // namespace fsdp

@@ -27,7 +27,7 @@ struct BlockState final : LayerState {
   at::Tensor gate_NF, up_NF;
   at::Tensor gate_up_N2F;  ///< both, where they are one product
   NormResult post_norm2;   ///< behind the feed-forward
-  LoraState lora_qkv, lora_o, lora_gate_up, lora_down;
+  LinearState qkv_state, o_state, gate_up_state, down_state;
   // The outputs of the norms and of the gate are not kept: the backward's passes compute them again on the way.
 };
 
@@ -96,7 +96,7 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
   const auto shape = attention_shape(batch);
   auto qkv_NC = at::empty({x_ND.size(0), shape.packed_width()}, x_ND.options());
   auto parts = qkv_parts(qkv_NC);
-  qkv_.forward(p, batch, x_ND, parts, keep ? &keep->lora_qkv : nullptr);
+  qkv_.forward(p, batch, x_ND, parts, keep ? &keep->qkv_state : nullptr);
   if (config_.has_qkv_bias()) {
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].add_(at_place(p, qkv_[i].bias));
   }
@@ -112,7 +112,7 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
 
 at::Tensor GatedBlock::project_out(LayerParams p, const MicroBatch& batch, const at::Tensor& heads_NQ,
                                    BlockState* keep) const {
-  auto projected_ND = o_.project(p, batch, heads_NQ, keep ? &keep->lora_o : nullptr);
+  auto projected_ND = o_.project(p, batch, heads_NQ, keep ? &keep->o_state : nullptr);
   if (places_.post_attention_norm < 0) return projected_ND;
   if (places_.o.bias >= 0) ops_.add_bias(projected_ND, {}, at_place(p, places_.o.bias));
   return post_norm(p, places_.post_attention_norm, projected_ND, keep ? &keep->post_norm1 : nullptr);
@@ -137,8 +137,8 @@ at::Tensor GatedBlock::attention_backward(LayerParams p, LayerGrads g, const Mic
                                  ? grad_ND
                                  : post_norm_backward(p, g, places_.post_attention_norm, grad_ND, s.post_norm1)};
     s.post_norm1 = {};
-    grad_heads_NQ = o_.backward_input(p, g, batch, grads_o, s.lora_o);
-    o_.backward_weights(p, g, batch, grads_o, s.heads_NQ, s.lora_o);
+    grad_heads_NQ = o_.backward_input(p, g, batch, grads_o, s.o_state);
+    o_.backward_weights(p, g, batch, grads_o, s.heads_NQ, s.o_state);
   }
   auto grad_qkv_NC = ops_.rotary_attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, std::move(s.attention),
                                                     rotation(batch));
@@ -150,11 +150,11 @@ at::Tensor GatedBlock::attention_backward(LayerParams p, LayerGrads g, const Mic
     s.head_norms = {};
   }
   const auto parts = qkv_parts(grad_qkv_NC);
-  auto grad_in_ND = qkv_.backward_input(p, g, batch, parts, s.lora_qkv);
+  auto grad_in_ND = qkv_.backward_input(p, g, batch, parts, s.qkv_state);
   at::Tensor in_ND;
   auto grad_x_ND = into_half_backward(p, g, places_.input_norm, {grad_in_ND, grad_ND, s.x_ND, s.norm1, {}},
                                       qkv_.needs_input(g) ? &in_ND : nullptr);
-  qkv_.backward_weights(p, g, batch, parts, in_ND, s.lora_qkv);
+  qkv_.backward_weights(p, g, batch, parts, in_ND, s.qkv_state);
   return grad_x_ND;
 }
 
@@ -170,7 +170,7 @@ at::Tensor GatedBlock::feed_forward(LayerParams p, const MicroBatch& batch, cons
     keep->up_NF = up_NF;
   }
   gate_NF.reset(), up_NF.reset();
-  auto out_ND = down_.project(p, batch, act_NF, keep ? &keep->lora_down : nullptr);
+  auto out_ND = down_.project(p, batch, act_NF, keep ? &keep->down_state : nullptr);
   if (places_.post_ffn_norm < 0) {
     ops_.add_bias(out_ND, sum_ND, at_place(p, places_.down.bias));
     return out_ND;
@@ -184,7 +184,7 @@ at::Tensor GatedBlock::feed_forward(LayerParams p, const MicroBatch& batch, cons
 std::pair<at::Tensor, at::Tensor> GatedBlock::project_gate_up(LayerParams p, const MicroBatch& batch,
                                                               const at::Tensor& x_ND, BlockState* keep) const {
   auto outs = gate_up_.make_outputs(p, x_ND);
-  gate_up_.forward(p, batch, x_ND, outs, keep ? &keep->lora_gate_up : nullptr);
+  gate_up_.forward(p, batch, x_ND, outs, keep ? &keep->gate_up_state : nullptr);
   if (config_.mlp_bias) {
     for (std::size_t i = 0; i < outs.size(); ++i) ops_.add_bias(outs[i], {}, at_place(p, gate_up_[i].bias));
   }
@@ -201,9 +201,9 @@ at::Tensor GatedBlock::feed_forward_backward(LayerParams p, LayerGrads g, const 
     const std::array grads_down{
         places_.post_ffn_norm < 0 ? grad_ND : post_norm_backward(p, g, places_.post_ffn_norm, grad_ND, s.post_norm2)};
     s.post_norm2 = {};
-    auto act_NF = down_.backward_input(p, g, batch, grads_down, s.lora_down);
+    auto act_NF = down_.backward_input(p, g, batch, grads_down, s.down_state);
     ops_.gated_backward(gate(), act_NF, s.gate_NF, s.up_NF);  // act: the output again; gate, up: their gradients
-    down_.backward_weights(p, g, batch, grads_down, act_NF, s.lora_down);
+    down_.backward_weights(p, g, batch, grads_down, act_NF, s.down_state);
   }
   std::vector<at::Tensor> grads_gate_up;
   if (s.gate_up_N2F.defined()) {
@@ -213,13 +213,13 @@ at::Tensor GatedBlock::feed_forward_backward(LayerParams p, LayerGrads g, const 
     grads_gate_up.push_back(std::move(s.gate_NF));
     grads_gate_up.push_back(std::move(s.up_NF));
   }
-  auto grad_in_ND = gate_up_.backward_input(p, g, batch, grads_gate_up, s.lora_gate_up);
+  auto grad_in_ND = gate_up_.backward_input(p, g, batch, grads_gate_up, s.gate_up_state);
   at::Tensor in_ND;
   auto grad_sum_ND = into_half_backward(p, g, places_.pre_ffn_norm, {grad_in_ND, grad_ND, s.norm2.sum_ND, s.norm2, {}},
                                         gate_up_.needs_input(g) ? &in_ND : nullptr);
   grad_in_ND.reset();
   s.norm2 = {};
-  gate_up_.backward_weights(p, g, batch, grads_gate_up, in_ND, s.lora_gate_up);
+  gate_up_.backward_weights(p, g, batch, grads_gate_up, in_ND, s.gate_up_state);
   return grad_sum_ND;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lib/base/splitmix64.hpp"
+#include "lib/model/fp8_linear.hpp"
 #include "lib/ops/ops.hpp"
 
 namespace fsdp::detail {
@@ -17,7 +18,7 @@ at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(p
 GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
 
 /// out = x W^T, in W's type where that is another.
-void multiply(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) {
+void multiply_as_it_is(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) {
   if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI);
   out_NO.copy_(ops.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
 }
@@ -70,6 +71,7 @@ LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vec
     : ops_(ops),
       lora_(options.lora),
       compute_dtype_(options.compute_dtype),
+      fp8_(options.compute_dtype == at::kFloat8_e4m3fn),
       matrices_(std::move(matrices)),
       dropout_place_(dropout_place) {
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -80,7 +82,8 @@ LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vec
 at::Tensor LinearGroup::joined_weight(LayerParams p, at::ScalarType activations) const {
   std::vector<at::Tensor> weights;
   for (const auto& matrix : matrices_) {
-    if (matrix.absmax >= 0 || matrix.magnitude >= 0 || p[matrix.weight].scalar_type() != activations) return {};
+    // Matrices in 8 bits have scales of their own.
+    if (fp8_ || matrix.absmax >= 0 || matrix.magnitude >= 0 || p[matrix.weight].scalar_type() != activations) return {};
     weights.push_back(p[matrix.weight]);
   }
   return joined_rows(weights);
@@ -108,16 +111,28 @@ at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarTy
       compute_dtype_.value_or(activations));
 }
 
+bool LinearGroup::is_fp8(const Linear& matrix, const at::Tensor& x_NI) const {
+  return fp8_ && x_NI.size(0) > 0 && can_be_fp8(matrix.rows, matrix.columns);
+}
+
+void LinearGroup::multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
+                           const at::Tensor& weight_OI, Fp8Matrix& x8) const {
+  if (is_fp8(matrix, x_NI)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
+  auto out = out_NO;
+  multiply_as_it_is(ops_, out, x_NI, weight_OI);
+}
+
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
-                          LoraState* keep) const {
+                          LinearState* keep) const {
   std::vector<at::Tensor> norms_O;
   auto joined_NO = joined_columns(outs_NO);
   const auto joined_OI = joined_NO.defined() ? joined_weight(p, x_NI.scalar_type()) : at::Tensor();
   if (joined_OI.defined()) ops_.linear_into(joined_NO, x_NI, joined_OI);
+  Fp8Matrix x8;
   for (std::size_t i = 0; i < matrices_.size() && !joined_OI.defined(); ++i) {
     const auto& matrix = matrices_[i];
     const auto weight_OI = weight(p, matrix, x_NI.scalar_type());
-    multiply(ops_, outs_NO[i], x_NI, weight_OI);
+    multiply(matrix, outs_NO[i], x_NI, weight_OI, x8);
     if (matrix.magnitude >= 0)
       norms_O.push_back(
           ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), lora_.scale()));
@@ -137,14 +152,15 @@ void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tens
   keep->norms_O = std::move(norms_O);
 }
 
-at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LoraState* keep) const {
+at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
+                                LinearState* keep) const {
   auto outs_NO = make_outputs(p, x_NI);
   forward(p, batch, x_NI, outs_NO, keep);
   return outs_NO[0];
 }
 
 at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch,
-                                       std::span<const at::Tensor> grads_NO, LoraState& state) const {
+                                       std::span<const at::Tensor> grads_NO, LinearState& state) const {
   at::Tensor grad_x_NI;
   std::vector<at::Tensor> grads_down, all_a;
   const auto joined_NO = joined_columns(grads_NO);
@@ -153,7 +169,12 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     const auto grad_NO = matrix.magnitude < 0 ? grads_NO[i] : unscaled(p, n, grads_NO[i], state);
-    if (!joined_OI.defined()) add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
+    if (is_fp8(matrix, grad_NO)) {
+      state.grads8.resize(matrices_.size());
+      state.grads8[i] = fp8_backward(ops_, grad_x_NI, grad_NO, p[matrix.weight], g[matrix.weight] != nullptr);
+    } else if (!joined_OI.defined()) {
+      add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
+    }
     if (matrix.lora_a < 0) continue;
     const auto wide_NO = grad_NO.to(at::kFloat);
     ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
@@ -176,11 +197,17 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
 
 void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch,
                                    std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI,
-                                   const LoraState& state) const {
+                                   LinearState& state) const {
   const bool joined = joined_weight_grad(g, grads_NO, x_NI);
+  Fp8Matrix x8;
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
-    if (!joined) ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
+    if (g[matrix.weight] != nullptr && is_fp8(matrix, x_NI)) {
+      fp8_weight_grad(ops_, *g[matrix.weight], state.grads8[i], x8, x_NI);
+      state.grads8[i] = {};
+    } else if (!joined) {
+      ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
+    }
     if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr)
       ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
     if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
@@ -193,6 +220,7 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
 }
 
 bool LinearGroup::joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const {
+  if (fp8_) return false;
   std::vector<at::Tensor> slots;
   const auto* first = g[matrices_.front().weight];
   for (const auto& matrix : matrices_) {
@@ -231,17 +259,18 @@ at::Tensor LinearGroup::part(const at::Tensor& down_NR, std::size_t n) const {
 }
 
 at::Tensor LinearGroup::unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO,
-                                 const LoraState& state) const {
+                                 const LinearState& state) const {
   const auto scale_O = param(p, matrices_[adapted_[n]].magnitude) / state.norms_O[n];
   return (grad_NO * scale_O).to(grad_NO.scalar_type());
 }
 
 void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, const at::Tensor& grad_NO,
-                                 const at::Tensor& x_NI, const LoraState& state) const {
+                                 const at::Tensor& x_NI, const LinearState& state) const {
   const auto& matrix = matrices_[adapted_[n]];
   if (slot(g, matrix.magnitude) == nullptr) return;
   auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
-  multiply(ops_, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()));
+  Fp8Matrix x8;
+  multiply(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8);
   ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
   GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
   ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);

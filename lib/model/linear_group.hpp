@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/model/decoder.hpp"
+#include "lib/ops/fp8.hpp"
 #include "lib/tensor/layer.hpp"
 
 namespace fsdp {
@@ -26,11 +27,12 @@ struct Linear {
   std::int64_t rows = 0, columns = 0;  ///< of the matrix
 };
 
-/// What adapters keep from the forward for the backward.
-struct LoraState {
+/// What a group keeps for its backward: what adapters have computed, gradients in 8 bits.
+struct LinearState {
   at::Tensor down_NR;               ///< s x A^T of the group's adapters side by side, float32
   at::Tensor grad_down_NR;          ///< its gradient times s, from backward_input() on
   std::vector<at::Tensor> norms_O;  ///< DoRA: lengths of the rows of W + s B A, of each matrix
+  std::vector<Fp8Matrix> grads8;    ///< of outputs, from backward_input() on; empty: none is in 8 bits
 };
 
 /// Shapes: N tokens, I inputs, O outputs of one matrix, R the rank times the number of adapters.
@@ -44,15 +46,15 @@ class LinearGroup {
   /// outs[i] = x W_i^T and what its adapter adds; without the bias.
   /// \param keep  receives what the backward needs; null when there will be none
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
-               LoraState* keep) const;
+               LinearState* keep) const;
   /// The same of a group of one matrix, whose output is made.
-  at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LoraState* keep) const;
+  at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LinearState* keep) const;
   /// Gradient of x, before x itself is at hand; adapters' B get theirs, too.
   at::Tensor backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
-                            LoraState& state) const;
+                            LinearState& state) const;
   /// Gradients of weights, biases, A and magnitudes.
   void backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
-                        const at::Tensor& x_NI, const LoraState& state) const;
+                        const at::Tensor& x_NI, LinearState& state) const;
   /// Whether backward_weights() needs x.
   bool needs_input(LayerGrads g) const;
 
@@ -65,19 +67,24 @@ class LinearGroup {
   bool joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const;
   /// The matrix as it is multiplied: itself, or made of its codes for as long as the caller holds it.
   at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
+  bool is_fp8(const Linear& matrix, const at::Tensor& x_NI) const;
+  /// out = x W^T. \param x8  x in 8 bits, from its first use on
+  void multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
+                Fp8Matrix& x8) const;
   bool has_adapters() const { return !adapted_.empty(); }
   at::Tensor adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const;
   at::Tensor dropout_keys(const MicroBatch& batch) const;
   /// Columns of the n-th adapter.
   at::Tensor part(const at::Tensor& down_NR, std::size_t n) const;
   /// DoRA, of the n-th adapter: the gradient of what m / |V| is multiplied with.
-  at::Tensor unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO, const LoraState& state) const;
+  at::Tensor unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO, const LinearState& state) const;
   void magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, const at::Tensor& grad_NO, const at::Tensor& x_NI,
-                      const LoraState& state) const;
+                      const LinearState& state) const;
 
   const Ops& ops_;
   LoraConfig lora_;
-  std::optional<at::ScalarType> compute_dtype_;
+  std::optional<at::ScalarType> compute_dtype_;  ///< of products with quantized matrices
+  bool fp8_;                                     ///< products are in 8 bits where sizes let them
   std::vector<Linear> matrices_;
   std::vector<std::size_t> adapted_;  ///< matrices with adapters
   std::uint64_t dropout_place_;

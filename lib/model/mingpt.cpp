@@ -68,7 +68,7 @@ struct BlockState final : LayerState {
   at::Tensor heads_ND;  ///< attention output before its projection
   NormResult norm2;     ///< sum_ND: input plus attention
   at::Tensor pre_NF;    ///< before GELU
-  detail::LoraState lora_attn, lora_proj, lora_fc, lora_out;
+  detail::LinearState attn_state, proj_state, fc_state, out_state;
   // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
 };
 
@@ -117,12 +117,12 @@ class BlockLayer final : public DecoderBlock {
     auto* keep = state != nullptr ? &s : nullptr;
     s.x_ND = x_ND;
     s.norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    s.qkv_N3D = matrices_.attn.project(p, batch, s.norm1.out_ND, keep ? &keep->lora_attn : nullptr);
+    s.qkv_N3D = matrices_.attn.project(p, batch, s.norm1.out_ND, keep ? &keep->attn_state : nullptr);
     ops_.add_bias(s.qkv_N3D, {}, p[attn_b]);
     s.norm1.out_ND.reset();
     s.heads_ND = ops_.attention(s.qkv_N3D, attention_shape(batch), keep ? &keep->attention : nullptr);
     if (keep == nullptr) s.qkv_N3D.reset();
-    auto projected_ND = matrices_.proj.project(p, batch, s.heads_ND, keep ? &keep->lora_proj : nullptr);
+    auto projected_ND = matrices_.proj.project(p, batch, s.heads_ND, keep ? &keep->proj_state : nullptr);
     auto bias = p[proj_b];
     if (dropping(batch)) {
       ops_.add_bias(projected_ND, {}, bias);
@@ -131,11 +131,11 @@ class BlockLayer final : public DecoderBlock {
     }
     s.norm2 = ops_.add_layer_norm(x_ND, projected_ND, bias, p[ln2_w], p[ln2_b], config_.layer_norm_eps);
     projected_ND.reset();
-    s.pre_NF = matrices_.fc.project(p, batch, s.norm2.out_ND, keep ? &keep->lora_fc : nullptr);
+    s.pre_NF = matrices_.fc.project(p, batch, s.norm2.out_ND, keep ? &keep->fc_state : nullptr);
     s.norm2.out_ND.reset();
     auto act_NF = ops_.bias_gelu(s.pre_NF, p[fc_b]);
     if (keep == nullptr) s.pre_NF.reset();
-    auto out_ND = matrices_.out.project(p, batch, act_NF, keep ? &keep->lora_out : nullptr);
+    auto out_ND = matrices_.out.project(p, batch, act_NF, keep ? &keep->out_state : nullptr);
     act_NF.reset();
     if (dropping(batch)) {
       ops_.add_bias(out_ND, {}, p[out_b]);
@@ -200,20 +200,20 @@ class BlockLayer final : public DecoderBlock {
     {
       const std::array grad_mlp_ND{undo_dropout(grad_ND, batch, 2)};
       ops_.bias_grad(g[out_b], grad_mlp_ND[0]);
-      grad_pre_NF[0] = matrices_.out.backward_input(p, g, batch, grad_mlp_ND, s.lora_out);
+      grad_pre_NF[0] = matrices_.out.backward_input(p, g, batch, grad_mlp_ND, s.out_state);
       at::Tensor act_NF;
       ops_.bias_gelu_backward(grad_pre_NF[0], s.pre_NF, g[fc_b], matrices_.out.needs_input(g) ? &act_NF : nullptr);
       s.pre_NF.reset();
-      matrices_.out.backward_weights(p, g, batch, grad_mlp_ND, act_NF, s.lora_out);
+      matrices_.out.backward_weights(p, g, batch, grad_mlp_ND, act_NF, s.out_state);
     }
-    auto grad_norm2_ND = matrices_.fc.backward_input(p, g, batch, grad_pre_NF, s.lora_fc);
+    auto grad_norm2_ND = matrices_.fc.backward_input(p, g, batch, grad_pre_NF, s.fc_state);
     at::Tensor normed_ND;
     auto grad_sum_ND = norm_backward({grad_norm2_ND, grad_ND, s.norm2.sum_ND, s.norm2, p[ln2_w]}, p[ln2_b],
                                      {g[ln2_w], g[ln2_b], dropping(batch) ? nullptr : g[proj_b]},
                                      matrices_.fc.needs_input(g) ? &normed_ND : nullptr);
     grad_norm2_ND.reset();
     s.norm2 = {};
-    matrices_.fc.backward_weights(p, g, batch, grad_pre_NF, normed_ND, s.lora_fc);
+    matrices_.fc.backward_weights(p, g, batch, grad_pre_NF, normed_ND, s.fc_state);
     return grad_sum_ND;
   }
 
@@ -223,19 +223,19 @@ class BlockLayer final : public DecoderBlock {
     {
       const std::array grad_proj_ND{undo_dropout(grad_ND, batch, 1)};
       if (dropping(batch)) ops_.bias_grad(g[proj_b], grad_proj_ND[0]);
-      grad_heads_ND = matrices_.proj.backward_input(p, g, batch, grad_proj_ND, s.lora_proj);
-      matrices_.proj.backward_weights(p, g, batch, grad_proj_ND, s.heads_ND, s.lora_proj);
+      grad_heads_ND = matrices_.proj.backward_input(p, g, batch, grad_proj_ND, s.proj_state);
+      matrices_.proj.backward_weights(p, g, batch, grad_proj_ND, s.heads_ND, s.proj_state);
     }
     const std::array grad_qkv_N3D{
         ops_.attention_backward(grad_heads_ND, s.qkv_N3D, s.heads_ND, attention_shape(batch), std::move(s.attention))};
     s.qkv_N3D.reset();
     s.heads_ND.reset();
     ops_.bias_grad(g[attn_b], grad_qkv_N3D[0]);
-    const auto grad_norm1_ND = matrices_.attn.backward_input(p, g, batch, grad_qkv_N3D, s.lora_attn);
+    const auto grad_norm1_ND = matrices_.attn.backward_input(p, g, batch, grad_qkv_N3D, s.attn_state);
     at::Tensor normed_ND;
     auto grad_x_ND = norm_backward({grad_norm1_ND, grad_ND, s.x_ND, s.norm1, p[ln1_w]}, p[ln1_b],
                                    {g[ln1_w], g[ln1_b], nullptr}, matrices_.attn.needs_input(g) ? &normed_ND : nullptr);
-    matrices_.attn.backward_weights(p, g, batch, grad_qkv_N3D, normed_ND, s.lora_attn);
+    matrices_.attn.backward_weights(p, g, batch, grad_qkv_N3D, normed_ND, s.attn_state);
     return grad_x_ND;
   }
 

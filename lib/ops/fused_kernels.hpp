@@ -7,6 +7,7 @@
 // that sizes alone decide. Shape legend: op_types.hpp.
 #include <cstdint>
 
+#include "lib/ops/fused_code_passes.hpp"
 #include "lib/ops/fused_update_passes.hpp"
 
 namespace fsdp::fused {
@@ -163,16 +164,6 @@ struct DropoutKeys {
   std::int64_t rows, rows_per_sample;
 };
 
-struct Nf4 {
-  Type type;
-  void* out;                     ///< [elements]
-  const std::uint8_t* packed;    ///< [blocks of 64, 32]
-  const float* absmax;           ///< [blocks]; null: nested
-  const std::uint8_t* codes;     ///< [blocks]
-  const float *nested, *offset;  ///< [blocks / 256], [1]
-  std::int64_t elements;
-};
-
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -192,6 +183,8 @@ class Kernels {
   virtual void publish(const Publish& pass) const = 0;
   virtual void dropout_keys(const DropoutKeys& pass) const = 0;
   virtual void nf4(const Nf4& pass) const = 0;
+  virtual void fp8_largest(const Fp8& pass) const = 0;
+  virtual void fp8_cast(const Fp8& pass) const = 0;
   virtual void band_softmax(const Band& pass) const = 0;
   virtual void band_softmax_backward(const Band& pass) const = 0;
 };

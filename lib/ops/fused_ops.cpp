@@ -179,25 +179,4 @@ at::Tensor FusedOps::pack_heads(const std::array<at::Tensor, 3>& parts, const At
   return packed_NC;
 }
 
-// --- parameters
-
-void FusedOps::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
-  const auto* codes = address_of(m.codes_S);
-  if (!takes({&out_OI}) || !are_packed(8, {address_of(out_OI)}) || reinterpret_cast<std::uintptr_t>(codes) % 4 != 0)
-    return AtenOps::dequantize_into(out_OI, m);
-  fused::Nf4 pass{};
-  pass.type = fused_type(out_OI);
-  pass.out = address_in(out_OI);
-  pass.packed = static_cast<const std::uint8_t*>(codes);
-  pass.elements = out_OI.numel();
-  if (m.nested_absmax.defined()) {
-    pass.codes = static_cast<const std::uint8_t*>(address_of(m.absmax_S));
-    pass.nested = floats_of(m.nested_absmax);
-    pass.offset = floats_of(m.nested_offset);
-  } else {
-    pass.absmax = floats_of(m.absmax_S);
-  }
-  kernels_->nf4(pass);
-}
-
 }  // namespace fsdp

@@ -42,6 +42,9 @@ class FusedOps : public AtenOps, private StepDecider {
   void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override;
   void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
+  at::Tensor fp8_largest(const at::Tensor& x_RC) const override;
+  Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format,
+                     Fp8Sides sides) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const RopePlace& place, bool inverse) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
@@ -75,6 +78,7 @@ class FusedOps : public AtenOps, private StepDecider {
   StepOutcome outcome_of(const at::Tensor& decision) const override;
   /// Kernels take these tensors, of one type, each contiguous; undefined ones are passed over.
   bool takes(std::initializer_list<const at::Tensor*> tensors) const;
+  bool takes_fp8(const at::Tensor& x_RC) const;
   /// Both with the same distance between rows.
   bool takes_gated(const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
   void gated_pass(GateActivation gate, const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF,

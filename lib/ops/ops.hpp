@@ -5,16 +5,16 @@
 // asks what the device is. CpuOps are the kernels of lib/kernels; AtenOps plain operators, the reference in tests and
 // what a device without kernels runs; CudaOps (lib/cuda) and those of lib/memory, which allocate what the real ones
 // allocate and compute nothing, build on these two. Gradients of parameters are *added* into the caller's buffers.
-// Functions are const and keep no state; names of shapes as in op_types.hpp.
+// Functions are const, without state; names of shapes as in op_types.hpp; products in 8 bits in fp8.hpp.
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "lib/ops/fp8.hpp"
 #include "lib/ops/op_types.hpp"
 #include "lib/ops/optimizer_updates.hpp"
 #include "lib/ops/place.hpp"
@@ -23,7 +23,7 @@
 
 namespace fsdp {
 
-class Ops : public Place {
+class Ops : public Place, public Fp8Products {
  public:
   // --- products with weights, and nowhere else (linear.cpp)
   /// How factors of this type are multiplied, for people: "bf16 through float32 by aten". Last bits depend on it.
@@ -179,7 +179,7 @@ class Ops : public Place {
   /// What sums by column begin with: float32 zeros.
   static at::Tensor zero_sums(const at::Tensor& x_ND);
   /// out (+)= a @ b, 2-D or (not added) 3-D; any strides.
-  virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
+  void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override = 0;
   /// The same of factors of 16 bits into float32, not rounded in between. \return false: there is no such product here
   virtual bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const;
   /// beta x + alpha a @ b as a new tensor, 2-D, rounded once.

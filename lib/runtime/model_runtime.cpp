@@ -21,6 +21,16 @@ DeviceChoice with_ops(DeviceChoice device) {
   return device;
 }
 
+/// \throws UsageError on every rank
+void check_fp8(ProcessGroup& world, const Ops& ops) {
+  run_agreed(world, [&] {
+    if (const auto problem = ops.fp8_problem(); !problem.empty())
+      throw UsageError("--compute-dtype fp8: rank " + std::to_string(world.rank()) +
+                       "'s GPU has no products in 8 bits (" + problem +
+                       "): leave it out, or ask for Hopper's, Ada's or newer ones");
+  });
+}
+
 }  // namespace
 
 DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node, const std::filesystem::path& driver) {
@@ -100,6 +110,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
+  if (options.compute_dtype == at::kFloat8_e4m3fn) check_fp8(world, ops());
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
     return staged ? make_host_collectives(group, ops())

@@ -43,7 +43,7 @@ struct ShardingOptions {
   FreezeOptions freeze;
   LoraConfig lora;
   QuantizeConfig quantize;                       ///< of frozen matrices
-  std::optional<c10::ScalarType> compute_dtype;  ///< of products with these
+  std::optional<c10::ScalarType> compute_dtype;  ///< as DecoderOptions'
   Sharding sharding = Sharding::full_shard;
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
   WrapPolicy wrap;

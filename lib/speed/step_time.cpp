@@ -39,7 +39,7 @@ Duration duration_of(const WorkItem& work, const DeviceRates& rates, const HostS
   const double passes = work.bytes / (bytes_per_second(work, rates, share) * cores);
   double seconds = passes, full = 0;
   if (work.kind == WorkItem::Kind::product) {
-    full = work.operations() / (rates.flops(work.is_half) * cores);
+    full = work.operations() / (rates.flops(work.is_half) * work.speedup * cores);
     // A GPU reads operands while it multiplies; a core does one after the other.
     seconds = rates.multiprocessors > 0 ? std::max(full * rounding_to_tiles(work, rates.multiprocessors), passes)
                                         : full + passes;

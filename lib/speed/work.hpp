@@ -37,7 +37,8 @@ struct WorkItem {
   Kind kind = Kind::pass;
   StepPart part = StepPart::other;
   bool again = false;    ///< of a forward pass that is computed once more
-  bool is_half = false;  ///< factors of 16 bits
+  bool is_half = false;  ///< factors of 16 bits, or fewer
+  double speedup = 1;    ///< of a product over one of 16 bits
   double times = 1;
   double batch = 1, m = 0, n = 0, k = 0;
   double flops = 0;

@@ -176,11 +176,19 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
+void check_compute_dtype(const ShardingOptions& o) {
+  const bool fp8 = o.compute_dtype == at::kFloat8_e4m3fn;
+  if (fp8 && o.quantize.enabled())
+    throw UsageError("--compute-dtype fp8 multiplies matrices of 16 or 32 bits: leave --quantize out");
+  if (o.compute_dtype && !fp8 && !o.quantize.enabled())
+    throw UsageError("--compute-dtype needs --quantize nf4 (fp8 alone does not)");
+}
+
 void check_adapter_options(const TrainOptions& o) {
   const auto& lora = o.sharding.lora;
   const auto& quantize = o.sharding.quantize;
   if (quantize.double_quant && !quantize.enabled()) throw UsageError("--double-quant needs --quantize nf4");
-  if (o.sharding.compute_dtype && !quantize.enabled()) throw UsageError("--compute-dtype needs --quantize nf4");
+  check_compute_dtype(o.sharding);
   const LoraConfig usual;
   if (!lora.enabled()) {
     for (const auto& [given, option] :

@@ -15,7 +15,7 @@ SHAPES = {
     "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
 CASES = [("codellama", 16, 2), ("codellama", 4, 1), ("mingpt", 8, 2)]  # shape, rows a step, turns
 REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
-OURS, EAGER, COMPILED = "ours", "FSDP2", "FSDP2 compiled"
+OURS, EAGER, COMPILED, IN_FP8 = "ours", "FSDP2", "FSDP2 compiled", "ours with fp8"
 
 
 def layers_that_fit(gpu_bytes, shape):
@@ -48,10 +48,13 @@ class Speed:
                 self.stage.check(f"{title}, to FSDP2", self.ratio, runs, index == 0)
                 self.stage.check(f"{title}, MFU", self.share_of_peak, runs, index == 0)
 
-    def contenders(self):
+    def has_fp8(self):
+        return self.machine.device == "cuda" and tuple(map(int, self.machine.facts["capability"].split("."))) >= (8, 9)
+
+    def contenders(self, name):
         # Triton compiles the launchers of its kernels, inductor what runs on a CPU.
         compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-        return [OURS, EAGER, *([COMPILED] if compiler else [])]
+        return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if name == "codellama" and self.has_fp8() else [])]
 
     def turns(self, name, batch, turns, runs):
         """All take turns, so that a machine that drifts slows all; a turn's rate is the median of its steps."""
@@ -60,7 +63,7 @@ class Speed:
             self.made.add(name)
         failed, shape = {}, self.shapes[name]
         for turn in range(turns):
-            for contender in self.contenders():
+            for contender in self.contenders(name):
                 if contender not in failed:
                     try:
                         self.one_turn(name, batch, contender, turn, runs)
@@ -73,8 +76,8 @@ class Speed:
 
     def one_turn(self, name, batch, contender, turn, runs):
         what = f"{name} {batch} {contender} turn {turn + 1}"
-        if contender == OURS:
-            lines = self.trainings.ours(what, name, "bf16", STEPS, batch, 100)
+        if contender in (OURS, IN_FP8):
+            lines = self.trainings.ours(what, name, "bf16", STEPS, batch, 100, ("--compute-dtype", "fp8") if contender == IN_FP8 else ())
             totals = lines[-1]
         else:
             lines, totals = self.trainings.pytorch(what, name, ["bf16"], STEPS, batch, 150, contender == COMPILED)
@@ -100,8 +103,10 @@ class Speed:
         rates = {contender: found["tokens_per_second"] for contender, found in runs.items()}
         per_turn = {other: [a / b for a, b in zip(rates[OURS], rates[other])] for other in (COMPILED, EAGER) if other in rates}
         text = ", ".join(f"{spread(ratios)} times {other}" for other, ratios in per_turn.items())
+        if IN_FP8 in rates:
+            text += f", fp8 {spread([a / b for a, b in zip(rates[IN_FP8], rates[OURS])])} times ours"
         if COMPILED not in per_turn:
-            why = "it failed" if COMPILED in self.contenders() else "no C compiler on PATH, and CC names none"
+            why = "it failed" if COMPILED in self.contenders("") else "no C compiler on PATH, and CC names none"
             return skip(f"nothing of {COMPILED} to compare with ({why}){text and '; ' + text}")
         goal = f" (goal on an {GOAL_GPU}: {GOAL_RATIO} times {COMPILED})" if has_goal else ""
         return self.judged(statistics.median(per_turn[COMPILED]) >= GOAL_RATIO, has_goal), text + goal, per_turn

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import eight_bits
 from checks import FAIL, PASS, Trouble, skip, verdict_of
 from training import TOLERANCES, Trainings, worst
 
@@ -71,6 +72,8 @@ class Truth:
             check(run.name, self.compare, run)
         for model, precision in (("mingpt", "bf16"), ("llama", "float32")):
             check(f"CUDA graphs of {model}, {precision}", self.graphs, model, precision)
+        for model in ("llama", "mingpt"):
+            check(f"fp8 of {model}", eight_bits.compare, self, model, STEPS, ROWS, LIMIT)
         check("a learning rate 1 % off is noticed", self.control)
         for model, precision in (("llama", "bf16"), ("mingpt", "float32"), ("gemma2", "bf16")):
             check(f"memory of {model}, {precision}", self.memory, model, precision)
@@ -139,8 +142,8 @@ class Truth:
         return launch, ", NCCL through sockets on one GPU"
 
     def graphs(self, model, precision):
-        """Captured and replayed, against kernel by kernel, with gradients that add up: no further apart than two runs without. Some of PyTorch's attention
-        kernels add up in the order in which their blocks end."""
+        """Captured and replayed, against kernel by kernel: no further apart than two runs without. Some of PyTorch's attention kernels add up in the order
+        in which their blocks end."""
         if not self.on_gpu:
             return skip("CUDA graphs are a GPU's")
         if precision == "bf16" and not self.machine.has_bf16():
@@ -184,10 +187,8 @@ class Truth:
         and PyTorch's are slow to watch and not to be judged here. Without the caching allocator each tensor is an allocation
         of its own, whose bounds memcheck sees."""
         program = self.machine.tool("compute-sanitizer")
-        if not self.on_gpu:
-            return skip("needs a GPU")
-        if program is None:
-            return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin")
+        if not self.on_gpu or program is None:
+            return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin" if self.on_gpu else "needs a GPU")
         command = self.trainings.ours_command("mingpt", f"sanitizer-{tool}", "bf16", 1, 1, ("--seq-len", 64, "--dropout", 0.1, "--allow-emulated-bf16"))
         options = ["--tool", tool, "--kernel-name", "kns=fsdp", "--report-api-errors", "no", "--error-exitcode", 9]
         self.stage.run(f"sanitizer {tool}", [program, *options, *command], 110,

@@ -104,6 +104,18 @@ class Gpu(fsdp_cli.Case):
         self.check("a100-80g", [*gpt2, "--precision", "float32"])  # one after the other, memory-efficient
         self.check("t4", [*gpt2, "--precision", "bf16"])  # one after the other, in blocks
 
+    def test_products_in_eight_bits(self):
+        job = ["--precision", "bf16", "--compute-dtype", "fp8"]
+        self.check("h100", [*self.llama, "--batch-size", 2, *job])
+        self.check("h100", [*self.llama, "--batch-size", 1, "--seq-len", 1001, *job, "--activation-checkpointing", "all"])  # no multiple of 16
+        self.check("l4", [*self.codellama, "--batch-size", 4, "--precision", "float32", "--compute-dtype", "fp8"])
+        self.check("b200", [*GPT2, "--batch-size", 2, *job, "--ranks", 1, "--gradient-accumulation-steps", 3])
+        self.check("h100", [*self.llama, "--batch-size", 1, *job, "--lora-rank", 8, "--lora-targets", "all", "--ranks", 1])
+        self.check("h100", [*GPT2, "--batch-size", 1, *job, "--ranks", 1, "--cuda-graphs", "on"])
+        refused = fsdp_cli.run("fsdp-memprobe", [*GPT2, "--gpu", "a100-80g", *job])
+        self.assertEqual(refused.code, 2, str(refused))
+        self.assertIn("compute capability 8.0", refused.err)
+
     def test_strategies(self):
         for sharding, recompute in itertools.product(["grad-shard", "no-shard", "hybrid-full-shard"], ["none", "all"] if ALL else ["none"]):
             ranks = ["--ranks", 8] if "hybrid" in sharding else []

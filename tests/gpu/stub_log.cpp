@@ -170,6 +170,20 @@ Touches of_nf4(const Nf4& a) {
   return all;
 }
 
+Touches of_fp8(const Fp8& a, bool cast) {
+  Touches all;
+  // Rows with what lies between them, but for the last; passes count as if they read all of it.
+  touch(all, a.x_RC, ((a.rows - 1) * a.stride + a.columns) * size_of(a.type));
+  touch(all, a.largest, 4 * a.blocks);
+  if (!cast) return all;
+  touch(all, a.rows_RC, a.rows * a.columns);
+  touch(all, a.columns_CR, a.padded_rows * a.columns);
+  touch(all, a.inverse, 4);
+  return all;
+}
+Touches of_fp8_largest(const Fp8& a) { return of_fp8(a, false); }
+Touches of_fp8_cast(const Fp8& a) { return of_fp8(a, true); }
+
 Touches of_band(const Band& a) {
   Touches all;
   const auto scores = a.matrices * a.rows * a.stride, element = size_of(a.type);
@@ -209,6 +223,8 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"adamw", reader(of_adamw)},
                                                                    {"publish", reader(of_publish)},
                                                                    {"dequantize_nf4", reader(of_nf4)},
+                                                                   {"fp8_largest", reader(of_fp8_largest)},
+                                                                   {"fp8_cast", reader(of_fp8_cast)},
                                                                    {"band_softmax", reader(of_band)}};
   for (const auto& [part, read] : readers) {
     if (name.find(part) != std::string::npos) return read(pass);

@@ -25,6 +25,9 @@
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct __nv_bfloat16 {
   std::uint16_t bits;
 };
@@ -71,6 +74,8 @@ inline int __syncthreads_or(int predicate) {
   return std::any_of(votes.begin(), votes.end(), [](char vote) { return vote != 0; }) ? 1 : 0;
 }
 
+inline unsigned __float_as_uint(float x) { return c10::detail::fp32_to_bits(x); }
+inline float __uint_as_float(unsigned x) { return c10::detail::fp32_from_bits(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline float __bfloat162float(__nv_bfloat16 x) { return c10::detail::f32_from_bits(x.bits); }
 inline float __half2float(__half x) { return c10::detail::fp16_ieee_to_fp32_value(x.bits); }

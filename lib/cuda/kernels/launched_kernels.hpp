@@ -31,6 +31,8 @@ class LaunchedKernels : public fused::Kernels {
   void publish(const fused::Publish& pass) const override;
   void dropout_keys(const fused::DropoutKeys& pass) const override;
   void nf4(const fused::Nf4& pass) const override;
+  void fp8_largest(const fused::Fp8& pass) const override;
+  void fp8_cast(const fused::Fp8& pass) const override;
   void band_softmax(const fused::Band& pass) const override;
   void band_softmax_backward(const fused::Band& pass) const override;
 

@@ -104,7 +104,8 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
 }  // namespace
 
 std::string agree_on_products(ProcessGroup& world, const ModelRuntime& runtime, const Logger& log) {
-  const auto mine = runtime.ops().product_way(runtime.policy().precision.param_dtype);
+  auto mine = runtime.ops().product_way(runtime.policy().precision.param_dtype);
+  if (runtime.decoder().options.compute_dtype == at::kFloat8_e4m3fn) mine += ", blocks' " + runtime.ops().fp8_way();
   const auto first = text_of_root(world, [&] { return mine; });
   const auto other = first_problem(world, mine == first ? "" : mine);
   if (other && world.rank() == 0) {
@@ -127,7 +128,7 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                                                                                        : "MPI collectives"));
   const auto& policy = runtime.policy();
   log.info(
-      fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}",
+      fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}{}",
                   architecture_name(setup.config), setup.config.num_layers, setup.config.embed_size,
                   static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
                   format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
@@ -137,6 +138,9 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                   to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
                   policy.limit_all_gathers ? ", 2 gathers in flight" : "",
                   uses_graphs(setup, runtime) ? ", CUDA graphs" : "", float_type_name(policy.precision.param_dtype),
+                  products.find("float8 emulated") != std::string::npos ? ", blocks multiply in fp8, emulated"
+                  : products.find("float8") != std::string::npos        ? ", blocks multiply in fp8"
+                                                                        : "",
                   products.find(" through ") == std::string::npos ? ""
                   : policy.wide_weights ? ", multiplied through float32, in which weights are kept"
                                         : ", multiplied through float32"));

@@ -1,0 +1,40 @@
+#include "lib/model/fp8_linear.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include "lib/ops/ops.hpp"
+
+namespace fsdp::detail {
+
+bool can_be_fp8(std::int64_t rows, std::int64_t columns) {
+  return rows > 0 && rows % kFp8Multiple == 0 && columns > 0 && columns % kFp8Multiple == 0;
+}
+
+void fp8_forward(const Ops& ops, const at::Tensor& out_NO, Fp8Matrix& x8, const at::Tensor& x_NI,
+                 const at::Tensor& weight_OI) {
+  if (!x8.rows_RC.defined()) x8 = ops.quantize(x_NI, Fp8Format::e4m3, Fp8Sides::rows);
+  const auto weight8 = ops.quantize(weight_OI, Fp8Format::e4m3, Fp8Sides::rows);
+  auto out = out_NO;
+  ops.fp8_product(out, {x8.rows_RC, x8.inverse}, {weight8.rows_RC, weight8.inverse}, Fp8Sums::fast, false);
+}
+
+Fp8Matrix fp8_backward(const Ops& ops, at::Tensor& grad_x_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI,
+                       bool keep) {
+  auto grad8 = ops.quantize(grad_NO, Fp8Format::e5m2, keep ? Fp8Sides::both : Fp8Sides::rows);
+  const auto weight8 = ops.quantize(weight_OI, Fp8Format::e4m3, Fp8Sides::columns);
+  const bool add = grad_x_NI.defined();
+  if (!add) grad_x_NI = at::empty({grad_NO.size(0), weight_OI.size(1)}, grad_NO.options());
+  ops.fp8_product(grad_x_NI, {grad8.rows_RC, grad8.inverse}, {weight8.columns_CR, weight8.inverse}, Fp8Sums::exact,
+                  add);
+  grad8.rows_RC.reset();
+  return grad8;
+}
+
+void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8Matrix& x8, const at::Tensor& x_NI) {
+  if (!x8.columns_CR.defined()) x8 = ops.quantize(x_NI, Fp8Format::e4m3, Fp8Sides::columns);
+  ops.fp8_product(slot.grad, {grad8.columns_CR, grad8.inverse}, {x8.columns_CR, x8.inverse}, Fp8Sums::exact,
+                  slot.written);
+  slot.written = true;
+}
+
+}  // namespace fsdp::detail

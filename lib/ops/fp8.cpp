@@ -1,0 +1,74 @@
+// Products in 8 bits by plain operators: what devices without them do, and the reference for those that have them.
+#include "lib/ops/fp8.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include "lib/tensor/memory_scope.hpp"
+
+namespace fsdp {
+namespace {
+
+/// torchao's EPS: of a matrix of zeros.
+constexpr double kLeastLargest = 1e-12;
+
+}  // namespace
+
+at::ScalarType fp8_type(Fp8Format format) { return format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2; }
+
+double fp8_max(Fp8Format format) { return format == Fp8Format::e4m3 ? 448.0 : 57344.0; }
+
+float fp8_scale(float largest, Fp8Format format) {
+  const double value = largest;
+  return static_cast<float>(fp8_max(format) / (value < kLeastLargest ? kLeastLargest : value));
+}
+
+std::string gpu_fp8_problem(int compute_capability) {
+  if (compute_capability >= 89) return {};
+  return "compute capability " + std::to_string(compute_capability / 10) + "." +
+         std::to_string(compute_capability % 10) + ", 8.9 at least is needed";
+}
+
+std::string Fp8Products::fp8_way() const { return "float8 emulated in float32"; }
+
+std::string Fp8Products::fp8_problem() const { return {}; }
+
+Fp8Matrix Fp8Products::quantize(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const {
+  return fp8_cast(x_RC, fp8_largest(x_RC), format, sides);
+}
+
+at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const { return x_RC.abs().max().to(at::kFloat).view({1}); }
+
+Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format,
+                                Fp8Sides sides) const {
+  const auto most = largest.max().to(at::kDouble).clamp_min_(kLeastLargest);
+  const auto scale = at::full({}, fp8_max(format), most.options()).div_(most).to(at::kFloat);
+  const auto wide_RC = (x_RC.to(at::kFloat) * scale).clamp_(-fp8_max(format), fp8_max(format));
+  Fp8Matrix made;
+  made.inverse = scale.reciprocal().view({1});
+  if (sides != Fp8Sides::columns) made.rows_RC = wide_RC.contiguous().to(fp8_type(format));
+  if (sides == Fp8Sides::rows) return made;
+  const auto rows = x_RC.size(0), padded = (rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
+  made.columns_CR = at::zeros({x_RC.size(1), padded}, wide_RC.options().dtype(fp8_type(format)));
+  made.columns_CR.narrow(1, 0, rows).copy_(wide_RC.t());
+  return made;
+}
+
+void Fp8Products::fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const {
+  const MemoryScope scope(MemoryCategory::workspace);
+  const auto wide_a = a.values.to(at::kFloat), wide_b = b.values.to(at::kFloat);
+  const auto scale = a.inverse * b.inverse;
+  if (!add && out.scalar_type() == at::kFloat) {
+    product(out, wide_a, wide_b.t(), false);
+    out.mul_(scale);
+    return;
+  }
+  auto sum = at::empty(out.sizes(), wide_a.options());
+  product(sum, wide_a, wide_b.t(), false);
+  sum.mul_(scale);
+  add ? out.add_(sum.to(out.scalar_type())) : out.copy_(sum);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,81 @@
+// Matrices of 4 and 8 bits by kernels.
+#include <ATen/ops/empty.h>
+
+#include "lib/ops/fused_args.hpp"
+#include "lib/ops/fused_ops.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+namespace {
+
+/// Sizes and place of x.
+fused::Fp8 fp8_pass_of(const at::Tensor& x_RC) {
+  fused::Fp8 pass{};
+  pass.type = fused_type(x_RC);
+  pass.x_RC = address_of(x_RC);
+  pass.stride = x_RC.stride(0);
+  pass.rows = x_RC.size(0);
+  pass.padded_rows = (pass.rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
+  pass.columns = static_cast<int>(x_RC.size(1));
+  pass.packed = are_packed(pass.stride, {pass.x_RC});
+  return pass;
+}
+
+}  // namespace
+
+void FusedOps::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
+  const auto* codes = address_of(m.codes_S);
+  if (!takes({&out_OI}) || !are_packed(8, {address_of(out_OI)}) || reinterpret_cast<std::uintptr_t>(codes) % 4 != 0)
+    return AtenOps::dequantize_into(out_OI, m);
+  fused::Nf4 pass{};
+  pass.type = fused_type(out_OI);
+  pass.out = address_in(out_OI);
+  pass.packed = static_cast<const std::uint8_t*>(codes);
+  pass.elements = out_OI.numel();
+  if (m.nested_absmax.defined()) {
+    pass.codes = static_cast<const std::uint8_t*>(address_of(m.absmax_S));
+    pass.nested = floats_of(m.nested_absmax);
+    pass.offset = floats_of(m.nested_offset);
+  } else {
+    pass.absmax = floats_of(m.absmax_S);
+  }
+  kernels_->nf4(pass);
+}
+
+bool FusedOps::takes_fp8(const at::Tensor& x_RC) const {
+  return kernels_ != nullptr && has_fused_type(x_RC) && !is_on_host(x_RC) && x_RC.stride(1) == 1 && x_RC.numel() > 0 &&
+         x_RC.size(1) % kFp8Multiple == 0;
+}
+
+at::Tensor FusedOps::fp8_largest(const at::Tensor& x_RC) const {
+  if (!takes_fp8(x_RC)) return AtenOps::fp8_largest(x_RC);
+  auto pass = fp8_pass_of(x_RC);
+  pass.blocks = static_cast<int>(fused::fp8_blocks(pass.rows));
+  auto largest = at::empty({pass.blocks}, x_RC.options().dtype(at::kFloat));
+  pass.largest = floats_in(largest);
+  kernels_->fp8_largest(pass);
+  return largest;
+}
+
+Fp8Matrix FusedOps::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format,
+                             Fp8Sides sides) const {
+  if (!takes_fp8(x_RC) || !largest.is_contiguous()) return AtenOps::fp8_cast(x_RC, largest, format, sides);
+  auto pass = fp8_pass_of(x_RC);
+  pass.blocks = static_cast<int>(largest.numel());
+  pass.largest = const_cast<float*>(floats_of(largest));  // only read
+  pass.e5m2 = format == Fp8Format::e5m2;
+  const auto codes = x_RC.options().dtype(fp8_type(format));
+  Fp8Matrix made;
+  made.inverse = at::empty({1}, largest.options());
+  if (sides != Fp8Sides::columns) made.rows_RC = at::empty(x_RC.sizes(), codes);
+  if (sides != Fp8Sides::rows) made.columns_CR = at::empty({x_RC.size(1), pass.padded_rows}, codes);
+  pass.inverse = floats_in(made.inverse);
+  pass.rows_RC = static_cast<std::uint8_t*>(address_in(made.rows_RC));
+  pass.columns_CR = static_cast<std::uint8_t*>(address_in(made.columns_CR));
+  kernels_->fp8_cast(pass);
+  return made;
+}
+
+}  // namespace fsdp

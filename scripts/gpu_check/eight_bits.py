@@ -1,0 +1,31 @@
+"""Of stage truth: products in 8 bits by the GPU, against their emulation by the CPU."""
+
+from checks import FAIL, Trouble, skip, verdict_of
+from training import worst
+
+# Codes are the same bit for bit where activations are. These are bf16's on both sides, rounded in other places, which takes
+# numbers on the border of two codes to the other one: 1/16 of an activation, 1/4 of a gradient. Against torchao on a CPU
+# losses were 2e-3 and gradient norms 4e-2 apart by that.
+LOSS, NORM = 5e-3, 5e-2
+ARGUMENTS = ("--compute-dtype", "fp8")
+
+
+def compare(truth, model, steps, rows, limit):
+    if not truth.on_gpu:
+        return skip("needs a GPU")
+    if tuple(map(int, truth.machine.facts["capability"].split("."))) < (8, 9):
+        return skip("this GPU has no products in 8 bits")
+    if model not in truth.theirs:
+        return FAIL, "PyTorch's own run is missing", {}
+
+    def ours(name, *more):
+        return truth.trainings.ours(f"{model} fp8 {name}", model, "bf16", steps, rows, limit, (*ARGUMENTS, *more))
+
+    device = ours("on the GPU")
+    loss, norm = worst(device, ours("on the CPU", "--device", "cpu"))
+    without, _ = worst(device, truth.theirs[model]["bf16"])
+    if without == 0:
+        raise Trouble("losses are those of bf16, bit for bit: nothing was in 8 bits")
+    return (verdict_of(loss <= LOSS and norm <= NORM),
+            f"loss within {loss:.1e} of {LOSS:g}, gradient norm {norm:.1e} of {NORM:g}; from bf16 without it the loss is {without:.1e} away",
+            {"loss": loss, "grad_norm": norm, "loss_from_bf16": without})

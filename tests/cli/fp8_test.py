@@ -1,0 +1,56 @@
+"""--compute-dtype fp8 on CPUs, where products in 8 bits are emulated: resumed on other ranks, recorded, predicted, refused."""
+
+import json
+
+import fsdp_cli
+
+JOB = ["--precision", "bf16", "--compute-dtype", "fp8"]
+
+
+class Fp8(fsdp_cli.Case):
+    def test_what_a_run_says_and_records(self):
+        result = self.train("said", *JOB, "--max-steps", 3)
+        self.assertIn("bf16, blocks multiply in fp8, emulated", result.err)
+        memory = json.loads((self.run_directory("said") / "memory.json").read_text())
+        self.assertLess(abs(memory["relative_error"]), 0.005, memory)
+        manifest = json.loads((self.checkpoints("said") / "latest/run.json").read_text())
+        self.assertIn("blocks' float8 emulated in float32", manifest["products"])
+        plain = self.train("plain", "--precision", "bf16", "--max-steps", 3)
+        self.assertNotIn("fp8", plain.err)
+        apart = fsdp_cli.difference(self.losses("said"), self.losses("plain"))
+        self.assertGreater(apart, 1e-5)  # it does something,
+        self.assertLess(apart, 2e-2)  # and no harm
+
+    def test_the_same_bits_alone_and_resumed(self):
+        whole = self.train("whole", *JOB, "--max-steps", 6, ranks=2)
+        self.assertEqual(whole.code, 0)
+        self.train("parts", *JOB, "--max-steps", 3, ranks=2)
+        # The checkpoint knows that products were in 8 bits.
+        went_on = self.train("parts", "--max-steps", 6, "--precision", "bf16", "--restart-checkpoint-file", self.checkpoints("parts") / "latest", ranks=2)
+        self.assertIn("blocks multiply in fp8", went_on.err)
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        without = self.train("parts", "--max-steps", 8, "--precision", "bf16", "--compute-dtype", "auto", "--restart", "latest", ranks=2)
+        self.assertNotIn("fp8", without.err)
+        for name, options in (("sent", ["--collectives", "host-staged"]), ("recomputed", ["--activation-checkpointing", "all"]),
+                              ("grad-shard", ["--sharding", "grad-shard"])):
+            with self.subTest(name):
+                self.train(name, *JOB, *options, "--max-steps", 6, ranks=2)
+                self.assertEqual(self.losses(name), self.losses("whole"))
+
+    def test_usage(self):
+        self.assert_refused(self.train("a", "--compute-dtype", "bf16", code=2), 2, "--quantize nf4", "fp8")
+        self.assert_refused(self.train("b", "--compute-dtype", "fp9", code=2), 2, "fp9", "fp8")
+        refused = self.train("c", *JOB, "--quantize", "nf4", "--lora-rank", 2, code=2)
+        self.assert_refused(refused, 2, "fp8", "leave --quantize out")
+
+    def test_a_gpu_without_them_is_named_before_the_job_is_queued(self):
+        job = ["--num-layers", 2, "--num-heads", 4, "--embed-size", 128, "--vocab-size", 997, "--seq-len", 128, "--batch-size", 1, *JOB]
+        refused = fsdp_cli.run("fsdp-memprobe", [*job, "--gpu", "a100-80g"])
+        self.assert_refused(refused, 2, "fp8", "compute capability 8.0")
+        fits = fsdp_cli.run("fsdp-memprobe", [*job, "--gpu", "h100"])
+        self.assertEqual(fits.code, 0, str(fits))
+        self.assertIn("bf16 with products in fp8", fits.out)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
