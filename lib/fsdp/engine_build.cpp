@@ -60,7 +60,7 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
     unit.master_weights.emplace_back(at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
   }
   const auto others = own.numel() * (input_.mesh->shard->size() - 1);
-  unit.gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(dtype));
+  unit.gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(unit.gathered->gathered_type(place)));
   unit.trained.push_back(layout.trainable ? static_cast<int>(unit.grad_layouts.size()) : -1);
   if (!layout.trainable) return;
   unit.grad_layouts.push_back(layout);

@@ -28,6 +28,7 @@ struct ParamLayout {
   bool trainable = true;  ///< false: frozen, without gradient and master weights
   bool is_float = false;  ///< gathered, and its gradient reduced, in float32 whatever the policy says
   bool is_byte = false;   ///< codes, gathered as they are; never trainable
+  bool is_fp8 = false;    ///< a trained matrix that is multiplied in 8 bits, and travels so (fp8_rows.hpp)
   int same_input = 0;     ///< of a unit, those with the same number, not 0, are multiplied as one; see make_buffers()
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }

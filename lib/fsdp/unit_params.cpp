@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/fsdp/buffer_bytes.hpp"
+#include "lib/fsdp/fp8_rows.hpp"
 #include "lib/fsdp/side_by_side.hpp"
 #include "lib/ops/wide_weights.hpp"
 #include "lib/tensor/memory_scope.hpp"
@@ -64,6 +65,7 @@ class SharedUnitParams final : public UnitParams {
   }
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  at::ScalarType gathered_type(std::size_t param) const override { return own_[param].scalar_type(); }
   void sync() override {
     for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
     ++version_;
@@ -113,7 +115,8 @@ class CollectiveUnitParams final : public UnitParams {
         groups_(side_by_side(layouts, context.shard_group.size(), context.ops.joins_products())),
         own_(layouts.size()),
         full_(layouts.size()),
-        wide_(layouts.size()) {
+        wide_(layouts.size()),
+        fp8_(context_, layouts_) {
     const int ranks = context_.shard_group.size();
     for (const auto& group : groups_) {
       if (!stays_gathered(group.front())) continue;
@@ -139,7 +142,13 @@ class CollectiveUnitParams final : public UnitParams {
   }
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
-  void sync() override { widen(true); }
+  at::ScalarType gathered_type(std::size_t param) const override {
+    return fp8_.has(param) ? at::kFloat8_e4m3fn : own_[param].scalar_type();
+  }
+  void sync() override {
+    widen(true);
+    fp8_.update(own_);
+  }
 
   void unshard() override {
     const MemoryScope scope(MemoryCategory::gathered);
@@ -148,7 +157,7 @@ class CollectiveUnitParams final : public UnitParams {
     for (const auto& group : groups_) {
       if (stays_gathered(group.front())) continue;
       const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
-        return at::empty(sizes, options(layouts_[group.front()]));
+        return at::empty(sizes, options(layouts_[group.front()]).dtype(gathered_type(group.front())));
       });
       for (std::size_t n = 0; n < group.size(); ++n) gather(group[n], buffers[n], gathers);
     }
@@ -174,6 +183,12 @@ class CollectiveUnitParams final : public UnitParams {
  private:
   void gather(std::size_t i, const at::Tensor& buffer, std::vector<TensorGather>& gathers) {
     const auto rows = buffer.size(0), gathered_rows = own_[i].size(0) * context_.shard_group.size();
+    if (fp8_.has(i)) {
+      // Their rows are a multiple of what all ranks have, or the last ranks sent zeros: none is left out.
+      full_[i] = fp8_.with_scale(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
+      gathers.push_back({fp8_.rows(i).view(at::kByte), buffer.view(at::kByte).narrow(0, 0, gathered_rows)});
+      return;
+    }
     if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
     full_[i] = with_wide(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
     if (alone()) {
@@ -216,6 +231,7 @@ class CollectiveUnitParams final : public UnitParams {
     at::Tensor half, wide;
   };
   std::vector<WideCopy> wide_;    ///< likewise; empty where there is none
+  detail::Fp8Rows fp8_;           ///< what is gathered in 8 bits
   std::vector<at::Tensor> sent_;  ///< what a gather under way reads
   std::unique_ptr<Work> work_;
   std::vector<std::shared_ptr<void>> locked_;  ///< rows on the host

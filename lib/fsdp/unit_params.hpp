@@ -30,6 +30,8 @@ class UnitParams {
   virtual ~UnitParams() = default;
   /// This rank's rows [padded_rows, ...] in the gathered dtype; written between steps, then synced.
   virtual at::Tensor own_rows(std::size_t param) = 0;
+  /// In which its rows travel.
+  virtual at::ScalarType gathered_type(std::size_t param) const = 0;
   /// Says that own_rows() are new. Every rank calls it equally often.
   virtual void sync() = 0;
   virtual void unshard() = 0;

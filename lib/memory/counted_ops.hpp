@@ -69,11 +69,11 @@ class CountedOps : public Base {
     Base::adafactor_apply(update);
   }
 
-  Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format,
-                     Fp8Sides sides) const override {
+  Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                     Fp8Matrix made) const override {
     const auto elements = static_cast<double>(x_RC.numel());
     const Pass pass(*this, 2 * size_of({&x_RC}) + elements * (sides == Fp8Sides::both ? 2 : 1));  // its largest, too
-    return Base::fp8_cast(x_RC, largest, format, sides);
+    return Base::fp8_cast(x_RC, largest, format, sides, std::move(made));
   }
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override {

@@ -116,6 +116,7 @@ class NoKernels final : public fused::Kernels {
   void nf4(const fused::Nf4&) const override {}
   void fp8_largest(const fused::Fp8&) const override {}
   void fp8_cast(const fused::Fp8&) const override {}
+  void fp8_transpose(const fused::Fp8Transpose&) const override {}
   void band_softmax(const fused::Band&) const override {}
   void band_softmax_backward(const fused::Band&) const override {}
 };

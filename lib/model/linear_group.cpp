@@ -111,13 +111,11 @@ at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarTy
       compute_dtype_.value_or(activations));
 }
 
-bool LinearGroup::is_fp8(const Linear& matrix, const at::Tensor& x_NI) const {
-  return fp8_ && x_NI.size(0) > 0 && can_be_fp8(matrix.rows, matrix.columns);
-}
+bool LinearGroup::is_fp8(const Linear& matrix) const { return fp8_ && can_be_fp8(matrix.rows, matrix.columns); }
 
 void LinearGroup::multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
                            const at::Tensor& weight_OI, Fp8Matrix& x8) const {
-  if (is_fp8(matrix, x_NI)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
+  if (is_fp8(matrix)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
   auto out = out_NO;
   multiply_as_it_is(ops_, out, x_NI, weight_OI);
 }
@@ -169,7 +167,7 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     const auto grad_NO = matrix.magnitude < 0 ? grads_NO[i] : unscaled(p, n, grads_NO[i], state);
-    if (is_fp8(matrix, grad_NO)) {
+    if (is_fp8(matrix)) {
       state.grads8.resize(matrices_.size());
       state.grads8[i] = fp8_backward(ops_, grad_x_NI, grad_NO, p[matrix.weight], g[matrix.weight] != nullptr);
     } else if (!joined_OI.defined()) {
@@ -202,7 +200,7 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
   Fp8Matrix x8;
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
-    if (g[matrix.weight] != nullptr && is_fp8(matrix, x_NI)) {
+    if (g[matrix.weight] != nullptr && is_fp8(matrix)) {
       fp8_weight_grad(ops_, *g[matrix.weight], state.grads8[i], x8, x_NI);
       state.grads8[i] = {};
     } else if (!joined) {

@@ -67,7 +67,7 @@ class LinearGroup {
   bool joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const;
   /// The matrix as it is multiplied: itself, or made of its codes for as long as the caller holds it.
   at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
-  bool is_fp8(const Linear& matrix, const at::Tensor& x_NI) const;
+  bool is_fp8(const Linear& matrix) const;
   /// out = x W^T. \param x8  x in 8 bits, from its first use on
   void multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
                 Fp8Matrix& x8) const;

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "lib/ops/cpu_ops.hpp"
+#include "lib/ops/fp8_room.hpp"
 #include "lib/ops/row_loops.hpp"
 
 namespace fsdp {
@@ -72,7 +73,8 @@ at::Tensor CpuOps::fp8_largest(const at::Tensor& x_RC) const {
   return largest_R;
 }
 
-Fp8Matrix CpuOps::fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Format format, Fp8Sides sides) const {
+Fp8Matrix CpuOps::fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                           Fp8Matrix made) const {
   const auto x_RC = x.stride(1) == 1 ? x : x.contiguous();
   const auto codes = x_RC.options().dtype(fp8_type(format));
   CastArgs args{};
@@ -82,12 +84,9 @@ Fp8Matrix CpuOps::fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Fo
   args.stride = x_RC.stride(0);
   args.most = static_cast<float>(fp8_max(format));
   args.e5m2 = format == Fp8Format::e5m2;
-  Fp8Matrix made;
-  made.inverse = at::empty({1}, largest.options());
-  if (sides != Fp8Sides::columns) made.rows_RC = at::empty(x_RC.sizes(), codes);
-  if (sides != Fp8Sides::rows) made.columns_CR = at::empty({args.num_columns, args.padded_rows}, codes);
-  args.rows = made.rows_RC.defined() ? static_cast<std::uint8_t*>(made.rows_RC.data_ptr()) : nullptr;
-  args.columns = made.columns_CR.defined() ? static_cast<std::uint8_t*>(made.columns_CR.data_ptr()) : nullptr;
+  make_room(made, x_RC, args.padded_rows, codes, sides);
+  if (sides != Fp8Sides::columns) args.rows = static_cast<std::uint8_t*>(made.rows_RC.data_ptr());
+  if (sides != Fp8Sides::rows) args.columns = static_cast<std::uint8_t*>(made.columns_CR.data_ptr());
   launch(1, 1, [&](auto, auto) {
     std::uint32_t bits = 0;
     const auto* parts = largest.const_data_ptr<float>();

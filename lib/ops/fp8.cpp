@@ -41,19 +41,24 @@ Fp8Matrix Fp8Products::quantize(const at::Tensor& x_RC, Fp8Format format, Fp8Sid
 
 at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const { return x_RC.abs().max().to(at::kFloat).view({1}); }
 
-Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format,
-                                Fp8Sides sides) const {
+Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                                Fp8Matrix made) const {
   const auto most = largest.max().to(at::kDouble).clamp_min_(kLeastLargest);
   const auto scale = at::full({}, fp8_max(format), most.options()).div_(most).to(at::kFloat);
   const auto wide_RC = (x_RC.to(at::kFloat) * scale).clamp_(-fp8_max(format), fp8_max(format));
-  Fp8Matrix made;
-  made.inverse = scale.reciprocal().view({1});
-  if (sides != Fp8Sides::columns) made.rows_RC = wide_RC.contiguous().to(fp8_type(format));
+  const auto put = [](at::Tensor& to, const at::Tensor& from) { to.defined() ? to.copy_(from) : to = from; };
+  put(made.inverse, scale.reciprocal().view({1}));
+  if (sides != Fp8Sides::columns) put(made.rows_RC, wide_RC.contiguous().to(fp8_type(format)));
   if (sides == Fp8Sides::rows) return made;
   const auto rows = x_RC.size(0), padded = (rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
-  made.columns_CR = at::zeros({x_RC.size(1), padded}, wide_RC.options().dtype(fp8_type(format)));
-  made.columns_CR.narrow(1, 0, rows).copy_(wide_RC.t());
+  auto columns_CR = at::zeros({x_RC.size(1), padded}, wide_RC.options().dtype(fp8_type(format)));
+  columns_CR.narrow(1, 0, rows).copy_(wide_RC.t());
+  put(made.columns_CR, columns_CR);
   return made;
+}
+
+at::Tensor Fp8Products::fp8_columns(const at::Tensor& rows_RC) const {
+  return rows_RC.view(at::kByte).t().contiguous().view(rows_RC.scalar_type());
 }
 
 void Fp8Products::fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const {

@@ -57,7 +57,11 @@ class Fp8Products {
   /// float32 [n], the largest of which is x's largest absolute value; n depends on its rows alone.
   virtual at::Tensor fp8_largest(const at::Tensor& x_RC) const;
   /// x with the scale that follows from the largest of `largest`: of x itself, or of a matrix that it is a part of.
-  virtual Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides) const;
+  /// \param made  what of it is defined is written into
+  virtual Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                             Fp8Matrix made = {}) const;
+  /// The columns_CR of codes. \param rows_RC  contiguous, both sides multiples of kFp8Multiple
+  virtual at::Tensor fp8_columns(const at::Tensor& rows_RC) const;
   /// out (+)= a b^T, rounded into out's type (float32 or 16 bits); what is added is rounded first.
   virtual void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const;
 

@@ -31,6 +31,12 @@ struct Fp8 {
   std::uint8_t* rows_RC;     ///< null: nobody wants it
   std::uint8_t* columns_CR;  ///< [columns, padded_rows], zeros behind `rows`; null: nobody wants it
 };
+/// Codes by rows into codes by columns; both sides are multiples of 16.
+struct Fp8Transpose {
+  const std::uint8_t* rows_RC;
+  std::uint8_t* columns_CR;
+  std::int64_t rows, columns;
+};
 constexpr std::int64_t fp8_blocks(std::int64_t rows) {
   const auto blocks = (rows + 7) / 8;
   return blocks > 264 ? 264 : blocks;  // two on each of an H100's 132 multiprocessors

@@ -1,6 +1,9 @@
 // Matrices of 4 and 8 bits by kernels.
 #include <ATen/ops/empty.h>
 
+#include <utility>
+
+#include "lib/ops/fp8_room.hpp"
 #include "lib/ops/fused_args.hpp"
 #include "lib/ops/fused_ops.hpp"
 
@@ -59,23 +62,32 @@ at::Tensor FusedOps::fp8_largest(const at::Tensor& x_RC) const {
   return largest;
 }
 
-Fp8Matrix FusedOps::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format,
-                             Fp8Sides sides) const {
-  if (!takes_fp8(x_RC) || !largest.is_contiguous()) return AtenOps::fp8_cast(x_RC, largest, format, sides);
+Fp8Matrix FusedOps::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                             Fp8Matrix made) const {
+  if (!takes_fp8(x_RC) || !largest.is_contiguous())
+    return AtenOps::fp8_cast(x_RC, largest, format, sides, std::move(made));
   auto pass = fp8_pass_of(x_RC);
   pass.blocks = static_cast<int>(largest.numel());
   pass.largest = const_cast<float*>(floats_of(largest));  // only read
   pass.e5m2 = format == Fp8Format::e5m2;
   const auto codes = x_RC.options().dtype(fp8_type(format));
-  Fp8Matrix made;
-  made.inverse = at::empty({1}, largest.options());
-  if (sides != Fp8Sides::columns) made.rows_RC = at::empty(x_RC.sizes(), codes);
-  if (sides != Fp8Sides::rows) made.columns_CR = at::empty({x_RC.size(1), pass.padded_rows}, codes);
+  make_room(made, x_RC, pass.padded_rows, codes, sides);
   pass.inverse = floats_in(made.inverse);
-  pass.rows_RC = static_cast<std::uint8_t*>(address_in(made.rows_RC));
-  pass.columns_CR = static_cast<std::uint8_t*>(address_in(made.columns_CR));
+  if (sides != Fp8Sides::columns) pass.rows_RC = static_cast<std::uint8_t*>(address_in(made.rows_RC));
+  if (sides != Fp8Sides::rows) pass.columns_CR = static_cast<std::uint8_t*>(address_in(made.columns_CR));
   kernels_->fp8_cast(pass);
   return made;
+}
+
+at::Tensor FusedOps::fp8_columns(const at::Tensor& rows_RC) const {
+  const auto rows = rows_RC.size(0), columns = rows_RC.size(1);
+  if (kernels_ == nullptr || is_on_host(rows_RC) || rows_RC.numel() == 0 || rows % kFp8Multiple != 0 ||
+      columns % kFp8Multiple != 0 || reinterpret_cast<std::uintptr_t>(address_of(rows_RC)) % 16 != 0)
+    return AtenOps::fp8_columns(rows_RC);
+  auto columns_CR = at::empty({columns, rows}, rows_RC.options());
+  kernels_->fp8_transpose({static_cast<const std::uint8_t*>(address_of(rows_RC)),
+                           static_cast<std::uint8_t*>(address_in(columns_CR)), rows, columns});
+  return columns_CR;
 }
 
 }  // namespace fsdp

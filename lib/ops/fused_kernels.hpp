@@ -185,6 +185,7 @@ class Kernels {
   virtual void nf4(const Nf4& pass) const = 0;
   virtual void fp8_largest(const Fp8& pass) const = 0;
   virtual void fp8_cast(const Fp8& pass) const = 0;
+  virtual void fp8_transpose(const Fp8Transpose& pass) const = 0;
   virtual void band_softmax(const Band& pass) const = 0;
   virtual void band_softmax_backward(const Band& pass) const = 0;
 };

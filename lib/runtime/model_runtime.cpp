@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
+#include "lib/model/fp8_linear.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/ops/wide_product.hpp"
 #include "lib/runtime/cuda_graphs.hpp"
@@ -123,10 +124,15 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
+  // DoRA asks for the matrices as they are, and adapters are none of these.
+  const bool fp8 = options.compute_dtype == at::kFloat8_e4m3fn && !options.lora.enabled();
   for (const auto& spec : decoder_.parameters) {
     input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay,
                                 trainable_[input.parameters.size()], spec.storage == Storage::float32,
-                                spec.storage == Storage::byte, spec.same_input});
+                                spec.storage == Storage::byte,
+                                fp8 && spec.is_matrix_of_block() && detail::can_be_fp8(spec.shape[0], spec.shape[1]) &&
+                                    trainable_[input.parameters.size()],
+                                spec.same_input});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
   input.units = make_units(wrap_inputs, options.wrap);

@@ -17,6 +17,11 @@ Nf4Tables make_nf4_tables() {
   return tables;
 }
 
+dim3 fp8_tiles(std::int64_t columns, std::int64_t rows) {
+  const auto tiles = [](std::int64_t n) { return (n + kFp8Tile - 1) / kFp8Tile; };
+  return {static_cast<unsigned>(tiles(columns)), static_cast<unsigned>(std::min<std::int64_t>(tiles(rows), 65535)), 1};
+}
+
 }  // namespace
 
 void LaunchedKernels::nf4(const fused::Nf4& a) const {
@@ -37,13 +42,17 @@ void LaunchedKernels::fp8_largest(const fused::Fp8& a) const {
 }
 
 void LaunchedKernels::fp8_cast(const fused::Fp8& a) const {
-  const auto tiles = [](std::int64_t n) { return (n + kFp8Tile - 1) / kFp8Tile; };
-  const auto down = tiles(a.padded_rows);
-  const dim3 grid{static_cast<unsigned>(tiles(a.columns)), static_cast<unsigned>(down > 65535 ? 65535 : down), 1};
+  const dim3 grid = fp8_tiles(a.columns, a.padded_rows);
   with_type(a.type, [&](auto type) {
     using T = decltype(type);
     launch(a.e5m2 ? cuda::fp8_cast<T, true> : cuda::fp8_cast<T, false>, grid, kFp8Threads, stream(), a);
   });
+  check_launch();
+}
+
+void LaunchedKernels::fp8_transpose(const fused::Fp8Transpose& a) const {
+  const dim3 grid = fp8_tiles(a.columns, a.rows);
+  launch(cuda::fp8_transpose, grid, kFp8Threads, stream(), a);
   check_launch();
 }
 

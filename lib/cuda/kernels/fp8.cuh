@@ -108,50 +108,77 @@ __device__ __forceinline__ float fp8_scale(const fused::Fp8& a) {
   return scale;
 }
 
-/// Tiles of 64 x 64: rows go out as they come, columns through shared memory.
+/// Codes of 64 x 64, by rows, four of them in a word.
+struct Fp8Words {
+  unsigned row[kFp8Tile][kFp8Tile / 4 + 1];  // an odd number, so that rows begin in different banks
+};
+
+/// Writes them by columns: sixteen rows of a column by each thread. \param left  columns and rows that there are
+__device__ __forceinline__ void store_columns(const Fp8Words& tile, std::uint8_t* to_CR, long long pitch, long long columns_left,
+                                              long long rows_left) {
+  const int thread = static_cast<int>(threadIdx.x), column = thread / 4, row = thread % 4 * 16;
+  if (column >= columns_left || row >= rows_left) return;
+  unsigned words[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    words[w] = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words[w] |= ((tile.row[row + 4 * w + k][column / 4] >> (column % 4 * 8)) & 0xffu) << (8 * k);
+  }
+  *reinterpret_cast<uint4*>(to_CR + column * pitch + row) = uint4{words[0], words[1], words[2], words[3]};
+}
+
+/// Rows go out as they come, columns through shared memory.
 template <typename T, bool kE5m2>
 __global__ void __launch_bounds__(kFp8Threads) fp8_cast(const __grid_constant__ fused::Fp8 a) {
-  constexpr int kPitch = kFp8Tile / 4 + 1;  // words: an odd number, so that rows begin in different banks
-  __shared__ unsigned tile[kFp8Tile][kPitch];
+  __shared__ Fp8Words tile;
   const float scale = fp8_scale<kE5m2>(a);
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && blockIdx.y == 0 && thread == 0) *a.inverse = 1.0f / scale;
-  const int first_column = static_cast<int>(blockIdx.x) * kFp8Tile;
+  const long long first_column = static_cast<long long>(blockIdx.x) * kFp8Tile;
   for (long long first_row = static_cast<long long>(blockIdx.y) * kFp8Tile; first_row < a.padded_rows;
        first_row += static_cast<long long>(gridDim.y) * kFp8Tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = thread + half * kFp8Threads, row_of_tile = at / 8, eight = at % 8;
-      const long long row = first_row + row_of_tile;
-      const int column = first_column + eight * 8;
+      const long long row = first_row + row_of_tile, column = first_column + eight * 8;
+      const bool is_there = row < a.rows && column < a.columns;
       float values[8] = {};
-      if (row < a.rows && column < a.columns)
-        load_eight(values, static_cast<const T*>(a.x_RC) + row * a.stride + column, 8, a.packed);
+      if (is_there) load_eight(values, static_cast<const T*>(a.x_RC) + row * a.stride + column, 8, a.packed);
       unsigned two[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         two[k] = to_two_fp8<kE5m2>(__fmul_rn(values[2 * k], scale), __fmul_rn(values[2 * k + 1], scale));
       const uint2 all{two[0] | (two[1] << 16), two[2] | (two[3] << 16)};
-      if (a.rows_RC != nullptr && row < a.rows && column < a.columns)
-        *reinterpret_cast<uint2*>(a.rows_RC + row * a.columns + column) = all;
-      tile[row_of_tile][eight * 2] = row < a.rows ? all.x : 0u;
-      tile[row_of_tile][eight * 2 + 1] = row < a.rows ? all.y : 0u;
+      if (a.rows_RC != nullptr && is_there) *reinterpret_cast<uint2*>(a.rows_RC + row * a.columns + column) = all;
+      // Zeros behind the rows, whatever the scale is.
+      tile.row[row_of_tile][eight * 2] = row < a.rows ? all.x : 0u;
+      tile.row[row_of_tile][eight * 2 + 1] = row < a.rows ? all.y : 0u;
     }
     if (a.columns_CR == nullptr) continue;
     __syncthreads();
-    const int column = thread / 4, row = thread % 4 * 16;  // of the tile: 16 rows of one column
-    if (first_column + column < a.columns && first_row + row < a.padded_rows) {
-      unsigned words[4];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        words[w] = 0;
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          words[w] |= ((tile[row + 4 * w + k][column / 4] >> (column % 4 * 8)) & 0xffu) << (8 * k);
-      }
-      *reinterpret_cast<uint4*>(a.columns_CR + (first_column + column) * a.padded_rows + first_row + row) =
-          uint4{words[0], words[1], words[2], words[3]};
+    store_columns(tile, a.columns_CR + first_column * a.padded_rows + first_row, a.padded_rows, a.columns - first_column,
+                  a.padded_rows - first_row);
+    __syncthreads();
+  }
+}
+
+/// The same of codes.
+__global__ void __launch_bounds__(kFp8Threads) fp8_transpose(const __grid_constant__ fused::Fp8Transpose a) {
+  __shared__ Fp8Words tile;
+  const int thread = static_cast<int>(threadIdx.x), row_of_tile = thread / 4, sixteen = thread % 4;
+  const long long first_column = static_cast<long long>(blockIdx.x) * kFp8Tile;
+  for (long long first_row = static_cast<long long>(blockIdx.y) * kFp8Tile; first_row < a.rows;
+       first_row += static_cast<long long>(gridDim.y) * kFp8Tile) {
+    const long long row = first_row + row_of_tile, column = first_column + sixteen * 16;
+    if (row < a.rows && column < a.columns) {
+      const uint4 all = *reinterpret_cast<const uint4*>(a.rows_RC + row * a.columns + column);
+      auto* to = tile.row[row_of_tile] + sixteen * 4;
+      to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
     }
+    __syncthreads();
+    store_columns(tile, a.columns_CR + first_column * a.rows + first_row, a.rows, a.columns - first_column,
+                  a.rows - first_row);
     __syncthreads();
   }
 }

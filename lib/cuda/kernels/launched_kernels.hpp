@@ -33,6 +33,7 @@ class LaunchedKernels : public fused::Kernels {
   void nf4(const fused::Nf4& pass) const override;
   void fp8_largest(const fused::Fp8& pass) const override;
   void fp8_cast(const fused::Fp8& pass) const override;
+  void fp8_transpose(const fused::Fp8Transpose& pass) const override;
   void band_softmax(const fused::Band& pass) const override;
   void band_softmax_backward(const fused::Band& pass) const override;
 

@@ -73,6 +73,14 @@ TEST_SUITE("cuda/fp8 kernel") {
     }
   }
 
+  TEST_CASE("codes by rows become codes by columns") {
+    for (const auto& [rows, columns] : {std::pair(16, 16), {32, 80}, {144, 64}, {208, 272}}) {
+      const auto x = host_ops().quantize(at::randn({rows, columns}), Fp8Format::e4m3, Fp8Sides::both);
+      CHECK(same_codes(host_ops().fp8_columns(x.rows_RC), x.columns_CR));
+      for (const auto order : kOrders) CHECK(same_codes(test::EmulatedOps(order).fp8_columns(x.rows_RC), x.columns_CR));
+    }
+  }
+
   TEST_CASE("zeros, numbers near them, infinities and what is no number") {
     check(at::zeros({16, 16}));
     check(at::randn({16, 16}) * 1e-20);

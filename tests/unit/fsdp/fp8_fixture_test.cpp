@@ -128,6 +128,35 @@ TEST_SUITE("fsdp/fp8 against torchao") {
     MESSAGE("first losses ", first, ", all ", worst);
   }
 
+  TEST_CASE("matrices travel in 8 bits, with the codes of the whole matrix") {
+    for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard}) {
+      for (const int ranks : {2, 3, 5}) {  // 64 and 176 rows are no multiples of 3 and 5
+        auto setup = five_steps("wide_bf16");
+        setup.steps = 2;
+        setup.ranks = ranks;
+        setup.share.assign(static_cast<std::size_t>(ranks), 0);
+        setup.share[0] = 2, setup.share[1] = 1;  // ranks without rows, too
+        setup.policy.sharding = sharding;
+        const auto shared = train(setup);
+        setup.peer_memory = false;
+        const auto sent = train(setup);
+        CHECK(losses_apart(sent, shared) == 0);
+        for (std::size_t i = 0; i < sent.parameters.size(); ++i)
+          CHECK(same_bits(sent.parameters[i], shared.parameters[i]));
+        setup.compute_dtype = {};
+        const auto in_16_bits = train(setup);
+        std::int64_t of_matrices = 0;  // bytes that a rank receives of them in 8 bits
+        for (const auto& spec : parameter_table(setup.model)) {
+          if (spec.is_matrix_of_block())
+            of_matrices += (spec.shape[0] + ranks - 1) / ranks * spec.shape[1] * (ranks - 1);
+        }
+        // Each is gathered in a forward, at least, and was twice as large.
+        CHECK(in_16_bits.counts[0].shard.bytes - sent.counts[0].shard.bytes >= setup.steps * of_matrices);
+        CHECK(in_16_bits.counts[0].shard.all_gathers == sent.counts[0].shard.all_gathers);
+      }
+    }
+  }
+
   TEST_CASE("adapters beside frozen matrices in 8 bits learn") {
     for (const bool dora : {false, true}) {
       auto setup = five_steps("wide");

@@ -15,6 +15,7 @@
 
 #include "lib/formats/safetensors.hpp"
 #include "lib/ops/aten_ops.hpp"
+#include "lib/ops/companion.hpp"
 #include "lib/ops/ops.hpp"
 #include "tests/support/read_tensor.hpp"
 #include "tests/support/tensor_compare.hpp"
@@ -125,6 +126,24 @@ TEST_SUITE("ops/fp8") {
       host_ops().fp8_product(out, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::fast, false);
       CHECK(out.isfinite().any().item<bool>() == false);
     }
+  }
+
+  TEST_CASE("a tensor brings another one along, on a device without memory, too") {
+    for (const auto device : {at::kCPU, at::kMeta}) {
+      const auto x = at::empty({32, 16}, at::TensorOptions(at::kFloat8_e4m3fn).device(device));
+      const auto scale = at::empty({1}, at::TensorOptions(at::kFloat).device(device));
+      auto both = with_companion(x, scale);
+      CHECK(both.sizes() == x.sizes());
+      CHECK(both.device() == x.device());
+      CHECK(companion_of(both.narrow(0, 0, 7)).is_same(scale));
+      CHECK_FALSE(companion_of(x).defined());
+      const auto view = both.narrow(0, 8, 8);
+      const auto before = scale.use_count();
+      both.reset();
+      CHECK(scale.use_count() == before);  // until the last view is gone
+      CHECK(companion_of(view).is_same(scale));
+    }
+    CHECK_THROWS(with_companion(at::empty({4, 4}).t(), at::empty({1})));
   }
 
   TEST_CASE("GPUs that have none say so") {
