@@ -32,10 +32,21 @@ class Fp8(fsdp_cli.Case):
         without = self.train("parts", "--max-steps", 8, "--precision", "bf16", "--compute-dtype", "auto", "--restart", "latest", ranks=2)
         self.assertNotIn("fp8", without.err)
         for name, options in (("sent", ["--collectives", "host-staged"]), ("recomputed", ["--activation-checkpointing", "all"]),
-                              ("grad-shard", ["--sharding", "grad-shard"])):
+                              ("grad-shard", ["--sharding", "grad-shard"]), ("cpu", ["--collectives", "host-staged", "--cpu-offload"]),
+                              ("disk", ["--collectives", "host-staged", "--offload-optimizer", f"nvme:{self.folder / 'disk'}"])):
             with self.subTest(name):
                 self.train(name, *JOB, *options, "--max-steps", 6, ranks=2)
                 self.assertEqual(self.losses(name), self.losses("whole"))
+
+    def test_samples_and_validations_of_gathered_codes(self):
+        samples = []
+        for collectives in ("auto", "host-staged"):
+            self.train(collectives, *JOB, "--max-steps", 4, "--eval-every", 2, "--val-data", self.val_data, "--sample-prompt", "To be", "--tokenizer", "gpt2",
+                       "--vocab-size", 50257, "--collectives", collectives, ranks=2)
+            lines = (self.run_directory(collectives) / "samples.jsonl").read_text().splitlines()
+            samples.append([(line["step"], line["text"]) for line in map(json.loads, lines)])
+        self.assertEqual(samples[0], samples[1])
+        self.assertEqual(len(samples[0]), 2)
 
     def test_usage(self):
         self.assert_refused(self.train("a", "--compute-dtype", "bf16", code=2), 2, "--quantize nf4", "fp8")
