@@ -28,7 +28,7 @@ void check_fp8(ProcessGroup& world, const Ops& ops) {
     if (const auto problem = ops.fp8_problem(); !problem.empty())
       throw UsageError("--compute-dtype fp8: rank " + std::to_string(world.rank()) +
                        "'s GPU has no products in 8 bits (" + problem +
-                       "): leave it out, or ask for Hopper's, Ada's or newer ones");
+                       "): --compute-dtype auto goes on without, or ask for Hopper's, Ada's or newer ones");
   });
 }
 
