@@ -1,5 +1,6 @@
 #include "lib/fsdp/policy.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
@@ -33,15 +34,13 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 6> kFloats{{
     {"float16", c10::ScalarType::Half},
 }};
 
-constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 7> kComputeTypes{{
-    {"float32", c10::ScalarType::Float},
-    {"bf16", c10::ScalarType::BFloat16},
-    {"fp16", c10::ScalarType::Half},
-    {"fp8", c10::ScalarType::Float8_e4m3fn},
-    {"fp32", c10::ScalarType::Float},
-    {"bfloat16", c10::ScalarType::BFloat16},
-    {"float16", c10::ScalarType::Half},
-}};
+/// Those, and one more.
+constexpr auto kComputeTypes = [] {
+  std::array<std::pair<std::string_view, c10::ScalarType>, kFloats.size() + 1> all;
+  std::copy(kFloats.begin(), kFloats.end(), all.begin());
+  all.back() = {"fp8", c10::ScalarType::Float8_e4m3fn};
+  return all;
+}();
 
 constexpr std::array<std::pair<std::string_view, CudaGraphs>, 3> kCudaGraphs{{
     {"auto", CudaGraphs::automatic},

@@ -143,7 +143,7 @@ class CollectiveUnitParams final : public UnitParams {
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
   at::ScalarType gathered_type(std::size_t param) const override {
-    return fp8_.has(param) ? at::kFloat8_e4m3fn : own_[param].scalar_type();
+    return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : own_[param].scalar_type();
   }
   void sync() override {
     widen(true);

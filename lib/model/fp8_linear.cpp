@@ -7,10 +7,6 @@
 
 namespace fsdp::detail {
 
-bool can_be_fp8(std::int64_t rows, std::int64_t columns) {
-  return rows > 0 && rows % kFp8Multiple == 0 && columns > 0 && columns % kFp8Multiple == 0;
-}
-
 namespace {
 
 /// As it was gathered, else cast now.

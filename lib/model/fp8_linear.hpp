@@ -13,9 +13,6 @@ class Ops;
 
 namespace detail {
 
-/// GPUs take these sizes; others stay with 16 or 32 bits.
-bool can_be_fp8(std::int64_t rows, std::int64_t columns);
-
 /// out = x W^T. \param x8  x in 8 bits: made by the first of the matrices that read it
 /// \param weight_OI  as it is, or gathered in 8 bits with its scale (lib/fsdp/fp8_rows.hpp), below, too
 void fp8_forward(const Ops& ops, const at::Tensor& out_NO, Fp8Matrix& x8, const at::Tensor& x_NI,

@@ -71,7 +71,7 @@ LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vec
     : ops_(ops),
       lora_(options.lora),
       compute_dtype_(options.compute_dtype),
-      fp8_(options.compute_dtype == at::kFloat8_e4m3fn),
+      fp8_(asks_for_fp8(options.compute_dtype)),
       matrices_(std::move(matrices)),
       dropout_place_(dropout_place) {
   for (std::size_t i = 0; i < matrices_.size(); ++i) {

@@ -79,12 +79,12 @@ Fp8Matrix CpuOps::fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Fo
   const auto codes = x_RC.options().dtype(fp8_type(format));
   CastArgs args{};
   args.num_rows = x_RC.size(0);
-  args.padded_rows = (args.num_rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
+  args.padded_rows = fp8_padded(args.num_rows);
   args.num_columns = x_RC.size(1);
   args.stride = x_RC.stride(0);
   args.most = static_cast<float>(fp8_max(format));
   args.e5m2 = format == Fp8Format::e5m2;
-  make_room(made, x_RC, args.padded_rows, codes, sides);
+  make_room(made, x_RC, codes, sides);
   if (sides != Fp8Sides::columns) args.rows = static_cast<std::uint8_t*>(made.rows_RC.data_ptr());
   if (sides != Fp8Sides::rows) args.columns = static_cast<std::uint8_t*>(made.columns_CR.data_ptr());
   launch(1, 1, [&](auto, auto) {

@@ -6,23 +6,30 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "lib/ops/fused_code_passes.hpp"
 #include "lib/tensor/memory_scope.hpp"
 
 namespace fsdp {
-namespace {
 
-/// torchao's EPS: of a matrix of zeros.
-constexpr double kLeastLargest = 1e-12;
+using fused::kFp8LeastLargest;
 
-}  // namespace
+bool can_be_fp8(std::int64_t rows, std::int64_t columns) {
+  return rows > 0 && rows % kFp8Multiple == 0 && columns > 0 && columns % kFp8Multiple == 0;
+}
+
+std::int64_t fp8_padded(std::int64_t rows) { return (rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple; }
+
+bool asks_for_fp8(const std::optional<at::ScalarType>& compute_dtype) {
+  return compute_dtype == fp8_type(Fp8Format::e4m3);
+}
 
 at::ScalarType fp8_type(Fp8Format format) { return format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2; }
 
-double fp8_max(Fp8Format format) { return format == Fp8Format::e4m3 ? 448.0 : 57344.0; }
+double fp8_max(Fp8Format format) { return format == Fp8Format::e4m3 ? fused::kE4m3Max : fused::kE5m2Max; }
 
 float fp8_scale(float largest, Fp8Format format) {
   const double value = largest;
-  return static_cast<float>(fp8_max(format) / (value < kLeastLargest ? kLeastLargest : value));
+  return static_cast<float>(fp8_max(format) / (value < kFp8LeastLargest ? kFp8LeastLargest : value));
 }
 
 std::string gpu_fp8_problem(int compute_capability) {
@@ -43,15 +50,15 @@ at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const { return x_RC.
 
 Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                                 Fp8Matrix made) const {
-  const auto most = largest.max().to(at::kDouble).clamp_min_(kLeastLargest);
+  const auto most = largest.max().to(at::kDouble).clamp_min_(kFp8LeastLargest);
   const auto scale = at::full({}, fp8_max(format), most.options()).div_(most).to(at::kFloat);
   const auto wide_RC = (x_RC.to(at::kFloat) * scale).clamp_(-fp8_max(format), fp8_max(format));
   const auto put = [](at::Tensor& to, const at::Tensor& from) { to.defined() ? to.copy_(from) : to = from; };
   put(made.inverse, scale.reciprocal().view({1}));
   if (sides != Fp8Sides::columns) put(made.rows_RC, wide_RC.contiguous().to(fp8_type(format)));
   if (sides == Fp8Sides::rows) return made;
-  const auto rows = x_RC.size(0), padded = (rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
-  auto columns_CR = at::zeros({x_RC.size(1), padded}, wide_RC.options().dtype(fp8_type(format)));
+  const auto rows = x_RC.size(0);
+  auto columns_CR = at::zeros({x_RC.size(1), fp8_padded(rows)}, wide_RC.options().dtype(fp8_type(format)));
   columns_CR.narrow(1, 0, rows).copy_(wide_RC.t());
   put(made.columns_CR, columns_CR);
   return made;

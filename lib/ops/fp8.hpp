@@ -6,12 +6,20 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace fsdp {
 
 /// Sizes of products in 8 bits are multiples of this.
 inline constexpr std::int64_t kFp8Multiple = 16;
+/// GPUs take these sizes; others stay with 16 or 32 bits.
+bool can_be_fp8(std::int64_t rows, std::int64_t columns);
+/// Of a matrix by columns: `rows` up to a multiple of kFp8Multiple.
+std::int64_t fp8_padded(std::int64_t rows);
+
+/// Whether an option of types that products have asks for these: Float8_e4m3fn stands for them.
+bool asks_for_fp8(const std::optional<at::ScalarType>& compute_dtype);
 
 /// e4m3: 3 bits behind the point, up to 448; e5m2: 2 bits, up to 57344.
 enum class Fp8Format : std::uint8_t { e4m3, e5m2 };

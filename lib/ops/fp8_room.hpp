@@ -7,12 +7,11 @@
 namespace fsdp::detail {
 
 /// What is asked for and not there yet. \param codes  options of the codes
-inline void make_room(Fp8Matrix& made, const at::Tensor& x_RC, std::int64_t padded_rows, const at::TensorOptions& codes,
-                      Fp8Sides sides) {
+inline void make_room(Fp8Matrix& made, const at::Tensor& x_RC, const at::TensorOptions& codes, Fp8Sides sides) {
   if (!made.inverse.defined()) made.inverse = at::empty({1}, codes.dtype(at::kFloat));
   if (sides != Fp8Sides::columns && !made.rows_RC.defined()) made.rows_RC = at::empty(x_RC.sizes(), codes);
   if (sides != Fp8Sides::rows && !made.columns_CR.defined())
-    made.columns_CR = at::empty({x_RC.size(1), padded_rows}, codes);
+    made.columns_CR = at::empty({x_RC.size(1), fp8_padded(x_RC.size(0))}, codes);
 }
 
 }  // namespace fsdp::detail

@@ -16,6 +16,10 @@ struct Nf4 {
   std::int64_t elements;
 };
 
+/// The largest numbers of both forms of 8 bits, and torchao's EPS: what a matrix of zeros has for its largest value.
+inline constexpr float kE4m3Max = 448.0f, kE5m2Max = 57344.0f;
+inline constexpr double kFp8LeastLargest = 1e-12;
+
 /// A matrix into 8 bits (lib/ops/fp8.hpp), in two passes: the largest absolute values of thread blocks, then the codes.
 struct Fp8 {
   Type type;

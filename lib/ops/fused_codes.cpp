@@ -20,7 +20,7 @@ fused::Fp8 fp8_pass_of(const at::Tensor& x_RC) {
   pass.x_RC = address_of(x_RC);
   pass.stride = x_RC.stride(0);
   pass.rows = x_RC.size(0);
-  pass.padded_rows = (pass.rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;
+  pass.padded_rows = fp8_padded(pass.rows);
   pass.columns = static_cast<int>(x_RC.size(1));
   pass.packed = are_packed(pass.stride, {pass.x_RC});
   return pass;
@@ -71,7 +71,7 @@ Fp8Matrix FusedOps::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, 
   pass.largest = const_cast<float*>(floats_of(largest));  // only read
   pass.e5m2 = format == Fp8Format::e5m2;
   const auto codes = x_RC.options().dtype(fp8_type(format));
-  make_room(made, x_RC, pass.padded_rows, codes, sides);
+  make_room(made, x_RC, codes, sides);
   pass.inverse = floats_in(made.inverse);
   if (sides != Fp8Sides::columns) pass.rows_RC = static_cast<std::uint8_t*>(address_in(made.rows_RC));
   if (sides != Fp8Sides::rows) pass.columns_CR = static_cast<std::uint8_t*>(address_in(made.columns_CR));

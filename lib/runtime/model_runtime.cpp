@@ -8,8 +8,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
-#include "lib/model/fp8_linear.hpp"
 #include "lib/mpi/agree.hpp"
+#include "lib/ops/fp8.hpp"
 #include "lib/ops/wide_product.hpp"
 #include "lib/runtime/cuda_graphs.hpp"
 
@@ -111,7 +111,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
-  if (options.compute_dtype == at::kFloat8_e4m3fn) check_fp8(world, ops());
+  if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops());
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
     return staged ? make_host_collectives(group, ops())
@@ -125,12 +125,12 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
   // DoRA asks for the matrices as they are, and adapters are none of these.
-  const bool fp8 = options.compute_dtype == at::kFloat8_e4m3fn && !options.lora.enabled();
+  const bool fp8 = asks_for_fp8(options.compute_dtype) && !options.lora.enabled();
   for (const auto& spec : decoder_.parameters) {
     input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay,
                                 trainable_[input.parameters.size()], spec.storage == Storage::float32,
                                 spec.storage == Storage::byte,
-                                fp8 && spec.is_matrix_of_block() && detail::can_be_fp8(spec.shape[0], spec.shape[1]) &&
+                                fp8 && spec.is_matrix_of_block() && can_be_fp8(spec.shape[0], spec.shape[1]) &&
                                     trainable_[input.parameters.size()],
                                 spec.same_input});
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});

@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/ops/fp8.hpp"
 
 namespace fsdp {
 
@@ -177,7 +178,7 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
 }
 
 void check_compute_dtype(const ShardingOptions& o) {
-  const bool fp8 = o.compute_dtype == at::kFloat8_e4m3fn;
+  const bool fp8 = asks_for_fp8(o.compute_dtype);
   if (fp8 && o.quantize.enabled())
     throw UsageError("--compute-dtype fp8 multiplies matrices of 16 or 32 bits: leave --quantize out");
   if (o.compute_dtype && !fp8 && !o.quantize.enabled())

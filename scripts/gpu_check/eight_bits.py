@@ -13,7 +13,7 @@ ARGUMENTS = ("--compute-dtype", "fp8")
 def compare(truth, model, steps, rows, limit):
     if not truth.on_gpu:
         return skip("needs a GPU")
-    if tuple(map(int, truth.machine.facts["capability"].split("."))) < (8, 9):
+    if not truth.machine.has_fp8():
         return skip("this GPU has no products in 8 bits")
     if model not in truth.theirs:
         return FAIL, "PyTorch's own run is missing", {}

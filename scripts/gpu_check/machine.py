@@ -90,6 +90,10 @@ class Machine:
         """A GPU without units for it: fsdp-finetune refuses to emulate, and its speed would say nothing."""
         return self.device == "cpu" or int(self.facts["capability"].partition(".")[0]) >= 8
 
+    def has_fp8(self):
+        """A GPU that multiplies in 8 bits."""
+        return self.device == "cuda" and tuple(map(int, self.facts["capability"].split("."))) >= (8, 9)
+
     def tool(self, name):
         """A tool of CUDA's, on PATH or in its toolkit; None where there is none."""
         homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]

@@ -48,13 +48,10 @@ class Speed:
                 self.stage.check(f"{title}, to FSDP2", self.ratio, runs, index == 0)
                 self.stage.check(f"{title}, MFU", self.share_of_peak, runs, index == 0)
 
-    def has_fp8(self):
-        return self.machine.device == "cuda" and tuple(map(int, self.machine.facts["capability"].split("."))) >= (8, 9)
-
     def contenders(self, name):
         # Triton compiles the launchers of its kernels, inductor what runs on a CPU.
         compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-        return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if name == "codellama" and self.has_fp8() else [])]
+        return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if name == "codellama" and self.machine.has_fp8() else [])]
 
     def turns(self, name, batch, turns, runs):
         """All take turns, so that a machine that drifts slows all; a turn's rate is the median of its steps."""

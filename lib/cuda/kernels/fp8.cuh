@@ -9,7 +9,7 @@ constexpr int kFp8Threads = 256, kFp8Tile = 64;
 template <bool kE5m2>
 struct Fp8Code {
   static constexpr int kFraction = kE5m2 ? 2 : 3, kBias = kE5m2 ? 15 : 7;
-  static constexpr float kMax = kE5m2 ? 57344.0f : 448.0f;
+  static constexpr float kMax = kE5m2 ? fused::kE5m2Max : fused::kE4m3Max;
 };
 
 /// To nearest, ties to even; what is too large becomes the largest.
@@ -101,8 +101,9 @@ __device__ __forceinline__ float fp8_scale(const fused::Fp8& a) {
   }
   largest = block_max(largest, room);
   if (threadIdx.x == 0) {
+    constexpr double kLeast = fused::kFp8LeastLargest;
     const double value = __uint_as_float(largest);
-    scale = static_cast<float>(static_cast<double>(Fp8Code<kE5m2>::kMax) / (value < 1e-12 ? 1e-12 : value));
+    scale = static_cast<float>(static_cast<double>(Fp8Code<kE5m2>::kMax) / (value < kLeast ? kLeast : value));
   }
   __syncthreads();
   return scale;

@@ -5,6 +5,7 @@
 
 #include "lib/base/text_format.hpp"
 #include "lib/mpi/agree.hpp"
+#include "lib/ops/fp8.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/train/prepare_data.hpp"
 
@@ -105,7 +106,7 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
 
 std::string agree_on_products(ProcessGroup& world, const ModelRuntime& runtime, const Logger& log) {
   auto mine = runtime.ops().product_way(runtime.policy().precision.param_dtype);
-  if (runtime.decoder().options.compute_dtype == at::kFloat8_e4m3fn) mine += ", blocks' " + runtime.ops().fp8_way();
+  if (asks_for_fp8(runtime.decoder().options.compute_dtype)) mine += ", blocks' " + runtime.ops().fp8_way();
   const auto first = text_of_root(world, [&] { return mine; });
   const auto other = first_problem(world, mine == first ? "" : mine);
   if (other && world.rank() == 0) {
@@ -138,9 +139,9 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                   to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
                   policy.limit_all_gathers ? ", 2 gathers in flight" : "",
                   uses_graphs(setup, runtime) ? ", CUDA graphs" : "", float_type_name(policy.precision.param_dtype),
-                  products.find("float8 emulated") != std::string::npos ? ", blocks multiply in fp8, emulated"
-                  : products.find("float8") != std::string::npos        ? ", blocks multiply in fp8"
-                                                                        : "",
+                  !asks_for_fp8(runtime.decoder().options.compute_dtype) ? ""
+                  : runtime.ops().on_host()                              ? ", blocks multiply in fp8, emulated"
+                                                                         : ", blocks multiply in fp8",
                   products.find(" through ") == std::string::npos ? ""
                   : policy.wide_weights ? ", multiplied through float32, in which weights are kept"
                                         : ", multiplied through float32"));

@@ -8,6 +8,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/jobs/memprobe/memprobe_job.hpp"
 #include "lib/jobs/memprobe/memprobe_speed.hpp"
+#include "lib/ops/fp8.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -140,16 +141,12 @@ nlohmann::json measurement_json(const MemoryMeasurement& m) {
           {"step_seconds", m.step_seconds}};
 }
 
-bool multiplies_in_fp8(const MemprobeOptions& options) {
-  return options.train.sharding.compute_dtype == c10::ScalarType::Float8_e4m3fn;
-}
-
 nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
   const auto& p = a.prediction;
   nlohmann::json json{{"sharding", to_string(a.combination.sharding)},
                       {"activation_checkpointing", a.combination.checkpointing()},
                       {"precision", float_type_name(a.combination.precision)},
-                      {"fp8", multiplies_in_fp8(options)},
+                      {"fp8", asks_for_fp8(options.train.sharding.compute_dtype)},
                       {"ranks", a.combination.ranks},
                       {"ranks_per_node", a.combination.ranks_per_node},
                       {"rank", options.rank},
@@ -208,8 +205,8 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
       "job       {} x {}{}   {}, {}{}, checkpointing {}   {} a step\n\n", format_count_of(c.ranks, "rank"),
       format_count_of(a.batch_size, "sequence"),
       p.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", p.accumulation_steps) : "", to_string(c.sharding),
-      float_type_name(c.precision), multiplies_in_fp8(options) ? " with products in fp8" : "", c.checkpointing(),
-      format_count_of(p.rows_per_step, "sequence"));
+      float_type_name(c.precision), asks_for_fp8(options.train.sharding.compute_dtype) ? " with products in fp8" : "",
+      c.checkpointing(), format_count_of(p.rows_per_step, "sequence"));
   text += fmt::format("memory of rank {} at its peak: {} of step {}\n", options.rank, p.profile.phase, p.profile.step);
   const auto line = [&](const std::string& name, std::int64_t n, const std::string& note) {
     text += fmt::format("  {:<28}{:>12}   {}\n", name, bytes(n), note);
