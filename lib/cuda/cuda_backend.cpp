@@ -128,6 +128,20 @@ class CudaBackend final : public DeviceBackend {
     for (const auto& comm : comms) comm->check();
   }
 
+  void wait_for_compute(int device) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    const auto comms = comms_on(device);
+    const detail::UniqueEvent computed;
+    computed.record(c10::cuda::getCurrentCUDAStream(checked(device)).stream());
+    for (bool idle = false; !idle && !computed.reached();) {
+      idle = true;
+      for (const auto& comm : comms) idle = comm->poll() && idle;
+      if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    check_cuda(cudaEventSynchronize(computed.get()), "cudaEventSynchronize");
+    for (const auto& comm : comms) comm->check();
+  }
+
  private:
   c10::DeviceIndex checked(int device) const {
     if (device < 0 || device >= device_count_) {

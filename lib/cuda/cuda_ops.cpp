@@ -174,10 +174,15 @@ class CudaOps final : public FusedOps {
   std::string fp8_way() const override { return "float8 by cuBLASLt"; }
   std::string fp8_problem() const override { return gpu_fp8_problem(traits_.compute_capability); }
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
-    auto sum = add ? at::empty(out.sizes(), out.options()) : out;
+    const bool apart = add || !can_take_fp8(out);
+    auto sum = apart ? at::empty(out.sizes(), out.options()) : out;
     at::_scaled_mm_out(sum, a.values, b.values.t(), a.inverse, b.inverse, {}, {}, sum.scalar_type(),
                        sums == Fp8Sums::fast);
-    if (add) out.add_(sum);
+    if (add) {
+      out.add_(sum);
+    } else if (apart) {
+      out.copy_(sum);
+    }
   }
 
   at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,

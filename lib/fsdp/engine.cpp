@@ -79,7 +79,11 @@ void Engine::sync_parameters() {
   // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
   if (std::exchange(rows_changed_, false)) input_.store->settle();
   release_coming();  // with what the rows were before
-  for (auto& unit : units_) publish(*unit);
+  for (auto& unit : units_) {
+    publish(*unit);
+    unit->gathered->begin_sync();
+  }
+  for (auto& unit : units_) unit->gathered->finish_sync();
 }
 
 void Engine::publish(Unit& unit) {
@@ -92,7 +96,6 @@ void Engine::publish(Unit& unit) {
     if (!pair.to.is_same(pair.from)) rows.push_back(pair);
   }
   input_.ops->publish(rows);
-  unit.gathered->sync();
 }
 
 std::vector<at::Tensor> Engine::full_parameters(const std::vector<int>& params) {

@@ -129,23 +129,29 @@ void Engine::update_units(const std::function<void(const std::vector<std::size_t
       others.insert(others.end(), unit->params.begin(), unit->params.end());
   }
   std::sort(others.begin(), others.end());
+  // What ranks have to agree on before they gather goes out before any of these gathers, or it would wait behind one.
   for (const int index : first_gathers_) {
     auto& unit = *units_[static_cast<std::size_t>(index)];
-    {
-      const EngineObservers::Scope scope(
-          observers_, [&] { return "update " + unit.name; }, "optimizer");
-      body({unit.params.begin(), unit.params.end()});
-      unit.gathered->sync();
-    }
+    const EngineObservers::Scope scope(
+        observers_, [&] { return "update " + unit.name; }, "optimizer");
+    body({unit.params.begin(), unit.params.end()});
+    unit.gathered->begin_sync();
+  }
+  for (const int index : first_gathers_) {
+    auto& unit = *units_[static_cast<std::size_t>(index)];
     const EngineObservers::Scope scope(
         observers_, [&] { return "gather " + unit.name; }, "schedule");
+    unit.gathered->finish_sync();
     unshard(unit);
     unit.is_coming = true;
   }
   const EngineObservers::Scope scope(observers_, "update the other units", "optimizer");
   body(others);
   for (auto& unit : units_) {
-    if (!unit->is_coming) unit->gathered->sync();
+    if (!unit->is_coming) unit->gathered->begin_sync();
+  }
+  for (auto& unit : units_) {
+    if (!unit->is_coming) unit->gathered->finish_sync();
   }
 }
 

@@ -5,6 +5,7 @@
 // the parameters' type.
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "lib/fsdp/unit_params.hpp"
@@ -16,17 +17,20 @@ class Fp8Rows {
   /// Of a unit's parameters.
   Fp8Rows(const UnitContext& context, const std::vector<ParamLayout>& layouts);
   bool has(std::size_t param) const { return is_there_[param]; }
-  /// The codes of this rank's rows, e4m3 [padded_rows, columns], of the last update(); zeros before.
+  /// The codes of this rank's rows, e4m3 [padded_rows, columns], of the last update; zeros before.
   const at::Tensor& rows(std::size_t param) const { return rows_[param]; }
   /// A gathered buffer as products take it: it brings its scale along.
   at::Tensor with_scale(std::size_t param, const at::Tensor& gathered) const;
-  /// From this rank's rows. Collective. \param own  by parameter
-  void update(const std::vector<at::Tensor>& own);
+  /// From this rank's rows. Collective. \param own  by parameter; the same in both
+  void begin_update(const std::vector<at::Tensor>& own);
+  void finish_update(const std::vector<at::Tensor>& own);
 
  private:
   const UnitContext& context_;
   std::vector<bool> is_there_;
   std::vector<at::Tensor> rows_, inverses_;
+  std::vector<TensorGather> largest_;  ///< under way, of what has codes
+  std::unique_ptr<Work> work_;
 };
 
 }  // namespace fsdp::detail

@@ -25,11 +25,12 @@ struct ParamLayout {
   std::vector<std::int64_t> shape;  ///< global; dim 0 is split
   std::int64_t alignment = 1;       ///< rows that layers compute with are a multiple of this
   bool decay = true;
-  bool trainable = true;  ///< false: frozen, without gradient and master weights
-  bool is_float = false;  ///< gathered, and its gradient reduced, in float32 whatever the policy says
-  bool is_byte = false;   ///< codes, gathered as they are; never trainable
-  bool is_fp8 = false;    ///< a trained matrix that is multiplied in 8 bits, and travels so (fp8_rows.hpp)
-  int same_input = 0;     ///< of a unit, those with the same number, not 0, are multiplied as one; see make_buffers()
+  bool trainable = true;        ///< false: frozen, without gradient and master weights
+  bool is_float = false;        ///< gathered, and its gradient reduced, in float32 whatever the policy says
+  bool is_byte = false;         ///< codes, gathered as they are; never trainable
+  bool is_fp8 = false;          ///< a matrix that is multiplied in 8 bits
+  bool travels_in_fp8 = false;  ///< and is gathered so where gathers travel (fp8_rows.hpp)
+  int same_input = 0;  ///< of a unit, those with the same number, not 0, are multiplied as one; see make_buffers()
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;

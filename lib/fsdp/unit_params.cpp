@@ -15,9 +15,10 @@
 namespace fsdp {
 namespace {
 
-/// Of a matrix of products, which is widened in each of them.
+/// Of a matrix of products in 16 bits, which is widened in each of them.
 bool has_wide_copy(const UnitContext& context, const ParamLayout& layout, at::ScalarType dtype) {
-  return context.wide_weights && layout.shape.size() == 2 && c10::elementSize(detail::type_of(layout, dtype)) == 2;
+  return context.wide_weights && layout.shape.size() == 2 && !layout.is_fp8 &&
+         c10::elementSize(detail::type_of(layout, dtype)) == 2;
 }
 
 class SharedUnitParams final : public UnitParams {
@@ -66,7 +67,7 @@ class SharedUnitParams final : public UnitParams {
 
   at::Tensor own_rows(std::size_t param) override { return own_[param]; }
   at::ScalarType gathered_type(std::size_t param) const override { return own_[param].scalar_type(); }
-  void sync() override {
+  void finish_sync() override {
     for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
     ++version_;
     memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
@@ -145,9 +146,10 @@ class CollectiveUnitParams final : public UnitParams {
   at::ScalarType gathered_type(std::size_t param) const override {
     return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : own_[param].scalar_type();
   }
-  void sync() override {
+  void begin_sync() override { fp8_.begin_update(own_); }
+  void finish_sync() override {
     widen(true);
-    fp8_.update(own_);
+    fp8_.finish_update(own_);
   }
 
   void unshard() override {

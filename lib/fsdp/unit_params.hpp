@@ -32,8 +32,10 @@ class UnitParams {
   virtual at::Tensor own_rows(std::size_t param) = 0;
   /// In which its rows travel.
   virtual at::ScalarType gathered_type(std::size_t param) const = 0;
-  /// Says that own_rows() are new. Every rank calls it equally often.
-  virtual void sync() = 0;
+  /// Says that own_rows() are new. Every rank calls both equally often, in the same order over the units: what ranks
+  /// have to ask each other for goes out in begin_sync(), so that units wait for it together.
+  virtual void begin_sync() {}
+  virtual void finish_sync() = 0;
   virtual void unshard() = 0;
   virtual void wait_for_unshard() = 0;
   /// [compute_rows, ...]; only while gathered.

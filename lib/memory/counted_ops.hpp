@@ -9,9 +9,8 @@
 
 namespace fsdp::detail {
 
-/// \tparam kLeastBytes  what a pass takes for each element at least: a core computes in float32 whatever the type, and
-/// is
-///                      slower at that than at reading
+/// \tparam kLeastBytes  what a pass takes for each element at least: a core computes in float32 whatever the type,
+///                      and is slower at that than at reading
 template <typename Base, std::size_t kLeastBytes>
 class CountedOps : public Base {
  public:
@@ -20,15 +19,13 @@ class CountedOps : public Base {
       : Base(std::forward<Args>(args)...), log_(std::move(log)) {}
 
   double sum_squares(std::span<const GradPart> parts) const override {
-    double bytes = 0;
-    for (const auto& part : parts) bytes += bytes_of({&part.grad});
-    const Pass pass(*this, bytes);
+    Pass pass(*this, 0);
+    for (const auto& part : parts) pass.touch(bytes_of({&part.grad}));
     return Base::sum_squares(parts);
   }
   void publish(std::span<const PublishedRows> rows) const override {
-    double bytes = 0;
-    for (const auto& [to, from] : rows) bytes += bytes_of({&to, &from});
-    const Pass pass(*this, bytes);
+    Pass pass(*this, 0);
+    for (const auto& [to, from] : rows) pass.touch(bytes_of({&to, &from}));
     Base::publish(rows);
   }
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
@@ -68,12 +65,15 @@ class CountedOps : public Base {
     const Pass pass(*this, bytes_of({&update.grad, &update.param, &update.param}));
     Base::adafactor_apply(update);
   }
-
   Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                      Fp8Matrix made) const override {
-    const auto elements = static_cast<double>(x_RC.numel());
-    const Pass pass(*this, 2 * size_of({&x_RC}) + elements * (sides == Fp8Sides::both ? 2 : 1));  // its largest, too
+    const double codes = sides == Fp8Sides::both ? 2 : 1;
+    const Pass pass(*this, 2 * size_of({&x_RC}) + codes * static_cast<double>(x_RC.numel()));  // its largest, too
     return Base::fp8_cast(x_RC, largest, format, sides, std::move(made));
+  }
+  at::Tensor fp8_columns(const at::Tensor& rows_RC) const override {
+    const Pass pass(*this, 2 * static_cast<double>(rows_RC.numel()));
+    return Base::fp8_columns(rows_RC);
   }
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override {

@@ -109,6 +109,7 @@ class MetaBackend final : public DeviceBackend {
   void reset_peak(int) override {}
   std::shared_ptr<void> hold_memory(int, std::int64_t) override { return nullptr; }
   void synchronize(int) override {}
+  void wait_for_compute(int) override {}
 
  private:
   GpuSpec gpu_;
@@ -133,6 +134,7 @@ class LoneBackend final : public DeviceBackend {
     return gpu_->hold_memory(device, bytes);
   }
   void synchronize(int device) override { gpu_->synchronize(device); }
+  void wait_for_compute(int device) override { gpu_->wait_for_compute(device); }
 
  private:
   std::shared_ptr<DeviceBackend> gpu_;

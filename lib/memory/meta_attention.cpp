@@ -56,15 +56,22 @@ std::int64_t flash_splits(const GpuSpec& gpu, const AttentionShape& s) {
   return 1;
 }
 
-at::Tensor flash_forward(const GpuSpec& gpu, const at::Tensor& qkv, const AttentionShape& s, at::Tensor& logsumexp) {
+void keep_random_state(const at::Tensor& qkv, std::int64_t bytes, KeptByAttention& kept) {
+  const auto options = qkv.options().dtype(at::kByte);
+  kept.random_state = at::empty({bytes}, options);
+  kept.unused = at::empty({8}, options);
+}
+
+at::Tensor flash_forward(const GpuSpec& gpu, const at::Tensor& qkv, const AttentionShape& s, KeptByAttention& kept) {
   auto out = rows_of(qkv, s, s.heads);
-  logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
+  kept.logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
   at::Tensor sums, parts;
   if (const auto splits = flash_splits(gpu, s); splits > 1) {
     const auto width = round_up(round_up(s.head_size, 8), s.head_size <= 128 ? 32 : 64);
     sums = at::empty({splits, s.rows, s.heads, s.length}, float_like(qkv));
     parts = at::empty({splits, s.rows, s.heads, s.length, width}, float_like(qkv));
   }
+  keep_random_state(qkv, 16, kept);
   return out;
 }
 
@@ -83,9 +90,10 @@ Gradients flash_backward(const at::Tensor& qkv, const AttentionShape& s) {
 }
 
 /// Of what cuDNN's engine itself may take nothing is known; its frontend asks for the sums of the queries' gradients.
-at::Tensor cudnn_forward(const at::Tensor& qkv, const AttentionShape& s, bool keep, at::Tensor& logsumexp) {
+at::Tensor cudnn_forward(const at::Tensor& qkv, const AttentionShape& s, bool keep, KeptByAttention& kept) {
   auto out = rows_of(qkv, s, s.heads);
-  if (keep) logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
+  if (keep) kept.logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
+  keep_random_state(qkv, 8, kept);
   return out;
 }
 
@@ -185,17 +193,17 @@ Gradients cpu_backward(const at::Tensor& qkv, const AttentionShape& s, int threa
 
 // The kernels write [B, L, H, D]: merging the heads is a view.
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
-                                  const AttentionShape& s, bool keep, at::Tensor& logsumexp) {
+                                  const AttentionShape& s, bool keep, KeptByAttention& kept) {
   at::Tensor out;
   switch (kernel) {
     case GpuAttention::cudnn:
-      out = cudnn_forward(qkv_NC, s, keep, logsumexp);
+      out = cudnn_forward(qkv_NC, s, keep, kept);
       break;
     case GpuAttention::flash:
-      out = flash_forward(gpu, qkv_NC, s, logsumexp);
+      out = flash_forward(gpu, qkv_NC, s, kept);
       break;
     case GpuAttention::memory_efficient:
-      out = efficient_forward(qkv_NC, s, keep, logsumexp);
+      out = efficient_forward(qkv_NC, s, keep, kept.logsumexp);
       break;
     case GpuAttention::blocks:
     case GpuAttention::formula:
@@ -225,9 +233,10 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
 }
 
 // mha_varlen_fwd and mha_varlen_bwd of flash_api.cpp: sums have room for 128 tokens more of each document.
-at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& logsumexp) {
+at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& s, KeptByAttention& kept) {
   auto out = rows_of(qkv_NC, s, s.heads);
-  logsumexp = at::empty({s.heads, s.rows * s.length}, float_like(qkv_NC));
+  kept.logsumexp = at::empty({s.heads, s.rows * s.length}, float_like(qkv_NC));
+  keep_random_state(qkv_NC, 16, kept);
   return out.view({s.rows * s.length, s.heads * s.head_size});
 }
 

@@ -9,14 +9,20 @@
 
 namespace fsdp {
 
+/// What a forward keeps for its backward.
+struct KeptByAttention {
+  at::Tensor logsumexp;
+  at::Tensor random_state, unused;  ///< of flash and cuDNN
+};
+
 /// By PyTorch's fused kernels. \pre kernel is one of these: what FusedOps do runs on meta tensors as it is
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
-                                  const AttentionShape& shape, bool keep, at::Tensor& logsumexp);
+                                  const AttentionShape& shape, bool keep, KeptByAttention& kept);
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                            const AttentionShape& shape);
 
 /// By flash over the documents that share rows.
-at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& logsumexp);
+at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, KeptByAttention& kept);
 at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape);
 
 /// Of long rows on the CPU, by ATen's flash kernel.

@@ -60,8 +60,7 @@ ReductionRoom column_sum_room(const GpuSpec& gpu, std::int64_t rows, std::int64_
 }
 
 struct MetaAttentionState final : AttentionState {
-  at::Tensor logsumexp;
-  at::Tensor random_state, unused;  ///< of flash and cuDNN
+  KeptByAttention kept;
 };
 
 /// Holds tensors until wait(), as the device's copies do.
@@ -131,6 +130,8 @@ std::shared_ptr<const fused::Kernels> make_no_kernels() {
 
 /// Of large products in 8 bits over those of 16: 1200 to 1300 TFLOP/s of an H100's 1979, beside 650 to 750 of 989.
 constexpr double kFp8Speedup = 1.8;
+/// With exact sums, which take Hopper's 1.1 to 1.2 times as long (github.com/pytorch/ao/issues/2377).
+constexpr double kFp8ExactSpeedup = kFp8Speedup / 1.15;
 
 class NothingToDo final : public RecordedWork {
  public:
@@ -191,12 +192,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     }
     count(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
-    auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->logsumexp);
-    if (kernel != GpuAttention::memory_efficient) {
-      const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-      saved->random_state = at::empty({kernel == GpuAttention::flash ? 16 : 8}, bytes);
-      saved->unused = at::empty({8}, bytes);
-    }
+    auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->kept);
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
   }
@@ -215,10 +211,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     if (!packs_by_flash(traits(), s, qkv_NC.scalar_type())) return FusedOps::packed_attention(qkv_NC, s, state);
     count(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
-    auto out_ND = allocate_packed_flash(qkv_NC, s, saved->logsumexp);
-    const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-    saved->random_state = at::empty({16}, bytes);
-    saved->unused = at::empty({8}, bytes);
+    auto out_ND = allocate_packed_flash(qkv_NC, s, saved->kept);
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
   }
@@ -249,16 +242,17 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
   }
   /// Its products have a workspace beside cuBLAS's (CUDABlas.cpp, getCUDABlasLtWorkspace()), kept likewise.
-  void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const override {
-    const auto sum = add ? at::empty(out.sizes(), out.options()) : at::Tensor();
+  void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
+    const bool apart = add || !can_take_fp8(out);
+    const auto sum = apart ? at::empty(out.sizes(), out.options()) : at::Tensor();
     take_blas_workspace();
     auto work = detail::product_work(out, a.values, b.values.t(), false);
-    work.speedup = kFp8Speedup;
+    work.speedup = sums == Fp8Sums::exact && gpu_.compute_capability == 90 ? kFp8ExactSpeedup : kFp8Speedup;
     count(work);
-    if (add) {
-      WorkItem addition;
-      addition.bytes = detail::bytes_of({&out, &out, &sum});
-      count(addition);
+    if (apart) {
+      WorkItem pass;
+      pass.bytes = detail::bytes_of({&out, &sum}) + (add ? detail::bytes_of({&out}) : 0);
+      count(pass);
     }
     if (lt_workspace_.defined()) return;
     const MemoryScope scope(MemoryCategory::workspace);

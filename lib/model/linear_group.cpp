@@ -111,7 +111,9 @@ at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarTy
       compute_dtype_.value_or(activations));
 }
 
-bool LinearGroup::is_fp8(const Linear& matrix) const { return fp8_ && can_be_fp8(matrix.rows, matrix.columns); }
+bool LinearGroup::is_fp8(const Linear& matrix) const {
+  return fp8_ && matrix.absmax < 0 && can_be_fp8(matrix.rows, matrix.columns);
+}
 
 void LinearGroup::multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
                            const at::Tensor& weight_OI, Fp8Matrix& x8) const {

@@ -102,4 +102,24 @@ Fp8Matrix CpuOps::fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Fo
   return made;
 }
 
+/// By squares, which stay in a core's first cache.
+at::Tensor CpuOps::fp8_columns(const at::Tensor& rows_RC) const {
+  constexpr std::int64_t kSide = 64;
+  const auto rows = rows_RC.size(0), columns = rows_RC.size(1);
+  auto columns_CR = at::empty({columns, rows}, rows_RC.options());
+  launch((rows + kSide - 1) / kSide, row_grain(kSide * columns), [&](std::int64_t begin, std::int64_t end) {
+    const auto* from = static_cast<const std::uint8_t*>(rows_RC.const_data_ptr());
+    auto* to = static_cast<std::uint8_t*>(columns_CR.data_ptr());
+    const auto last = std::min(rows, end * kSide);
+    for (std::int64_t first_row = begin * kSide; first_row < last; first_row += kSide) {
+      for (std::int64_t first = 0; first < columns; first += kSide) {
+        for (auto c = first; c < std::min(columns, first + kSide); ++c) {
+          for (auto r = first_row; r < std::min(last, first_row + kSide); ++r) to[c * rows + r] = from[r * columns + c];
+        }
+      }
+    }
+  });
+  return columns_CR;
+}
+
 }  // namespace fsdp

@@ -48,6 +48,7 @@ class CpuOps : public Ops {
   void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
   at::Tensor fp8_largest(const at::Tensor& x_RC) const override;
+  at::Tensor fp8_columns(const at::Tensor& rows_RC) const override;
   Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                      Fp8Matrix made) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,

@@ -19,6 +19,11 @@ bool can_be_fp8(std::int64_t rows, std::int64_t columns) {
 
 std::int64_t fp8_padded(std::int64_t rows) { return (rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple; }
 
+bool can_take_fp8(const at::Tensor& out) {
+  const auto element = static_cast<std::int64_t>(out.element_size());
+  return out.storage_offset() * element % 16 == 0 && out.stride(0) * element % 16 == 0 && out.stride(1) == 1;
+}
+
 bool asks_for_fp8(const std::optional<at::ScalarType>& compute_dtype) {
   return compute_dtype == fp8_type(Fp8Format::e4m3);
 }
@@ -42,7 +47,7 @@ std::string Fp8Products::fp8_way() const { return "float8 emulated in float32"; 
 
 std::string Fp8Products::fp8_problem() const { return {}; }
 
-Fp8Matrix Fp8Products::quantize(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const {
+Fp8Matrix Fp8Products::to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const {
   return fp8_cast(x_RC, fp8_largest(x_RC), format, sides);
 }
 

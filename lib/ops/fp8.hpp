@@ -40,6 +40,9 @@ struct Fp8Matrix {
   at::Tensor inverse;     ///< float32 [1]: what an element is to be multiplied with
 };
 
+/// Whether a GPU's product can be written there: its rows begin at multiples of 16 bytes.
+bool can_take_fp8(const at::Tensor& out);
+
 /// A factor of a product: [rows, inner].
 struct Fp8Factor {
   const at::Tensor& values;
@@ -61,7 +64,7 @@ class Fp8Products {
   virtual std::string fp8_problem() const;
   /// \param x_RC  float32 or 16 bits, at least one element, rows anywhere; C is a multiple of kFp8Multiple. Where an
   ///              element is not finite, nothing that a product makes of it is
-  Fp8Matrix quantize(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const;
+  Fp8Matrix to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const;
   /// float32 [n], the largest of which is x's largest absolute value; n depends on its rows alone.
   virtual at::Tensor fp8_largest(const at::Tensor& x_RC) const;
   /// x with the scale that follows from the largest of `largest`: of x itself, or of a matrix that it is a part of.

@@ -22,8 +22,17 @@ DeviceChoice with_ops(DeviceChoice device) {
   return device;
 }
 
+bool is_multiplied_in_fp8(const ParameterSpec& spec) {
+  return spec.is_matrix_of_block() && spec.storage == Storage::model && can_be_fp8(spec.shape[0], spec.shape[1]);
+}
+
 /// \throws UsageError on every rank
-void check_fp8(ProcessGroup& world, const Ops& ops) {
+void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterSpec>& parameters) {
+  if (std::none_of(parameters.begin(), parameters.end(), is_multiplied_in_fp8))
+    throw UsageError(
+        "--compute-dtype fp8 would change nothing: no matrix of this model's blocks has two sides that are multiples "
+        "of " +
+        std::to_string(kFp8Multiple));
   run_agreed(world, [&] {
     if (const auto problem = ops.fp8_problem(); !problem.empty())
       throw UsageError("--compute-dtype fp8: rank " + std::to_string(world.rank()) +
@@ -111,7 +120,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
-  if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops());
+  if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops(), decoder_.parameters);
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
     return staged ? make_host_collectives(group, ops())
@@ -124,15 +133,15 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
-  // DoRA asks for the matrices as they are, and adapters are none of these.
-  const bool fp8 = asks_for_fp8(options.compute_dtype) && !options.lora.enabled();
   for (const auto& spec : decoder_.parameters) {
-    input.parameters.push_back({spec.name, spec.shape, row_alignment(spec), spec.decay,
-                                trainable_[input.parameters.size()], spec.storage == Storage::float32,
-                                spec.storage == Storage::byte,
-                                fp8 && spec.is_matrix_of_block() && can_be_fp8(spec.shape[0], spec.shape[1]) &&
-                                    trainable_[input.parameters.size()],
-                                spec.same_input});
+    ParamLayout layout{spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()]};
+    layout.is_float = spec.storage == Storage::float32;
+    layout.is_byte = spec.storage == Storage::byte;
+    layout.is_fp8 = asks_for_fp8(options.compute_dtype) && is_multiplied_in_fp8(spec);
+    // DoRA asks for the matrices as they are.
+    layout.travels_in_fp8 = layout.is_fp8 && layout.trainable && !options.lora.enabled();
+    layout.same_input = spec.same_input;
+    input.parameters.push_back(std::move(layout));
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
   }
   input.units = make_units(wrap_inputs, options.wrap);

@@ -75,6 +75,10 @@ class ModelRuntime {
   void synchronize() const {
     if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
   }
+  /// The same, but for collectives that nothing computed so far waits for: first gathers go on.
+  void wait_for_compute() const {
+    if (device_.backend != nullptr) device_.backend->wait_for_compute(device_.device.index());
+  }
   ProcessGroup& world() { return world_; }
   /// Of the ranks that have the other rows of this one's parameters.
   TensorCollectives& shard_collectives() { return *shard_collectives_; }

@@ -45,6 +45,7 @@ SpeedOutcome read_outcome(const std::filesystem::path& file) {
   if (!json.contains("model") || !json["model"].is_string()) throw FormatError(where + ": no 'model'");
   outcome.model = json["model"].get<std::string>();
   outcome.is_half = number_in(json, "bits", where) < 32;
+  outcome.has_fp8_products = json.value("fp8", nlohmann::json(false)) == true;  // older files do not say
   const auto whole = [&](const char* key) {
     return static_cast<int>(std::clamp(number_in(json, key, where), 1.0, 1e6));
   };
@@ -99,6 +100,7 @@ nlohmann::json to_json(const SpeedOutcome& outcome) {
   nlohmann::json json{{"device", outcome.device},
                       {"model", outcome.model},
                       {"bits", outcome.is_half ? 16 : 32},
+                      {"fp8", outcome.has_fp8_products},
                       {"ranks", outcome.ranks},
                       {"ranks_per_node", outcome.ranks_per_node},
                       {"cores", outcome.share.cores},
@@ -121,12 +123,15 @@ std::vector<SpeedOutcome> read_speed_outcomes(const std::filesystem::path& path)
   return outcomes;
 }
 
-SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& model, DeviceRates& rates) {
+SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const SpeedSubject& subject,
+                                 DeviceRates& rates) {
   SpeedCalibration calibration;
   std::array<std::vector<double>, kNumStepParts> factors;
   std::vector<double> half, wide;
   for (const auto& outcome : outcomes) {
-    if (outcome.model != model || outcome.rates.is_gpu != rates.is_gpu) continue;
+    if (outcome.model != subject.model || outcome.rates.is_gpu != rates.is_gpu ||
+        outcome.has_fp8_products != subject.has_fp8_products)
+      continue;
     if (!is_sane(outcome.seconds / outcome.predicted.seconds)) continue;
     const auto error = relative_error(outcome);
     calibration.lowest_error = calibration.runs == 0 ? error : std::min(calibration.lowest_error, error);

@@ -18,6 +18,7 @@ struct SpeedOutcome {
   std::string device;  ///< "NVIDIA A100-SXM4-40GB"; a processor's name
   std::string model;   ///< what runs are compared by: a GPU's name in the table, "a100-40g"; a processor's name
   bool is_half = false;
+  bool has_fp8_products = false;
   int ranks = 1, ranks_per_node = 1;
   HostShare share;
   double tokens = 0;                          ///< targets of an average step, all ranks
@@ -43,9 +44,16 @@ struct SpeedCalibration {
   double lowest_error = 0, highest_error = 0;  ///< of relative_error()
 };
 
-/// Changes rates to what the runs on such a model took: each part's factor is the median of theirs; where there are
-/// such runs of the precision, the speed of products is theirs too. Where there are none of the model, nothing changes.
+/// What is to be predicted: earlier runs say nothing of another.
+struct SpeedSubject {
+  std::string model;
+  bool has_fp8_products = false;
+};
+
+/// Changes rates to what the runs of such a kind took: each part's factor is the median of theirs; where there are
+/// such runs of the precision, the speed of products is theirs too. Where there are none, nothing changes.
 /// Runs whose predictions were off by more than a hundred times say nothing.
-SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const std::string& model, DeviceRates& rates);
+SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const SpeedSubject& subject,
+                                 DeviceRates& rates);
 
 }  // namespace fsdp

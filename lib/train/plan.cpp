@@ -177,11 +177,12 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
-void check_compute_dtype(const ShardingOptions& o) {
-  const bool fp8 = asks_for_fp8(o.compute_dtype);
-  if (fp8 && o.quantize.enabled())
+void check_compute_dtype(const TrainOptions& o) {
+  const auto& asked = o.sharding.compute_dtype;
+  const bool quantized = o.sharding.quantize.enabled();
+  if (asks_for_fp8(asked) && quantized)
     throw UsageError("--compute-dtype fp8 multiplies matrices of 16 or 32 bits: leave --quantize out");
-  if (o.compute_dtype && !fp8 && !o.quantize.enabled())
+  if (asked && !asks_for_fp8(asked) && !quantized)
     throw UsageError("--compute-dtype needs --quantize nf4 (fp8 alone does not)");
 }
 
@@ -189,7 +190,6 @@ void check_adapter_options(const TrainOptions& o) {
   const auto& lora = o.sharding.lora;
   const auto& quantize = o.sharding.quantize;
   if (quantize.double_quant && !quantize.enabled()) throw UsageError("--double-quant needs --quantize nf4");
-  check_compute_dtype(o.sharding);
   const LoraConfig usual;
   if (!lora.enabled()) {
     for (const auto& [given, option] :

@@ -28,6 +28,9 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 /// \throws UsageError naming the option
 OptimizerOptions plan_optimizer(const TrainOptions& options);
 
+/// Types of products that do not go with how weights are kept. \throws UsageError
+void check_compute_dtype(const TrainOptions& options);
+
 /// Options of adapters that contradict each other, or what else was asked for. \throws UsageError
 void check_adapter_options(const TrainOptions& options);
 

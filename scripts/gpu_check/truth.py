@@ -189,7 +189,8 @@ class Truth:
         program = self.machine.tool("compute-sanitizer")
         if not self.on_gpu or program is None:
             return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin" if self.on_gpu else "needs a GPU")
-        command = self.trainings.ours_command("mingpt", f"sanitizer-{tool}", "bf16", 1, 1, ("--seq-len", 64, "--dropout", 0.1, "--allow-emulated-bf16"))
+        more = ["--seq-len", 64, "--dropout", 0.1, "--allow-emulated-bf16", *(eight_bits.ARGUMENTS if self.machine.has_fp8() else ())]
+        command = self.trainings.ours_command("mingpt", f"sanitizer-{tool}", "bf16", 1, 1, more)
         options = ["--tool", tool, "--kernel-name", "kns=fsdp", "--report-api-errors", "no", "--error-exitcode", 9]
         self.stage.run(f"sanitizer {tool}", [program, *options, *command], 110,
                        {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool == "memcheck" else None)

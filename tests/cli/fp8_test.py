@@ -61,6 +61,21 @@ class Fp8(fsdp_cli.Case):
         fits = fsdp_cli.run("fsdp-memprobe", [*job, "--gpu", "h100"])
         self.assertEqual(fits.code, 0, str(fits))
         self.assertIn("bf16 with products in fp8", fits.out)
+        for more, words in ((["--quantize", "nf4", "--lora-rank", 2], "leave --quantize out"), (["--quantize", "nf4", "--compute-dtype", "auto"], "--lora-rank"),
+                            (["--embed-size", 132], "would change nothing")):
+            self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*job, "--gpu", "h100", *more]), 2, words)
+
+    def test_wide_weights_keep_no_copies_that_nothing_reads(self):
+        job = ["--num-layers", 2, "--num-heads", 4, "--embed-size", 256, "--vocab-size", 997, "--seq-len", 128, "--batch-size", 1, "--precision", "bf16",
+               "--device", "cpu", "--json"]
+
+        def peak(*more):
+            answer = fsdp_cli.run("fsdp-memprobe", [*job, *more], env={"FSDP_BF16_GEMM": "widened"})
+            self.assertEqual(answer.code, 0, str(answer))
+            return json.loads(answer.out)["peak_bytes"]
+
+        kept = peak("--wide-weights") - peak()
+        self.assertLess(peak("--wide-weights", "--compute-dtype", "fp8") - peak("--compute-dtype", "fp8"), kept / 2)
 
 
 if __name__ == "__main__":

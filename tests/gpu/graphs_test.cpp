@@ -83,7 +83,7 @@ TEST_SUITE("gpu/graphs") {
         if (fails) throw RuntimeFailure("of its own");
       });
       CHECK(problem.empty() != fails);
-      CHECK(reserved() == before);
+      CHECK(reserved() <= before);  // its workspace of before goes, too, which on Hopper is a segment of its own
     }
   }
 

@@ -181,6 +181,9 @@ Touches of_fp8(const Fp8& a, bool cast) {
   touch(all, a.inverse, 4);
   return all;
 }
+Touches of_fp8_transpose(const Fp8Transpose& a) {
+  return {{a.rows_RC, a.rows * a.columns}, {a.columns_CR, a.rows * a.columns}};
+}
 Touches of_fp8_largest(const Fp8& a) { return of_fp8(a, false); }
 Touches of_fp8_cast(const Fp8& a) { return of_fp8(a, true); }
 
@@ -225,6 +228,7 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"dequantize_nf4", reader(of_nf4)},
                                                                    {"fp8_largest", reader(of_fp8_largest)},
                                                                    {"fp8_cast", reader(of_fp8_cast)},
+                                                                   {"fp8_transpose", reader(of_fp8_transpose)},
                                                                    {"band_softmax", reader(of_band)}};
   for (const auto& [part, read] : readers) {
     if (name.find(part) != std::string::npos) return read(pass);

@@ -150,6 +150,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_bf16(world, options, setup.device, log);
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());
+  check_compute_dtype(options);
   check_adapter_options(options);
   check_game_options(options);
   if (trains(options)) setup.deciding = check_validation_options(options);

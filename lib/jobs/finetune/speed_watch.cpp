@@ -15,6 +15,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/bf16/processor.hpp"
+#include "lib/ops/fp8.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -101,6 +102,7 @@ void SpeedWatch::predict(double peak_flops) {
   if (memory_.request() == nullptr) return;  // all but the first rank, too
   const auto& request = *memory_.request();
   outcome_.is_half = setup_.options.sharding.param_dtype.value_or(setup_.options.sharding.precision) != at::kFloat;
+  outcome_.has_fp8_products = asks_for_fp8(setup_.options.sharding.compute_dtype);
   outcome_.ranks = world_.size();
   outcome_.ranks_per_node = setup_.ranks_on_node;
   try {
@@ -120,7 +122,7 @@ void SpeedWatch::predict(double peak_flops) {
     }
     auto known = outcome_.rates;
     const auto outcomes = outcomes_beside(setup_.directory);
-    calibrate_speed(outcomes, outcome_.model, known);
+    calibrate_speed(outcomes, {outcome_.model, outcome_.has_fp8_products}, known);
     if (!request.gpu) {  // products were measured, the rest is what those runs took
       known.half_flops = outcome_.rates.half_flops;
       known.float32_flops = outcome_.rates.float32_flops;

@@ -23,8 +23,6 @@
 namespace fsdp {
 namespace {
 
-constexpr std::int64_t kMostRanks = 65536;
-
 using detail::Answer;
 using detail::Combination;
 
@@ -63,6 +61,8 @@ class MemprobeJob {
     set_threads(node->size());
     job_ranks_per_node_ = node->size();
     config_ = plan_model(options_.train, std::nullopt);
+    check_compute_dtype(options_.train);
+    check_adapter_options(options_.train);
     if (options_.gpu.empty() || options_.measure) {
       device_ = choose_device(options_.train.runtime.device, node->rank(), node->size());
     }
@@ -103,31 +103,8 @@ class MemprobeJob {
     }
   }
 
-  std::vector<Combination> combinations() {
-    const int ranks = options_.ranks == 0 ? world_.size() : options_.ranks;
-    int per_node = options_.ranks_per_node;
-    if (per_node == 0) per_node = options_.ranks == 0 ? job_ranks_per_node_ : ranks;
-    std::vector<int> sizes;
-    for (const int nodes : options_.nodes) {
-      const auto size = std::int64_t{nodes} * per_node;
-      if (size > kMostRanks) {
-        throw UsageError(fmt::format("--nodes {} of {} are {}; at most {}", nodes, format_count_of(per_node, "rank"),
-                                     format_count_of(size, "rank"), kMostRanks));
-      }
-      sizes.push_back(static_cast<int>(size));
-    }
-    if (sizes.empty()) sizes.push_back(ranks);
-    std::vector<Combination> all;
-    for (const int size : sizes) {
-      for (const auto strategy : options_.shardings) {
-        for (const auto precision : options_.precisions) {
-          for (const int checkpoint_every : options_.checkpointings) {
-            all.push_back({strategy, checkpoint_every, precision, size, per_node});
-          }
-        }
-      }
-    }
-    return all;
+  std::vector<Combination> combinations() const {
+    return detail::combinations(options_, world_.size(), job_ranks_per_node_);
   }
 
   MemoryRequest request(const Combination& c, std::int64_t batch_size) const {

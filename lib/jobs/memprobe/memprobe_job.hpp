@@ -65,6 +65,10 @@ std::optional<TokenLoader> open_token_file(const TrainOptions& options, const Mo
 std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
                                  const std::optional<TokenLoader>& data);
 
+/// What is asked for: every strategy, recomputation and precision on every number of ranks. Without --ranks those of
+/// this job. \throws UsageError naming the option
+std::vector<Combination> combinations(const MemprobeOptions& options, int world_size, int world_ranks_per_node);
+
 /// The batch sizes that keep a total: all when the job names none.
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);
 

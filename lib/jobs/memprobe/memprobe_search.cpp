@@ -38,6 +38,34 @@ std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig&
   return wish.model == "mingpt" ? config.block_size : std::min(TokenLoader::kDefaultDocumentIds, config.block_size);
 }
 
+std::vector<Combination> combinations(const MemprobeOptions& options, int world_size, int world_ranks_per_node) {
+  constexpr std::int64_t kMostRanks = 65536;
+  const int ranks = options.ranks == 0 ? world_size : options.ranks;
+  int per_node = options.ranks_per_node;
+  if (per_node == 0) per_node = options.ranks == 0 ? world_ranks_per_node : ranks;
+  std::vector<int> sizes;
+  for (const int nodes : options.nodes) {
+    const auto size = std::int64_t{nodes} * per_node;
+    if (size > kMostRanks) {
+      throw UsageError(fmt::format("--nodes {} of {} are {}; at most {}", nodes, format_count_of(per_node, "rank"),
+                                   format_count_of(size, "rank"), kMostRanks));
+    }
+    sizes.push_back(static_cast<int>(size));
+  }
+  if (sizes.empty()) sizes.push_back(ranks);
+  std::vector<Combination> all;
+  for (const int size : sizes) {
+    for (const auto strategy : options.shardings) {
+      for (const auto precision : options.precisions) {
+        for (const int checkpoint_every : options.checkpointings) {
+          all.push_back({strategy, checkpoint_every, precision, size, per_node});
+        }
+      }
+    }
+  }
+  return all;
+}
+
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most) {
   std::vector<std::int64_t> batches;
   if (options.total_batch_size == 0) {

@@ -11,6 +11,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_cores.hpp"
 #include "lib/bf16/processor.hpp"
+#include "lib/ops/fp8.hpp"
 #include "lib/train/throughput.hpp"
 
 namespace fsdp::detail {
@@ -68,7 +69,7 @@ SpeedModel::SpeedModel(ProcessGroup& world, const MemprobeOptions& options, cons
            (options.network_gb_per_s > 0 && outcome.ranks > outcome.ranks_per_node);
   });
   if (!options.rates_file.empty()) outcomes.clear();  // their factors are of other rates than these
-  calibration_ = calibrate_speed(outcomes, model_, rates_);
+  calibration_ = calibrate_speed(outcomes, {model_, asks_for_fp8(options.train.sharding.compute_dtype)}, rates_);
 }
 
 HostShare SpeedModel::share_of(const Combination& c) const {

@@ -8,6 +8,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full_like.h>
 
+#include <algorithm>
+#include <string>
+
 #include "lib/fsdp/engine.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/model/decoder.hpp"
@@ -24,6 +27,8 @@ class LateCollectives final : public TensorCollectives {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
+    const bool unit = std::any_of(tensors.begin(), tensors.end(), [](const auto& x) { return x.shard.dim() > 1; });
+    asked += unit ? 'u' : 'l';
     return std::make_unique<LateGather>(*this, std::vector<TensorGather>(tensors.begin(), tensors.end()));
   }
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
@@ -34,6 +39,7 @@ class LateCollectives final : public TensorCollectives {
   }
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override { return inner_->all_reduce(tensors); }
 
+  std::string asked;  ///< a letter each, of a unit's rows and of largest values; a point where one was waited for
   int under_way = 0;
   int dropped = 0;  ///< that nobody has waited for
 
@@ -48,6 +54,7 @@ class LateCollectives final : public TensorCollectives {
     LateGather& operator=(const LateGather&) = delete;
     ~LateGather() override { owner_.dropped += tensors_.empty() ? 0 : 1; }
     void wait() override {
+      owner_.asked += '.';
       owner_.inner_->all_gather(tensors_)->wait();
       tensors_.clear();
       --owner_.under_way;
@@ -61,11 +68,14 @@ class LateCollectives final : public TensorCollectives {
   std::unique_ptr<TensorCollectives> inner_;
 };
 
+enum class Travel { as_they_are, in_8_bits };
+
 /// An engine as ModelRuntime makes one, but for its transfers.
 class LateEngine {
  public:
-  LateEngine(ProcessGroup& world, LateCollectives& collectives, const EnginePolicy& policy, const char* wrap = "block")
-      : decoder_(make_decoder(small_model(), host_ops())), mesh_(make_mesh(world, policy.sharding, 0)) {
+  LateEngine(ProcessGroup& world, LateCollectives& collectives, const EnginePolicy& policy, const char* wrap = "block",
+             Travel travel = Travel::as_they_are, const ModelConfig& config = small_model())
+      : decoder_(make_decoder(config, host_ops())), mesh_(make_mesh(world, policy.sharding, 0)) {
     EngineInput input;
     for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
     input.loss = decoder_.loss.get();
@@ -74,6 +84,7 @@ class LateEngine {
       ParamLayout layout;
       layout.name = spec.name;
       layout.shape = spec.shape;
+      layout.travels_in_fp8 = travel == Travel::in_8_bits && spec.is_matrix_of_block();
       input.parameters.push_back(layout);
       wraps.push_back({layout.elements(), spec.block});
     }
@@ -195,6 +206,22 @@ TEST_SUITE("fsdp/first gathers") {
           }
         }
       }
+    });
+  }
+
+  TEST_CASE("largest values of matrices in 8 bits are asked for before gathers that they would wait behind") {
+    run_thread_ranks(2, 2, [](ProcessGroup& world) {
+      EnginePolicy policy;
+      policy.forward_prefetch = true;
+      auto config = small_model();
+      config.ffn_hidden_size = 32;
+      config.num_layers = 4;
+      LateCollectives late(world);
+      LateEngine ahead(world, late, policy, "block", Travel::in_8_bits, config);
+      late.asked.clear();
+      ahead.update(0.01);
+      // Embedding and a block, whose gathers begin; three other blocks, which wait for each other's together.
+      CHECK(late.asked == "lu.ulll...");
     });
   }
 }

@@ -96,10 +96,14 @@ TEST_SUITE("fsdp/fp8 against torchao") {
   }
 
   TEST_CASE("bf16, whose roundings in another order take many numbers to other codes") {
-    const auto errors = errors_of("wide_bf16", train(five_steps("wide_bf16")));
+    auto setup = five_steps("wide_bf16");
+    const auto errors = errors_of("wide_bf16", train(setup));
     CHECK(errors.loss < 0.03);
     CHECK(errors.norm < 0.08);
-    MESSAGE("losses ", errors.loss, ", norms ", errors.norm);
+    setup.compute_dtype = {};
+    const auto without = errors_of("wide_bf16", train(setup));
+    MESSAGE("first loss ", errors.first_loss, ", losses ", errors.loss, ", norms ", errors.norm, "; without 8 bits ",
+            without.first_loss, ", ", without.loss, ", ", without.norm);
   }
 
   TEST_CASE("ranks compute what micro-batches do, with every strategy, transport and recomputation") {

@@ -64,7 +64,8 @@ TEST_SUITE("fsdp/unit_params") {
           own.narrow(0, 0, range.num_rows)
               .copy_(full_values(p, round, type).narrow(0, range.first_row, range.num_rows));
         }
-        unit->sync();
+        unit->begin_sync();
+        unit->finish_sync();
         for (int again = 0; again < 2; ++again) {  // a forward and a backward between two updates
           unit->unshard();
           unit->wait_for_unshard();

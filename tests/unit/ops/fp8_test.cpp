@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
@@ -17,6 +16,7 @@
 #include "lib/ops/aten_ops.hpp"
 #include "lib/ops/companion.hpp"
 #include "lib/ops/ops.hpp"
+#include "tests/support/fp8_checks.hpp"
 #include "tests/support/read_tensor.hpp"
 #include "tests/support/tensor_compare.hpp"
 
@@ -31,15 +31,6 @@ const char* name_of(Fp8Format format) { return format == Fp8Format::e4m3 ? "e4m3
 
 at::Tensor codes(const at::Tensor& x) { return x.contiguous().view(at::kByte); }
 
-/// What the numbers stand for, float64.
-at::Tensor values_of(const at::Tensor& codes_8, const at::Tensor& inverse) {
-  return codes_8.to(at::kFloat).to(at::kDouble) * inverse.to(at::kDouble);
-}
-
-at::Tensor product_of(const Fp8Matrix& a, const Fp8Matrix& b) {
-  return values_of(a.rows_RC, a.inverse).matmul(values_of(b.rows_RC, b.inverse).t());
-}
-
 }  // namespace
 
 TEST_SUITE("ops/fp8") {
@@ -50,7 +41,7 @@ TEST_SUITE("ops/fp8") {
       const auto x = test::read_tensor(stored, name + ".x");
       for (const auto format : kFormats) {
         const auto want = name + "." + name_of(format);
-        const auto made = host_ops().quantize(x, format, Fp8Sides::both);
+        const auto made = host_ops().to_fp8(x, format, Fp8Sides::both);
         CHECK(same_bits(codes(made.rows_RC), test::read_tensor(stored, want)));
         CHECK(same_bits(made.inverse, test::read_tensor(stored, want + ".inverse")));
         const auto rows = x.size(0);
@@ -65,9 +56,9 @@ TEST_SUITE("ops/fp8") {
   TEST_CASE("one side alone is what both have; columns of a larger matrix are a matrix") {
     const auto wide = at::randn({21, 96}).to(at::kBFloat16);
     const auto x = wide.narrow(1, 32, 48);
-    const auto both = host_ops().quantize(x, Fp8Format::e4m3, Fp8Sides::both);
-    const auto rows = host_ops().quantize(x.contiguous(), Fp8Format::e4m3, Fp8Sides::rows);
-    const auto columns = host_ops().quantize(x.contiguous(), Fp8Format::e4m3, Fp8Sides::columns);
+    const auto both = host_ops().to_fp8(x, Fp8Format::e4m3, Fp8Sides::both);
+    const auto rows = host_ops().to_fp8(x.contiguous(), Fp8Format::e4m3, Fp8Sides::rows);
+    const auto columns = host_ops().to_fp8(x.contiguous(), Fp8Format::e4m3, Fp8Sides::columns);
     CHECK(both.rows_RC.is_contiguous());
     CHECK(same_bits(codes(rows.rows_RC), codes(both.rows_RC)));
     CHECK(same_bits(codes(columns.columns_CR), codes(both.columns_CR)));
@@ -80,8 +71,7 @@ TEST_SUITE("ops/fp8") {
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const auto x = (at::randn({21, 96}) * 3).to(dtype).narrow(1, 16, 64);
       for (const auto format : kFormats) {
-        const auto want = plain.quantize(x, format, Fp8Sides::both),
-                   made = host_ops().quantize(x, format, Fp8Sides::both);
+        const auto want = plain.to_fp8(x, format, Fp8Sides::both), made = host_ops().to_fp8(x, format, Fp8Sides::both);
         CHECK(same_bits(codes(made.rows_RC), codes(want.rows_RC)));
         CHECK(same_bits(codes(made.columns_CR), codes(want.columns_CR)));
         CHECK(same_bits(made.inverse, want.inverse));
@@ -91,7 +81,7 @@ TEST_SUITE("ops/fp8") {
 
   TEST_CASE("a part of a matrix takes the scale of all of it") {
     const auto x = at::randn({40, 32});
-    const auto whole = host_ops().quantize(x, Fp8Format::e4m3, Fp8Sides::rows);
+    const auto whole = host_ops().to_fp8(x, Fp8Format::e4m3, Fp8Sides::rows);
     const auto largest =
         at::cat({host_ops().fp8_largest(x.narrow(0, 0, 13)), host_ops().fp8_largest(x.narrow(0, 13, 27))});
     const auto part = host_ops().fp8_cast(x.narrow(0, 13, 27), largest, Fp8Format::e4m3, Fp8Sides::rows);
@@ -99,29 +89,14 @@ TEST_SUITE("ops/fp8") {
     CHECK(same_bits(codes(part.rows_RC), codes(whole.rows_RC.narrow(0, 13, 27))));
   }
 
-  TEST_CASE("products are those of the numbers, into three types, set and added") {
-    const auto a = host_ops().quantize(at::randn({21, 64}), Fp8Format::e5m2, Fp8Sides::rows);
-    const auto b = host_ops().quantize(at::randn({32, 64}).to(at::kBFloat16), Fp8Format::e4m3, Fp8Sides::rows);
-    const auto want = product_of(a, b);
-    for (const auto& [dtype, epsilon] : {std::pair(at::kFloat, 1e-6), {at::kBFloat16, 4e-3}, {at::kHalf, 5e-4}}) {
-      // Of a sum of 64 products, and of one rounding of what is added and one of the sum.
-      const auto tolerance = epsilon * want.abs().max().item<double>() * 2;
-      auto out = at::full({21, 40}, 3.0, dtype);
-      auto part = out.narrow(1, 8, 32);
-      host_ops().fp8_product(part, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::exact, false);
-      CHECK((part.to(at::kDouble) - want).abs().max().item<double>() < tolerance);
-      host_ops().fp8_product(part, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::exact, true);
-      CHECK((part.to(at::kDouble) - 2 * want).abs().max().item<double>() < 2 * tolerance);
-      CHECK(out.narrow(1, 0, 8).eq(3.0).all().item<bool>());
-    }
-  }
+  TEST_CASE("products are those of the numbers") { test::check_fp8_products(host_ops()); }
 
   TEST_CASE("what is not finite makes all that it meets so") {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       auto x = at::randn({16, 32});
       x[3][5] = bad;
-      const auto a = host_ops().quantize(x, Fp8Format::e4m3, Fp8Sides::both);
-      const auto b = host_ops().quantize(at::randn({16, 32}), Fp8Format::e4m3, Fp8Sides::rows);
+      const auto a = host_ops().to_fp8(x, Fp8Format::e4m3, Fp8Sides::both);
+      const auto b = host_ops().to_fp8(at::randn({16, 32}), Fp8Format::e4m3, Fp8Sides::rows);
       auto out = at::empty({16, 16});
       host_ops().fp8_product(out, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::fast, false);
       CHECK(out.isfinite().any().item<bool>() == false);

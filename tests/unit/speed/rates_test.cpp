@@ -111,7 +111,7 @@ TEST_SUITE("speed/rates") {
     auto rates = rates_of_processor(3e11, 4e11, "now");
     const std::vector<SpeedOutcome> outcomes{outcome_of("mine", 1.0, 1.1), outcome_of("mine", 1.0, 1.4),
                                              outcome_of("mine", 1.0, 1.2), outcome_of("other", 1.0, 9.0)};
-    const auto calibration = calibrate_speed(outcomes, "mine", rates);
+    const auto calibration = calibrate_speed(outcomes, {"mine"}, rates);
     CHECK(calibration.runs == 3);
     CHECK(calibration.lowest_error == doctest::Approx(0.1));
     CHECK(calibration.highest_error == doctest::Approx(0.4));
@@ -122,8 +122,25 @@ TEST_SUITE("speed/rates") {
     CHECK(rates.half_flops == doctest::Approx(4e11));
 
     auto unchanged = rates_of_processor(3e11, 4e11, "now");
-    CHECK(calibrate_speed(outcomes, "nobody's", unchanged).runs == 0);
+    CHECK(calibrate_speed(outcomes, {"nobody's"}, unchanged).runs == 0);
     CHECK(unchanged.source == "now");
+  }
+
+  TEST_CASE("runs with products in 8 bits and those without say nothing of each other") {
+    const TempDir directory;
+    auto eight_bits = outcome_of("mine", 1.0, 5.0);
+    eight_bits.has_fp8_products = true;
+    write_json(directory, "eight/speed.json", to_json(eight_bits));
+    auto older = to_json(outcome_of("mine", 1.0, 2.0));
+    older.erase("fp8");
+    write_json(directory, "older/speed.json", older);
+    const auto outcomes = read_speed_outcomes(directory.path());
+    REQUIRE(outcomes.size() == 2);
+    for (const bool fp8 : {true, false}) {
+      auto rates = rates_of_processor(3e11, 4e11, "now");
+      CHECK(calibrate_speed(outcomes, {"mine", fp8}, rates).runs == 1);
+      CHECK(rates.factors[static_cast<std::size_t>(StepPart::block)] == doctest::Approx(fp8 ? 5.0 : 2.0));
+    }
   }
 
   TEST_CASE("figures that cannot be change nothing, and no rate is 0") {
@@ -131,7 +148,7 @@ TEST_SUITE("speed/rates") {
     auto nothing = outcome_of("mine", 1.0, 1.0);
     nothing.rates.factors.fill(0);
     const std::vector<SpeedOutcome> outcomes{outcome_of("mine", 1e-300, 1.0), outcome_of("mine", 1.0, 1e9), nothing};
-    (void)calibrate_speed(outcomes, "mine", rates);
+    (void)calibrate_speed(outcomes, {"mine"}, rates);
     for (const double factor : rates.factors) CHECK(factor == 1);
     auto json = to_json(rates);
     json["float32_flops"] = 0;
