@@ -129,21 +129,28 @@ void Engine::update_units(const std::function<void(const std::vector<std::size_t
       others.insert(others.end(), unit->params.begin(), unit->params.end());
   }
   std::sort(others.begin(), others.end());
-  // What ranks have to agree on before they gather goes out before any of these gathers, or it would wait behind one.
-  for (const int index : first_gathers_) {
-    auto& unit = *units_[static_cast<std::size_t>(index)];
-    const EngineObservers::Scope scope(
-        observers_, [&] { return "update " + unit.name; }, "optimizer");
-    body({unit.params.begin(), unit.params.end()});
-    unit.gathered->begin_sync();
-  }
-  for (const int index : first_gathers_) {
-    auto& unit = *units_[static_cast<std::size_t>(index)];
+  const auto gather = [&](Unit& unit) {
     const EngineObservers::Scope scope(
         observers_, [&] { return "gather " + unit.name; }, "schedule");
     unit.gathered->finish_sync();
     unshard(unit);
     unit.is_coming = true;
+  };
+  // What ranks have to agree on before they gather goes out before any of these gathers, or it would wait behind one.
+  const bool agree =
+      std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->gathered->sync_asks_ranks(); });
+  for (const int index : first_gathers_) {
+    auto& unit = *units_[static_cast<std::size_t>(index)];
+    {
+      const EngineObservers::Scope scope(
+          observers_, [&] { return "update " + unit.name; }, "optimizer");
+      body({unit.params.begin(), unit.params.end()});
+      unit.gathered->begin_sync();
+    }
+    if (!agree) gather(unit);
+  }
+  for (const int index : first_gathers_) {
+    if (agree) gather(*units_[static_cast<std::size_t>(index)]);
   }
   const EngineObservers::Scope scope(observers_, "update the other units", "optimizer");
   body(others);

@@ -5,6 +5,7 @@
 // the parameters' type.
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,7 @@ class Fp8Rows {
   /// Of a unit's parameters.
   Fp8Rows(const UnitContext& context, const std::vector<ParamLayout>& layouts);
   bool has(std::size_t param) const { return is_there_[param]; }
+  bool has_any() const { return std::find(is_there_.begin(), is_there_.end(), true) != is_there_.end(); }
   /// The codes of this rank's rows, e4m3 [padded_rows, columns], of the last update; zeros before.
   const at::Tensor& rows(std::size_t param) const { return rows_[param]; }
   /// A gathered buffer as products take it: it brings its scale along.

@@ -147,6 +147,7 @@ class CollectiveUnitParams final : public UnitParams {
     return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : own_[param].scalar_type();
   }
   void begin_sync() override { fp8_.begin_update(own_); }
+  bool sync_asks_ranks() const override { return fp8_.has_any(); }
   void finish_sync() override {
     widen(true);
     fp8_.finish_update(own_);

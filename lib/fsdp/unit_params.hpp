@@ -35,6 +35,8 @@ class UnitParams {
   /// Says that own_rows() are new. Every rank calls both equally often, in the same order over the units: what ranks
   /// have to ask each other for goes out in begin_sync(), so that units wait for it together.
   virtual void begin_sync() {}
+  /// Whether it asks for anything.
+  virtual bool sync_asks_ranks() const { return false; }
   virtual void finish_sync() = 0;
   virtual void unshard() = 0;
   virtual void wait_for_unshard() = 0;

@@ -43,12 +43,7 @@ using cudaStream_t = const emulated::Order*;
 #define blockDim (emulated::current->block)
 #define gridDim (emulated::current->grid)
 
-inline void __syncthreads() {
-  auto& f = emulated::current->fibers[emulated::current->now];
-  ++f.barriers;
-  f.in_barrier = true;
-  emulated::give_way();
-}
+inline void __syncthreads() { emulated::barrier(); }
 
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
