@@ -60,7 +60,7 @@ class Measure(fsdp_cli.Case):
         self.check([*self.llama, "--pack", "--train-data", documents, "--batch-size", 1, "--activation-checkpointing", "all"], ranks=1)
 
     def test_mingpt_m(self):
-        for sharding, (precision, recompute) in share(itertools.product(STRATEGIES, [("float32", "none"), ("bf16", "all")]), 7):
+        for sharding, (precision, recompute) in share(itertools.product(STRATEGIES, [("bf16", "all"), ("float32", "none")]), 11):
             self.check([*memprobe_cli.MINGPT_M, "--batch-size", 1, "--sharding", sharding, "--precision", precision,
                         "--activation-checkpointing", recompute])
 
@@ -73,7 +73,7 @@ class Measure(fsdp_cli.Case):
 
     def test_adapters_and_4_bits(self):
         methods = (["--lora-rank", 8], ["--lora-rank", 8, "--dora"], ["--lora-rank", 8, "--quantize", "nf4"], ["--lora-rank", 8, "--lora-targets", "q_proj,v_proj", "--quantize", "nf4", "--double-quant"])
-        for method, sharding, precision, recompute in share(itertools.product(methods, STRATEGIES, ["float32", "bf16"], ["none", "all"]), 7):
+        for method, sharding, precision, recompute in share(itertools.product(methods, STRATEGIES, ["float32", "bf16"], ["none", "all"]), 11):
             self.check([*self.llama, "--batch-size", 2, "--sharding", sharding, "--precision", precision, "--activation-checkpointing", recompute, *method])
 
     def test_fp16(self):
@@ -103,13 +103,13 @@ class Measure(fsdp_cli.Case):
     def test_prefetch_where_units_are_gathered(self):
         # In shared memory nothing is gathered; over MPI the units in flight count.
         for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], [*self.llama, "--batch-size", 4]):
-            for precision, prefetch in itertools.product(["float32", "bf16"], ["pre", "none", "post"]):
+            for precision, prefetch in share(itertools.product(["float32", "bf16"], ["pre", "none", "post"]), 2):
                 self.check([*model, "--precision", precision, "--backward-prefetch", prefetch, "--collectives", "host-staged"])
             self.check([*model, "--forward-prefetch", "--no-limit-all-gathers", "--collectives", "host-staged"])
 
     def test_accumulation(self):
         for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1], [*self.llama, "--batch-size", 2]):
-            for precision, more in itertools.product(["float32", "bf16"], [[], ["--reduce-every-micro-batch"]]):
+            for precision, more in share(itertools.product(["float32", "bf16"], [[], ["--reduce-every-micro-batch"]]), 3):
                 self.check([*model, "--precision", precision, "--gradient-accumulation-steps", 3, *more])
 
     def test_other_numbers_of_ranks(self):
