@@ -191,7 +191,7 @@ class CudaOps final : public FusedOps {
     const auto dtype = qkv_NC.scalar_type();
     if (s.packing == nullptr) return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
     if (packs_by_flash(traits_, s, dtype))
-      return pack_heads(documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state), s, &rotation);
+      return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
     return Ops::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), rotation);
   }
 
@@ -231,7 +231,7 @@ class CudaOps final : public FusedOps {
                                        std::unique_ptr<AttentionState> state) const override {
     if (!packs_by_flash(traits_, s, qkv_NC.scalar_type()))
       return Ops::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
-    return pack_heads(documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state), s, nullptr);
+    return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
 
   /// Of 16 bits into float32 without a rounding in between.
@@ -245,7 +245,9 @@ class CudaOps final : public FusedOps {
   }
   at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits_, dtype); }
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
-    if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
+    // Which products cannot read, none can widen.
+    const auto type = a.scalar_type();
+    if (type == at::kFloat || a.dim() != 2 || block_type(type) != type) return false;
     if (add) {
       at::addmm_out(out, out, a, b, at::kFloat);
     } else {
@@ -292,7 +294,14 @@ class CudaOps final : public FusedOps {
     return {rows(gq), rows(gk), rows(gv)};
   }
 
-  /// \param rotation  null: queries and keys were not turned
+  /// \param rotation  null: queries and keys were not turned; below, too
+  at::Tensor packed_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                             const AttentionShape& s, std::unique_ptr<AttentionState> state,
+                             const Rotation* rotation) const {
+    auto grads = documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state);
+    state.reset();
+    return pack_heads(std::move(grads), s, rotation);
+  }
   at::Tensor fused_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                             const AttentionShape& s, std::unique_ptr<AttentionState> state,
                             const Rotation* rotation) const {
@@ -302,8 +311,9 @@ class CudaOps final : public FusedOps {
         return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
       return FusedOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
     }
-    const auto& saved = static_cast<const CudaAttentionState&>(*state);
-    return pack_heads(backward(kernel, grad_out_ND, qkv_NC, out_ND, s, saved), s, rotation);
+    auto grads = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, static_cast<const CudaAttentionState&>(*state));
+    state.reset();
+    return pack_heads(std::move(grads), s, rotation);
   }
 
   /// [B, H, L, head_size]. Heads that share keys are the kernels' own business.

@@ -213,7 +213,7 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
 }
 
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
-                                           const AttentionShape& s) {
+                                           const AttentionShape& s, std::unique_ptr<AttentionState> state) {
   Gradients parts;  // until they lie beside each other
   switch (kernel) {
     case GpuAttention::cudnn:
@@ -229,6 +229,7 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
     case GpuAttention::formula:
       throw std::logic_error("what FusedOps do runs as it is");
   }
+  state.reset();
   return at::empty_like(qkv_NC);
 }
 
@@ -240,7 +241,8 @@ at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape&
   return out.view({s.rows * s.length, s.heads * s.head_size});
 }
 
-at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& s) {
+at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& s,
+                                          std::unique_ptr<AttentionState> state) {
   const auto room = s.rows * s.length + 128 * (s.packing->starts.size(0) - 1);
   const auto width = round_up(round_up(s.head_size, 8), s.head_size <= 128 ? 32 : 64);
   Gradients grads{rows_of(qkv_NC, s, s.heads), rows_of(qkv_NC, s, s.key_heads()), rows_of(qkv_NC, s, s.key_heads())};
@@ -249,6 +251,7 @@ at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const Attent
     const auto q_sums = at::empty({room, s.heads, width}, float_like(qkv_NC));
     const auto k_expanded = repeated(qkv_NC, s), v_expanded = repeated(qkv_NC, s);
   }
+  state.reset();
   return at::empty_like(qkv_NC);
 }
 

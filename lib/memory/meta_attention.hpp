@@ -3,6 +3,8 @@
 // down.
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
 #include "lib/memory/gpus.hpp"
 #include "lib/ops/gpu_attention.hpp"
 #include "lib/ops/op_types.hpp"
@@ -18,12 +20,14 @@ struct KeptByAttention {
 /// By PyTorch's fused kernels. \pre kernel is one of these: what FusedOps do runs on meta tensors as it is
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                   const AttentionShape& shape, bool keep, KeptByAttention& kept);
+/// \param state  freed before gradients come to lie beside each other; below, too
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
-                                           const AttentionShape& shape);
+                                           const AttentionShape& shape, std::unique_ptr<AttentionState> state);
 
 /// By flash over the documents that share rows.
 at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, KeptByAttention& kept);
-at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape);
+at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                                          std::unique_ptr<AttentionState> state);
 
 /// Of long rows on the CPU, by ATen's flash kernel.
 at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, int threads,

@@ -204,7 +204,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
       return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
     }
     count(detail::attention_work(qkv_NC, s, true));
-    return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s);
+    return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s, std::move(state));
   }
   at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                               std::unique_ptr<AttentionState>* state) const override {
@@ -221,7 +221,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     if (!packs_by_flash(traits(), s, qkv_NC.scalar_type()))
       return FusedOps::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
     count(detail::attention_work(qkv_NC, s, true));
-    return allocate_packed_flash_backward(qkv_NC, s);
+    return allocate_packed_flash_backward(qkv_NC, s, std::move(state));
   }
   const Ops* host_updater(const at::Tensor& x) const override { return is_on_host(x) ? &no_updates_ : nullptr; }
   void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
@@ -260,7 +260,8 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
   }
   at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits(), dtype); }
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
-    if (a.scalar_type() == at::kFloat || a.dim() != 2) return false;
+    const auto type = a.scalar_type();
+    if (type == at::kFloat || a.dim() != 2 || block_type(type) != type) return false;
     product(out, a, b, add);
     return true;
   }

@@ -2,9 +2,13 @@
 #include "lib/ops/fp8.hpp"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
+
+#include <limits>
 
 #include "lib/ops/fused_code_passes.hpp"
 #include "lib/tensor/memory_scope.hpp"
@@ -51,11 +55,14 @@ Fp8Matrix Fp8Products::to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides
   return fp8_cast(x_RC, fp8_largest(x_RC), format, sides);
 }
 
-at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const { return x_RC.abs().max().to(at::kFloat).view({1}); }
+// By operators that meta tensors have, too.
+at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const {
+  return at::linalg_vector_norm(x_RC, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
+}
 
 Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                                 Fp8Matrix made) const {
-  const auto most = largest.max().to(at::kDouble).clamp_min_(kFp8LeastLargest);
+  const auto most = at::amax(largest).to(at::kDouble).clamp_min_(kFp8LeastLargest);
   const auto scale = at::full({}, fp8_max(format), most.options()).div_(most).to(at::kFloat);
   const auto wide_RC = (x_RC.to(at::kFloat) * scale).clamp_(-fp8_max(format), fp8_max(format));
   const auto put = [](at::Tensor& to, const at::Tensor& from) { to.defined() ? to.copy_(from) : to = from; };

@@ -137,15 +137,18 @@ void FusedOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size
   kernels_->heads(pass);
 }
 
-at::Tensor FusedOps::pack_heads(const std::array<at::Tensor, 3>& parts, const AttentionShape& s,
+at::Tensor FusedOps::pack_heads(std::array<at::Tensor, 3> parts, const AttentionShape& s,
                                 const Rotation* rotation) const {
   auto packed_NC = at::empty({s.rows * s.length, s.packed_width()}, parts[0].options());
   const bool turns_whole = rotation == nullptr || 2 * rotation->table.cos_PH.size(1) == s.head_size;
   const bool whole = s.head_size % 2 == 0 && turns_whole && kernels_ != nullptr &&
                      std::all_of(parts.begin(), parts.end(), [](const at::Tensor& x) { return x.stride(3) == 1; });
   if (!whole) {
-    for (const auto which : {Part::q, Part::k, Part::v})
-      part_of(packed_NC, s, which).copy_(parts[static_cast<std::size_t>(which)]);
+    for (const auto which : {Part::q, Part::k, Part::v}) {
+      auto& part = parts[static_cast<std::size_t>(which)];
+      part_of(packed_NC, s, which).copy_(part);
+      part.reset();  // what turns heads takes room of its own
+    }
     if (rotation != nullptr)
       rope(packed_NC, s.heads + s.key_heads(), s.head_size, rotation->table, rotation->place, true);
     return packed_NC;

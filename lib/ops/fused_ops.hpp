@@ -70,8 +70,7 @@ class FusedOps : public AtenOps, private StepDecider {
                           at::ScalarType dtype) const override;
   /// Gradients of q, k and v, [B, heads, L, head_size] with any strides, as rows of [q | k | v]; those of q and k are
   /// turned back where `rotation` is given.
-  at::Tensor pack_heads(const std::array<at::Tensor, 3>& parts, const AttentionShape& shape,
-                        const Rotation* rotation) const;
+  at::Tensor pack_heads(std::array<at::Tensor, 3> parts, const AttentionShape& shape, const Rotation* rotation) const;
 
  private:
   at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;

@@ -81,6 +81,7 @@ class Gpu(fsdp_cli.Case):
         gpt2, llama, codellama = [*GPT2, "--batch-size", 4], [*self.llama, "--batch-size", 2], [*self.codellama, "--batch-size", 4]
         self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient
         self.check("t4", [*gpt2, "--precision", "bf16"])  # in blocks: no bf16 there
+        self.check("t4", [*gpt2, "--precision", "bf16", "--gradient-accumulation-steps", 2])  # no products of it into float32 either
         self.check("t4", [*codellama, "--precision", "fp16"])
         self.check("a10", [*codellama, "--precision", "float32"])
         self.check("a100-40g", [*llama, "--precision", "bf16"])  # flash, shared heads of keys
@@ -112,6 +113,7 @@ class Gpu(fsdp_cli.Case):
         self.check("b200", [*GPT2, "--batch-size", 2, *job, "--ranks", 1, "--gradient-accumulation-steps", 3])
         self.check("h100", [*self.llama, "--batch-size", 1, *job, "--lora-rank", 8, "--lora-targets", "all", "--ranks", 1])
         self.check("h100", [*GPT2, "--batch-size", 1, *job, "--ranks", 1, "--cuda-graphs", "on"])
+        self.check("h100", [*self.llama, "--batch-size", 1, *job], env={"FSDP_CUDA_KERNELS": "off"})  # as where no nvcc was
         refused = fsdp_cli.run("fsdp-memprobe", [*GPT2, "--gpu", "a100-80g", *job])
         self.assertEqual(refused.code, 2, str(refused))
         self.assertIn("compute capability 8.0", refused.err)
