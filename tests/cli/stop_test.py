@@ -125,6 +125,18 @@ class Stop(fsdp_cli.Case):
         self.assertNotIn("val_loss", stopped.json())
         self.assertFalse(self.train("evaluates", *arguments[:2], "--val-data", self.val_data, "--json").json()["stopped_early"])
 
+    def test_a_text_ends_where_it_is_asked_to(self):
+        text = ["--prompt", "To be", "--tokenizer", "gpt2", "--vocab-size", 50257, "--num-tokens", 10_000_000]
+        for name, said, code, options in (("trained", "done ", 0, ["--max-steps", 3]), ("not", "model ", fsdp_cli.STOPPED_EARLY, ["--max-epochs", -1])):
+            with self.subTest(name):
+                log = self.folder / f"{name}.log"
+                process = fsdp_cli.start("fsdp-finetune", self.train_arguments(name, *options, *text), 2, log)
+                self.addCleanup(fsdp_cli.end_group, process)
+                fsdp_cli.wait_for(process, log, lambda: f"\n{said}" in log.read_text())
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(process.wait(20), code, log.read_text())
+                self.assertRegex(log.read_text(), r"text      To be(.|\n)*stopped   by signal 15( to rank 0)?   before the end of the text")
+
     def test_no_time_at_all_still_leaves_a_checkpoint(self):
         result = self.train("none", "--max-steps", 10, "--time-limit", "0:01", "--json", code=fsdp_cli.STOPPED_EARLY)
         self.assertEqual(result.json()["steps"], 0)

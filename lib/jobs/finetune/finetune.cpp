@@ -101,18 +101,25 @@ ExitCode report_evaluation(const RunSetup& setup, const std::optional<Validation
   return ExitCode::ok;
 }
 
-void generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const Logger& log) {
+/// \param stopped  asked by all ranks after each token
+/// \return false: it was, and the text ends there
+bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
+                   const std::function<bool()>& stopped, const Logger& log) {
   const auto& options = setup.options;
   const auto& [name, is_sure, tokenizer] = setup.tokenizer;
-  if (options.prompt.empty()) return;
+  if (options.prompt.empty()) return true;
   if (tokenizer == nullptr) throw UsageError("--prompt: no tokenizer is known, give --tokenizer");
   check_vocabulary(*tokenizer, name, setup.config);
   SamplingOptions sampling;
   sampling.num_tokens = options.num_tokens;
   sampling.seed = options.seed;
-  const auto ids = generate(runtime, tokenizer->encode_document(options.prompt), sampling,
-                            [&](std::int32_t id) { return id != setup.tokenizer.tokenizer->eos_id(); });
+  bool is_cut = false;
+  const auto ids = generate(runtime, tokenizer->encode_document(options.prompt), sampling, [&](std::int32_t id) {
+    is_cut = stopped();
+    return !is_cut && id != setup.tokenizer.tokenizer->eos_id();
+  });
   if (world.rank() == 0) log.info("text      " + options.prompt + continuation(*tokenizer, ids));
+  return !is_cut;
 }
 
 /// \return what went wrong, on rank 0: told when all that the training is worth is done
@@ -359,18 +366,21 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (start.restart) start.restart->checkpoint.reset();  // its index is as large as the job
   ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
   auto code = ExitCode::ok;
+  const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
     code = Training(context, start, memory, timer, taken).run(trace, report);
   } else if (setup.validates()) {
-    const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
     const auto step = taken ? taken->manifest.state.step : 0;
     code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
     if (code != ExitCode::ok)
       progress.line(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
                                 start.clock.reason(world)));
   }
-  if (code == ExitCode::ok) generate_text(world, setup, runtime, log);
+  if (code == ExitCode::ok && !generate_text(world, setup, runtime, stopped, log)) {
+    progress.line(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
+    if (!trainer) return ExitCode::stopped_early;  // what was trained is saved, all of it
+  }
   return code;
 }
 
