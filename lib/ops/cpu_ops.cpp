@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "lib/ops/gemm.hpp"
 #include "lib/ops/row_loops.hpp"
@@ -81,7 +84,43 @@ at::Tensor CpuOps::embed(const at::Tensor& token_VD, const at::Tensor& position_
   return out_ND;
 }
 
-/// Rows are added one after the other: several tokens share an id, and the sum is the same in every run.
+namespace {
+
+/// Adds rows of `from_ND` to those of `to_RD` that `row_of` names, one after the other: the sum is the same in every
+/// run. Where several go to a row of 16 bits, they are summed in float32 and rounded once: an id that comes often would
+/// lose most of its gradient. \param sum_D  float32, for that
+void add_rows(at::Tensor& to_RD, const at::Tensor& from_ND, const std::function<std::int64_t(std::int64_t)>& row_of,
+              at::Tensor& sum_D) {
+  const auto n = from_ND.size(0), dim = from_ND.size(1);
+  const auto type = type_of(from_ND);
+  const auto source = [&](std::int64_t row) {
+    return static_cast<const std::byte*>(from_ND.const_data_ptr()) + row * dim * from_ND.element_size();
+  };
+  if (to_RD.scalar_type() == at::kFloat) {
+    for (std::int64_t t = 0; t < n; ++t)
+      kernels::table().upcast_add(type, to_RD.data_ptr<float>() + row_of(t) * dim, source(t), 0, dim);
+    return;
+  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> order;  // a row, and one that is added to it
+  for (std::int64_t t = 0; t < n; ++t) order.emplace_back(row_of(t), t);
+  std::sort(order.begin(), order.end());
+  for (std::size_t first = 0, next = 0; first < order.size(); first = next) {
+    const auto row = order[first].first;
+    while (next < order.size() && order[next].first == row) ++next;
+    auto target_D = to_RD.select(0, row);
+    if (next == first + 1) {
+      kernels::table().add_bias(type, target_D.data_ptr(), source(order[first].second), nullptr, dim, 0, 1);
+      continue;
+    }
+    sum_D.copy_(target_D);
+    for (auto i = first; i < next; ++i)
+      kernels::table().upcast_add(type, sum_D.data_ptr<float>(), source(order[i].second), 0, dim);
+    target_D.copy_(sum_D);
+  }
+}
+
+}  // namespace
+
 void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                             const at::Tensor& ids_N, const RopePlace& place) const {
   const auto dim = grad_ND.size(1);
@@ -90,23 +129,14 @@ void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position
   // Kernels add into float32 or into the type they read.
   const auto wire = (grad_token_VD != nullptr ? grad_token_VD : grad_position_PD)->scalar_type();
   const auto values_ND = wire == at::kFloat ? grad_ND : grad_ND.to(wire);
-  const auto type = type_of(values_ND);
-  const auto add_row = [&](at::Tensor& to, std::int64_t row, std::int64_t from) {
-    auto* target = static_cast<std::byte*>(to.data_ptr()) + row * dim * to.element_size();
-    const auto* source =
-        static_cast<const std::byte*>(values_ND.const_data_ptr()) + from * dim * values_ND.element_size();
-    if (to.scalar_type() == at::kFloat) {
-      kernels::table().upcast_add(type, reinterpret_cast<float*>(target), source, 0, dim);
-    } else {
-      kernels::table().add_bias(type, target, source, nullptr, dim, 0, 1);
-    }
-  };
+  auto sum_D = at::empty({dim}, grad_ND.options().dtype(at::kFloat));
   launch(1, 1, [&](std::int64_t, std::int64_t) {
-    for (std::int64_t t = 0; t < ids_N.size(0); ++t) {
-      if (grad_token_VD != nullptr) add_row(*grad_token_VD, ids[t], t);
-      if (grad_position_PD != nullptr)
-        add_row(*grad_position_PD, positions != nullptr ? positions[t] : t % place.row_length, t);
-    }
+    if (grad_token_VD != nullptr)
+      add_rows(
+          *grad_token_VD, values_ND, [&](auto t) { return ids[t]; }, sum_D);
+    if (grad_position_PD == nullptr) return;
+    const auto position = [&](auto t) { return positions != nullptr ? positions[t] : t % place.row_length; };
+    add_rows(*grad_position_PD, values_ND, position, sum_D);
   });
 }
 

@@ -89,6 +89,11 @@ class Predict(fsdp_cli.Case):
         self.assertEqual(table["largest_batch_per_device"], 0)
         # A bigger card is: 107.8 GB of states fit an H200.
         self.assertTrue(memprobe_cli.report([*self.codellama, "--no_fsdp", "--ranks", 1, "--batch-size", 1, "--gpu", "h200"])["fits"])
+        # Alone the full gradient is the shard: with a second one of 27 GB accumulated batches would not.
+        accumulated = memprobe_cli.report([*self.codellama, "--ranks", 1, "--precision", "bf16", "--batch-size", 4, "--seq-len", 512,
+                                           "--gradient-accumulation-steps", 4, "--gpu", "h200"])
+        self.assertTrue(accumulated["fits"])
+        self.assertLess(accumulated["reserved_peak_bytes"], 19.5 * PARAMETERS)  # 148 GB would be 22
 
     def test_polaris_with_hybrid_strategies(self):
         found = memprobe_cli.report([*self.codellama, "--nodes", "1,2,8", "--ranks-per-node", 4, "--gpu", "a100-40g", "--search", "--sharding",
