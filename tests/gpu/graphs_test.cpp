@@ -3,6 +3,7 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -44,6 +45,19 @@ std::string problem_of(const Ops& ops, const std::function<void()>& body) {
     return error.what();
   }
   return {};
+}
+
+/// Whether a signal ends a process that does this.
+bool ends_a_child(const std::function<void()>& body) {
+  const auto child = ::fork();
+  if (child == 0) {
+    std::signal(SIGABRT, SIG_DFL);  // not doctest's
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status);
 }
 
 }  // namespace
@@ -147,6 +161,20 @@ TEST_SUITE("gpu/graphs") {
     }
   }
 
+  TEST_CASE("the stub driver ends a program that hands a kernel more than was allocated") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto x = at::ones({4096, 4096}, kFloats);  // in a segment of its own
+    const auto dies = [&](std::int64_t rows) {
+      return ends_a_child([&] {
+        const auto view =
+            at::for_blob(x.mutable_data_ptr(), {rows, 4096}).options(kFloats).target_device(x.device()).make_tensor();
+        static_cast<void>(ops->gated(GateActivation::silu, view, view));
+      });
+    };
+    CHECK_FALSE(dies(4096));
+    CHECK(dies(4097));
+  }
+
   TEST_CASE("the stub driver ends a program whose graph uses memory that was given back") {
     const auto ops = cuda_backend()->make_ops(0);
     auto logits = at::ones({4096, 4096}, kFloats);  // in a segment of its own
@@ -156,17 +184,7 @@ TEST_SUITE("gpu/graphs") {
       ops->cross_entropy(loss, logits, targets, 4096, 1.0);
     });
     work->run();
-    const auto dies = [](RecordedWork& recorded) {
-      const auto child = ::fork();
-      if (child == 0) {
-        std::signal(SIGABRT, SIG_DFL);  // not doctest's
-        recorded.run();
-        ::_exit(0);
-      }
-      int status = 0;
-      ::waitpid(child, &status, 0);
-      return WIFSIGNALED(status);
-    };
+    const auto dies = [](RecordedWork& recorded) { return ends_a_child([&] { recorded.run(); }); };
     CHECK_FALSE(dies(*work));
     logits.reset();
     allocator::emptyCache();

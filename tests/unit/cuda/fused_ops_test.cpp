@@ -40,18 +40,20 @@ struct Size {
 /// Rows of one thread and of many, widths that are no multiple of the vector, two vectors for a thread, rows for more
 /// than one block.
 constexpr Size kWideRows[] = {{2, 8193}, {19, 8200}};  ///< than registers hold; more rows than blocks
-constexpr Size kSizes[] = {{1, 7}, {3, 8}, {33, 17}, {5, 257}, {9, 256}, {3, 4168}, {130, 24}};
+constexpr Size kSizes[] = {{1, 7},    {3, 8},   {33, 17},  {5, 257},  {9, 256}, {3, 4168},
+                           {130, 24}, {2, 768}, {2, 4096}, {2, 11008}};  ///< the last three are GPT-2's and Llama's
 
 at::Tensor randn(at::IntArrayRef sizes, at::ScalarType type) { return at::randn(sizes).to(type); }
-at::Tensor wide(const at::Tensor& x) {
-  return x.defined() && x.is_floating_point() ? x.to(at::kFloat, false, true) : x;
+at::Tensor wide(const at::Tensor& x, at::ScalarType type = at::kDouble) {
+  return x.defined() && x.is_floating_point() ? x.to(type, false, true) : x;
 }
 
-/// body(ops, convert): what it returns must be the plain operators' when convert makes float32 of its inputs.
+/// body(ops, convert): what it returns must be the plain operators' when convert makes float64 of its inputs.
 void check(at::ScalarType type,
-           const std::function<Tensors(const Ops&, const std::function<at::Tensor(at::Tensor)>&)>& body) {
+           const std::function<Tensors(const Ops&, const std::function<at::Tensor(at::Tensor)>&)>& body,
+           at::ScalarType reference = at::kDouble) {
   const auto as_is = [](at::Tensor x) { return x.defined() ? x.clone() : x; };
-  const auto widened = [](at::Tensor x) { return wide(x); };
+  const auto widened = [reference](at::Tensor x) { return wide(x, reference); };
   const auto want = body(AtenOps(at::kCPU), widened);
   const auto first = body(EmulatedOps(Order::forward), as_is);
   for (const auto order : {Order::backward, Order::shuffled}) {
@@ -183,7 +185,7 @@ TEST_SUITE("cuda/fused operations") {
   TEST_CASE("rotary positions: heads of any size, rows within wider ones, there and back") {
     at::manual_seed(4);
     for (const auto type : kTypes) {
-      for (const std::int64_t head_size : {2, 6, 16, 24, 64}) {
+      for (const std::int64_t head_size : {2, 6, 16, 24, 64, 128, 256}) {
         CAPTURE(head_size);
         const std::vector<float> frequencies(static_cast<std::size_t>(head_size / 2), 0.37f);
         const auto table = host_ops().rope_table(frequencies, 40);
@@ -315,29 +317,34 @@ TEST_SUITE("cuda/fused operations") {
       params.push_back(at::randn({part.elements}));
       grads.push_back(part.grad.narrow(0, 3, part.elements));  // where no vector begins
     }
-    check(at::kFloat, [&](const Ops& ops, const auto& as) {
-      AdamWUpdate update;
-      update.lr = 1e-2;
-      update.weight_decay = 0.1;
-      update.grad_divisor = 3;
-      update.beta1 = 0.9;
-      update.beta2 = 0.99;
-      update.eps = 1e-8;
-      for (std::size_t i = 0; i < params.size(); ++i) {
-        update.params.push_back(as(params[i]));
-        update.exp_avg.push_back(at::zeros_like(params[i]));
-        update.exp_avg_sq.push_back(at::zeros_like(params[i]));
-      }
-      for (update.step = 1; update.step <= 3; ++update.step) {
-        update.grads.clear();  // PyTorch's divides them in place
-        for (const auto& grad : grads)
-          update.grads.push_back(at::cat({grad.new_zeros({3}), grad}).narrow(0, 3, grad.size(0)));
-        ops.adamw(update);
-      }
-      auto all = update.params;
-      all.insert(all.end(), update.exp_avg.begin(), update.exp_avg.end());
-      all.insert(all.end(), update.exp_avg_sq.begin(), update.exp_avg_sq.end());
-      return all;
-    });
+    check(
+        at::kFloat,
+        [&](const Ops& ops, const auto& as) {
+          AdamWUpdate update;
+          update.lr = 1e-2;
+          update.weight_decay = 0.1;
+          update.grad_divisor = 3;
+          update.beta1 = 0.9;
+          update.beta2 = 0.99;
+          update.eps = 1e-8;
+          for (std::size_t i = 0; i < params.size(); ++i) {
+            update.params.push_back(as(params[i]));
+            update.exp_avg.push_back(at::zeros_like(update.params.back()));
+            update.exp_avg_sq.push_back(at::zeros_like(update.params.back()));
+          }
+          for (update.step = 1; update.step <= 3; ++update.step) {
+            update.grads.clear();  // PyTorch's divides them in place
+            for (const auto& part : grads) {
+              const auto grad = as(part);
+              update.grads.push_back(at::cat({grad.new_zeros({3}), grad}).narrow(0, 3, grad.size(0)));
+            }
+            ops.adamw(update);
+          }
+          auto all = update.params;
+          all.insert(all.end(), update.exp_avg.begin(), update.exp_avg.end());
+          all.insert(all.end(), update.exp_avg_sq.begin(), update.exp_avg_sq.end());
+          return all;
+        },
+        at::kFloat);  // plain updates are of float32 alone
   }
 }
