@@ -127,7 +127,7 @@ class Stop(fsdp_cli.Case):
 
     def test_a_text_ends_where_it_is_asked_to(self):
         text = ["--prompt", "To be", "--tokenizer", "gpt2", "--vocab-size", 50257, "--num-tokens", 10_000_000]
-        for name, said, code, options in (("trained", "done ", 0, ["--max-steps", 3]), ("not", "model ", fsdp_cli.STOPPED_EARLY, ["--max-epochs", -1])):
+        for name, said, code, options in (("trained", "done ", 0, ["--max-steps", 3]), ("not", "model ", fsdp_cli.STOPPED_EARLY, ["--max-epochs", -1, "--json"])):
             with self.subTest(name):
                 log = self.folder / f"{name}.log"
                 process = fsdp_cli.start("fsdp-finetune", self.train_arguments(name, *options, *text), 2, log)
@@ -135,6 +135,8 @@ class Stop(fsdp_cli.Case):
                 fsdp_cli.wait_for(process, log, lambda: f"\n{said}" in log.read_text())
                 process.send_signal(signal.SIGTERM)
                 self.assertEqual(process.wait(20), code, log.read_text())
+                if code:
+                    self.assertIn('"stopped_early": true', log.read_text())
                 self.assertRegex(log.read_text(), r"text      To be(.|\n)*stopped   by signal 15( to rank 0)?   before the end of the text")
 
     def test_no_time_at_all_still_leaves_a_checkpoint(self):

@@ -158,6 +158,7 @@ TEST_SUITE("gpu/nccl") {
       MESSAGE("skipped: one device only");
       return;
     }
+    bool in_compute = false;
     const auto body = [&](fsdp::ProcessGroup& group) {
       const int rank = group.rank();
       backend->set_device(rank);
@@ -169,9 +170,14 @@ TEST_SUITE("gpu/nccl") {
         std::this_thread::sleep_for(std::chrono::seconds(12));
         return;
       }
-      collectives->all_reduce(tensors)->wait();
-      backend->synchronize(rank);
+      auto gather = collectives->all_reduce(tensors);
+      backend->wait_for_compute(rank);  // which nothing that was computed waits for
+      gather->wait();
+      in_compute ? backend->wait_for_compute(rank) : backend->synchronize(rank);
     };
-    CHECK_THROWS_AS(fsdp::run_thread_ranks(2, 2, body, std::chrono::seconds(5)), fsdp::RuntimeFailure);
+    for (const bool compute : {false, true}) {
+      in_compute = compute;
+      CHECK_THROWS_AS(fsdp::run_thread_ranks(2, 2, body, std::chrono::seconds(5)), fsdp::RuntimeFailure);
+    }
   }
 }

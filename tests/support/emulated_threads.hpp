@@ -85,6 +85,7 @@ inline void barrier() {
 
 inline void start(Block& b) {
   const auto n = b.block.x * b.block.y * b.block.z;
+  if (n != b.fibers.size()) b.fibers.clear();  // a context knows where it lies
   b.fibers.resize(n);
   b.lanes.assign(std::size_t{2} * n, 0);
   b.at_barrier.clear();

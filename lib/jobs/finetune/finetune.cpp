@@ -366,20 +366,23 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (start.restart) start.restart->checkpoint.reset();  // its index is as large as the job
   ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
   auto code = ExitCode::ok;
-  const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
     code = Training(context, start, memory, timer, taken).run(trace, report);
   } else if (setup.validates()) {
+    const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
     const auto step = taken ? taken->manifest.state.step : 0;
     code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
     if (code != ExitCode::ok)
       progress.line(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
                                 start.clock.reason(world)));
   }
-  if (code == ExitCode::ok && !generate_text(world, setup, runtime, stopped, log)) {
+  const auto is_over = [&] { return any_rank(world, start.clock.is_over()); };
+  if (code == ExitCode::ok && !generate_text(world, setup, runtime, is_over, log)) {
     progress.line(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
-    if (!trainer) return ExitCode::stopped_early;  // what was trained is saved, all of it
+    if (trainer) return code;  // what was trained is saved, all of it
+    report["stopped_early"] = true;
+    return ExitCode::stopped_early;
   }
   return code;
 }

@@ -19,6 +19,8 @@ class RunClock final : public StepObserver {
   bool stop_wanted() const;
   /// Likewise, amid a validation: its step is made, so that only the last save must fit.
   bool must_end() const { return signalled() || seconds_left() < seconds_to_save(); }
+  /// Likewise, where there is nothing to save any more.
+  bool is_over() const { return signalled() || seconds_left() < 5.0; }
   /// This rank's word: none of the job's validations until now took longer than there is time for.
   bool has_time_to_validate() const { return seconds_left() >= validation_seconds_ + seconds_to_save(); }
   /// Why all of them stopped. Collective.
