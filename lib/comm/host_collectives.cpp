@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "lib/comm/done_work.hpp"
 #include "lib/comm/tensor_collectives.hpp"
 
 namespace fsdp {
@@ -86,11 +87,6 @@ class ReduceWork final : public Work {
   int ranks_;
 };
 
-class DoneWork final : public Work {
- public:
-  void wait() override {}
-};
-
 class HostCollectives final : public TensorCollectives {
  public:
   HostCollectives(ProcessGroup& group, const Ops& ops) : group_(group), ops_(ops) {}
@@ -123,7 +119,7 @@ class HostCollectives final : public TensorCollectives {
   }
 
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
-    if (size() == 1 || tensors.empty()) return std::make_unique<DoneWork>();
+    if (size() == 1 || tensors.empty()) return std::make_unique<detail::DoneWork>();
     // All tensors as one flat buffer, padded so that every rank sums an equal slice; the sums are gathered back.
     std::int64_t total = 0;
     for (const auto& tensor : tensors) total += tensor.numel();
@@ -142,7 +138,7 @@ class HostCollectives final : public TensorCollectives {
       tensor.copy_(flat.narrow(0, at_element, tensor.numel()).view(tensor.sizes()));
       at_element += tensor.numel();
     }
-    return std::make_unique<DoneWork>();
+    return std::make_unique<detail::DoneWork>();
   }
 
  private:

@@ -1,16 +1,12 @@
 #include <stdexcept>
 
+#include "lib/comm/done_work.hpp"
 #include "lib/comm/tensor_collectives.hpp"
 
 namespace fsdp {
 namespace {
 
-class NothingToWaitFor final : public Work {
- public:
-  void wait() override {}
-};
-
-std::unique_ptr<Work> done() { return std::make_unique<NothingToWaitFor>(); }
+std::unique_ptr<Work> done() { return std::make_unique<detail::DoneWork>(); }
 
 void require_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() != b.numel()) throw std::logic_error("a group of one: what is sent and what arrives differ in size");

@@ -119,30 +119,33 @@ class CudaBackend final : public DeviceBackend {
     const c10::cuda::CUDAGuard guard(checked(device));
     const auto comms = comms_on(device);
     // cudaDeviceSynchronize would wait for ever on a collective whose peer is gone, so collectives are watched first.
-    for (bool idle = false; !idle;) {
-      idle = true;
-      for (const auto& comm : comms) idle = comm->poll() && idle;
-      if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+    watch(comms, [] { return false; });
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     for (const auto& comm : comms) comm->check();
   }
 
   void wait_for_compute(int device) override {
-    const c10::cuda::CUDAGuard guard(checked(device));
+    const auto index = checked(device);
+    const c10::cuda::CUDAGuard guard(index);
     const auto comms = comms_on(device);
     const detail::UniqueEvent computed;
-    computed.record(c10::cuda::getCurrentCUDAStream(checked(device)).stream());
-    for (bool idle = false; !idle && !computed.reached();) {
-      idle = true;
-      for (const auto& comm : comms) idle = comm->poll() && idle;
-      if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+    computed.record(c10::cuda::getCurrentCUDAStream(index).stream());
+    watch(comms, [&] { return computed.reached(); });
     check_cuda(cudaEventSynchronize(computed.get()), "cudaEventSynchronize");
     for (const auto& comm : comms) comm->check();
   }
 
  private:
+  /// Until all that was submitted has run, or `enough` says so.
+  template <typename Enough>
+  static void watch(const std::vector<std::shared_ptr<NcclComm>>& comms, const Enough& enough) {
+    for (bool idle = false; !idle && !enough();) {
+      idle = true;
+      for (const auto& comm : comms) idle = comm->poll() && idle;
+      if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
   c10::DeviceIndex checked(int device) const {
     if (device < 0 || device >= device_count_) {
       throw UsageError(fmt::format("device {} does not exist: {} visible, numbered from 0 (CUDA_VISIBLE_DEVICES)",

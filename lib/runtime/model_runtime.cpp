@@ -123,9 +123,9 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops(), decoder_.parameters);
   const bool staged = options.host_staged || device_.backend == nullptr;
   const auto make = [&](ProcessGroup& group) {
-    if (!staged && group.size() == 1) return make_lone_collectives();
-    return staged ? make_host_collectives(group, ops())
-                  : device_.backend->make_collectives(group, device_.device.index());
+    if (staged) return make_host_collectives(group, ops());
+    return group.size() == 1 ? make_lone_collectives()
+                             : device_.backend->make_collectives(group, device_.device.index());
   };
   shard_collectives_ = make(*mesh_.shard);
   replicate_collectives_ = make(*mesh_.replicate);

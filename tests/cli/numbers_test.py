@@ -35,12 +35,12 @@ class Numbers(fsdp_cli.Case):
             numbers = re.findall(r"^ +--([a-z][a-z0-9-]+)\S* (U?INT|FLOAT)", text, re.M)
             self.assertTrue(numbers or program == "fsdp-bf16check", program)
             for at, (option, kind) in enumerate(numbers):
-                # How a number is refused depends on its kind, so one of the values for each; FSDP_ALL=1: all.
+                # How a number is refused depends on its kind, so two of the values for each; FSDP_ALL=1: all.
                 # As a double a huge one is just a large number.
                 values = [v for v in WRONG if not (kind == "FLOAT" and v.startswith("99")) and not (v == "-1" and option in MAY_BE_NEGATIVE)]
-                for value in values if os.environ.get("FSDP_ALL") else [values[at % len(values)]]:
+                for value in values if os.environ.get("FSDP_ALL") else [values[at % len(values)], values[(at + 1) % len(values)]]:
                     cases.append((program, option, value))
-        self.assertGreater(len(cases), 100)
+        self.assertGreater(len(cases), 120)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             wrong = [found for found in pool.map(lambda case: self.refusal(*case), cases) if found]
         self.assertEqual(wrong, [], f"{len(wrong)} of {len(cases)}")

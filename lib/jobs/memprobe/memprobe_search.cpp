@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/jobs/memprobe/memprobe_job.hpp"
 #include "lib/train/data_loader.hpp"
 

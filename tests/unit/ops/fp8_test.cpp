@@ -29,7 +29,7 @@ constexpr std::array kFormats{Fp8Format::e4m3, Fp8Format::e5m2};
 
 const char* name_of(Fp8Format format) { return format == Fp8Format::e4m3 ? "e4m3" : "e5m2"; }
 
-at::Tensor codes(const at::Tensor& x) { return x.contiguous().view(at::kByte); }
+using test::fp8_bits;
 
 }  // namespace
 
@@ -42,13 +42,13 @@ TEST_SUITE("ops/fp8") {
       for (const auto format : kFormats) {
         const auto want = name + "." + name_of(format);
         const auto made = host_ops().to_fp8(x, format, Fp8Sides::both);
-        CHECK(same_bits(codes(made.rows_RC), test::read_tensor(stored, want)));
+        CHECK(same_bits(fp8_bits(made.rows_RC), test::read_tensor(stored, want)));
         CHECK(same_bits(made.inverse, test::read_tensor(stored, want + ".inverse")));
         const auto rows = x.size(0);
         CHECK(made.columns_CR.is_contiguous());
         CHECK(made.columns_CR.size(1) == (rows + 15) / 16 * 16);
-        CHECK(same_bits(codes(made.columns_CR.narrow(1, 0, rows).t()), codes(made.rows_RC)));
-        CHECK(codes(made.columns_CR.narrow(1, rows, made.columns_CR.size(1) - rows)).any().item<bool>() == false);
+        CHECK(same_bits(fp8_bits(made.columns_CR.narrow(1, 0, rows).t()), fp8_bits(made.rows_RC)));
+        CHECK(fp8_bits(made.columns_CR.narrow(1, rows, made.columns_CR.size(1) - rows)).any().item<bool>() == false);
       }
     }
   }
@@ -60,8 +60,8 @@ TEST_SUITE("ops/fp8") {
     const auto rows = host_ops().to_fp8(x.contiguous(), Fp8Format::e4m3, Fp8Sides::rows);
     const auto columns = host_ops().to_fp8(x.contiguous(), Fp8Format::e4m3, Fp8Sides::columns);
     CHECK(both.rows_RC.is_contiguous());
-    CHECK(same_bits(codes(rows.rows_RC), codes(both.rows_RC)));
-    CHECK(same_bits(codes(columns.columns_CR), codes(both.columns_CR)));
+    CHECK(same_bits(fp8_bits(rows.rows_RC), fp8_bits(both.rows_RC)));
+    CHECK(same_bits(fp8_bits(columns.columns_CR), fp8_bits(both.columns_CR)));
     CHECK_FALSE(rows.columns_CR.defined());
     CHECK_FALSE(columns.rows_RC.defined());
   }
@@ -72,8 +72,8 @@ TEST_SUITE("ops/fp8") {
       const auto x = (at::randn({21, 96}) * 3).to(dtype).narrow(1, 16, 64);
       for (const auto format : kFormats) {
         const auto want = plain.to_fp8(x, format, Fp8Sides::both), made = host_ops().to_fp8(x, format, Fp8Sides::both);
-        CHECK(same_bits(codes(made.rows_RC), codes(want.rows_RC)));
-        CHECK(same_bits(codes(made.columns_CR), codes(want.columns_CR)));
+        CHECK(same_bits(fp8_bits(made.rows_RC), fp8_bits(want.rows_RC)));
+        CHECK(same_bits(fp8_bits(made.columns_CR), fp8_bits(want.columns_CR)));
         CHECK(same_bits(made.inverse, want.inverse));
       }
     }
@@ -86,7 +86,7 @@ TEST_SUITE("ops/fp8") {
         at::cat({host_ops().fp8_largest(x.narrow(0, 0, 13)), host_ops().fp8_largest(x.narrow(0, 13, 27))});
     const auto part = host_ops().fp8_cast(x.narrow(0, 13, 27), largest, Fp8Format::e4m3, Fp8Sides::rows);
     CHECK(same_bits(part.inverse, whole.inverse));
-    CHECK(same_bits(codes(part.rows_RC), codes(whole.rows_RC.narrow(0, 13, 27))));
+    CHECK(same_bits(fp8_bits(part.rows_RC), fp8_bits(whole.rows_RC.narrow(0, 13, 27))));
   }
 
   TEST_CASE("products are those of the numbers") { test::check_fp8_products(host_ops()); }
