@@ -24,7 +24,6 @@
 
 #include <array>
 #include <cstring>
-#include <exception>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -35,6 +34,7 @@
 #include "lib/cuda/kernels/launched_kernels.hpp"
 #endif
 #include "lib/cuda/cuda_graphs.hpp"
+#include "lib/cuda/host_tensors.hpp"
 #include "lib/cuda/staged_copies.hpp"
 #include "lib/ops/fused_ops.hpp"
 #include "lib/ops/gpu_attention.hpp"
@@ -68,56 +68,6 @@ class CudaKernels final : public cuda::LaunchedKernels {
 };
 #endif
 
-/// Where an exception is on its way, a copy may still wait behind a collective that never ends: the pages stay locked,
-/// and the memory there, until the process is gone.
-class LockedPages {
- public:
-  /// Null where the driver refuses: copies then go as from any memory.
-  static std::shared_ptr<void> of(const at::Tensor& x) {
-    auto lock = lock_host_pages(x.mutable_data_ptr(), x.nbytes());
-    return lock == nullptr ? nullptr : std::make_shared<LockedPages>(x, std::move(lock));
-  }
-  LockedPages(at::Tensor x, std::shared_ptr<void> lock) : kept_(new Kept{std::move(x), std::move(lock)}) {}
-  LockedPages(const LockedPages&) = delete;
-  LockedPages& operator=(const LockedPages&) = delete;
-  ~LockedPages() {
-    if (std::uncaught_exceptions() > exceptions_at_birth_) static_cast<void>(kept_.release());
-  }
-
- private:
-  struct Kept {
-    at::Tensor x;
-    std::shared_ptr<void> lock;
-  };
-  std::unique_ptr<Kept> kept_;
-  int exceptions_at_birth_ = std::uncaught_exceptions();
-};
-
-class CudaTransfer final : public Transfer {
- public:
-  CudaTransfer(UniqueEvent done, at::Tensor to, at::Tensor from)
-      : done_(std::move(done)), to_(std::move(to)), from_(std::move(from)) {}
-  CudaTransfer(const CudaTransfer&) = delete;
-  CudaTransfer& operator=(const CudaTransfer&) = delete;
-  /// Not waited for: an exception is on its way, and memory that is given back now may be given to others.
-  ~CudaTransfer() override {
-    if (to_.defined()) static_cast<void>(cudaStreamWaitEvent(current().stream(), done_.get(), 0));
-  }
-  void wait() override {
-    done_.make_wait(current().stream());
-    to_.reset();
-    from_.reset();
-  }
-
- private:
-  c10::cuda::CUDAStream current() const {
-    return c10::cuda::getCurrentCUDAStream(to_.is_cuda() ? to_.get_device() : from_.get_device());
-  }
-
-  UniqueEvent done_;
-  at::Tensor to_, from_;
-};
-
 std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceIndex device) {
 #ifdef FSDP_CUDA_KERNELS
   const c10::cuda::CUDAGuard guard(device);
@@ -136,9 +86,12 @@ class CudaOps final : public FusedOps {
   /// Plain operators read masks and positions on the host.
   const WorkRecorder* recorder() const override { return recorder_.get(); }
 
-  /// From pageable memory the driver has taken the bytes when it returns; none of what is locked changes meanwhile.
+  /// Small tensors from a copy in pinned memory, which PyTorch's allocator keeps until the device has read it: from
+  /// other memory the driver may wait for what is queued. None of what is locked changes meanwhile.
   at::Tensor to_device(const at::Tensor& x) const override {
-    return x.to(device(), x.scalar_type(), /*non_blocking=*/true);
+    constexpr std::size_t kMostCopied = std::size_t{16} << 20;
+    const bool copied = is_on_host(x) && x.nbytes() > 0 && x.nbytes() <= kMostCopied;
+    return (copied ? pinned_copy(x) : x).to(device(), x.scalar_type(), /*non_blocking=*/true);
   }
   void transfer(const at::Tensor& to, const at::Tensor& from) const override {
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
@@ -151,11 +104,10 @@ class CudaOps final : public FusedOps {
   std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
     if (!plain || is_on_host(to) == is_on_host(from)) return FusedOps::start_transfer(to, from);
-    return std::make_unique<CudaTransfer>(copies_.start(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes()), to,
-                                          from);
+    return transfer_until(copies_.start(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes()), to, from);
   }
   std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
-    return is_on_host(x) ? LockedPages::of(x) : nullptr;
+    return is_on_host(x) ? lock_pages_of(x) : nullptr;
   }
   /// Master weights on the host are rounded there, into what is sent.
   void publish(std::span<const PublishedRows> rows) const override {

@@ -97,7 +97,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader&
     if (stopped && stopped()) return std::nullopt;
     const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
     auto batch = reader.read(rows);
-    move_to(runtime.device(), batch);
+    send_to(runtime.ops(), batch);
     loss += runtime.engine().evaluate(batch);
     runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
   }
@@ -145,7 +145,7 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
       if (part.record < options.records && options.tokenizer != nullptr)
         scores.bytes[static_cast<std::size_t>(part.record)] = target_bytes(*options.tokenizer, batch, part);
     }
-    move_to(runtime.device(), batch);
+    send_to(runtime.ops(), batch);
     forward_logits(runtime, batch, [&](std::int64_t begin, at::Tensor& logits_NV) {
       add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, parts);
     });

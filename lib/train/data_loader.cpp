@@ -284,15 +284,13 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
   return batch;
 }
 
-void move_to(at::Device device, MicroBatch& batch) {
-  if (batch.ids_N.device() == device) return;
-  // The driver has taken what it reads from pageable memory when it returns.
-  batch.ids_N = batch.ids_N.to(device, at::kInt, /*non_blocking=*/true);
-  batch.targets_N = batch.targets_N.to(device, at::kInt, /*non_blocking=*/true);
+void send_to(const Place& place, MicroBatch& batch) {
+  batch.ids_N = place.to_device(batch.ids_N);
+  batch.targets_N = place.to_device(batch.targets_N);
   if (batch.packing == nullptr) return;
   auto packing = std::make_shared<Packing>(*batch.packing);
-  packing->positions_N = packing->positions_N.to(device, at::kInt, /*non_blocking=*/true);
-  packing->starts = packing->starts.to(device, at::kInt, /*non_blocking=*/true);
+  packing->positions_N = place.to_device(packing->positions_N);
+  packing->starts = place.to_device(packing->starts);
   batch.packing = std::move(packing);
 }
 

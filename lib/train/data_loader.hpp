@@ -9,6 +9,7 @@
 #include "lib/dataset/sampler.hpp"
 #include "lib/dataset/token_documents.hpp"
 #include "lib/dataset/token_rows.hpp"
+#include "lib/ops/place.hpp"
 #include "lib/tensor/layer.hpp"
 #include "lib/train/packed_batch.hpp"
 
@@ -129,8 +130,8 @@ class RandomLoader final : public DataLoader {
   DocumentLengths documents_;
 };
 
-/// Sends ids and targets there; the host does not wait.
-void move_to(at::Device device, MicroBatch& batch);
+/// Sends ids, targets and places in shared rows to the device; the host does not wait.
+void send_to(const Place& place, MicroBatch& batch);
 
 /// What documents are padded to on GPUs.
 inline constexpr std::int64_t kGpuLengthStep = 64;

@@ -48,13 +48,20 @@ void take_worst(ProcessGroup& world, StepReport& report) {
 /// In the loss of a step with so many tokens.
 double weight_of_token(double tokens) { return tokens > 0 ? 1.0 / tokens : 0.0; }
 
+StepReaderOptions reader_options(ModelRuntime& runtime, const TrainerOptions& options) {
+  const auto& decoder = runtime.decoder();
+  return {
+      runtime.world().rank(), runtime.world().size(), options.batches.micro_batch_size,
+      options.seed,           options.shuffle,        decoder.config.dropout > 0 || decoder.options.lora.dropout > 0};
+}
+
 /// Nothing moved where nothing is on a disk.
 StoreStats stats_of(const TensorStore* store) { return store == nullptr ? StoreStats() : store->stats(); }
 
 }  // namespace
 
-Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options)
-    : runtime_(runtime), reader_(reader), options_(options), order_(reader.num_rows(), options.seed, options.shuffle) {
+Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerOptions& options)
+    : runtime_(runtime), loader_(loader), options_(options), reader_(loader, reader_options(runtime, options)) {
   auto& engine = runtime_.engine();
   std::vector<OptimizerParam> params;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
@@ -72,52 +79,24 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerO
   device_decides_ = runtime_.world().all_reduce(decides ? 1.0 : 0.0, Reduce::min) > 0;
 }
 
-Trainer::StepData Trainer::read(std::int64_t first, std::int64_t samples) {
-  const auto& world = runtime_.world();
-  const auto per_round = options_.batches.micro_batch_size * world.size();
-  const auto micro_batches = static_cast<int>((samples + per_round - 1) / per_round);
-  StepData data{first, samples, {}};
-  for (int m = 0; m < micro_batches; ++m) {
-    const auto slice =
-        micro_batch_slice(first, samples, m, world.rank(), world.size(), options_.batches.micro_batch_size);
-    std::vector<std::uint64_t> keys;
-    if (runtime_.decoder().config.dropout > 0 || runtime_.decoder().options.lora.dropout > 0) {
-      for (std::int64_t i = 0; i < slice.num_samples; ++i)
-        keys.push_back(sample_key(options_.seed, slice.first_position + i));
-    }
-    data.batches.push_back(reader_.read(order_.numbers(slice.first_position, slice.num_samples), keys));
-  }
-  return data;
-}
-
-/// Reads what comes behind the report's step, while a device is at that step.
-void Trainer::read_ahead(const StepReport& report, std::int64_t max_samples) {
-  const auto samples = std::min(options_.batches.rows_per_step, max_samples - report.samples);
-  if (samples <= 0 || !runtime_.has_values()) return;
-  const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens ahead", "input");
-  try {
-    ahead_ = read(report.first_sample + report.samples, samples);
-  } catch (const std::exception&) {
-    ahead_.reset();  // that step's own error, not this one's
-  }
-}
-
-/// On the device.
-std::vector<MicroBatch> Trainer::load(std::int64_t first, std::int64_t samples) {
+/// Of the report's step, on the device. What comes behind it is read meanwhile, where a device computes.
+/// \param behind  samples of the step behind it; 0: nothing is known of one
+std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t behind) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
-  auto data = std::exchange(ahead_, std::nullopt);
-  if (!data || data->first != first || data->samples != samples) data = read(first, samples);
-  if (!runtime_.ops().on_host()) sent_ = data->batches;
-  for (auto& batch : data->batches) move_to(runtime_.device(), batch);
-  return std::move(data->batches);
+  auto batches = reader_.read(report.first_sample, report.samples);
+  for (auto& batch : batches) send_to(runtime_.ops(), batch);
+  if (behind > 0 && runtime_.has_values() && !runtime_.ops().on_host())
+    reader_.read_ahead(report.first_sample + report.samples, behind);
+  return batches;
 }
 
 /// Of the samples that the report names; its tokens are filled. \return this rank's loss; none: asked to stop
-std::optional<LossSum> Trainer::compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted) {
+std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64_t behind,
+                                                  const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
   auto& world = runtime_.world();
   auto& engine = runtime_.engine();
-  const auto batches = load(report.first_sample, report.samples);
+  const auto batches = load(report, behind);
   double tokens = 0;
   for (const auto& batch : batches) {
     tokens += static_cast<double>(batch.num_targets);
@@ -165,7 +144,8 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
-  const auto loss = compute_gradients(report, stop_wanted);
+  const auto behind = std::min(options_.batches.rows_per_step, max_samples - report.samples);
+  const auto loss = compute_gradients(report, behind, stop_wanted);
   if (!loss) {
     report.stopped = true;
     return report;
@@ -173,7 +153,6 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   report.lr = options_.schedule.at(report.step);
   if (device_decides_) {
     const auto decision = update_on_device(*loss, report);
-    read_ahead(report, max_samples);
     runtime_.wait_for_compute();
     take_outcome(runtime_.ops().step_decider()->outcome_of(decision), report);
   } else {
@@ -183,6 +162,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   }
   state_.step += 1;
   state_.samples += report.samples;
+  wait_for_reader(report);
   report.seconds = seconds_since(start);
   const auto after = stats_of(runtime_.store());
   report.offload_wait_seconds = after.wait_seconds - before.wait_seconds;
@@ -191,6 +171,13 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   read_memory(report);
   take_worst(runtime_.world(), report);
   return report;
+}
+
+/// Between steps nobody else reads the data set.
+void Trainer::wait_for_reader(StepReport& report) {
+  const auto start = Clock::now();
+  reader_.wait();
+  report.data_wait_seconds += seconds_since(start);
 }
 
 /// One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
@@ -271,7 +258,7 @@ std::vector<at::Tensor> Trainer::gradients() {
 
 std::int64_t Trainer::fisher_batches() const {
   if (options_.optimizer.child_tuning.mode != ChildTuning::task_driven) return 0;
-  const auto rows = reader_.num_rows(), per_batch = options_.batches.rows_per_step;
+  const auto rows = loader_.num_rows(), per_batch = options_.batches.rows_per_step;
   const auto samples = options_.fisher_samples > 0 ? std::min(options_.fisher_samples, rows) : rows;
   return (samples + per_batch - 1) / per_batch;
 }
@@ -281,7 +268,7 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   StepReport report;
   report.samples = options_.batches.rows_per_step;
   report.first_sample = state_.fisher_batches * report.samples;
-  const auto loss = compute_gradients(report, stop_wanted);
+  const auto loss = compute_gradients(report, 0, stop_wanted);
   if (!loss) return false;
   read_loss(*loss, report);
   const auto norms = engine.gradient_norms();
@@ -311,8 +298,8 @@ double Trainer::loss_ahead() {
   const auto& world = runtime_.world();
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
-  auto batch = reader_.read(order_.numbers(slice.first_position, slice.num_samples));
-  move_to(runtime_.device(), batch);
+  auto batch = reader_.read_micro_batch(slice);
+  send_to(runtime_.ops(), batch);
   auto loss = runtime_.engine().evaluate(batch);
   runtime_.synchronize();
   runtime_.ops().fetch(loss);

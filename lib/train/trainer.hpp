@@ -12,6 +12,7 @@
 #include "lib/runtime/model_runtime.hpp"
 #include "lib/train/data_loader.hpp"
 #include "lib/train/plan.hpp"
+#include "lib/train/step_reader.hpp"
 
 namespace fsdp {
 
@@ -53,7 +54,7 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-  Trainer(ModelRuntime& runtime, const DataLoader& reader, const TrainerOptions& options);
+  Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerOptions& options);
 
   Optimizer& optimizer() { return *optimizer_; }
   RunState& state() { return state_; }
@@ -75,15 +76,10 @@ class Trainer {
   double loss_ahead();
 
  private:
-  /// A step's samples, on the host.
-  struct StepData {
-    std::int64_t first = 0, samples = 0;
-    std::vector<MicroBatch> batches;
-  };
-  StepData read(std::int64_t first, std::int64_t samples);
-  void read_ahead(const StepReport& report, std::int64_t max_samples);
-  std::vector<MicroBatch> load(std::int64_t first, std::int64_t samples);
-  std::optional<LossSum> compute_gradients(StepReport& report, const std::function<bool()>& stop_wanted);
+  std::vector<MicroBatch> load(const StepReport& report, std::int64_t behind);
+  std::optional<LossSum> compute_gradients(StepReport& report, std::int64_t behind,
+                                           const std::function<bool()>& stop_wanted);
+  void wait_for_reader(StepReport& report);
   void read_loss(LossSum loss, StepReport& report);
   std::vector<at::Tensor> gradients();
   void update(double scaled_norm, StepReport& report);
@@ -95,14 +91,12 @@ class Trainer {
   void read_memory(StepReport& report) const;
 
   ModelRuntime& runtime_;
-  const DataLoader& reader_;
+  const DataLoader& loader_;
   TrainerOptions options_;
-  Sampler order_;
+  StepReader reader_;
   std::unique_ptr<Optimizer> optimizer_;
   RunState state_;
-  bool device_decides_ = false;    ///< on all ranks
-  std::optional<StepData> ahead_;  ///< the next step's
-  std::vector<MicroBatch> sent_;   ///< on the host, while a device may still read it
+  bool device_decides_ = false;  ///< on all ranks
 };
 
 }  // namespace fsdp

@@ -89,7 +89,10 @@ cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t str
   if (stub::captures(stream) && !is_locked) return as_error(stub::refuse_wait(stream));
   const auto code = as_error(stub::issue({stub::EventKind::copy, "copy"}, std::move(touched), stream));
   if (code != cudaSuccess || stub::captures(stream)) return code;
-  if (memory().contains(to)) return cudaSuccess;
+  if (memory().contains(to)) {
+    // The driver stages it, and waits for the stream first, at the worst.
+    return memory().contains(from) || locked().contains(from) ? cudaSuccess : waited("copy of pageable memory");
+  }
   if (memory().contains(from)) {
     if (!locked().contains(to)) stub::wait_for_device();
     std::memset(to, 0, count);
@@ -314,7 +317,9 @@ cudaError_t cudaHostUnregister(void* address) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
   const bool on_gpu = memory().contains(address);
-  attributes->type = on_gpu ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->type = on_gpu                       ? cudaMemoryTypeDevice
+                     : locked().contains(address) ? cudaMemoryTypeHost
+                                                  : cudaMemoryTypeUnregistered;
   attributes->devicePointer = on_gpu ? const_cast<void*>(address) : nullptr;
   return cudaSuccess;
 }
