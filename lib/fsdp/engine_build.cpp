@@ -74,15 +74,18 @@ void Engine::build_gradients() {
   const UnitContext context{shard, *input_.shard_collectives, *input_.ops, peer_memory_};
   // Sums over many micro-batches would lose digits in 16 bits.
   const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
-  const auto type_of = [&](const Unit& unit) {
+  const auto travels_as = [&](const Unit& unit) {
     const bool any_float = std::any_of(unit.grad_layouts.begin(), unit.grad_layouts.end(),
                                        [](const ParamLayout& layout) { return layout.is_float; });
     return accumulate_locally || any_float ? at::kFloat : policy_.precision.reduce_dtype;
   };
   // NCCL and the host sum bf16 in one rounding; fp16 would overflow sooner than one rank's gradients do.
   for (auto& unit : units_) {
-    if (type_of(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
+    if (travels_as(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
   }
+  // What a GPU sums with no other it writes in float32 at once, where it stays: products round once into either type.
+  const bool stays = shard.size() == 1 && !input_.ops->on_host();
+  const auto type_of = [&](const Unit& unit) { return stays ? at::kFloat : travels_as(unit); };
   const auto context_of = [&](Unit& unit) {
     auto its = context;
     if (input_.store != nullptr) its.stored_grads = store_gradients(unit);

@@ -240,7 +240,7 @@ class CollectiveUnitGrads final : public UnitGrads {
       const auto shard = shards_[i].get();
       const auto own = buffers_[i].narrow(0, 0, layouts_[i].rows());
       if (elsewhere_ && context_.stored_grads.empty()) {
-        send(shard, accumulate_ || dtype() != at::kFloat ? widened_sum(i, own) : own);
+        send(shard, accumulate_ ? sum_with(i, own) : own);
       } else if (accumulate_) {
         shard.add_(own.to(shard.device()));
       } else {
@@ -250,13 +250,10 @@ class CollectiveUnitGrads final : public UnitGrads {
   }
 
   /// On the device, where the host would have to wait for the gradient and then add.
-  at::Tensor widened_sum(std::size_t i, const at::Tensor& own) const {
+  at::Tensor sum_with(std::size_t i, const at::Tensor& own) const {
     const MemoryScope scope(MemoryCategory::reduce_buffers);
-    auto sum = target_of(i, accumulate_);
-    return accumulate_ ? sum.add_(own) : sum.copy_(own);
+    return target_of(i, true).add_(own);
   }
-
-  at::ScalarType dtype() const { return c10::typeMetaToScalarType(options_.dtype()); }
 
   /// What a reduction writes: the shard itself where it is on the device for good.
   at::Tensor target_of(std::size_t i, bool accumulate) const {

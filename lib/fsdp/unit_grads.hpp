@@ -81,6 +81,7 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
                                                   std::vector<int> slots, std::shared_ptr<std::size_t> next_slot);
 
 /// Gradients in ordinary tensors, reduced by the axis's collectives.
+/// \param dtype           that they are written in; float32 where nobody else has some and they are on a device
 /// \param shards_on_host  the shards are kept in host memory, whatever the device
 /// \param accumulates     start_reduce() will be asked to add
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
