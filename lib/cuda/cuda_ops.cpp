@@ -17,10 +17,6 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <c10/cuda/CUDAStream.h>
-#ifdef FSDP_CUDA_KERNELS
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 #include <array>
 #include <cstring>
@@ -30,10 +26,8 @@
 #include <utility>
 #include <vector>
 
-#ifdef FSDP_CUDA_KERNELS
-#include "lib/cuda/kernels/launched_kernels.hpp"
-#endif
 #include "lib/cuda/cuda_graphs.hpp"
+#include "lib/cuda/device_kernels.hpp"
 #include "lib/cuda/host_tensors.hpp"
 #include "lib/cuda/staged_copies.hpp"
 #include "lib/ops/fused_ops.hpp"
@@ -53,33 +47,10 @@ struct CudaAttentionState final : AttentionState {
   std::int64_t max_q = 0, max_k = 0;
 };
 
-#ifdef FSDP_CUDA_KERNELS
-/// On the stream that ATen's operators of this thread use.
-class CudaKernels final : public cuda::LaunchedKernels {
- public:
-  explicit CudaKernels(c10::DeviceIndex device) : device_(device) {}
-
- protected:
-  cudaStream_t stream() const override { return c10::cuda::getCurrentCUDAStream(device_).stream(); }
-  void check_launch() const override { C10_CUDA_CHECK(cudaGetLastError()); }
-
- private:
-  c10::DeviceIndex device_;
-};
-#endif
-
-std::shared_ptr<const fused::Kernels> make_kernels([[maybe_unused]] c10::DeviceIndex device) {
-#ifdef FSDP_CUDA_KERNELS
-  const c10::cuda::CUDAGuard guard(device);
-  if (wants_fused_kernels() && cuda::LaunchedKernels::have_code()) return std::make_shared<CudaKernels>(device);
-#endif
-  return nullptr;
-}
-
 class CudaOps final : public FusedOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits)
-      : FusedOps(device, make_kernels(device.index())), traits_(traits), copies_(device.index()) {
+      : FusedOps(device, device_kernels(device.index())), traits_(traits), copies_(device.index()) {
     if (has_kernels()) recorder_ = make_cuda_recorder(device.index());
   }
 

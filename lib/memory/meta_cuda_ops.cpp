@@ -122,10 +122,7 @@ class NoKernels final : public fused::Kernels {
 
 /// As this build's CUDA back end has them.
 std::shared_ptr<const fused::Kernels> make_no_kernels() {
-#ifdef FSDP_CUDA_KERNELS
-  if (wants_fused_kernels()) return std::make_shared<NoKernels>();
-#endif
-  return nullptr;
+  return FSDP_CUDA_KERNELS != 0 && wants_fused_kernels() ? std::make_shared<NoKernels>() : nullptr;
 }
 
 /// Of large products in 8 bits over those of 16: 1200 to 1300 TFLOP/s of an H100's 1979, beside 650 to 750 of 989.
