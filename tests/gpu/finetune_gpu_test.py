@@ -9,6 +9,7 @@ import os
 import unittest
 
 import fsdp_cli
+import llama_cli
 import memprobe_cli
 
 MIB = 2**20
@@ -43,6 +44,17 @@ class Gpu(fsdp_cli.Case):
                 found = self.outcome("run")
                 self.assertEqual(found["predicted_bytes"], found["measured_bytes"])  # required: within 3 %
                 self.assertEqual((found["card_bytes"], found["overhead_bytes"]), (40338 * MIB, OUTSIDE))
+
+    def test_documents_are_padded_to_a_multiple_of_64_tokens(self):
+        """cuDNN's attention makes a plan for each new length."""
+        for longest, on_gpu in (38, 64), (90, 128), (129, 128):
+            texts = [[1 + i % 90 for i in range(length)] for length in (12, longest, 30, 5)]
+            data = llama_cli.write_documents(self.folder / "documents.h5", texts)
+            for device, expected in ("cuda", on_gpu), ("cpu", longest - 1):
+                with self.subTest(longest=longest, device=device):
+                    result = self.train(device, "--train-data", data, "--max-steps", 2, "--device", device, ranks=1)
+                    self.assertEqual(result.code, 0, str(result))
+                    self.assertEqual(self.outcome(device)["longest_sequence"], expected)
 
     def test_graphs_are_used_where_they_help_and_given_up_where_they_fail(self):
         for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--batch-size", 8], "2 gathers in flight  "):

@@ -1,6 +1,8 @@
 """What PyTorch's FSDP2 launches for one layer of CodeLlama-7b's shape, counted as gpu_launches counts ours.
 
-    LD_PRELOAD=build/tests/libstub_cuda.so python3 tests/gpu/launches_of_pytorch.py
+    LD_PRELOAD=build/tests/libstub_cuda.so python3 tests/gpu/launches_of_pytorch.py [--json]
+
+The benchmark launches_vs_pytorch runs both.
 
 The model is transformers' LlamaForCausalLM written with torch.nn (its RMSNorm, rotary positions, SDPA attention and
 SwiGLU line by line), two layers, bf16 by FSDP2's mixed precision, eager, one rank. Nothing is computed: kernels of the
@@ -8,7 +10,9 @@ stub driver do nothing.
 """
 
 import ctypes
+import json
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -78,8 +82,7 @@ class Counter:
 
 
 def main():
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 0))
     with torch.device("cuda"):
         model = Model()
         ids = torch.zeros(ROWS, LENGTH, dtype=torch.long)
@@ -117,8 +120,11 @@ def main():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         found["optimizer"] = counter.take()
-    for name in ("block forward", "block backward", "head", "optimizer"):
+    if "--json" in sys.argv:
+        print(json.dumps({name.replace(" ", "_"): counts for name, counts in found.items()}))
+    for name in () if "--json" in sys.argv else found:
         print(f"{name:<15}", " ".join(f"{found[name][kind]:>3} {kind}" for kind in KINDS))
+    sys.stdout.flush()
     os._exit(0)
 
 

@@ -1,5 +1,6 @@
 #include "tests/gpu/stub_log.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <utility>
@@ -91,8 +92,9 @@ Touches of_embed(const Embed& a) {
   Touches all;
   const auto matrix = a.rows * a.dim * size_of(a.type);
   touch(all, a.out_ND, matrix);
-  touch(all, a.token_VD, 1);
-  touch(all, a.position_PD, 1);
+  touch(all, a.token_VD, 1);  // which rows, only the ids say
+  const bool from_zero = a.positions_N == nullptr;
+  touch(all, a.position_PD, from_zero ? (a.first_position + a.row_length) * a.dim * size_of(a.type) : 1);
   touch(all, a.ids_N, 4 * a.rows);
   touch(all, a.positions_N, 4 * a.rows);
   return all;
@@ -102,7 +104,7 @@ Touches of_embed_backward(const EmbedBackward& a) {
   Touches all;
   touch(all, a.grad_ND, a.rows * a.dim * size_of(a.type));
   touch(all, a.ids_N, 4 * a.rows);
-  touch(all, a.to.data, 1);
+  touch(all, a.to.data, a.ids_N == nullptr ? std::min(a.rows, a.row_length) * a.dim * size_of(a.to.type) : 1);
   return all;
 }
 

@@ -8,8 +8,10 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 import unittest
 
@@ -42,6 +44,21 @@ class Tarball(unittest.TestCase):
         subprocess.run(["tar", "-C", cls.work, "-xf", cls.first], check=True)
         cls.top = next(path for path in cls.work.glob("fsdp-*") if path.is_dir())
         cls.sbom = json.loads((cls.top / "sbom.spdx.json").read_text(encoding="utf-8"))
+
+    def test_what_is_opened_by_name(self):
+        """Of --with-cuda, whose tarball has several GB: a node without NVRTC ends at the first kernel that is fused."""
+        packages = pathlib.Path(sysconfig.get_paths()["purelib"])
+        if not (packages / "nvidia").is_dir():
+            self.skipTest(f"no NVIDIA libraries in {packages}: scripts/setup --full")
+        listing = ["bash", "-ec", f'source "{SOURCE}/scripts/packing/opened.sh"; opened_by_name "$0"', packages]
+        found = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\n")
+        names = {pathlib.Path(path).name for path in found if path}
+        wanted = {b"libnvrtc-builtins.so"}  # which NVRTC opens
+        for path in (packages / "nvidia/cudnn/lib").glob("libcudnn*.so.*"):
+            wanted |= set(re.findall(rb"\0(lib(?:cudnn_[a-z_]+|nvrtc)\.so)(?=\0)", path.read_bytes()))
+        self.assertLessEqual({b"libnvrtc.so", b"libcudnn_graph.so", b"libcudnn_engines_precompiled.so"}, wanted)
+        for name in wanted:
+            self.assertTrue([other for other in names if other.startswith(name.decode())], f"{name} is not packed: {names}")
 
     def test_same_bytes_again_and_signed(self):
         with tempfile.TemporaryDirectory(prefix="gpg-") as home:  # a short path: gpg-agent's socket lies in it

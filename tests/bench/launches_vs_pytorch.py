@@ -1,0 +1,48 @@
+"""Launches of one layer of CodeLlama-7b's shape, its head and its optimizer: ours beside PyTorch FSDP2's, eager.
+
+Both run on the stub driver (tests/gpu/stub_card.hpp), which counts what they ask a GPU for and computes nothing: the
+counts are those of a GPU and are the same each time; they are not times. FSDP_GPU_LAUNCHES is our program, FSDP_STUB_CUDA the driver.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+SKIPPED = 77
+UNITS = 3  # the root and two blocks
+PYTORCHS = pathlib.Path(__file__).resolve().parents[1] / "gpu/launches_of_pytorch.py"
+
+
+def run(command, **more):
+    done = subprocess.run(command, env={**os.environ, **more}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main():
+    stub = os.environ.get("FSDP_STUB_CUDA", "")
+    if not stub:
+        print("SKIPPED: the CUDA back end was not built, or not for CUDA 13 on x86-64")
+        return SKIPPED
+    import torch
+    if not torch.backends.cuda.is_built():
+        print("SKIPPED: this PyTorch was built without CUDA")
+        return SKIPPED
+    ours = run([os.environ["FSDP_GPU_LAUNCHES"], "--json"])
+    peer = run([sys.executable, str(PYTORCHS), "--json"], LD_PRELOAD=stub)
+    print(f"{'':<16} {'ours':>18} {'FSDP2, torch ' + torch.__version__:>30}   PyTorch's / ours")
+    kinds = ("kernels", "products", "attention")
+    for part in ("block_forward", "block_backward", "head"):
+        mine, theirs = ([counts[part][kind] for kind in kinds] for counts in (ours, peer))
+        print(f"{part.replace('_', ' '):<16} {' + '.join(map(str, mine)):>18} {' + '.join(map(str, theirs)):>30}   {sum(theirs) / sum(mine):.1f}")
+    per_unit = (peer["optimizer"]["kernels"] + peer["optimizer"]["copies"]) / UNITS
+    print(f"{'per unit, AdamW':<16} {ours['launches_per_unit']:>18.1f} {per_unit:>30.1f}   {per_unit / ours['launches_per_unit']:.1f}")
+    print("kernels + products + attention of a layer, 4 x 512 tokens, bf16; our head is four chunks of logits")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
