@@ -16,6 +16,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <array>
@@ -58,10 +59,11 @@ class CudaOps final : public FusedOps {
   const WorkRecorder* recorder() const override { return recorder_.get(); }
 
   /// Small tensors from a copy in pinned memory, which PyTorch's allocator keeps until the device has read it: from
-  /// other memory the driver may wait for what is queued. None of what is locked changes meanwhile.
+  /// other memory the driver may wait for what is queued. None of what is locked changes meanwhile. In a capture it is
+  /// refused, as of other memory: a graph would read what the copy's place holds later.
   at::Tensor to_device(const at::Tensor& x) const override {
     constexpr std::size_t kMostCopied = std::size_t{16} << 20;
-    const bool copied = is_on_host(x) && x.nbytes() > 0 && x.nbytes() <= kMostCopied;
+    const bool copied = is_on_host(x) && x.nbytes() > 0 && x.nbytes() <= kMostCopied && !is_capturing();
     return (copied ? pinned_copy(x) : x).to(device(), x.scalar_type(), /*non_blocking=*/true);
   }
   void transfer(const at::Tensor& to, const at::Tensor& from) const override {
@@ -181,6 +183,9 @@ class CudaOps final : public FusedOps {
 
  private:
   static std::byte* bytes_in(const at::Tensor& x) { return static_cast<std::byte*>(x.mutable_data_ptr()); }
+  static bool is_capturing() {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  }
   static const std::byte* bytes_of(const at::Tensor& x) { return static_cast<const std::byte*>(x.const_data_ptr()); }
 
   void send_rounded(const at::Tensor& to, const at::Tensor& from) const {

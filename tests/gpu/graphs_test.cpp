@@ -123,6 +123,8 @@ TEST_SUITE("gpu/graphs") {
     refuses([&] { static_cast<void>(x.sum().item<float>()); });
     refuses([&] { static_cast<void>(x.to(at::kCPU)); });
     refuses([&] { static_cast<void>(at::ones({64}).to(at::kCUDA)); });  // memory that is not locked
+    static_cast<void>(ops->to_device(at::ones({64})));  // nor from pinned memory that another copy may get, at hand now
+    refuses([&] { static_cast<void>(ops->to_device(at::ones({64}))); });
     refuses([] { cudaDeviceSynchronize(); });
     refuses([] { cudaStreamSynchronize(current()); });
     refuses([] { cudaStreamQuery(current()); });
