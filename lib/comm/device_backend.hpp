@@ -51,6 +51,8 @@ class DeviceBackend {
   /// Of the device, as the driver counts: what no process holds. Makes a context where there is none.
   virtual std::int64_t free_bytes(int device) const = 0;
   virtual void reset_peak(int device) = 0;
+  /// The device gets back what the caching allocator holds for no tensor. Waits for the device.
+  virtual void release_cached(int device) = 0;
   /// Takes memory of the device outside the caching allocator, until the result goes.
   /// \throws RuntimeFailure saying "out of memory" where there is not that much
   virtual std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) = 0;
@@ -74,7 +76,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 7";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 8";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

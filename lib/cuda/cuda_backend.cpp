@@ -108,6 +108,12 @@ class CudaBackend final : public DeviceBackend {
 
   void reset_peak(int device) override { c10::cuda::CUDACachingAllocator::resetPeakStats(checked(device)); }
 
+  /// Of all devices: a process computes on one.
+  void release_cached(int device) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  }
+
   std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) override {
     const c10::cuda::CUDAGuard guard(checked(device));
     void* memory = nullptr;

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/error.hpp"
 #include "lib/cuda/cuda_graphs.hpp"
 #include "lib/cuda/device_kernels.hpp"
 #include "lib/cuda/host_tensors.hpp"
@@ -58,12 +59,14 @@ class CudaOps final : public FusedOps {
   /// Plain operators read masks and positions on the host.
   const WorkRecorder* recorder() const override { return recorder_.get(); }
 
-  /// Small tensors from a copy in pinned memory, which PyTorch's allocator keeps until the device has read it: from
-  /// other memory the driver may wait for what is queued. None of what is locked changes meanwhile. In a capture it is
-  /// refused, as of other memory: a graph would read what the copy's place holds later.
+  /// What is not locked, if it is small, from a copy that is, which PyTorch's allocator keeps until the device has read
+  /// it: from other memory the driver may wait for what is queued. None of what is locked changes meanwhile. A graph
+  /// would read what the copy's place holds later.
   at::Tensor to_device(const at::Tensor& x) const override {
     constexpr std::size_t kMostCopied = std::size_t{16} << 20;
-    const bool copied = is_on_host(x) && x.nbytes() > 0 && x.nbytes() <= kMostCopied && !is_capturing();
+    if (!is_on_host(x)) return x.to(device());
+    if (is_capturing()) throw RuntimeFailure("memory of the host cannot be sent while a graph is captured");
+    const bool copied = x.nbytes() > 0 && x.nbytes() <= kMostCopied && !x.is_pinned();
     return (copied ? pinned_copy(x) : x).to(device(), x.scalar_type(), /*non_blocking=*/true);
   }
   void transfer(const at::Tensor& to, const at::Tensor& from) const override {

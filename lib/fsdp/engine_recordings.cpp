@@ -125,7 +125,7 @@ Engine::Recordings::Inputs& Engine::Recordings::fill(const MicroBatch& batch, do
   there.num_targets = batch.num_targets;
   there.ids_N.copy_(batch.ids_N);
   there.targets_N.copy_(batch.targets_N);
-  if (drops) there.sample_keys.copy_(batch.sample_keys, /*non_blocking=*/true);
+  if (drops) there.sample_keys.copy_(engine_.input_.ops->to_device(batch.sample_keys));
   inputs.scale.fill_(grad_scale);
   return inputs;
 }

@@ -181,7 +181,7 @@ class CollectiveUnitGrads final : public UnitGrads {
   }
 
   void finish_reduce(bool stay) override {
-    stay = stay && elsewhere_ && context_.stored_grads.empty() && !(alone_ && accumulate_);
+    stay = stay && elsewhere_ && context_.stored_grads.empty();
     if (stay) {
       for (std::size_t i = 0; i < layouts_.size(); ++i)
         sums_.push_back(alone_ ? buffers_[i].narrow(0, 0, layouts_[i].rows()) : targets_[i]);
@@ -234,25 +234,17 @@ class CollectiveUnitGrads final : public UnitGrads {
     }
   }
 
-  /// There is nobody to sum with.
+  /// There is nobody to sum with, and nothing to add to but on a disk: elsewhere gradients add up where they stay.
   void take_own() {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto shard = shards_[i].get();
       const auto own = buffers_[i].narrow(0, 0, layouts_[i].rows());
-      if (elsewhere_ && context_.stored_grads.empty()) {
-        send(shard, accumulate_ ? sum_with(i, own) : own);
-      } else if (accumulate_) {
+      if (accumulate_) {
         shard.add_(own.to(shard.device()));
       } else {
         send(shard, own);
       }
     }
-  }
-
-  /// On the device, where the host would have to wait for the gradient and then add.
-  at::Tensor sum_with(std::size_t i, const at::Tensor& own) const {
-    const MemoryScope scope(MemoryCategory::reduce_buffers);
-    return target_of(i, true).add_(own);
   }
 
   /// What a reduction writes: the shard itself where it is on the device for good.

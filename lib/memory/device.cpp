@@ -107,6 +107,7 @@ class MetaBackend final : public DeviceBackend {
   DeviceMemory memory(int) const override { return {}; }
   std::int64_t free_bytes(int) const override { return gpu_.total_bytes; }
   void reset_peak(int) override {}
+  void release_cached(int) override {}
   std::shared_ptr<void> hold_memory(int, std::int64_t) override { return nullptr; }
   void synchronize(int) override {}
   void wait_for_compute(int) override {}
@@ -130,6 +131,7 @@ class LoneBackend final : public DeviceBackend {
   DeviceMemory memory(int device) const override { return gpu_->memory(device); }
   std::int64_t free_bytes(int device) const override { return gpu_->free_bytes(device); }
   void reset_peak(int device) override { gpu_->reset_peak(device); }
+  void release_cached(int device) override { gpu_->release_cached(device); }
   std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) override {
     return gpu_->hold_memory(device, bytes);
   }

@@ -1,7 +1,6 @@
 #include "lib/train/data_loader.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <memory>
@@ -194,8 +193,14 @@ std::int64_t TokenLoader::padded(std::int64_t length) const {
 
 void TokenLoader::make_padding(MicroBatch& batch) const {
   constexpr std::int32_t kPad = 0;
-  batch.ids_N = at::full({batch.rows * batch.length}, kPad, at::kInt);
-  batch.targets_N = at::full({batch.rows * batch.length}, kIgnored, at::kInt);
+  // Not at::full, which would begin a team of threads for each thread that reads.
+  const auto filled = [&](std::int32_t value) {
+    auto ids_N = at::empty({batch.rows * batch.length}, at::kInt);
+    std::fill_n(ids_N.data_ptr<std::int32_t>(), ids_N.numel(), value);
+    return ids_N;
+  };
+  batch.ids_N = filled(kPad);
+  batch.targets_N = filled(kIgnored);
 }
 
 void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const {

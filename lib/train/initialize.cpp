@@ -125,6 +125,8 @@ void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen)
                      [&] { engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed)); });
   }
   engine.sync_parameters();
+  // What took room here, lengths of rows, no step takes: its cached blocks would only be in the way of others.
+  if (auto* backend = runtime.backend()) backend->release_cached(runtime.device().index());
 }
 
 }  // namespace

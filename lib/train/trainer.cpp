@@ -148,6 +148,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   const auto loss = compute_gradients(report, behind, stop_wanted);
   if (!loss) {
     report.stopped = true;
+    wait_for_reader(report);
     return report;
   }
   report.lr = options_.schedule.at(report.step);
@@ -175,6 +176,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
 
 /// Between steps nobody else reads the data set.
 void Trainer::wait_for_reader(StepReport& report) {
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "wait for tokens", "input");
   const auto start = Clock::now();
   reader_.wait();
   report.data_wait_seconds += seconds_since(start);

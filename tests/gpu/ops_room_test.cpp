@@ -63,6 +63,26 @@ Operation rotary_attention(const AttentionShape& shape) {
   };
 }
 
+/// A product with an adapter, there and back to its factors, and the lengths of the rows of what it adds up to.
+Operation adapter(std::int64_t tokens, std::int64_t rows, std::int64_t columns) {
+  return [=, rank = std::int64_t{8}](const Ops& ops, const Inputs& in) {
+    return
+        [&ops, rank, rows, x = in.matrix(tokens, columns), w = in.matrix(rows, columns), a = in.floats(rank * columns),
+         b = in.floats(rows * rank), m = in.floats(rows), grad = in.matrix(tokens, rows)] {
+          const auto a_RI = a.view({rank, -1}), b_OR = b.view({-1, rank});
+          auto out = ops.linear(x, w);
+          const auto h = ops.lora_down(x, a_RI.t(), 2.0);
+          ops.lora_up(out, h, b_OR.t());
+          const auto norms_O = ops.lora_row_norms(w, b_OR, a_RI, 2.0);
+          out.mul_(m / norms_O);
+          GradSlot sum{at::empty({rows}, m.options())};
+          ops.bias_grad(&sum, grad.to(at::kFloat) * out);
+          const auto scaled = (grad * (m / norms_O)).to(grad.scalar_type());
+          return Kept{out, h, norms_O, sum.grad.div_(norms_O), scaled};
+        };
+  };
+}
+
 }  // namespace
 
 TEST_SUITE("gpu/operations") {
@@ -75,6 +95,8 @@ TEST_SUITE("gpu/operations") {
     cases.push_back({"attention of turned heads", rotary_attention({4, 128, 4, 64})});
     cases.push_back({"attention of turned heads that are shared", rotary_attention({2, 128, 4, 64, 2})});
     cases.push_back({"attention of a large layer", rotary_attention({4, 512, 32, 128})});
+    cases.push_back({"adapters", adapter(96, 80, 128)});
+    cases.push_back({"adapters of a large layer", adapter(1024, 4096, 11008)});
     for (const std::int64_t kv_heads : {4, 2}) {
       AttentionShape slides{2, 600, 4, 64, kv_heads}, capped{3, 300, 4, 64, kv_heads}, many{5, 700, 4, 256, kv_heads};
       slides.window = 100;

@@ -4,6 +4,7 @@
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/support/tensor_compare.hpp"
+#include "tests/support/watched_loader.hpp"
 
 #include <cmath>
 #include <limits>
@@ -157,8 +158,8 @@ TEST_SUITE("cuda/fused trainer") {
       const auto per_step = engine.counts().shard.all_gathers - gathers;
       // Embeddings and the first block: nothing is computed before what the first block needs is asked for.
       CHECK(log.after("reduce") == std::vector<std::string>{"AdamW", "gradient norm", "update unit 0", "gather unit 0",
-                                                            "update unit 1", "gather unit 1",
-                                                            "update the other units"});
+                                                            "update unit 1", "gather unit 1", "update the other units",
+                                                            "wait for tokens"});
       CHECK(log.names[1] == "gather unit 0");
       CHECK(log.categories[1] == "collective");  // it is waited for, not started
       // They are the next step's: as many in each.
@@ -168,6 +169,54 @@ TEST_SUITE("cuda/fused trainer") {
       MicroBatch batch = rank.loader.read(std::vector<std::int64_t>{0});
       engine.evaluate(batch);
       rank.step();
+    });
+  }
+
+  TEST_CASE("another thread reads the next step's samples, and is done when a step is") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = emulated_device();
+    const auto never = [] { return false; };
+    const auto with_reader = [&](const auto& body) {
+      run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        WatchedLoader loader(12, 6, job.model.vocab_size);
+        TrainerOptions options;
+        options.batches = {2, 2, 1};
+        options.schedule.peak = 1e-2;
+        options.schedule.total_steps = 10;
+        options.shuffle = false;
+        Trainer trainer(rank.runtime, loader, options);
+        body(trainer, loader);
+      });
+    };
+    std::vector<double> losses;
+    with_reader([&](Trainer& trainer, WatchedLoader& loader) {
+      for (int step = 0; step < 3; ++step) {
+        if (step == 2) loader.delay = std::chrono::milliseconds(300);  // no step takes that long
+        losses.push_back(trainer.step(12 - 2 * step, never).loss);
+        CHECK_FALSE(loader.is_reading());
+        CHECK(loader.reads() == step + 2);  // one ahead
+        CHECK(loader.reader() != std::this_thread::get_id());
+      }
+    });
+    with_reader([&](Trainer& trainer, WatchedLoader& loader) {
+      CHECK(trainer.step(12, never).loss == losses[0]);
+      loader.delay = std::chrono::milliseconds(300);
+      CHECK(trainer.step(10, [] { return true; }).stopped);
+      CHECK_FALSE(loader.is_reading());
+      loader.delay = {};
+      // A step that was stopped begins again with its own samples.
+      CHECK(trainer.step(10, never).loss == losses[1]);
+      CHECK(trainer.step(2, never).loss == losses[2]);
+      const auto reads = loader.reads();
+      CHECK(loader.reader() != std::this_thread::get_id());
+      CHECK(reads == 5);  // nothing behind the last one
+    });
+    with_reader([&](Trainer& trainer, WatchedLoader& loader) {
+      loader.damaged = 3;
+      CHECK(trainer.step(12, never).loss == losses[0]);
+      CHECK_THROWS_AS(trainer.step(10, never), FormatError);
     });
   }
 

@@ -4,38 +4,14 @@
 
 #include <ATen/ops/equal.h>
 
-#include <atomic>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "tests/support/watched_loader.hpp"
 
 namespace fsdp {
 namespace {
-
-/// Random rows; says who read last, and cannot read some.
-class WatchedLoader final : public DataLoader {
- public:
-  explicit WatchedLoader(std::int64_t rows) : rows_(rows, 6, 40) {}
-  std::int64_t num_rows() const override { return rows_.num_rows(); }
-  MicroBatch read(const std::vector<std::int64_t>& rows, const std::vector<std::uint64_t>& keys) const override {
-    reads_ += 1;
-    reader_ = std::this_thread::get_id();
-    for (const auto row : rows) {
-      if (row == damaged) throw FormatError("row " + std::to_string(row) + " is damaged");
-    }
-    return rows_.read(rows, keys);
-  }
-  int reads() const { return reads_; }
-  std::thread::id reader() const { return reader_; }
-  std::int64_t damaged = -1;
-
- private:
-  RandomLoader rows_;
-  mutable std::atomic<int> reads_ = 0;
-  mutable std::thread::id reader_;  // who asks has waited
-};
 
 /// The second of two ranks, which has fewer rows in a step's last round.
 StepReaderOptions options() {
@@ -58,10 +34,11 @@ void check_equal(const std::vector<MicroBatch>& a, const std::vector<MicroBatch>
 }  // namespace fsdp
 
 using namespace fsdp;
+using fsdp::test::WatchedLoader;
 
 TEST_SUITE("train/step_reader") {
   TEST_CASE("what a thread has read ahead is what would have been read, over the ends of epochs") {
-    const WatchedLoader loader(11), other(11);
+    const WatchedLoader loader(11, 6, 40), other(11, 6, 40);
     StepReader ahead(loader, options()), at_once(other, options());
     for (std::int64_t step = 0; step < 6; ++step) {
       check_equal(ahead.read(7 * step, 7), at_once.read(7 * step, 7));
@@ -74,7 +51,7 @@ TEST_SUITE("train/step_reader") {
   }
 
   TEST_CASE("what is asked for instead is read at once") {
-    const WatchedLoader loader(11), other(11);
+    const WatchedLoader loader(11, 6, 40), other(11, 6, 40);
     StepReader ahead(loader, options()), at_once(other, options());
     ahead.read_ahead(7, 7);
     check_equal(ahead.read(7, 6), at_once.read(7, 6));  // fewer
@@ -89,7 +66,7 @@ TEST_SUITE("train/step_reader") {
   }
 
   TEST_CASE("what goes wrong ahead is thrown where it is asked for, and not elsewhere") {
-    WatchedLoader loader(8);
+    WatchedLoader loader(8, 6, 40);
     auto sorted = options();
     sorted.shuffle = false;
     StepReader reader(loader, sorted);
