@@ -13,9 +13,7 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
-at::Tensor on_host(const Ops& ops, const at::Tensor& tensor) {
-  return ops.is_on_host(tensor) ? tensor : tensor.to(at::kCPU);
-}
+at::Tensor on_host(const Ops& ops, const at::Tensor& tensor) { return ops.to_host(tensor); }
 
 at::Tensor host_twin(const Ops& ops, const at::Tensor& tensor) {
   return ops.is_on_host(tensor) ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));

@@ -63,7 +63,8 @@ class CudaBackend final : public DeviceBackend {
 
   std::unique_ptr<Ops> make_ops(int device) override {
     const auto facts = info(device);
-    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor);
+    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor,
+                         [this, device](const detail::UniqueEvent& event) { wait_for(event, device); });
   }
 
   void set_device(int device) override { c10::cuda::set_device(checked(device)); }
@@ -133,12 +134,9 @@ class CudaBackend final : public DeviceBackend {
   void wait_for_compute(int device) override {
     const auto index = checked(device);
     const c10::cuda::CUDAGuard guard(index);
-    const auto comms = comms_on(device);
     const detail::UniqueEvent computed;
     computed.record(c10::cuda::getCurrentCUDAStream(index).stream());
-    watch(comms, [&] { return computed.reached(); });
-    check_cuda(cudaEventSynchronize(computed.get()), "cudaEventSynchronize");
-    for (const auto& comm : comms) comm->check();
+    wait_for(computed, index);
   }
 
  private:
@@ -150,6 +148,14 @@ class CudaBackend final : public DeviceBackend {
       for (const auto& comm : comms) idle = comm->poll() && idle;
       if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
+  }
+
+  /// Behind an event may be a collective whose peer is gone, so collectives are watched first.
+  void wait_for(const detail::UniqueEvent& event, int device) {
+    const auto comms = comms_on(device);
+    watch(comms, [&] { return event.reached(); });
+    check_cuda(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+    for (const auto& comm : comms) comm->check();
   }
 
   c10::DeviceIndex checked(int device) const {

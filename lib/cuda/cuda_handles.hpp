@@ -2,6 +2,7 @@
 // CUDA streams and events that free themselves, and CUDA's error codes as exceptions.
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <utility>
 
 namespace fsdp::detail {
@@ -39,6 +40,9 @@ class UniqueEvent {
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+/// Returns when the event is reached. \throws RuntimeFailure when it never will be: a rank that others wait for is gone
+using EventWait = std::function<void(const UniqueEvent&)>;
 
 /// A stream of the current device, of highest priority, that does not wait for the legacy default stream. Transfers
 /// must not queue behind the kernels they are meant to overlap with.

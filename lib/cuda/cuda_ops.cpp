@@ -51,8 +51,8 @@ struct CudaAttentionState final : AttentionState {
 
 class CudaOps final : public FusedOps {
  public:
-  CudaOps(at::Device device, const GpuAttentionTraits& traits)
-      : FusedOps(device, device_kernels(device.index())), traits_(traits), copies_(device.index()) {
+  CudaOps(at::Device device, const GpuAttentionTraits& traits, const EventWait& wait)
+      : FusedOps(device, device_kernels(device.index())), traits_(traits), wait_(wait), copies_(device.index(), wait) {
     if (has_kernels()) recorder_ = make_cuda_recorder(device.index());
   }
 
@@ -63,15 +63,29 @@ class CudaOps final : public FusedOps {
   /// it: from other memory the driver may wait for what is queued. None of what is locked changes meanwhile. A graph
   /// would read what the copy's place holds later.
   at::Tensor to_device(const at::Tensor& x) const override {
-    constexpr std::size_t kMostCopied = std::size_t{16} << 20;
     if (!is_on_host(x)) return x.to(device());
     if (is_capturing()) throw RuntimeFailure("memory of the host cannot be sent while a graph is captured");
-    const bool copied = x.nbytes() > 0 && x.nbytes() <= kMostCopied && !x.is_pinned();
+    const bool copied = x.nbytes() > 0 && x.nbytes() <= kMostPinned && !x.is_pinned();
     return (copied ? pinned_copy(x) : x).to(device(), x.scalar_type(), /*non_blocking=*/true);
+  }
+  at::Tensor to_host(const at::Tensor& x) const override {
+    if (is_on_host(x)) return x;
+    const bool pinned = x.nbytes() <= kMostPinned;
+    auto here = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(pinned));
+    if (pinned) {
+      here.copy_(x, /*non_blocking=*/true);
+      wait_for_asked();
+    } else {
+      transfer(here, x.contiguous());
+    }
+    return here;
   }
   void transfer(const at::Tensor& to, const at::Tensor& from) const override {
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
-    if (!plain || is_on_host(to) == is_on_host(from)) return FusedOps::transfer(to, from);
+    if (!plain || is_on_host(to) == is_on_host(from)) {
+      wait_for_asked();  // a copy between types blocks, and without a limit
+      return FusedOps::transfer(to, from);
+    }
     if (is_on_host(to)) return copies_.to_host(bytes_in(to), bytes_of(from), from.nbytes());
     copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
       std::memcpy(room, bytes_of(from) + first, count);
@@ -185,7 +199,15 @@ class CudaOps final : public FusedOps {
   }
 
  private:
+  /// What PyTorch's allocator of pinned memory is asked for at most, which keeps what it has.
+  static constexpr std::size_t kMostPinned = std::size_t{16} << 20;
+
   static std::byte* bytes_in(const at::Tensor& x) { return static_cast<std::byte*>(x.mutable_data_ptr()); }
+  void wait_for_asked() const {
+    const UniqueEvent asked;
+    asked.record(c10::cuda::getCurrentCUDAStream(device().index()).stream());
+    wait_(asked);
+  }
   static bool is_capturing() {
     return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
@@ -312,18 +334,19 @@ class CudaOps final : public FusedOps {
   }
 
   GpuAttentionTraits traits_;
+  EventWait wait_;
   mutable StagedCopies copies_;
   std::unique_ptr<WorkRecorder> recorder_;  ///< null without kernels
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability) {
+std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, EventWait wait) {
   constexpr long kCudnnWithAttention = 91500;  // sdp_utils.cpp, check_prefer_cudnn_attention
   const auto& hooks = at::detail::getCUDAHooks();
   const GpuAttentionTraits traits{compute_capability,
                                   hooks.compiledWithCuDNN() && hooks.versionCuDNN() > kCudnnWithAttention};
-  return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits);
+  return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits, wait);
 }
 
 }  // namespace fsdp

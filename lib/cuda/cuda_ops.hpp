@@ -4,11 +4,13 @@
 // nvcc; products by cuBLAS, everything else by plain operators.
 #include <memory>
 
+#include "lib/cuda/cuda_handles.hpp"
 #include "lib/ops/ops.hpp"
 
 namespace fsdp {
 
 /// \param compute_capability  10 * major + minor
-std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability);
+/// \param wait  how the host waits for what it reads
+std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, detail::EventWait wait);
 
 }  // namespace fsdp

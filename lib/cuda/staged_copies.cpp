@@ -7,11 +7,6 @@
 #include <cstring>
 
 namespace fsdp::detail {
-namespace {
-
-void wait_for(const UniqueEvent& event) { check_cuda(cudaEventSynchronize(event.get()), "cudaEventSynchronize"); }
-
-}  // namespace
 
 struct StagedCopies::Slots {
   struct Free {
@@ -61,7 +56,7 @@ void StagedCopies::to_host(std::byte* to, const std::byte* from, std::size_t byt
   for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
     if (first + kSlot_bytes < bytes) start(first + kSlot_bytes);
     const auto& slot = slot_at(first);
-    wait_for(slot.done);
+    wait_(slot.done);
     std::memcpy(to + first, slot.data(), size_at(first));
   }
 }
@@ -76,7 +71,7 @@ void StagedCopies::to_device(std::byte* to, std::size_t bytes,
   all.here.make_wait(all.stream.get());
   for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
     const auto& slot = all.both[all.turn++ % 2];
-    wait_for(slot.done);  // of an earlier call's transfer, too
+    wait_(slot.done);  // of an earlier call's transfer, too
     const auto count = std::min(kSlot_bytes, bytes - first);
     fill(slot.data(), first, count);
     check_cuda(cudaMemcpyAsync(to + first, slot.data(), count, cudaMemcpyHostToDevice, all.stream.get()),

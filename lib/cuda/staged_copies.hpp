@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "lib/cuda/cuda_handles.hpp"
 
@@ -19,9 +20,9 @@ namespace fsdp::detail {
 /// Any thread; one copy at a time.
 class StagedCopies {
  public:
-  explicit StagedCopies(c10::DeviceIndex device) : device_(device) {}
+  StagedCopies(c10::DeviceIndex device, EventWait wait) : device_(device), wait_(std::move(wait)) {}
 
-  /// Behind all that the current stream was asked for. Returns when the bytes are there.
+  /// Behind all that the current stream was asked for, collectives included. Returns when the bytes are there.
   void to_host(std::byte* to, const std::byte* from, std::size_t bytes);
   /// Likewise; what the current stream is asked for afterwards comes after it. Returns when `fill` has given all bytes.
   /// \param fill  writes bytes [first, first + count) of what is sent to `room`
@@ -38,6 +39,7 @@ class StagedCopies {
   Slots& slots();
 
   c10::DeviceIndex device_;
+  EventWait wait_;
   std::mutex mutex_;
   std::shared_ptr<Slots> slots_;
   std::shared_ptr<UniqueStream> early_;  ///< of start()

@@ -13,14 +13,14 @@
 namespace fsdp {
 namespace {
 
-MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, at::Device device) {
+MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Place& place) {
   MicroBatch batch;
   batch.rows = 1;
   batch.length = static_cast<std::int64_t>(ids.size());
   batch.first_position = first_position;
   batch.ids_N = at::empty({batch.length}, at::kInt);
   std::copy(ids.begin(), ids.end(), batch.ids_N.data_ptr<std::int32_t>());
-  if (!device.is_cpu()) batch.ids_N = batch.ids_N.to(device);
+  batch.ids_N = place.to_device(batch.ids_N);
   return batch;
 }
 
@@ -29,7 +29,7 @@ at::Tensor forward(ModelRuntime& runtime, std::span<const std::int32_t> ids, std
                    std::int64_t cached) {
   auto& engine = runtime.engine();
   const auto& decoder = runtime.decoder();
-  const auto batch = one_sequence(ids, cached, runtime.device());
+  const auto batch = one_sequence(ids, cached, runtime.ops());
   at::Tensor x_ND;
   engine.with_layer_parameters(0, [&](LayerParams p) { x_ND = decoder.layers[0]->forward(p, batch, {}, nullptr); });
   for (std::size_t b = 0; b < caches.size(); ++b) {
@@ -38,7 +38,7 @@ at::Tensor forward(ModelRuntime& runtime, std::span<const std::int32_t> ids, std
   }
   at::Tensor logits;
   engine.with_layer_parameters(caches.size() + 1, [&](LayerParams p) { logits = decoder.last_logits(p, x_ND); });
-  return logits.reshape({-1}).to(at::kCPU).contiguous();
+  return runtime.ops().to_host(logits.reshape({-1}).contiguous());
 }
 
 void check(const std::vector<std::int32_t>& prompt, const SamplingOptions& options, std::int64_t vocab) {

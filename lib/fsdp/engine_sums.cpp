@@ -41,8 +41,10 @@ void Engine::finish_replicas(Unit& unit) {
     const auto& sum = unit.replica_sums[i];
     if (shard.is_same(sum)) continue;
     // Widened before it leaves: between types the host would wait for the copy, and for a peer that is gone for ever.
-    if (!policy_.cpu_offload || input_.store != nullptr || input_.ops->on_host()) {
+    if (!policy_.cpu_offload || input_.ops->on_host()) {
       shard.copy_(sum);
+    } else if (input_.store != nullptr) {
+      input_.ops->transfer(shard, sum.to(at::kFloat));
     } else if (auto transfer = input_.ops->start_transfer(shard, sum.to(at::kFloat))) {
       leaving_.push_back(std::move(transfer));
     }

@@ -219,7 +219,9 @@ class CollectiveUnitGrads final : public UnitGrads {
  private:
   /// Those of a disk are read as soon as they are there.
   void send(const at::Tensor& shard, const at::Tensor& from) {
-    if (!elsewhere_ || !context_.stored_grads.empty()) {
+    if (!context_.stored_grads.empty()) {
+      context_.ops.transfer(shard, from);
+    } else if (!elsewhere_) {
       shard.copy_(from);
     } else if (auto transfer = context_.ops.start_transfer(shard, from)) {
       transfers_.push_back(std::move(transfer));
@@ -252,7 +254,11 @@ class CollectiveUnitGrads final : public UnitGrads {
     if (!elsewhere_ && context_.stored_grads.empty()) return shards_[i].get();
     auto on_device = at::empty(shards_[i].sizes(), options_.dtype(at::kFloat));
     // Locked pages only change behind the device's own copies.
-    if (accumulate) on_device.copy_(shards_[i].get(), /*non_blocking=*/context_.stored_grads.empty());
+    if (accumulate && !context_.stored_grads.empty()) {
+      context_.ops.transfer(on_device, shards_[i].get());
+    } else if (accumulate) {
+      on_device.copy_(shards_[i].get(), /*non_blocking=*/true);
+    }
     return on_device;
   }
 

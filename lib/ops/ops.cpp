@@ -76,7 +76,7 @@ RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t posit
 }
 
 std::vector<double> Ops::read(const at::Tensor& values) const {
-  const auto here = values.to(at::kCPU);
+  const auto here = to_host(values);
   const auto* data = here.const_data_ptr<double>();
   return {data, data + here.numel()};
 }

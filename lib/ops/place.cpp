@@ -9,6 +9,7 @@ namespace fsdp {
 at::Device Place::host() const { return at::kCPU; }
 bool Place::is_on_host(const at::Tensor& x) const { return x.device().is_cpu(); }
 at::Tensor Place::to_device(const at::Tensor& x) const { return x.to(device()); }
+at::Tensor Place::to_host(const at::Tensor& x) const { return x.to(host()); }
 void Place::transfer(const at::Tensor& to, const at::Tensor& from) const { to.copy_(from); }
 std::unique_ptr<Transfer> Place::start_transfer(const at::Tensor& to, const at::Tensor& from) const {
   to.copy_(from);

@@ -29,7 +29,11 @@ class Place {
   virtual bool is_on_host(const at::Tensor& x) const;
   /// x itself when it is there.
   virtual at::Tensor to_device(const at::Tensor& x) const;
-  /// to = from, of one type, one of them on the device; contiguous. The host may go on with both.
+  /// x itself when it is there. Waits for it, and for nothing that was asked for later; a rank that it waits for in
+  /// vain is an error.
+  virtual at::Tensor to_host(const at::Tensor& x) const;
+  /// to = from, of one type, one of them on the device; contiguous. The host may go on with both. As to_host() with
+  /// ranks that are gone.
   virtual void transfer(const at::Tensor& to, const at::Tensor& from) const;
   /// The same for memory of the host that lock_pages() has locked, beside what the device computes: it begins behind
   /// all that was asked for, and neither the host nor the device waits for it before wait(). Both tensors stay as they

@@ -146,7 +146,7 @@ void Optimizer::sum_over_ranks(const at::Tensor& values) const {
   const auto on_device = ops().to_device(values);
   const std::array<at::Tensor, 1> tensors{on_device};
   input_.ranks->all_reduce(tensors)->wait();
-  if (!on_device.is_same(values)) values.copy_(on_device);
+  if (!on_device.is_same(values)) ops().transfer(values, on_device);
 }
 
 at::Tensor Optimizer::exchange(const at::Tensor& parts) const {

@@ -4,15 +4,21 @@ On the stub driver (stub_stall.hpp): from that moment on nothing that was queued
 a limit would be for ever.
 """
 
+import concurrent.futures
 import os
 import pathlib
+import subprocess
 import time
 import unittest
 
+import chess_cli
 import fsdp_cli
 import memprobe_cli
 
 TIMEOUT_S = 3
+MISSING = (rf"(all-gather|reduce-scatter|all-reduce) number [0-9]+ .* made no progress within {TIMEOUT_S} s \(--collective-timeout\); "
+           r"did not answer: rank 1\b")
+TOKENS = fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5"
 
 
 def left_over(name):
@@ -28,37 +34,68 @@ def left_over(name):
 
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
-class DeadPeer(fsdp_cli.Case):
-    def train(self, name, stall, *more):
+class DeadPeer(chess_cli.Case):
+    def ends(self, name, stall, arguments, expected, launcher=()):
+        """The job ends by itself, leaves no process, and says `expected`. `stall`: which collective of which rank, and how."""
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": "a100-40g", "FSDP_STUB_STALL": stall}
-        data = fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5"
-        return fsdp_cli.run("fsdp-finetune", [*memprobe_cli.MINGPT_S, "--train-data", data, "--batch-size", 1, "--max-steps", 50, "--out-dir", self.runs,
-                                              "--run-name", name, "--device", "cuda", "--collective-timeout", TIMEOUT_S, *more],
-                            ranks=3, env=stub, limit_seconds=60)  # against hanging alone: seconds where nothing waits without a limit
+        line = [*arguments, "--out-dir", self.runs, "--run-name", name, "--device", "cuda", "--collective-timeout", TIMEOUT_S]
+        # The limit is against hanging alone: seconds where nothing waits without a limit.
+        result = fsdp_cli.run("fsdp-finetune", line, ranks=0 if launcher else 3, env=stub, limit_seconds=60, within=launcher)
+        self.assertNotEqual(result.code, 0, str(result))
+        self.assertRegex(result.out + result.err, expected)
+        for _ in range(100):  # mpiexec may be there no longer while what it killed goes
+            if not left_over(name):
+                break
+            time.sleep(0.1)
+        self.assertEqual(left_over(name), [])
+        return result
 
-    def check(self, name, stall, expected, *more):
-        with self.subTest(stall=stall, more=more):
-            result = self.train(name, stall, *more)
-            self.assertNotEqual(result.code, 0, str(result))
-            self.assertRegex(result.out + result.err, expected)
-            for _ in range(100):  # mpiexec may be there no longer while what it killed goes
-                if not left_over(name):
-                    break
-                time.sleep(0.1)
-            self.assertEqual(left_over(name), [])
+    def check(self, *cases):
+        """They wait most of the time: two at once."""
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            started = {case[0]: pool.submit(self.ends, *case) for case in cases}
+            for name, end in started.items():
+                with self.subTest(name=name):
+                    end.result()
+
+    def job(self, *more):
+        return [*memprobe_cli.MINGPT_S, "--train-data", TOKENS, "--batch-size", 1, *more]
 
     def test_a_stopped_rank_is_named(self):
-        missing = rf"(all-gather|reduce-scatter) number [0-9]+ .* made no progress within {TIMEOUT_S} s \(--collective-timeout\); did not answer: rank 1\b"
-        self.check("stopped-forward", "41:1:stop", missing)
-        self.check("stopped-host-decides", "42:1:stop", missing, "--optimizer", "lion")
-        self.check("stopped-accumulating", "43:1:stop", missing, "--gradient-accumulation-steps", 2, "--activation-checkpointing", "all")
-        self.check("stopped-offload", "41:1:stop", missing, "--cpu-offload")
-        self.check("stopped-replicas", "23:1:stop", missing.replace("all-gather", "all-reduce"), "--cpu-offload", "--sharding", "no-shard", "--precision", "bf16")
-        self.check("stopped-validating", "5:1:stop", missing, "--max-epochs", -1, "--val-data",
-                   fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5")
+        fifty = self.job("--max-steps", 50)
+        disk = ["--offload-optimizer", f"nvme:{self.folder / 'scratch'}"]
+        self.check(("stopped-forward", "41:1:stop", fifty, MISSING),
+                   ("stopped-host-decides", "42:1:stop", [*fifty, "--optimizer", "lion"], MISSING),
+                   ("stopped-accumulating", "43:1:stop", [*fifty, "--gradient-accumulation-steps", 2, "--activation-checkpointing", "all"], MISSING),
+                   ("stopped-offload", "41:1:stop", [*fifty, "--cpu-offload"], MISSING),
+                   ("stopped-replicas", "23:1:stop", [*fifty, "--cpu-offload", "--sharding", "no-shard", "--precision", "bf16"], MISSING),
+                   # Gradients on their way to a disk, after steps and in the first one; sums that go there by replicas.
+                   ("stopped-disk", "41:1:stop", [*fifty, *disk], MISSING),
+                   ("stopped-disk-at-once", "11:1:stop", [*fifty, *disk], MISSING),
+                   ("stopped-disk-accumulating", "31:1:stop", [*fifty, *disk, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"], MISSING),
+                   ("stopped-disk-replicas", "9:1:stop", [*fifty, *disk, "--sharding", "no-shard"], MISSING),
+                   # What optimizers sum over ranks, on the host.
+                   ("stopped-adafactor", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adafactor"], MISSING),
+                   ("stopped-adamw8bit", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adamw8bit"], MISSING))
+
+    def test_a_rank_that_stops_in_a_validation_or_a_text(self):
+        """Numbers behind the first step's and before the second one's."""
+        behind = r"(?s)step +1/.*" + MISSING
+        short = fsdp_cli.write_tokens(self.folder / "short.h5", [[1 + i for i in range(20)] for _ in range(3)])
+        validated = ["--val-data", TOKENS, "--eval-every", 1]
+        chess = ["--model", self.model, "--train-data", self.data, "--max-seq-length", 64, "--val-chess", self.data, "--eval-every", 1]
+        self.check(("stopped-validating", "60:1:stop", self.job("--max-steps", 1, *validated), behind),
+                   ("stopped-prompt", "26:1:stop", self.job("--max-steps", 1, "--prompt", "5 6", "--num-tokens", 4), "(?s)done +1 step.*" + MISSING),
+                   ("stopped-sample", "33:1:stop", self.job("--max-steps", 1, "--val-data", short, "--eval-every", 1, "--sample-prompt", "5 6"), behind),
+                   ("stopped-chess", "24:1:stop", [*chess, "--max-steps", 1, "--batch-size", 2], "(?s)saved .*" + MISSING))
 
     def test_a_killed_rank_ends_the_job(self):
-        self.check("killed", "41:2:kill", "[Ss]ignal 9|EXIT CODE: 9|did not answer: rank 2")
+        """mpiexec may end the others before they miss it; without its help they name it themselves."""
+        job, mpiexec = self.job("--max-steps", 50), os.environ["FSDP_MPIEXEC"]
+        cases = [("killed", "41:2:kill", job, "[Ss]ignal 9|EXIT CODE: 9|did not answer: rank 2")]
+        if "-disable-auto-cleanup" in subprocess.run([mpiexec, "-help"], capture_output=True, text=True, check=False).stdout:
+            cases += [("killed-alone", "41:2:kill", job, MISSING.replace("rank 1", "rank 2"), [mpiexec, "-disable-auto-cleanup", "-n", "3"])]
+        self.check(*cases)
 
 
 if __name__ == "__main__":

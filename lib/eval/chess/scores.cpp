@@ -50,14 +50,11 @@ std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span
   // On GPUs in lengths that recur, as rows that are trained on.
   const bool on_host = runtime.device().is_cpu();
   auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
-  if (!on_host) {
-    batch.ids_N = batch.ids_N.to(runtime.device());
-    batch.targets_N = batch.targets_N.to(runtime.device());
-  }
+  send_to(runtime.ops(), batch);
   std::vector<std::int32_t> predicted(static_cast<std::size_t>(batch.rows * batch.length));
   const auto vocab = runtime.decoder().config.vocab_size;
   forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
-    const auto best_N = at::argmax(logits_NV.narrow(1, 0, vocab), 1).to(at::kInt).cpu();
+    const auto best_N = runtime.ops().to_host(at::argmax(logits_NV.narrow(1, 0, vocab), 1).to(at::kInt));
     std::copy_n(best_N.const_data_ptr<std::int32_t>(), best_N.numel(), predicted.begin() + first);
   });
   std::vector<std::vector<WordScore>> scores;
