@@ -10,6 +10,17 @@
 #include "lib/ops/gemm.hpp"
 
 namespace fsdp {
+namespace {
+
+/// Rows that come often are summed in float32: in 16 bits what is added would soon be too small to count.
+void add_rows(at::Tensor& to_VD, const at::Tensor& rows_N, const at::Tensor& from_ND) {
+  const auto type = to_VD.element_size() == 2 ? at::kFloat : to_VD.scalar_type();
+  auto sums_VD = to_VD.to(type);
+  sums_VD.index_add_(0, rows_N, from_ND.to(type));
+  if (!sums_VD.is_same(to_VD)) to_VD.copy_(sums_VD);
+}
+
+}  // namespace
 
 void AtenOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const {
   aten_product(out, a, b, add);
@@ -61,10 +72,8 @@ at::Tensor AtenOps::embed(const at::Tensor& token_VD, const at::Tensor& position
 
 void AtenOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
                              const at::Tensor& ids_N, const RopePlace& place) const {
-  if (grad_token_VD != nullptr) grad_token_VD->index_add_(0, ids_N, grad_ND.to(grad_token_VD->scalar_type()));
-  if (grad_position_PD == nullptr) return;
-  const auto positions_N = row_positions(ids_N.size(0), place);
-  grad_position_PD->index_add_(0, positions_N, grad_ND.to(grad_position_PD->scalar_type()));
+  if (grad_token_VD != nullptr) add_rows(*grad_token_VD, ids_N, grad_ND);
+  if (grad_position_PD != nullptr) add_rows(*grad_position_PD, row_positions(ids_N.size(0), place), grad_ND);
 }
 
 at::Tensor AtenOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,

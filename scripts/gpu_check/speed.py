@@ -8,12 +8,13 @@ from checks import NOTE, Trouble, skip, verdict_of
 from training import Trainings, spread
 
 STEPS, WARM_UP = 20, 8  # the first ones compile, choose kernels and fill the allocator
-# What is asked of an H200 with the first case; on other GPUs and cases the figures are only told.
-GOAL_GPU, GOAL_RATIO, GOAL_MFU = "H200", 1.05, 0.58
+# What is asked of an H200; of other GPUs and cases the figures are only told.
+GOAL_GPU = "H200"
 SHAPES = {
     "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),
     "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
-CASES = [("codellama", 16, 2), ("codellama", 4, 1), ("mingpt", 8, 2)]  # shape, rows a step, turns
+# Shape, rows a step, turns; times FSDP2 compiled, and MFU: llm.c publishes 60 % of minGPT's.
+CASES = [("codellama", 16, 2, 1.05, 0.58), ("codellama", 4, 1, None, None), ("mingpt", 8, 2, None, 0.60)]
 REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
 OURS, EAGER, COMPILED, IN_FP8 = "ours", "FSDP2", "FSDP2 compiled", "ours with fp8"
 
@@ -40,13 +41,13 @@ class Speed:
         if not self.machine.has_bf16():
             self.stage.check("tokens/s", lambda: skip("this GPU has no units for bf16"))
             return
-        for index, (name, batch, turns) in enumerate(CASES):
+        for name, batch, turns, ratio_goal, mfu_goal in CASES:
             shape, runs = self.shapes[name], {}
             title = f"{name} {batch} x {shape['length']}"
             self.stage.check(f"{title}, tokens/s", self.turns, name, batch, turns, runs)
             if OURS in runs:
-                self.stage.check(f"{title}, to FSDP2", self.ratio, runs, index == 0)
-                self.stage.check(f"{title}, MFU", self.share_of_peak, runs, index == 0)
+                self.stage.check(f"{title}, to FSDP2", self.ratio, runs, ratio_goal)
+                self.stage.check(f"{title}, MFU", self.share_of_peak, runs, mfu_goal)
 
     def contenders(self, name):
         # Triton compiles the launchers of its kernels, inductor what runs on a CPU.
@@ -90,13 +91,13 @@ class Speed:
         peak = found["reserved_memory_bytes"][-1]
         return f" in {peak / 2**30:.1f} GiB" if peak else ""
 
-    def judged(self, good, has_goal):
+    def judged(self, figure, goal):
         """PASS or FAIL where a goal is set for this GPU and case, else NOTE."""
-        if has_goal and GOAL_GPU in (self.machine.facts["gpu"] or ""):
-            return verdict_of(good)
+        if goal is not None and GOAL_GPU in (self.machine.facts["gpu"] or ""):
+            return verdict_of(figure >= goal)
         return NOTE
 
-    def ratio(self, runs, has_goal):
+    def ratio(self, runs, goal):
         rates = {contender: found["tokens_per_second"] for contender, found in runs.items()}
         per_turn = {other: [a / b for a, b in zip(rates[OURS], rates[other])] for other in (COMPILED, EAGER) if other in rates}
         text = ", ".join(f"{spread(ratios)} times {other}" for other, ratios in per_turn.items())
@@ -105,19 +106,19 @@ class Speed:
         if COMPILED not in per_turn:
             why = "it failed" if COMPILED in self.contenders("") else "no C compiler on PATH, and CC names none"
             return skip(f"nothing of {COMPILED} to compare with ({why}){text and '; ' + text}")
-        goal = f" (goal on an {GOAL_GPU}: {GOAL_RATIO} times {COMPILED})" if has_goal else ""
-        return self.judged(statistics.median(per_turn[COMPILED]) >= GOAL_RATIO, has_goal), text + goal, per_turn
+        asked = f" (goal on an {GOAL_GPU}: {goal} times {COMPILED})" if goal else ""
+        return self.judged(statistics.median(per_turn[COMPILED]), goal), text + asked, per_turn
 
-    def share_of_peak(self, runs, has_goal):
+    def share_of_peak(self, runs, goal):
         """Of the data sheet's dense bf16 figure; both sides do the same useful operations for a token."""
         if not runs[OURS]["mfu"]:
             return skip("the peak of this GPU is not known")
         ours = statistics.median(runs[OURS]["mfu"])
         rates = {contender: statistics.median(found["tokens_per_second"]) for contender, found in runs.items()}
         shares = {contender: ours * rate / rates[OURS] for contender, rate in rates.items()}
-        goal = f" (goal on an {GOAL_GPU}: {100 * GOAL_MFU:.0f} %)" if has_goal else ""
+        asked = f" (goal on an {GOAL_GPU}: {100 * goal:.0f} %)" if goal else ""
         text = ", ".join(f"{contender} {100 * share:.1f} %" for contender, share in shares.items())
-        return self.judged(ours >= GOAL_MFU, has_goal), text + goal, shares
+        return self.judged(ours, goal), text + asked, shares
 
 
 def run(stage):

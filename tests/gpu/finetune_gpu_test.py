@@ -35,6 +35,7 @@ class Gpu(fsdp_cli.Case):
         for ranks, more in ((1, []), (2, ["--precision", "bf16"]), (2, ["--sharding", "grad-shard", "--gradient-accumulation-steps", 2]),
                             (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"]),
                             (2, ["--sharding", "no-shard", "--cpu-offload", "--precision", "bf16"]),
+                            (2, ["--optimizer", "muon", "--precision", "bf16"]),  # whose matrices change ranks
                             (1, ["--cpu-offload", "--precision", "bf16", "--gradient-accumulation-steps", 2]),
                             (4, ["--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--cpu-offload"])):
             with self.subTest(ranks=ranks, more=more):

@@ -183,6 +183,20 @@ TEST_SUITE("gpu/graphs") {
     CHECK(dies(4097));
   }
 
+  TEST_CASE("the stub driver ends a program that asks for a grid that no GPU takes") {
+    static const char kernel = 0;
+    const auto dies = [&](unsigned rows) {
+      return ends_a_child([&] {
+        int pass = 0;
+        void* arguments[] = {&pass};
+        cudaLaunchKernel(&kernel, dim3{1, rows, 1}, dim3{32, 1, 1}, arguments, 0, current());
+      });
+    };
+    CHECK_FALSE(dies(65535));
+    CHECK(dies(65536));
+    CHECK(dies(0));
+  }
+
   TEST_CASE("the stub driver ends a program whose graph uses memory that was given back") {
     const auto ops = cuda_backend()->make_ops(0);
     auto logits = at::ones({4096, 4096}, kFloats);  // in a segment of its own

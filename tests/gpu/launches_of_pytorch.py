@@ -105,7 +105,8 @@ def main():
         counter.take()
         logits = model.head(model.norm(x)).float()
         loss = F.cross_entropy(logits.view(-1, VOCABULARY), ids.view(-1))
-        grad_x, = torch.autograd.grad(loss, x, retain_graph=True)
+        head = [*model.norm.parameters(), *model.head.parameters()]
+        torch.autograd.grad(loss, [x, *head], retain_graph=True)
         found["head"] = counter.take()
         inputs = x.detach().requires_grad_()
         out = last(inputs, cosine, cosine)

@@ -161,6 +161,10 @@ class Gpu(fsdp_cli.Case):
         self.check("a100-80g", [*job, "--quantize", "nf4", "--double-quant", "--activation-checkpointing", "all", "--cpu-offload"])
         self.check("a100-80g", [*job, "--quantize", "nf4", "--double-quant", "--cpu-offload", "--ranks", 1])
 
+    @unittest.skipUnless(ALL, "CodeLlama-7b whole takes 150 s and 85 GB of addresses: FSDP_ALL=1")
+    def test_the_largest_model_on_one_gpu(self):
+        self.check("h200", [*self.codellama_7b, "--ranks", 1, "--precision", "bf16", "--batch-size", 4, "--gradient-accumulation-steps", 4])
+
     def test_optimizers_elsewhere(self):
         job = [*GPT2, "--batch-size", 2, "--precision", "bf16"]
         for where in ("cpu", f"nvme:{self.folder / 'scratch'}"):

@@ -26,7 +26,7 @@ struct Kind {
 constexpr std::array kKinds{Kind{"a100-80g", 80, 108, 163, 2048, 81050}, Kind{"a100-40g", 80, 108, 163, 2048, 40338},
                             Kind{"h100", 90, 132, 227, 2048, 81000},     Kind{"t4", 75, 40, 64, 1024, 14910},
                             Kind{"a10", 86, 72, 99, 1536, 22580},        Kind{"l4", 89, 58, 99, 1536, 22580},
-                            Kind{"b200", 100, 148, 227, 2048, 182000}};
+                            Kind{"b200", 100, 148, 227, 2048, 182000},   Kind{"h200", 90, 132, 227, 2048, 143155}};
 
 [[noreturn]] void stop(const char* what) {
   std::fprintf(stderr, "stub driver: %s\n", what);

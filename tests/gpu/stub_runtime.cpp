@@ -94,7 +94,7 @@ cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t str
     return memory().contains(from) || locked().contains(from) ? cudaSuccess : waited("copy of pageable memory");
   }
   if (memory().contains(from)) {
-    if (!locked().contains(to)) stub::wait_for_device();
+    if (!locked().contains(to)) waited("copy into pageable memory");
     std::memset(to, 0, count);
   } else {
     std::memmove(to, from, count);

@@ -39,7 +39,8 @@ struct Size {
 };
 /// Rows of one thread and of many, widths that are no multiple of the vector, two vectors for a thread, rows for more
 /// than one block.
-constexpr Size kWideRows[] = {{2, 8193}, {19, 8200}};  ///< than registers hold; more rows than blocks
+constexpr Size kWideRows[] = {{2, 8193}, {19, 8200}};       ///< than registers hold; more rows than blocks
+constexpr Size kVocabularies[] = {{2, 32016}, {2, 50257}};  ///< CodeLlama's and GPT-2's
 constexpr Size kSizes[] = {{1, 7},    {3, 8},   {33, 17},  {5, 257},  {9, 256}, {3, 4168},
                            {130, 24}, {2, 768}, {2, 4096}, {2, 11008}};  ///< the last three are GPT-2's and Llama's
 
@@ -258,7 +259,7 @@ TEST_SUITE("cuda/fused operations") {
   }
 
   TEST_CASE("loss and gradient: padding, targets that do not count, logits that are not numbers") {
-    for_all([](at::ScalarType type, Size s) {
+    const auto compare = [](at::ScalarType type, Size s) {
       const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
       auto targets = at::randint(0, s.dim, {s.rows}, at::kInt);
       if (s.rows > 2) targets.narrow(0, 1, 2).fill_(-1);
@@ -275,7 +276,9 @@ TEST_SUITE("cuda/fused operations") {
           return Tensors{out, at::full({1}, sum.loss_sum, at::kDouble)};
         });
       }
-    });
+    };
+    for_all(compare);
+    for_all(compare, kVocabularies);
     auto logits = at::zeros({2, 5000});
     logits[0].narrow(0, 8, 8).fill_(std::numeric_limits<float>::quiet_NaN());
     logits[1].fill_(-std::numeric_limits<float>::infinity());
@@ -346,5 +349,31 @@ TEST_SUITE("cuda/fused operations") {
           return all;
         },
         at::kFloat);  // plain updates are of float32 alone
+  }
+
+  TEST_CASE("AdamW by its formula in float64") {
+    at::manual_seed(8);
+    auto param = at::randn({1000}), avg = at::randn({1000}), avg_sq = at::rand({1000});
+    const auto grad = at::randn({1000});
+    const auto p = wide(param), m = wide(avg), v = wide(avg_sq), g = wide(grad) / 3;
+    AdamWUpdate update;
+    update.params = {param};
+    update.grads = {grad.clone()};
+    update.exp_avg = {avg};
+    update.exp_avg_sq = {avg_sq};
+    update.lr = 1e-2;
+    update.weight_decay = 0.1;
+    update.grad_divisor = 3;
+    update.beta1 = 0.9;
+    update.beta2 = 0.99;
+    update.eps = 1e-8;
+    update.step = 5;
+    EmulatedOps(Order::shuffled).adamw(update);
+    const auto want_m = 0.9 * m + 0.1 * g, want_v = 0.99 * v + 0.01 * g * g;
+    const auto mean = want_m / (1 - std::pow(0.9, 5)), root = (want_v / (1 - std::pow(0.99, 5))).sqrt();
+    // A few roundings of 2^-24 each.
+    CHECK(relative_error(avg, want_m) < 5e-7);
+    CHECK(relative_error(avg_sq, want_v) < 5e-7);
+    CHECK(relative_error(param, p * (1 - 1e-2 * 0.1) - 1e-2 * mean / (root + 1e-8)) < 5e-7);
   }
 }

@@ -78,13 +78,17 @@ TEST_SUITE("ops") {
       const auto grad = at::full({3000, 32}, 0.01, wire);
       const auto ids = at::full({3000}, 7, at::kInt);
       auto token = at::zeros({9, 32}, wire), position = at::zeros({10, 32}, wire);
-      host_ops().embed_backward(&token, &position, grad, ids, {10, 0});
-      // Rounded once: within half a unit in the last place of 8 or 11 bits.
-      const auto within = wire == at::kBFloat16 ? 1.0 / 256 : 1.0 / 2048;
-      const double each = grad[0][0].item<double>();
-      CHECK((token[7].to(at::kDouble) / (3000 * each) - 1).abs().max().item<double>() <= within);
-      CHECK((position.to(at::kDouble) / (300 * each) - 1).abs().max().item<double>() <= within);
-      CHECK(token.narrow(0, 0, 7).any().item<bool>() == false);
+      for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&kPlain)}) {
+        token.zero_();
+        position.zero_();
+        ops->embed_backward(&token, &position, grad, ids, {10, 0});
+        // Rounded once: within half a unit in the last place of 8 or 11 bits.
+        const auto within = wire == at::kBFloat16 ? 1.0 / 256 : 1.0 / 2048;
+        const double each = grad[0][0].item<double>();
+        CHECK((token[7].to(at::kDouble) / (3000 * each) - 1).abs().max().item<double>() <= within);
+        CHECK((position.to(at::kDouble) / (300 * each) - 1).abs().max().item<double>() <= within);
+        CHECK(token.narrow(0, 0, 7).any().item<bool>() == false);
+      }
     }
   }
 

@@ -1,0 +1,193 @@
+#pragma once
+// Training steps on the stub driver (stub_card.hpp), and what they ask it for, action by action.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/comm/device_backend.hpp"
+#include "lib/fsdp/observer.hpp"
+#include "lib/memory/ranks.hpp"
+#include "lib/runtime/model_runtime.hpp"
+#include "lib/train/trainer.hpp"
+
+namespace fsdp::test {
+
+inline constexpr std::int64_t kRows = 4, kLength = 512;
+inline constexpr int kLayers = 2;
+
+struct Counts {
+  int kernels = 0, products = 0, attention = 0, copies = 0, waits = 0, graphs = 0;
+  std::int64_t bytes = 0;  ///< of kernels of ours
+  std::vector<std::string> names;
+
+  Counts& operator+=(const Counts& other) {
+    kernels += other.kernels;
+    products += other.products;
+    attention += other.attention;
+    copies += other.copies;
+    waits += other.waits;
+    graphs += other.graphs;
+    bytes += other.bytes;
+    names.insert(names.end(), other.names.begin(), other.names.end());
+    return *this;
+  }
+  /// What the host asks for.
+  int launches() const { return kernels + products + attention + copies + graphs; }
+};
+
+using TakeEvents = void (*)(void (*each)(void*, int, const char*, std::int64_t), void* context);
+
+inline TakeEvents take_events() { return reinterpret_cast<TakeEvents>(::dlsym(RTLD_DEFAULT, "fsdp_stub_take_events")); }
+
+inline void add_event(void* context, int kind, const char* name, std::int64_t bytes) {
+  auto& counts = *static_cast<Counts*>(context);
+  const bool attends = std::strstr(name, "flash_") != nullptr || std::strstr(name, "fmha_") != nullptr;
+  counts.kernels += kind == 0 && !attends ? 1 : 0;
+  counts.products += kind == 1 ? 1 : 0;
+  counts.attention += kind == 2 || attends ? 1 : 0;
+  counts.copies += kind == 3 ? 1 : 0;
+  counts.waits += kind == 4 ? 1 : 0;
+  counts.graphs += kind == 5 ? 1 : 0;
+  counts.bytes += bytes;
+  if (kind == 0) counts.names.emplace_back(name);
+}
+
+inline Counts counted() {
+  Counts counts;
+  take_events()(add_event, &counts);
+  return counts;
+}
+
+inline ModelConfig codellama_layers() {
+  ModelConfig config;
+  config.architecture = Architecture::llama;
+  config.num_layers = kLayers;
+  config.num_heads = config.num_kv_heads = 32;
+  config.embed_size = 4096;
+  config.ffn_hidden_size = 11008;
+  config.vocab_size = 32016;
+  config.block_size = 16384;
+  return config;
+}
+
+/// GPT-2 small.
+inline ModelConfig gpt2() {
+  ModelConfig config;
+  config.num_layers = config.num_heads = 12;
+  config.embed_size = 768;
+  config.ffn_hidden_size = 3072;
+  config.vocab_size = 50257;
+  config.block_size = 1024;
+  return config;
+}
+
+/// What is launched while the engine and the trainer are at each of their actions, without what those within it launch.
+class CountingObserver final : public EngineObserver {
+ public:
+  void begin(std::string_view what, std::string_view) override {
+    settle();
+    open_.emplace_back(what);
+    order_.emplace_back(what);
+  }
+  void end() override {
+    settle();
+    last_ = open_.back();
+    open_.pop_back();
+  }
+  /// Everything so far counts for nothing.
+  void forget() {
+    static_cast<void>(counted());
+    counts_.clear();
+    behind_.clear();
+    order_.clear();
+  }
+  /// Of actions whose names begin so.
+  Counts of(std::string_view beginning) {
+    settle();
+    Counts sum;
+    for (const auto& [name, counts] : counts_) {
+      if (name.starts_with(beginning)) sum += counts;
+    }
+    return sum;
+  }
+  /// Of what comes outside of all actions behind the last one whose name begins so.
+  Counts behind(std::string_view beginning) {
+    settle();
+    Counts sum;
+    for (const auto& [name, counts] : behind_) {
+      if (name.starts_with(beginning)) sum += counts;
+    }
+    return sum;
+  }
+  const std::vector<std::string>& order() const { return order_; }
+
+ private:
+  void settle() {
+    const auto found = counted();
+    counts_[open_.empty() ? "outside" : open_.back()] += found;
+    if (open_.empty()) behind_[last_] += found;
+  }
+
+  std::vector<std::string> open_, order_;
+  std::string last_;  ///< that ended
+  std::map<std::string, Counts> counts_, behind_;
+};
+
+/// A training run in bf16, as rank 0 of so many.
+class Run {
+ public:
+  Run(const std::shared_ptr<DeviceBackend>& backend, int ranks, const ModelConfig& config = codellama_layers(),
+      CudaGraphs graphs = CudaGraphs::automatic, int micro_batches = 1, OptimizerKind optimizer = OptimizerKind::adamw)
+      : world_(
+            make_lone_rank({ranks, ranks, 0}, [](ProcessGroup& group) { make_mesh(group, Sharding::full_shard, 0); })),
+        rows_(kRows * ranks * micro_batches),
+        runtime_(*world_, config, sharding(graphs), {at::Device(at::kCUDA, 0), backend, nullptr, "stub", ""},
+                 micro_batches),
+        loader_(rows_ * kSteps, kLength, config.vocab_size),
+        trainer_(runtime_, loader_, options(rows_, micro_batches, optimizer)) {
+    runtime_.engine().observers().add(observer_);
+  }
+
+  /// The last of a few steps: tables are made once.
+  void train() {
+    for (int step = 0; step < kSteps; ++step) {
+      observer_.forget();
+      trainer_.step(rows_, [] { return false; });
+    }
+  }
+
+  CountingObserver& observer() { return observer_; }
+  bool has_kernels() const { return runtime_.ops().recorder() != nullptr; }
+  RecordingCounts recordings() { return runtime_.engine().recording_counts(); }
+
+ private:
+  static constexpr int kSteps = 3;
+  static ShardingOptions sharding(CudaGraphs graphs) {
+    ShardingOptions options;
+    options.cuda_graphs = graphs;
+    options.precision = at::kBFloat16;
+    return options;
+  }
+  static TrainerOptions options(std::int64_t rows, int micro_batches, OptimizerKind optimizer) {
+    TrainerOptions options;
+    options.optimizer.kind = optimizer;
+    options.batches = {kRows, rows, micro_batches};
+    options.clip_grad_norm = 1.0;
+    return options;
+  }
+
+  std::unique_ptr<ProcessGroup> world_;
+  std::int64_t rows_;
+  ModelRuntime runtime_;
+  RandomLoader loader_;
+  Trainer trainer_;
+  CountingObserver observer_;
+};
+
+}  // namespace fsdp::test
