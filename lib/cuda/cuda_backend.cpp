@@ -58,7 +58,7 @@ class CudaBackend final : public DeviceBackend {
     const std::scoped_lock lock(mutex_);
     std::erase_if(comms_, [](const auto& old) { return old.expired(); });
     comms_.push_back(comm);
-    return detail::make_nccl_collectives(std::move(comm));
+    return detail::make_nccl_collectives(std::move(comm), make_ops(device));
   }
 
   std::unique_ptr<Ops> make_ops(int device) override {

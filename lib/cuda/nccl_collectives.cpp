@@ -15,13 +15,6 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-/// A sum that arrived in a buffer of the wire's dtype and still has to go into its float32 shard.
-struct Arrival {
-  at::Tensor buffer;
-  at::Tensor shard;
-  bool accumulate;
-};
-
 /// Why no buffer needs recordStream in the usual case. All buffers come from the caching allocator under the compute
 /// stream, and the allocator may give freed memory to that stream's next kernel at once, though our stream still uses
 /// it. Three orders keep that harmless:
@@ -33,7 +26,8 @@ struct Arrival {
 /// only for our own buffers when wait() is called under another stream than the issue, see below.
 class NcclWork final : public Work {
  public:
-  NcclWork(std::shared_ptr<NcclComm> comm, CUDAStream issued_on) : comm_(std::move(comm)), issued_on_(issued_on) {}
+  NcclWork(std::shared_ptr<NcclComm> comm, std::shared_ptr<const Ops> ops, CUDAStream issued_on)
+      : comm_(std::move(comm)), ops_(std::move(ops)), issued_on_(issued_on) {}
   NcclWork(const NcclWork&) = delete;
   NcclWork& operator=(const NcclWork&) = delete;
   /// Dropped without wait() (an exception is on its way): the tensors are about to be freed while the transfer runs, so
@@ -43,7 +37,8 @@ class NcclWork final : public Work {
   }
 
   void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
-  void add_arrival(Arrival arrival) { arrivals_.push_back(std::move(arrival)); }
+  /// A sum that arrives in the wire's dtype and still has to go into its float32 shard.
+  void add_arrival(WidenedRows arrival) { arrivals_.push_back(std::move(arrival)); }
   void started(std::shared_ptr<UniqueEvent> done) { done_ = std::move(done); }
 
   void wait() override {
@@ -54,16 +49,11 @@ class NcclWork final : public Work {
     done_->make_wait(current.stream());
     if (current != issued_on_) done_->make_wait(issued_on_.stream());
     done_.reset();
+    ops_->widen(arrivals_);
+    // The buffers return to the pool of the stream they were made under, which does not wait for this one.
     for (const auto& arrival : arrivals_) {
-      if (arrival.accumulate) {
-        arrival.shard.add_(arrival.buffer);
-      } else {
-        arrival.shard.copy_(arrival.buffer);
-      }
-      // The buffer returns to the pool of the stream it was made under, which does not wait for this one.
-      if (current != issued_on_) {
-        c10::cuda::CUDACachingAllocator::recordStream(arrival.buffer.storage().data_ptr(), current);
-      }
+      if (current != issued_on_)
+        c10::cuda::CUDACachingAllocator::recordStream(arrival.from.storage().data_ptr(), current);
     }
     arrivals_.clear();
     kept_.clear();
@@ -71,10 +61,11 @@ class NcclWork final : public Work {
 
  private:
   std::shared_ptr<NcclComm> comm_;
+  std::shared_ptr<const Ops> ops_;
   CUDAStream issued_on_;
   std::shared_ptr<UniqueEvent> done_;  ///< null before the start and after wait()
   std::vector<at::Tensor> kept_;
-  std::vector<Arrival> arrivals_;
+  std::vector<WidenedRows> arrivals_;
 };
 
 struct Transfer {
@@ -90,8 +81,10 @@ void require(bool holds, const char* what) {
 
 class NcclCollectives final : public TensorCollectives {
  public:
-  explicit NcclCollectives(std::shared_ptr<NcclComm> comm)
-      : comm_(std::move(comm)), device_(at::kCUDA, static_cast<c10::DeviceIndex>(comm_->device())) {}
+  NcclCollectives(std::shared_ptr<NcclComm> comm, std::shared_ptr<const Ops> ops)
+      : comm_(std::move(comm)),
+        ops_(std::move(ops)),
+        device_(at::kCUDA, static_cast<c10::DeviceIndex>(comm_->device())) {}
   int rank() const override { return comm_->rank(); }
   int size() const override { return comm_->size(); }
 
@@ -130,7 +123,7 @@ class NcclCollectives final : public TensorCollectives {
       at::Tensor target = shard;
       if (accumulate || full.scalar_type() != at::kFloat) {
         target = at::empty(shard.sizes(), full.options());
-        work->add_arrival({target, shard, accumulate});
+        work->add_arrival({shard, target, accumulate});
       }
       transfers.push_back({full.const_data_ptr(), target.mutable_data_ptr(), static_cast<std::size_t>(shard.numel()),
                            nccl_type(full.scalar_type())});
@@ -205,7 +198,7 @@ class NcclCollectives final : public TensorCollectives {
   }
 
   std::unique_ptr<NcclWork> new_work() const {
-    return std::make_unique<NcclWork>(comm_, c10::cuda::getCurrentCUDAStream(device_.index()));
+    return std::make_unique<NcclWork>(comm_, ops_, c10::cuda::getCurrentCUDAStream(device_.index()));
   }
 
   /// Call after the last allocation: buffers made behind the event could still be in use by older kernels.
@@ -234,13 +227,15 @@ class NcclCollectives final : public TensorCollectives {
   }
 
   std::shared_ptr<NcclComm> comm_;
+  std::shared_ptr<const Ops> ops_;
   at::Device device_;
 };
 
 }  // namespace
 
-std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm) {
-  return std::make_unique<NcclCollectives>(std::move(comm));
+std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm,
+                                                         std::shared_ptr<const Ops> ops) {
+  return std::make_unique<NcclCollectives>(std::move(comm), std::move(ops));
 }
 
 }  // namespace fsdp::detail

@@ -12,6 +12,7 @@ namespace fsdp::detail {
 ///
 /// Gradients are summed by NCCL in the dtype of TensorReduce::full; unlike the host's collectives the order of the sum
 /// depends on the number of ranks and NCCL's choice of algorithm.
-std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm);
+std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm,
+                                                         std::shared_ptr<const Ops> ops);
 
 }  // namespace fsdp::detail

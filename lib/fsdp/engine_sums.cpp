@@ -1,5 +1,6 @@
 // Sums of gradients over replicas, and the norms and decisions that come of them.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
@@ -13,9 +14,15 @@ namespace fsdp {
 
 void Engine::start_replicas(Unit& unit) {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
-  // Those of a disk by way of the device, where that is not the host.
-  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i)
-    unit.replica_sums.push_back(input_.ops->to_device(unit.grads->device_sum(i)).to(unit.wire_dtype));
+  std::vector<PublishedRows> narrowed;
+  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
+    // Those of a disk by way of the device, where that is not the host.
+    const auto sum = input_.ops->to_device(unit.grads->device_sum(i));
+    const bool same = sum.scalar_type() == unit.wire_dtype;
+    unit.replica_sums.push_back(same ? sum : at::empty(sum.sizes(), sum.options().dtype(unit.wire_dtype)));
+    if (!same) narrowed.push_back({unit.replica_sums.back(), sum});
+  }
+  if (!narrowed.empty()) input_.ops->publish(narrowed);
   unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
   ++counts_.replicate.all_reduces;
   counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
@@ -36,19 +43,21 @@ void Engine::finish_replicas(Unit& unit) {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
   unit.replica_work->wait();
   unit.replica_work.reset();
+  std::vector<WidenedRows> widened;
   for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
     const auto shard = unit.grads->shard(i);
     const auto& sum = unit.replica_sums[i];
     if (shard.is_same(sum)) continue;
     // Widened before it leaves: between types the host would wait for the copy, and for a peer that is gone for ever.
     if (!policy_.cpu_offload || input_.ops->on_host()) {
-      shard.copy_(sum);
+      widened.push_back({shard, sum});
     } else if (input_.store != nullptr) {
       input_.ops->transfer(shard, sum.to(at::kFloat));
     } else if (auto transfer = input_.ops->start_transfer(shard, sum.to(at::kFloat))) {
       leaving_.push_back(std::move(transfer));
     }
   }
+  if (!widened.empty()) input_.ops->widen(widened);
   unit.replica_sums.clear();
 }
 

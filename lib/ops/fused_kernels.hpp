@@ -181,6 +181,7 @@ class Kernels {
   virtual void decide_step(const DecideStep& pass) const = 0;
   virtual void adamw(const AdamW& pass) const = 0;
   virtual void publish(const Publish& pass) const = 0;
+  virtual void widen(const Widen& pass) const = 0;
   virtual void dropout_keys(const DropoutKeys& pass) const = 0;
   virtual void nf4(const Nf4& pass) const = 0;
   virtual void fp8_largest(const Fp8& pass) const = 0;

@@ -22,6 +22,7 @@ class FusedOps : public AtenOps, private StepDecider {
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
   void publish(std::span<const PublishedRows> rows) const override;
+  void widen(std::span<const WidenedRows> rows) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    RopePlace place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,

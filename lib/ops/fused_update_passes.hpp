@@ -56,4 +56,15 @@ struct Publish {
   std::int64_t first_block[kTensorsOfLaunch + 1];
 };
 
+/// Sums that arrived in another type, set or added to float32.
+struct Widen {
+  Type type;
+  int tensors;
+  float* to[kTensorsOfLaunch];
+  const void* from[kTensorsOfLaunch];
+  bool add[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+};
+
 }  // namespace fsdp::fused

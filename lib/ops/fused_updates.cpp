@@ -78,6 +78,29 @@ void FusedOps::publish(std::span<const PublishedRows> rows) const {
   }
 }
 
+void FusedOps::widen(std::span<const WidenedRows> rows) const {
+  std::vector<WidenedRows> together, others;
+  for (const auto& row : rows) {
+    if (row.to.numel() == 0) continue;
+    const bool kernel = takes({&row.to}) && takes({&row.from}) && row.to.scalar_type() == at::kFloat &&
+                        (together.empty() || row.from.scalar_type() == together.front().from.scalar_type());
+    (kernel ? together : others).push_back(row);
+  }
+  AtenOps::widen(others);
+  for (std::size_t first = 0; first < together.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, together.size() - first);
+    fused::Widen pass{};
+    pass.type = fused_type(together.front().from);
+    for (const auto& [to, from, add] : std::span(together).subspan(first, count)) {
+      const auto n = add_tensor(pass, from.numel());
+      pass.to[n] = floats_in(to);
+      pass.from[n] = address_of(from);
+      pass.add[n] = add;
+    }
+    kernels_->widen(pass);
+  }
+}
+
 void FusedOps::adamw(const AdamWUpdate& u) const {
   if (kernels_ == nullptr || is_on_host(u.params.front())) {
     TORCH_CHECK(!u.decision.defined(), "a step that the device decides has parameters elsewhere");

@@ -19,6 +19,11 @@ struct GradPart {
 struct PublishedRows {
   at::Tensor to, from;
 };
+/// to = from, or to += from: float32 of what travelled in another type.
+struct WidenedRows {
+  at::Tensor to, from;
+  bool add = false;
+};
 
 /// `bits` bits of a float32 from bit `shift` on, of elements that begin with the bits of `prefix`.
 struct BitRange {

@@ -24,6 +24,10 @@ void Ops::publish(std::span<const PublishedRows> rows) const {
   for (const auto& [to, from] : rows) to.copy_(from);
 }
 
+void Ops::widen(std::span<const WidenedRows> rows) const {
+  for (const auto& [to, from, add] : rows) add ? to.add_(from) : to.copy_(from);
+}
+
 at::Tensor Ops::zero_sums(const at::Tensor& x_ND) {
   return at::zeros({x_ND.size(1)}, x_ND.options().dtype(at::kFloat));
 }

@@ -60,13 +60,13 @@ class Ops : public Place, public Fp8Products {
   static void finish(GradSlot& slot);
   /// Global sum in float64, in an order that depends on sizes alone. Waits for the device.
   virtual double sum_squares(std::span<const GradPart> parts) const = 0;
-  /// Adds to counts[d] for each element whose bits above range are `prefix` and in it d. Waits for the device.
-  /// \pre 2^bits counts
+  /// Adds to counts[d], 2^bits of them, for each element whose bits above range are `prefix` and in it d. Waits.
   virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
   /// Null: steps are decided on the host.
   virtual const StepDecider* step_decider() const { return nullptr; }
   /// Each `to` becomes its `from`, rounded into its type. They may lie in different places.
   virtual void publish(std::span<const PublishedRows> rows) const;
+  virtual void widen(std::span<const WidenedRows> rows) const;
   /// out[0, n) (+)= the sum of the sources, in order; out float32, sources of `dtype`, all in the host's memory.
   virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
                            at::ScalarType dtype, bool accumulate) const = 0;

@@ -161,6 +161,15 @@ Touches of_publish(const Publish& a) {
   return all;
 }
 
+Touches of_widen(const Widen& a) {
+  Touches all;
+  for (int i = 0; i < a.tensors; ++i) {
+    touch(all, a.from[i], size_of(a.type) * a.elements[i]);
+    for (int round = 0; round < (a.add[i] ? 2 : 1); ++round) touch(all, a.to[i], 4 * a.elements[i]);
+  }
+  return all;
+}
+
 Touches of_nf4(const Nf4& a) {
   Touches all;
   const auto blocks = (a.elements + 63) / 64;
@@ -228,6 +237,7 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"dropout_keys", reader(of_dropout_keys)},
                                                                    {"adamw", reader(of_adamw)},
                                                                    {"publish", reader(of_publish)},
+                                                                   {"widen_sums", reader(of_widen)},
                                                                    {"dequantize_nf4", reader(of_nf4)},
                                                                    {"fp8_largest", reader(of_fp8_largest)},
                                                                    {"fp8_cast", reader(of_fp8_cast)},

@@ -107,4 +107,17 @@ __global__ void __launch_bounds__(kUpdateThreads) publish(const __grid_constant_
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kUpdateThreads) widen_sums(const __grid_constant__ fused::Widen a) {
+  const BlockRange range(a);
+  const auto* from = static_cast<const T*>(a.from[range.tensor]);
+  float* to = a.to[range.tensor];
+  const bool packed = is_packed(from) && is_packed(to);
+  for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
+    float x[8];
+    load_eight(x, from + at, range.end - at, packed);
+    put_eight(to + at, x, range.end - at, packed, a.add[range.tensor]);
+  }
+}
+
 }  // namespace fsdp::cuda

@@ -50,4 +50,9 @@ void LaunchedKernels::publish(const fused::Publish& a) const {
   check_launch();
 }
 
+void LaunchedKernels::widen(const fused::Widen& a) const {
+  with_type(a.type, [&](auto type) { launch(widen_sums<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
+  check_launch();
+}
+
 }  // namespace fsdp::cuda

@@ -302,6 +302,26 @@ TEST_SUITE("cuda/fused operations") {
     for (const auto& [to, from] : rows) CHECK(same_bits(to, from.to(to.scalar_type()).contiguous()));
   }
 
+  TEST_CASE("sums of another type are set or added in one pass, wherever they begin") {
+    at::manual_seed(9);
+    for (const auto type : kTypes) {
+      std::vector<WidenedRows> rows;
+      Tensors want;
+      for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 255, 32769, 40000}) {  // more than a launch takes
+        for (const std::int64_t begin : {0, 3}) {
+          for (const bool add : {false, true}) {
+            rows.push_back({at::randn({n}), at::randn({n + begin}).to(type).narrow(0, begin, n), add});
+            want.push_back(add ? rows.back().to + rows.back().from : rows.back().from.to(at::kFloat));
+          }
+        }
+      }
+      rows.push_back({at::randn({7, 10}).t(), at::randn({10, 7}).to(type), true});
+      want.push_back(rows.back().to + rows.back().from);
+      EmulatedOps(Order::shuffled).widen(rows);
+      for (std::size_t i = 0; i < rows.size(); ++i) CHECK(same_bits(rows[i].to, want[i]));
+    }
+  }
+
   TEST_CASE("squares of many gradients, and AdamW of many parameters") {
     at::manual_seed(6);
     const std::vector<std::int64_t> sizes{1, 7, 0, 8, 300, 32768, 32769, 65544};
