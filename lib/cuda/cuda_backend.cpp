@@ -14,11 +14,10 @@
 #include <cctype>
 #include <cstring>
 #include <fstream>
-#include <mutex>
-#include <thread>
 
 #include "lib/base/error.hpp"
 #include "lib/comm/device_backend.hpp"
+#include "lib/cuda/comm_watch.hpp"
 #include "lib/cuda/cuda_handles.hpp"
 #include "lib/cuda/cuda_ops.hpp"
 #include "lib/cuda/nccl_collectives.hpp"
@@ -55,16 +54,15 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) override {
     const c10::cuda::CUDAGuard guard(checked(device));
     auto comm = std::make_shared<NcclComm>(group, device);
-    const std::scoped_lock lock(mutex_);
-    std::erase_if(comms_, [](const auto& old) { return old.expired(); });
-    comms_.push_back(comm);
+    comms_->add(comm);
     return detail::make_nccl_collectives(std::move(comm), make_ops(device));
   }
 
   std::unique_ptr<Ops> make_ops(int device) override {
     const auto facts = info(device);
-    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor,
-                         [this, device](const detail::UniqueEvent& event) { wait_for(event, device); });
+    return make_cuda_ops(
+        checked(device), 10 * facts.compute_major + facts.compute_minor,
+        [comms = comms_, device](const detail::UniqueEvent& event) { comms->wait_for(event, device); });
   }
 
   void set_device(int device) override { c10::cuda::set_device(checked(device)); }
@@ -124,11 +122,7 @@ class CudaBackend final : public DeviceBackend {
 
   void synchronize(int device) override {
     const c10::cuda::CUDAGuard guard(checked(device));
-    const auto comms = comms_on(device);
-    // cudaDeviceSynchronize would wait for ever on a collective whose peer is gone, so collectives are watched first.
-    watch(comms, [] { return false; });
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    for (const auto& comm : comms) comm->check();
+    comms_->wait_for_all(device);
   }
 
   void wait_for_compute(int device) override {
@@ -136,28 +130,10 @@ class CudaBackend final : public DeviceBackend {
     const c10::cuda::CUDAGuard guard(index);
     const detail::UniqueEvent computed;
     computed.record(c10::cuda::getCurrentCUDAStream(index).stream());
-    wait_for(computed, index);
+    comms_->wait_for(computed, device);
   }
 
  private:
-  /// Until all that was submitted has run, or `enough` says so.
-  template <typename Enough>
-  static void watch(const std::vector<std::shared_ptr<NcclComm>>& comms, const Enough& enough) {
-    for (bool idle = false; !idle && !enough();) {
-      idle = true;
-      for (const auto& comm : comms) idle = comm->poll() && idle;
-      if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
-  /// Behind an event may be a collective whose peer is gone, so collectives are watched first.
-  void wait_for(const detail::UniqueEvent& event, int device) {
-    const auto comms = comms_on(device);
-    watch(comms, [&] { return event.reached(); });
-    check_cuda(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
-    for (const auto& comm : comms) comm->check();
-  }
-
   c10::DeviceIndex checked(int device) const {
     if (device < 0 || device >= device_count_) {
       throw UsageError(fmt::format("device {} does not exist: {} visible, numbered from 0 (CUDA_VISIBLE_DEVICES)",
@@ -166,18 +142,8 @@ class CudaBackend final : public DeviceBackend {
     return static_cast<c10::DeviceIndex>(device);
   }
 
-  std::vector<std::shared_ptr<NcclComm>> comms_on(int device) {
-    const std::scoped_lock lock(mutex_);
-    std::vector<std::shared_ptr<NcclComm>> comms;
-    for (const auto& weak : comms_) {
-      if (auto comm = weak.lock(); comm != nullptr && comm->device() == device) comms.push_back(std::move(comm));
-    }
-    return comms;
-  }
-
   int device_count_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<NcclComm>> comms_;
+  std::shared_ptr<detail::CommWatch> comms_ = std::make_shared<detail::CommWatch>();
 };
 
 std::unique_ptr<DeviceBackend> make_backend() {

@@ -5,6 +5,7 @@ import json
 import re
 
 import eight_bits
+import resumed
 from checks import FAIL, PASS, Trouble, skip, verdict_of
 from training import TOLERANCES, Trainings, worst
 
@@ -74,6 +75,7 @@ class Truth:
             check(f"CUDA graphs of {model}, {precision}", self.graphs, model, precision)
         for model in ("llama", "mingpt"):
             check(f"fp8 of {model}", eight_bits.compare, self, model, STEPS, ROWS, LIMIT)
+        check("llama float32, saved and resumed", resumed.compare, self, "llama", STEPS, ROWS, LIMIT, TOLERANCES["float32"])
         check("a learning rate 1 % off is noticed", self.control)
         for model, precision in (("llama", "bf16"), ("mingpt", "float32"), ("gemma2", "bf16")):
             check(f"memory of {model}, {precision}", self.memory, model, precision)

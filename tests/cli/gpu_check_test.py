@@ -67,7 +67,7 @@ class GpuCheck(fsdp_cli.Case):
         rows = self.rows(out)
         self.assertEqual({row["verdict"] for row in rows.values()}, {"PASS", "SKIP"})
         for name in ("llama float32", "llama bf16", "llama fp16", "llama float32, recomputed", "llama float32, CPU offload", "llama float32, accumulated",
-                     "minGPT float32", "gemma2 float32: windows, caps", "gemma2 bf16: windows, caps", "two ranks, full-shard", "two ranks, no-shard", "memory of llama, bf16", "a learning rate 1 % off is noticed"):
+                     "minGPT float32", "gemma2 float32: windows, caps", "gemma2 bf16: windows, caps", "two ranks, full-shard", "two ranks, no-shard", "memory of llama, bf16", "llama float32, saved and resumed", "a learning rate 1 % off is noticed"):
             self.assertEqual(rows[name]["verdict"], "PASS", rows[name])
         for name in ("device tests", "compute-sanitizer memcheck", "llama bf16, plain operators", "mistral bf16: windows", "CUDA graphs of mingpt, bf16"):
             self.assertEqual(rows[name]["verdict"], "SKIP", rows[name])

@@ -1,0 +1,58 @@
+// Copies between device and host on the stub driver: by pinned memory in pieces, and what the host waits for.
+#include "tests/support/torch_doctest.hpp"
+
+#include <ATen/ops/ones.h>
+
+#include "tests/gpu/counted_run.hpp"
+#include "tests/gpu/gpu_support.hpp"
+
+namespace fsdp::test {
+namespace {
+
+/// What body() asks the driver for, once buffers and tables are there.
+Counts counts_of(const std::function<void()>& body) {
+  body();
+  static_cast<void>(counted());
+  body();
+  return counted();
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/transfers") {
+  TEST_CASE("large tensors go in pieces of 16 MiB, one on its way while the host is at another") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto there = at::ones({10 << 20}, at::TensorOptions(at::kFloat).device(at::kCUDA));  // 40 MiB
+    const auto here = at::ones({10 << 20}, at::kFloat);
+    const auto to_host = counts_of([&] { ops->transfer(here, there); });
+    CHECK(to_host.copies == 3);
+    CHECK(to_host.waits == 3);  // for each piece; none for a copy of pageable memory
+    const auto to_device = counts_of([&] { ops->transfer(there, here); });
+    CHECK(to_device.copies == 3);
+    CHECK(to_device.waits == 3);  // for the buffers, which calls before have used
+    CHECK(counts_of([&] { static_cast<void>(ops->to_host(there)); }).waits == 3);
+    const auto blocking = counts_of([&] { here.copy_(there); });
+    CHECK(blocking.copies == 1);
+    CHECK(blocking.waits == 2);  // what a copy to pageable memory would be
+  }
+
+  TEST_CASE("small ones are sent without a wait, and fetched with one") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto there = at::ones({100}, at::TensorOptions(at::kFloat).device(at::kCUDA));
+    const auto here = at::ones({100}, at::kFloat);
+    const auto sent = counts_of([&] { static_cast<void>(ops->to_device(here)); });
+    CHECK(sent.copies == 1);
+    CHECK(sent.waits == 0);
+    const auto fetched = counts_of([&] { static_cast<void>(ops->to_host(there)); });
+    CHECK(fetched.copies == 1);
+    CHECK(fetched.waits == 1);
+    CHECK(ops->to_host(here).is_same(here));
+    CHECK(ops->to_device(there).is_same(there));
+    const auto locked = ops->lock_pages(here);
+    const auto as_it_lies = counts_of([&] { static_cast<void>(ops->to_device(here)); });
+    CHECK(as_it_lies.copies == 1);
+    CHECK(as_it_lies.waits == 0);
+  }
+}
+
+}  // namespace fsdp::test
