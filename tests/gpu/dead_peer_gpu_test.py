@@ -35,14 +35,14 @@ def left_over(name):
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
 class DeadPeer(chess_cli.Case):
-    def ends(self, name, stall, arguments, expected, launcher=()):
+    def ends(self, name, stall, arguments, expected, launcher=(), log=None):
         """The job ends by itself, leaves no process, and says `expected`. `stall`: which collective of which rank, and how."""
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": "a100-40g", "FSDP_STUB_STALL": stall}
         line = [*arguments, "--out-dir", self.runs, "--run-name", name, "--device", "cuda", "--collective-timeout", TIMEOUT_S]
         # The limit is against hanging alone: seconds where nothing waits without a limit.
         result = fsdp_cli.run("fsdp-finetune", line, ranks=0 if launcher else 3, env=stub, limit_seconds=60, within=launcher)
         self.assertNotEqual(result.code, 0, str(result))
-        self.assertRegex(result.out + result.err, expected)
+        self.assertRegex(log.read_text() if log else result.out + result.err, expected)
         for _ in range(100):  # mpiexec may be there no longer while what it killed goes
             if not left_over(name):
                 break
@@ -94,7 +94,9 @@ class DeadPeer(chess_cli.Case):
         job, mpiexec = self.job("--max-steps", 50), os.environ["FSDP_MPIEXEC"]
         cases = [("killed", "41:2:kill", job, "[Ss]ignal 9|EXIT CODE: 9|did not answer: rank 2")]
         if "-disable-auto-cleanup" in subprocess.run([mpiexec, "-help"], capture_output=True, text=True, check=False).stdout:
-            cases += [("killed-alone", "41:2:kill", job, MISSING.replace("rank 1", "rank 2"), [mpiexec, "-disable-auto-cleanup", "-n", "3"])]
+            log = self.folder / "killed-alone.log"  # mpiexec may be gone before it has passed on what they say
+            launcher = [mpiexec, "-disable-auto-cleanup", "-n", "3", "sh", "-c", f'exec "$0" "$@" >> {log} 2>&1']
+            cases += [("killed-alone", "41:2:kill", job, MISSING.replace("rank 1", "rank 2"), launcher, log)]
         self.check(*cases)
 
 
