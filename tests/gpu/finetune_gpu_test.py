@@ -57,6 +57,12 @@ class Gpu(fsdp_cli.Case):
                     self.assertEqual(result.code, 0, str(result))
                     self.assertEqual(self.outcome(device)["longest_sequence"], expected)
 
+    def test_a_rank_alone_asks_for_no_collective(self):
+        result = self.train("alone", "--precision", "bf16", "--gradient-accumulation-steps", 2, ranks=1, env={"FSDP_STUB_STALL": "1:0:kill"})
+        self.assertEqual(result.code, 0, str(result))
+        stopped = self.train("two", ranks=2, env={"FSDP_STUB_STALL": "1:0:kill"})
+        self.assertNotEqual(stopped.code, 0, str(stopped))
+
     def test_graphs_are_used_where_they_help_and_given_up_where_they_fail(self):
         for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--batch-size", 8], "2 gathers in flight  "):
             result = self.train("graphs", *more, ranks=1)
