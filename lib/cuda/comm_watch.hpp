@@ -1,6 +1,6 @@
 #pragma once
 // How the host waits for a device: behind what it waits for may be a collective whose peer is gone, which never ends,
-// so the device's communicators are watched meanwhile. Any thread.
+// so the device's communicators are watched meanwhile. One thread at a time waits for a device.
 #include <memory>
 #include <mutex>
 #include <vector>

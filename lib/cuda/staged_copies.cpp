@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 namespace fsdp::detail {
 
@@ -33,6 +34,13 @@ StagedCopies::Slots& StagedCopies::slots() {
   }
   slots_ = std::move(made);
   return *slots_;
+}
+
+/// Where an exception is on its way, a copy may be, too, behind a collective that never ends, and CUDA would wait for
+/// it to free the buffers: they stay until the process is gone.
+StagedCopies::~StagedCopies() {
+  if (slots_ != nullptr && std::uncaught_exceptions() > exceptions_at_birth_)
+    static_cast<void>(new std::shared_ptr<Slots>(std::move(slots_)));
 }
 
 void StagedCopies::to_host(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,9 @@ namespace fsdp::detail {
 class StagedCopies {
  public:
   StagedCopies(c10::DeviceIndex device, EventWait wait) : device_(device), wait_(std::move(wait)) {}
+  StagedCopies(const StagedCopies&) = delete;
+  StagedCopies& operator=(const StagedCopies&) = delete;
+  ~StagedCopies();
 
   /// Behind all that the current stream was asked for, collectives included. Returns when the bytes are there.
   void to_host(std::byte* to, const std::byte* from, std::size_t bytes);
@@ -40,6 +44,7 @@ class StagedCopies {
 
   c10::DeviceIndex device_;
   EventWait wait_;
+  int exceptions_at_birth_ = std::uncaught_exceptions();
   std::mutex mutex_;
   std::shared_ptr<Slots> slots_;
   std::shared_ptr<UniqueStream> early_;  ///< of start()

@@ -21,6 +21,9 @@ void Engine::start_replicas(Unit& unit) {
     const bool same = sum.scalar_type() == unit.wire_dtype;
     unit.replica_sums.push_back(same ? sum : at::empty(sum.sizes(), sum.options().dtype(unit.wire_dtype)));
     if (!same) narrowed.push_back({unit.replica_sums.back(), sum});
+    if (same || input_.store == nullptr) continue;
+    input_.ops->publish(narrowed);  // at once: the copy of what is on a disk goes
+    narrowed.clear();
   }
   if (!narrowed.empty()) input_.ops->publish(narrowed);
   unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);

@@ -36,7 +36,12 @@ void Ops::muon_direction(const MuonUpdate& u, const at::Tensor& direction) const
   for_pieces(u, [&](const auto& piece) {
     const auto grad = piece(u.grad).div(u.grad_divisor), momentum = piece(u.momentum_buffer);
     momentum.lerp_(grad, 1 - u.momentum);
-    piece(direction).copy_(grad.lerp(momentum, u.momentum));
+    const auto next = grad.lerp(momentum, u.momentum);
+    if (is_on_host(u.grad) == is_on_host(direction)) {
+      piece(direction).copy_(next);
+    } else {
+      transfer(piece(direction), next.to(direction.scalar_type()));
+    }
   });
 }
 
@@ -72,8 +77,11 @@ at::Tensor CpuOps::blended_product(const at::Tensor& x, double beta, const at::T
 }
 
 void Ops::muon_apply(const MuonUpdate& u, const at::Tensor& orthogonal) const {
+  // Of master weights on the host what comes from other ranks is fetched first: a copy between types would wait for a
+  // rank that is gone for ever.
+  const auto here = is_on_host(u.param) ? to_host(orthogonal) : orthogonal;
   for_pieces(u, [&](const auto& piece) {
-    piece(u.param).mul_(1 - u.lr * u.weight_decay).add_(piece(orthogonal).to(u.param.options()), -u.rate);
+    piece(u.param).mul_(1 - u.lr * u.weight_decay).add_(piece(here).to(u.param.options()), -u.rate);
   });
 }
 

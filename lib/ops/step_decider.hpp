@@ -32,7 +32,7 @@ class StepDecider {
   virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const = 0;
   /// \return for UpdateGroup::decision
   virtual at::Tensor decide(const StepSums& sums) const = 0;
-  /// Waits for the device: its back end's wait_for_compute() first.
+  /// Waits for it.
   virtual StepOutcome outcome_of(const at::Tensor& decision) const = 0;
 };
 

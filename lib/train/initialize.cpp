@@ -75,6 +75,7 @@ void fill_magnitudes(ModelRuntime& runtime) {
     for (std::size_t i = 0; i < params.size(); ++i)
       names.emplace(decoder.parameters[static_cast<std::size_t>(params[i])].name, i);
     engine.with_layer_parameters(l, [&](LayerParams p) {
+      runtime.synchronize();  // what is copied below would wait behind the gather without a limit
       for (const int param : params) {
         const auto i = static_cast<std::size_t>(param);
         const auto& spec = decoder.parameters[i];
@@ -125,6 +126,7 @@ void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen)
                      [&] { engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed)); });
   }
   engine.sync_parameters();
+  runtime.synchronize();
   // What took room here, lengths of rows, no step takes: its cached blocks would only be in the way of others.
   if (auto* backend = runtime.backend()) backend->release_cached(runtime.device().index());
 }

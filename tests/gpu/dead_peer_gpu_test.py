@@ -16,7 +16,7 @@ import fsdp_cli
 import memprobe_cli
 
 TIMEOUT_S = 3
-MISSING = (rf"(all-gather|reduce-scatter|all-reduce) number [0-9]+ .* made no progress within {TIMEOUT_S} s \(--collective-timeout\); "
+MISSING = (rf"(all-gather|reduce-scatter|all-reduce|all-to-all) number [0-9]+ .* made no progress within {TIMEOUT_S} s \(--collective-timeout\); "
            r"did not answer: rank 1\b")
 TOKENS = fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5"
 
@@ -76,6 +76,7 @@ class DeadPeer(chess_cli.Case):
                    ("stopped-disk-replicas", "9:1:stop", [*fifty, *disk, "--sharding", "no-shard"], MISSING),
                    # What optimizers sum over ranks, on the host.
                    ("stopped-adafactor", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adafactor"], MISSING),
+                   ("stopped-muon", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "muon"], MISSING),
                    ("stopped-adamw8bit", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adamw8bit"], MISSING))
 
     def test_a_rank_that_stops_in_a_validation_or_a_text(self):

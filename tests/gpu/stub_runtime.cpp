@@ -301,6 +301,7 @@ cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
   return *address != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void* address) {
+  stub::wait_for_device();  // at the worst
   locked().remove(address);
   std::free(address);
   return cudaSuccess;
