@@ -13,8 +13,6 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
-at::Tensor on_host(const Ops& ops, const at::Tensor& tensor) { return ops.to_host(tensor); }
-
 at::Tensor host_twin(const Ops& ops, const at::Tensor& tensor) {
   return ops.is_on_host(tensor) ? tensor : at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
@@ -69,7 +67,7 @@ class ReduceWork final : public Work {
     work_->wait();
     sent_.clear();
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      const auto shard = on_host(ops_, targets_[i].shard);
+      const auto shard = ops_.to_host(targets_[i].shard);
       sum_slices(ops_, shard, received_[i], ranks_, targets_[i].accumulate);
       copy_back(targets_[i].shard, shard);
     }
@@ -101,7 +99,7 @@ class HostCollectives final : public TensorCollectives {
     std::vector<at::Tensor> in;
     std::vector<at::Tensor> out;
     for (const auto& tensor : tensors) {
-      in.push_back(on_host(ops_, tensor.full));
+      in.push_back(ops_.to_host(tensor.full));
       out.push_back(at::empty({in.back().numel()}, in.back().options()));
       blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
     }
@@ -147,7 +145,7 @@ class HostCollectives final : public TensorCollectives {
     std::vector<at::Tensor> in;
     std::vector<at::Tensor> out;
     for (const auto& [from, to] : targets) {
-      in.push_back(on_host(ops_, from));
+      in.push_back(ops_.to_host(from));
       out.push_back(host_twin(ops_, to));
       blocks.push_back({bytes_of(in.back()), bytes_of(out.back())});
     }
@@ -159,7 +157,7 @@ class HostCollectives final : public TensorCollectives {
   at::Tensor sum_of_slice(const at::Tensor& flat) {
     const auto slice = flat.numel() / size();
     if (flat.scalar_type() == at::kDouble) {
-      const auto from = on_host(ops_, flat);
+      const auto from = ops_.to_host(flat);
       auto received = at::empty_like(from);
       const ExchangeBlock block{bytes_of(from), bytes_of(received)};
       group_.all_to_all(std::span(&block, 1))->wait();

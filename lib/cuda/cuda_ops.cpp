@@ -81,8 +81,9 @@ class CudaOps final : public FusedOps {
     return here;
   }
   void transfer(const at::Tensor& to, const at::Tensor& from) const override {
+    if (is_on_host(to) == is_on_host(from)) return FusedOps::transfer(to, from);
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
-    if (!plain || is_on_host(to) == is_on_host(from)) {
+    if (!plain) {
       wait_for_asked();  // a copy between types blocks, and without a limit
       return FusedOps::transfer(to, from);
     }

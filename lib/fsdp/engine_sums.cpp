@@ -21,11 +21,10 @@ void Engine::start_replicas(Unit& unit) {
     const bool same = sum.scalar_type() == unit.wire_dtype;
     unit.replica_sums.push_back(same ? sum : at::empty(sum.sizes(), sum.options().dtype(unit.wire_dtype)));
     if (!same) narrowed.push_back({unit.replica_sums.back(), sum});
-    if (same || input_.store == nullptr) continue;
-    input_.ops->publish(narrowed);  // at once: the copy of what is on a disk goes
-    narrowed.clear();
+    // All in one pass; the copy of what is on a disk goes at once.
+    const bool is_last = i + 1 == unit.grad_layouts.size();
+    if (is_last || input_.store != nullptr) input_.ops->publish(std::exchange(narrowed, {}));
   }
-  if (!narrowed.empty()) input_.ops->publish(narrowed);
   unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
   ++counts_.replicate.all_reduces;
   counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
@@ -60,7 +59,7 @@ void Engine::finish_replicas(Unit& unit) {
       leaving_.push_back(std::move(transfer));
     }
   }
-  if (!widened.empty()) input_.ops->widen(widened);
+  input_.ops->widen(widened);
   unit.replica_sums.clear();
 }
 

@@ -12,6 +12,42 @@ namespace fsdp {
 
 using namespace detail;
 
+namespace {
+
+template <typename Row>
+struct RowsOfPass {
+  std::vector<Row> together, others;
+};
+
+/// What a kernel takes of the rows that hold anything, all of the type that `typed` of the first one has; others are
+/// copied one by one.
+template <typename Row, typename Takes>
+RowsOfPass<Row> by_one_pass(std::span<const Row> rows, at::Tensor Row::*typed, const Takes& takes) {
+  RowsOfPass<Row> found;
+  for (const auto& row : rows) {
+    if ((row.*typed).numel() == 0) continue;
+    const bool alike =
+        found.together.empty() || (row.*typed).scalar_type() == (found.together.front().*typed).scalar_type();
+    (takes(row) && alike ? found.together : found.others).push_back(row);
+  }
+  return found;
+}
+
+/// As many a launch as a pass has room for. \param put  a row as the pass's n-th tensor
+template <typename Pass, typename Row, typename Put, typename Launch>
+void launch_together(const std::vector<Row>& rows, at::Tensor Row::*typed, const Put& put, const Launch& launch) {
+  for (std::size_t first = 0; first < rows.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, rows.size() - first);
+    Pass pass{};
+    pass.type = fused_type(rows.front().*typed);
+    for (const auto& row : std::span(rows).subspan(first, count))
+      put(pass, add_tensor(pass, (row.*typed).numel()), row);
+    launch(pass);
+  }
+}
+
+}  // namespace
+
 double FusedOps::sum_squares(std::span<const GradPart> parts) const {
   std::vector<GradPart> on_device, on_host;
   for (const auto& part : parts) {
@@ -56,49 +92,32 @@ StepOutcome FusedOps::outcome_of(const at::Tensor& decision) const {
 }
 
 void FusedOps::publish(std::span<const PublishedRows> rows) const {
-  // Of one type, on the device: what has another source is copied one by one.
-  std::vector<PublishedRows> together, others;
-  for (const auto& pair : rows) {
-    if (pair.to.numel() == 0) continue;
-    const bool kernel = takes({&pair.to}) && takes({&pair.from}) && pair.from.scalar_type() == at::kFloat &&
-                        (together.empty() || pair.to.scalar_type() == together.front().to.scalar_type());
-    (kernel ? together : others).push_back(pair);
-  }
+  const auto [together, others] = by_one_pass(rows, &PublishedRows::to, [&](const auto& pair) {
+    return takes({&pair.to}) && takes({&pair.from}) && pair.from.scalar_type() == at::kFloat;
+  });
   AtenOps::publish(others);
-  for (std::size_t first = 0; first < together.size(); first += fused::kTensorsOfLaunch) {
-    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, together.size() - first);
-    fused::Publish pass{};
-    pass.type = fused_type(together.front().to);
-    for (const auto& [to, from] : std::span(together).subspan(first, count)) {
-      const auto n = add_tensor(pass, from.numel());
-      pass.to[n] = address_in(to);
-      pass.from[n] = floats_of(from);
-    }
-    kernels_->publish(pass);
-  }
+  launch_together<fused::Publish>(
+      together, &PublishedRows::to,
+      [](fused::Publish& pass, std::size_t n, const auto& pair) {
+        pass.to[n] = address_in(pair.to);
+        pass.from[n] = floats_of(pair.from);
+      },
+      [&](const auto& pass) { kernels_->publish(pass); });
 }
 
 void FusedOps::widen(std::span<const WidenedRows> rows) const {
-  std::vector<WidenedRows> together, others;
-  for (const auto& row : rows) {
-    if (row.to.numel() == 0) continue;
-    const bool kernel = takes({&row.to}) && takes({&row.from}) && row.to.scalar_type() == at::kFloat &&
-                        (together.empty() || row.from.scalar_type() == together.front().from.scalar_type());
-    (kernel ? together : others).push_back(row);
-  }
+  const auto [together, others] = by_one_pass(rows, &WidenedRows::from, [&](const auto& row) {
+    return takes({&row.to}) && takes({&row.from}) && row.to.scalar_type() == at::kFloat;
+  });
   AtenOps::widen(others);
-  for (std::size_t first = 0; first < together.size(); first += fused::kTensorsOfLaunch) {
-    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, together.size() - first);
-    fused::Widen pass{};
-    pass.type = fused_type(together.front().from);
-    for (const auto& [to, from, add] : std::span(together).subspan(first, count)) {
-      const auto n = add_tensor(pass, from.numel());
-      pass.to[n] = floats_in(to);
-      pass.from[n] = address_of(from);
-      pass.add[n] = add;
-    }
-    kernels_->widen(pass);
-  }
+  launch_together<fused::Widen>(
+      together, &WidenedRows::from,
+      [](fused::Widen& pass, std::size_t n, const auto& row) {
+        pass.to[n] = floats_in(row.to);
+        pass.from[n] = address_of(row.from);
+        pass.add[n] = row.add;
+      },
+      [&](const auto& pass) { kernels_->widen(pass); });
 }
 
 void FusedOps::adamw(const AdamWUpdate& u) const {

@@ -110,24 +110,23 @@ class CountingObserver final : public EngineObserver {
   /// Of actions whose names begin so.
   Counts of(std::string_view beginning) {
     settle();
-    Counts sum;
-    for (const auto& [name, counts] : counts_) {
-      if (name.starts_with(beginning)) sum += counts;
-    }
-    return sum;
+    return sum_of(counts_, beginning);
   }
   /// Of what comes outside of all actions behind the last one whose name begins so.
   Counts behind(std::string_view beginning) {
     settle();
-    Counts sum;
-    for (const auto& [name, counts] : behind_) {
-      if (name.starts_with(beginning)) sum += counts;
-    }
-    return sum;
+    return sum_of(behind_, beginning);
   }
   const std::vector<std::string>& order() const { return order_; }
 
  private:
+  static Counts sum_of(const std::map<std::string, Counts>& parts, std::string_view beginning) {
+    Counts sum;
+    for (const auto& [name, counts] : parts) {
+      if (name.starts_with(beginning)) sum += counts;
+    }
+    return sum;
+  }
   void settle() {
     const auto found = counted();
     counts_[open_.empty() ? "outside" : open_.back()] += found;

@@ -36,7 +36,7 @@ class Gpu(fsdp_cli.Case):
                             (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"]),
                             (2, ["--sharding", "no-shard", "--cpu-offload", "--precision", "bf16"]),
                             (2, ["--optimizer", "muon", "--precision", "bf16"]),  # whose matrices change ranks
-                            (1, ["--cpu-offload", "--precision", "bf16", "--gradient-accumulation-steps", 2]),
+                            (1, ["--cpu-offload", "--precision", "bf16", "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"]),
                             (4, ["--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--cpu-offload"])):
             with self.subTest(ranks=ranks, more=more):
                 result = self.train("run", *more, ranks=ranks)

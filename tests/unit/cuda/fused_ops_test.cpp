@@ -88,6 +88,18 @@ at::Tensor packed_positions(std::int64_t tokens) {
   return at::tensor(positions, at::kInt);
 }
 
+/// Of no parameters yet.
+AdamWUpdate adamw_update() {
+  AdamWUpdate update;
+  update.lr = 1e-2;
+  update.weight_decay = 0.1;
+  update.grad_divisor = 3;
+  update.beta1 = 0.9;
+  update.beta2 = 0.99;
+  update.eps = 1e-8;
+  return update;
+}
+
 }  // namespace
 
 TEST_SUITE("cuda/fused operations") {
@@ -343,13 +355,7 @@ TEST_SUITE("cuda/fused operations") {
     check(
         at::kFloat,
         [&](const Ops& ops, const auto& as) {
-          AdamWUpdate update;
-          update.lr = 1e-2;
-          update.weight_decay = 0.1;
-          update.grad_divisor = 3;
-          update.beta1 = 0.9;
-          update.beta2 = 0.99;
-          update.eps = 1e-8;
+          auto update = adamw_update();
           for (std::size_t i = 0; i < params.size(); ++i) {
             update.params.push_back(as(params[i]));
             update.exp_avg.push_back(at::zeros_like(update.params.back()));
@@ -376,17 +382,11 @@ TEST_SUITE("cuda/fused operations") {
     auto param = at::randn({1000}), avg = at::randn({1000}), avg_sq = at::rand({1000});
     const auto grad = at::randn({1000});
     const auto p = wide(param), m = wide(avg), v = wide(avg_sq), g = wide(grad) / 3;
-    AdamWUpdate update;
+    auto update = adamw_update();
     update.params = {param};
     update.grads = {grad.clone()};
     update.exp_avg = {avg};
     update.exp_avg_sq = {avg_sq};
-    update.lr = 1e-2;
-    update.weight_decay = 0.1;
-    update.grad_divisor = 3;
-    update.beta1 = 0.9;
-    update.beta2 = 0.99;
-    update.eps = 1e-8;
     update.step = 5;
     EmulatedOps(Order::shuffled).adamw(update);
     const auto want_m = 0.9 * m + 0.1 * g, want_v = 0.99 * v + 0.01 * g * g;
