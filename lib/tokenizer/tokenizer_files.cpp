@@ -32,6 +32,18 @@ TokenizerKind tokenizer_kind(const std::filesystem::path& directory) {
   return has("vocab.json") && has("merges.txt") ? TokenizerKind::byte_level : TokenizerKind::none;
 }
 
+std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory) {
+  if (directory == "gpt2") return {};
+  std::vector<std::filesystem::path> files;
+  // config.json says which class the tokenizer is of where tokenizer_config.json does not.
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json",
+                           "special_tokens_map.json", "added_tokens.json", "config.json"}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(directory / name, ignored)) files.push_back(directory / name);
+  }
+  return files;
+}
+
 std::map<std::string, std::string> gpt2_tokenizer_files() {
   // The vocabulary follows from the merges: the alphabet, what each merge makes, the end of text.
   auto vocabulary = nlohmann::ordered_json::object();

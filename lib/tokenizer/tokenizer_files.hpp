@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -10,6 +11,10 @@ enum class TokenizerKind { none, sentencepiece, json, byte_level };
 
 /// tokenizer.json is preferred, as by transformers, else tokenizer.model, else vocab.json with merges.txt.
 TokenizerKind tokenizer_kind(const std::filesystem::path& directory);
+
+/// The files in `directory` on whose contents the ids of texts depend, in a fixed order; those that are not there are
+/// left out. Empty for the built-in tokenizer's name. Chat templates are not among them.
+std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory);
 
 /// Ids of the built-in tokenizer, "gpt2".
 inline constexpr int gpt2_vocab_size = 50257;

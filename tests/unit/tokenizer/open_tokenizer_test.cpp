@@ -7,6 +7,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/tokenizer/tokenizer_files.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/tokenizer/tokenizer_json_samples.hpp"
 
@@ -50,6 +51,16 @@ TEST_SUITE("tokenizer/open_tokenizer") {
     std::filesystem::copy(kModel, dir / "tokenizer.model", std::filesystem::copy_options::overwrite_existing);
     fsdp::replace_file(dir / "tokenizer.json", json.dump().substr(0, 500));
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("tokenizer.json"), fsdp::FormatError);
+  }
+
+  TEST_CASE("tokenizer_files: those that are there and that ids depend on, none for the built-in tokenizer") {
+    const fsdp::test::TempDir dir;
+    CHECK(fsdp::tokenizer_files(dir.path()).empty());
+    CHECK(fsdp::tokenizer_files("gpt2").empty());
+    for (const char* name : {"added_tokens.json", "tokenizer.json", "chat_template.jinja", "special_tokens_map.json"})
+      fsdp::replace_file(dir / name, "{}");
+    CHECK(fsdp::tokenizer_files(dir.path()) ==
+          std::vector{dir / "tokenizer.json", dir / "special_tokens_map.json", dir / "added_tokens.json"});
   }
 
   TEST_CASE("open_tokenizer: a directory without one is named with what was looked for") {
