@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// The text composed canonically (NFC). What is no valid UTF-8 stays as it is. \throws std::bad_alloc
+/// The text composed canonically (NFC). What is no valid UTF-8 stays as it is.
 std::string to_nfc(std::string_view text);
 
 /// For each byte of `composed`, which is to_nfc(text), the part of `text` that it comes from: a character, or several
