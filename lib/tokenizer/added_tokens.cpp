@@ -12,46 +12,70 @@ bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t 
                      [&](const TextRange& range) { return begin < range.end && range.begin < end; });
 }
 
-void TokenNames::add(const std::string& name, const AddedToken& token) {
-  auto& names = by_first_byte_[static_cast<std::uint8_t>(name.at(0))];
-  const auto shorter = [&](const Name& other) { return other.text.size() < name.size(); };
-  names.insert(std::find_if(names.begin(), names.end(), shorter), Name{name, token});
-  empty_ = false;
+std::int32_t TokenNames::child(std::int32_t node, char byte) const {
+  const auto& next = nodes_[static_cast<std::size_t>(node)].next;
+  const auto found = std::lower_bound(next.begin(), next.end(), std::pair(static_cast<std::uint8_t>(byte), kNone));
+  return found != next.end() && found->first == static_cast<std::uint8_t>(byte) ? found->second : kNone;
+}
+
+void TokenNames::add(const std::string& name, const AddedToken& token, bool is_plain) {
+  std::int32_t node = 0;
+  for (const char byte : name) {
+    std::int32_t below = child(node, byte);
+    if (below == kNone) {
+      below = static_cast<std::int32_t>(nodes_.size());
+      nodes_.emplace_back();
+      auto& next = nodes_[static_cast<std::size_t>(node)].next;
+      const std::pair edge(static_cast<std::uint8_t>(byte), below);
+      next.insert(std::lower_bound(next.begin(), next.end(), edge), edge);
+    }
+    node = below;
+  }
+  const auto first = static_cast<std::uint8_t>(name.at(0));
+  by_first_byte_[first] = child(0, name[0]);
+  auto& ends = nodes_[static_cast<std::size_t>(node)].name;
+  if (ends != kNone) return;
+  ends = static_cast<std::int32_t>(names_.size());
+  names_.push_back({token, is_plain});
+  empty_ = empty_ && is_plain;
 }
 
 std::optional<std::int32_t> TokenNames::find(std::string_view name) const {
-  if (name.empty()) return {};
-  for (const Name& one : by_first_byte_[static_cast<std::uint8_t>(name[0])]) {
-    if (one.text == name) return one.token.id;
-  }
-  return {};
+  const auto found = match(name);
+  if (!found || found->length != name.size() || found->name->is_plain) return {};
+  return found->name->token.id;
 }
 
-const TokenNames::Name* TokenNames::match(std::string_view text, std::size_t at, const PlainTest& is_plain) const {
-  for (const Name& name : by_first_byte_[static_cast<std::uint8_t>(text[at])]) {
-    if (!text.substr(at).starts_with(name.text)) continue;
-    if (name.token.special && is_plain && is_plain({at, at + name.text.size()})) continue;
-    return &name;
+std::optional<TokenNames::Match> TokenNames::match(std::string_view text) const {
+  std::optional<Match> longest;
+  if (text.empty()) return longest;
+  std::int32_t node = by_first_byte_[static_cast<std::uint8_t>(text[0])];
+  for (std::size_t length = 1; node != kNone; ++length) {
+    const std::int32_t name = nodes_[static_cast<std::size_t>(node)].name;
+    if (name != kNone) longest = Match{&names_[static_cast<std::size_t>(name)], length};
+    node = length < text.size() ? child(node, text[length]) : kNone;
   }
-  return nullptr;
+  return longest;
 }
 
 std::vector<TextSegment> TokenNames::split(std::string_view text, const PlainTest& is_plain) const {
   std::vector<TextSegment> segments;
   std::size_t done = 0, space_end = 0;
   for (std::size_t at = 0; at < text.size() && !empty_;) {
-    const Name* name = match(text, at, is_plain);
-    if (name == nullptr) {
+    const auto found = match(text.substr(at));
+    if (!found) {
       ++at;
       continue;
     }
-    std::size_t begin = at, end = at + name->text.size();
+    std::size_t begin = at, end = at + found->length;
     at = end;
-    const AddedToken& token = name->token;
+    const AddedToken& token = found->name->token;
+    if (found->name->is_plain || (token.special && is_plain && is_plain({begin, end}))) continue;
     if (token.single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
     // A run of white space is looked through once, however many of the tokens it is made of.
     if (token.lstrip) begin = begin > done ? begin - trailing_space(text.substr(done, begin - done)) : done;
     if (token.rstrip) end = space_end = end < space_end ? space_end : end + leading_space(text.substr(end));
+    if (begin >= end) continue;  // a name of white space that the token before has taken
     if (begin > done) segments.push_back({text.substr(done, begin - done)});
     segments.push_back({text.substr(begin, end - begin), token.id});
     done = end;
@@ -63,13 +87,15 @@ std::vector<TextSegment> TokenNames::split(std::string_view text, const PlainTes
 AddedTokenSearch::AddedTokenSearch(const std::vector<AddedToken>& tokens, SpecialNames special,
                                    const Normalize& normalize) {
   for (const AddedToken& token : tokens) {
-    if ((token.special && special == SpecialNames::plain) || token.text.empty()) continue;
+    if (token.text.empty()) continue;
+    const bool is_plain = token.special && special == SpecialNames::plain;
     if (!token.normalized) {
-      raw_.add(token.text, token);
+      raw_.add(token.text, token, is_plain);
       continue;
     }
-    if (const auto name = normalize ? normalize(token.text) : token.text; !name.empty()) normalized_.add(name, token);
-    normalized_ids_.emplace_back(token.text, token.id);
+    if (const auto name = normalize ? normalize(token.text) : token.text; !name.empty())
+      normalized_.add(name, token, is_plain);
+    if (!is_plain) normalized_ids_.emplace_back(token.text, token.id);
   }
 }
 

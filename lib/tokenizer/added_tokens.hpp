@@ -48,11 +48,14 @@ enum class SpecialNames : std::uint8_t { plain, tokens };
 using PlainTest = std::function<bool(TextRange)>;
 
 /// Finds names: the leftmost, of several that begin together the longest. What is not taken for a token after all,
-/// since it is no single word, is passed over as a whole.
+/// since it is no single word or a special name that is plain text here, is passed over as a whole. A step of the
+/// search is one byte of a name, however many names there are.
 class TokenNames {
  public:
-  /// \param name  as it stands in texts, not empty
-  void add(const std::string& name, const AddedToken& token);
+  /// \param name      as it stands in texts, not empty; of equal ones the first counts
+  /// \param is_plain  it is never taken for the token
+  void add(const std::string& name, const AddedToken& token, bool is_plain = false);
+  /// True when no name is ever taken for a token.
   bool empty() const { return empty_; }
   std::optional<std::int32_t> find(std::string_view name) const;
   /// The parts of `text` in order, none empty; they overlap only where a token begins in white space that the one
@@ -61,13 +64,34 @@ class TokenNames {
 
  private:
   struct Name {
-    std::string text;
     AddedToken token;
+    bool is_plain;
   };
-  const Name* match(std::string_view text, std::size_t at, const PlainTest& is_plain) const;
+  /// Of a tree of the names' bytes.
+  struct Node {
+    std::int32_t name = kNone;                                ///< that ends here
+    std::vector<std::pair<std::uint8_t, std::int32_t>> next;  ///< by byte
+  };
+  struct Match {
+    const Name* name;
+    std::size_t length;
+  };
+  static constexpr std::int32_t kNone = -1;
+
+  std::int32_t child(std::int32_t node, char byte) const;
+  /// The longest name that `text` begins with.
+  std::optional<Match> match(std::string_view text) const;
 
   bool empty_ = true;
-  std::array<std::vector<Name>, 256> by_first_byte_;  ///< the longest first
+  std::vector<Name> names_;
+  std::vector<Node> nodes_ = std::vector<Node>(1);  ///< the first is the root
+  std::array<std::int32_t, 256> by_first_byte_ = no_nodes();
+
+  static constexpr std::array<std::int32_t, 256> no_nodes() {
+    std::array<std::int32_t, 256> none{};
+    none.fill(kNone);
+    return none;
+  }
 };
 
 /// The added tokens of a vocabulary, those that are special only where that is asked for. First come those that are

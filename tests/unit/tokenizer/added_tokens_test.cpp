@@ -55,6 +55,34 @@ TEST_SUITE("tokenizer/added_tokens") {
     }
   }
 
+  TEST_CASE("split: a special name that is plain text is passed over as a whole, with the names inside it") {
+    const std::vector<fsdp::AddedToken> tokens{{1, "<", false}, {2, "<|s|>", true}, {3, "<|", false}};
+    CHECK(split(tokens, "<|s|><|s<") == Found{"<|s|>", "#3", "s", "#1"});
+    const auto is_plain = [](fsdp::TextRange part) { return part.begin == 0; };
+    const fsdp::AddedTokenSearch search(tokens, fsdp::SpecialNames::tokens);
+    const auto segments = search.raw().split("<|s|><|s|>", is_plain);
+    REQUIRE(segments.size() == 2);
+    CHECK(segments[0].text == "<|s|>");
+    CHECK(segments[1].id == 2);
+    CHECK(!fsdp::AddedTokenSearch(tokens).find("<|s|>"));
+  }
+
+  TEST_CASE("split: a space that takes the spaces on both sides stands for all of them once") {
+    const fsdp::AddedToken space{.id = 1, .text = " ", .special = false, .lstrip = true, .rstrip = true};
+    CHECK(split({space}, "  a   b ") == Found{"#1", "a", "#1", "b", "#1"});
+  }
+
+  TEST_CASE("split: time does not grow with the number of names") {
+    std::vector<fsdp::AddedToken> tokens;
+    for (std::int32_t id = 0; id < 6000; ++id)
+      tokens.push_back({.id = id, .text = "<unused" + std::to_string(id) + ">", .special = false});
+    const fsdp::AddedTokenSearch search(tokens);
+    const std::string text(4 << 20, '<');  // by a look at each name, minutes
+    CHECK(search.raw().split(text).size() == 1);
+    CHECK(search.find("<unused5999>") == 5999);
+    CHECK(split(tokens, "<<unused12><unused123>") == Found{"<", "#12", "#123"});
+  }
+
   TEST_CASE("AddedTokenSearch: normalized names are looked for in normalized texts, and known by their own") {
     const fsdp::AddedTokenSearch search({{.id = 7, .text = "a b", .special = false, .normalized = true}},
                                         fsdp::SpecialNames::plain, [](const std::string& name) { return "_" + name; });
