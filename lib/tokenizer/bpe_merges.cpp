@@ -42,13 +42,12 @@ struct BpeMerges::Candidate {
 
 void BpeMerges::reserve(std::size_t num_merges) { grow(std::bit_ceil(2 * num_merges + 2)); }
 
-bool BpeMerges::add(std::int32_t left, std::int32_t right, std::int32_t merged) {
+void BpeMerges::add(std::int32_t left, std::int32_t right, std::int32_t merged) {
   if (2 * (size_ + 1) > slots_.size()) grow(std::max<std::size_t>(16, 2 * slots_.size()));
   const std::uint64_t pair = pair_key(left, right);
   Merge& slot = slots_[slot_of(pair)];
-  if (slot.rank != kFree) return false;
-  slot = {pair, static_cast<std::int32_t>(size_++), merged};
-  return true;
+  if (slot.rank == kFree) ++size_;
+  slot = {pair, next_rank_++, merged};
 }
 
 std::size_t BpeMerges::slot_of(std::uint64_t pair) const {

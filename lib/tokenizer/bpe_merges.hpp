@@ -13,8 +13,8 @@ class BpeMerges {
   void reserve(std::size_t num_merges);
 
   /// Appends the next merge, of a lower priority than all before it. Ids are not negative.
-  /// \return false for a pair that is already there, which keeps its place
-  bool add(std::int32_t left, std::int32_t right, std::int32_t merged);
+  /// A pair that is already there moves to this place.
+  void add(std::int32_t left, std::int32_t right, std::int32_t merged);
 
   /// Merges inside `word`: while a pair that is in the table is left, the one added first, of equals the leftmost.
   /// Takes O(n log n) for a word of n ids. Appends the result to `out`.
@@ -39,6 +39,7 @@ class BpeMerges {
 
   std::vector<Merge> slots_;  ///< a power of two of them, at most half used
   std::size_t size_ = 0;
+  std::int32_t next_rank_ = 0;
 };
 
 }  // namespace fsdp

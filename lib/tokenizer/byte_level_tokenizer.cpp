@@ -186,9 +186,7 @@ BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& piec
       throw FormatError(where + ": merge of '" + left + "' and '" + right +
                         "' uses a piece that the vocabulary does not have; do the two belong together?");
     }
-    if (!table.add(left_id, right_id, merged_id)) {
-      throw FormatError(where + ": merge of '" + left + "' and '" + right + "' is there twice");
-    }
+    table.add(left_id, right_id, merged_id);
   }
   return table;
 }

@@ -83,8 +83,8 @@ struct MergePair {
   std::string right;
 };
 
-/// The table of `merges`, the most frequent first.
-/// \throws FormatError naming a merge with a piece that is not in the vocabulary, or one that is there twice
+/// The table of `merges`, the most frequent first; of one that is there twice the last place counts, as in the
+/// tokenizers library. \throws FormatError naming a merge with a piece that is not in the vocabulary
 BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& pieces, const std::string& where);
 
 }  // namespace fsdp

@@ -142,6 +142,14 @@ void check_settings(const Settings& settings, const std::string& file) {
   if (settings.changes_decoded) refuse("a denormalizer, which replaces characters of decoded texts,");
 }
 
+/// True for lines of a token in base64, a space and its rank.
+bool is_tiktoken_table(std::string_view bytes) {
+  const auto line = bytes.substr(0, bytes.find('\n'));
+  const auto token = line.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
+  return token != 0 && token != line.npos && line[token] == ' ' && line.size() > token + 1 &&
+         line.find_first_not_of("0123456789\r", token + 1) == line.npos;
+}
+
 /// normalizer_spec { add_dummy_prefix: false, remove_extra_whitespaces: false, escape_whitespaces: ... }
 std::string identity_spec(bool escape_spaces) {
   return std::string("\x1A\x06\x18\x00\x20\x00\x28", 7) + std::string(1, escape_spaces ? '\1' : '\0');
@@ -151,6 +159,11 @@ std::string identity_spec(bool escape_spaces) {
 
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& file) {
   constexpr std::uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kDenormalizerSpec = 5;
+  if (is_tiktoken_table(bytes)) {
+    throw FormatError(file +
+                      ": is a table of tiktoken, as Llama 3's own tokenizer.model, and no SentencePiece model: " +
+                      "take the model's directory for transformers, which has tokenizer.json");
+  }
   SentencePieceModel model;
   Settings settings;
   Fields fields(bytes, bytes, file);

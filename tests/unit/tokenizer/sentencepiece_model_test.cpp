@@ -98,6 +98,12 @@ TEST_SUITE("tokenizer/sentencepiece_model") {
                          fsdp::IoError);
   }
 
+  TEST_CASE("parse_sentencepiece_model: a table of tiktoken is told by its name") {
+    for (const char* bytes : {"IQ== 0\nIg== 1\n", "dGhl 257\r\n", "dGhl 257"})
+      CHECK_THROWS_WITH_AS(fsdp::parse_sentencepiece_model(bytes, "tokenizer.model"),
+                           doctest::Contains("tokenizer.model: is a table of tiktoken"), fsdp::FormatError);
+  }
+
   TEST_CASE("make_sentencepiece_tokenizer: damaged models are refused or work, and nothing is printed") {
     const fsdp::test::TempDir dir;
     const auto file = dir / "tokenizer.model";
