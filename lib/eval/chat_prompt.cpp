@@ -10,7 +10,7 @@
 namespace fsdp {
 
 Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
-                   const ChatQuestion& question) {
+                   const ChatQuestion& question, std::vector<std::int32_t> ends) {
   ConversationRules rules;
   rules.chat = find_chat_template(options.chat_template, tokenizer_name);
   rules.marks = options.marks;
@@ -18,7 +18,8 @@ Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name
   std::vector<ChatMessage> messages;
   if (!question.system.empty()) messages.push_back({"system", question.system});
   messages.push_back({"user", question.user});
-  Prompt prompt{question.user, question.user + "\n", encoder.encode_prompt(messages), {encoder.turn_end()}};
+  Prompt prompt{question.user, question.user + "\n", encoder.encode_prompt(messages), std::move(ends)};
+  prompt.ends.push_back(encoder.turn_end());
   if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
   return prompt;
 }

@@ -12,10 +12,12 @@ struct ChatQuestion {
   std::string system;  ///< what the system says before; empty: nothing
 };
 
-/// The question by the chat template, up to where the assistant's answer begins; that ends with its turn or the text.
+/// The question by the chat template, up to where the assistant's answer begins; that ends with its turn or the text,
+/// or by one of `ends`.
 /// \param tokenizer_name  "gpt2" or the directory that the tokenizer came from
+/// \param ends            of the model: generation_ends()
 /// \throws what find_chat_template() and encoding throw
 Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
-                   const ChatQuestion& question);
+                   const ChatQuestion& question, std::vector<std::int32_t> ends);
 
 }  // namespace fsdp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lib/base/json_text.hpp"
 #include "lib/eval/chess/sequence.hpp"
@@ -37,8 +38,8 @@ class TextPrinter {
 
 nlohmann::json json_text(const std::string& text) { return parse_json(printable_json(nlohmann::json(text)), "a text"); }
 
-Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text) {
-  Prompt prompt{text, text, prompt_ids(tokenizer, text), {}};
+Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text, std::vector<std::int32_t> ends) {
+  Prompt prompt{text, text, prompt_ids(tokenizer, text), std::move(ends)};
   if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
   return prompt;
 }

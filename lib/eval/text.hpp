@@ -22,8 +22,9 @@ struct Prompt {
   std::vector<std::int32_t> ends;  ///< tokens that end its text
 };
 
-/// A text that goes on, up to the tokenizer's end mark.
-Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text);
+/// A text that goes on, up to one of `ends` or the tokenizer's end mark.
+/// \param ends  of the model: generation_ends()
+Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text, std::vector<std::int32_t> ends);
 
 /// Continues a prompt until the model ends the text or `sampling` has enough. Collective.
 /// \param print   writes prompt and text to stdout as it comes, on rank 0

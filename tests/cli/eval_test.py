@@ -1,7 +1,9 @@
 """fsdp-eval: one loss for every number of ranks and batch size, and text from a prompt."""
 
+import json
 import math
 import pathlib
+import shutil
 
 import fsdp_cli
 
@@ -55,6 +57,19 @@ class Evaluate(fsdp_cli.Case):
             plain = self.generate("--num-tokens", count, "--temperature", 0, "--no-cache")
             self.assertEqual(len(cached["tokens_generated"]), count)
             self.assertEqual(cached["tokens_generated"], plain["tokens_generated"])
+
+    def test_the_models_ends_end_the_text(self):
+        """generation_config.json or config.json beside the tokenizer; the run's own folder has neither."""
+        said = self.generate("--num-tokens", 6, "--temperature", 0)["tokens_generated"]
+        end = next(i for i in range(1, 6) if said[i] not in said[:i])
+        own = self.folder / "own"
+        own.mkdir()
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copyfile(fsdp_cli.folder("FSDP_DATA") / "gpt2" / name, own / name)
+        for name, value in (("config.json", said[end]), ("generation_config.json", [50255, said[end]])):
+            (own / name).write_text(json.dumps({"eos_token_id": value}))
+            report = self.generate("--num-tokens", 6, "--temperature", 0, "--tokenizer", own)
+            self.assertEqual((report["tokens_generated"], report["ended"]), (said[: end + 1], "eos"))
 
     def test_a_prompt_longer_than_the_model(self):
         report = self.generate("--num-tokens", 5, prompt="to be or not to be " * 10)
@@ -114,7 +129,7 @@ class Evaluate(fsdp_cli.Case):
         self.train("small", "--max-steps", 1)
         result = self.evaluate(self.checkpoints("small") / "latest", "--prompt", "wherefore", ranks=2, code=4)
         self.assert_refused(result, 4, "50257 ids", "97 only")
-        self.assert_refused(self.evaluate(self.checkpoint, "--prompt", "", code=2), 2, "--prompt")
+        self.assert_refused(self.evaluate(self.checkpoint, "--prompt", "", code=2), 2, "--prompt ''", "empty")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/eval/chat_prompt.hpp"
+#include "lib/eval/generation_ends.hpp"
 #include "lib/eval/progress.hpp"
 #include "lib/eval/result.hpp"
 #include "lib/eval/subject.hpp"
@@ -23,7 +24,7 @@ namespace fsdp {
 namespace {
 
 void check(const EvaluateOptions& o) {
-  if (o.data.empty() && o.prompt.empty() && o.chess.empty())
+  if (o.data.empty() && !o.prompt && o.chess.empty())
     throw UsageError("nothing to do: give --data, --chess, --prompt or several of them");
   const auto at_least = [](std::int64_t value, std::int64_t least, const char* option) {
     if (value < least) throw UsageError(fmt::format("{} is {}, it must be at least {}", option, value, least));
@@ -35,10 +36,10 @@ void check(const EvaluateOptions& o) {
   if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
-  if (o.chat && o.prompt.empty()) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
+  if (o.chat && !o.prompt) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
   if (!o.system.empty() && !o.chat) throw UsageError("--system goes with --chat");
   if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
-  if (!o.compare.empty() && !o.prompt.empty()) throw UsageError("--prompt does not go with --compare");
+  if (!o.compare.empty() && o.prompt) throw UsageError("--prompt does not go with --compare");
 }
 
 /// Gates that no figure of this evaluation can answer are told before the work.
@@ -97,7 +98,7 @@ class EvaluateJob {
       if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
       // What is stored in 4 bits stays as it is.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
-      if (!options_.prompt.empty()) open_prompt(subject);
+      if (options_.prompt) open_prompt(subject);
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
       if (options_.seq_len > subject.config.block_size) {
         throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len,
@@ -108,9 +109,12 @@ class EvaluateJob {
 
   void open_prompt(EvaluationSubject& subject) {
     open_subject_tokenizer(subject, "--prompt");
+    auto ends = generation_ends({subject.path, subject.tokenizer_name});
     prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, options_.conversations,
-                                          {options_.prompt, options_.system})
-                            : plain_prompt(*subject.tokenizer, options_.prompt);
+                                          {*options_.prompt, options_.system}, std::move(ends))
+                            : plain_prompt(*subject.tokenizer, *options_.prompt, std::move(ends));
+    if (prompt_->ids.empty())
+      throw UsageError("--prompt '" + *options_.prompt + "' is empty: at least one token is needed to go on from");
   }
 
   ExitCode compare_both(const std::vector<Gate>& gates, nlohmann::json& report) {

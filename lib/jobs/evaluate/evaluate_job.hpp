@@ -1,6 +1,7 @@
 #pragma once
 // The job behind fsdp-eval.
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct EvaluateOptions {
   bool pack = false;            ///< several documents in each row
   std::string chess;            ///< games; empty: none
   std::int64_t chess_positions = 200;
-  std::string prompt;  ///< empty: no text
+  std::optional<std::string> prompt;
   bool chat = false;   ///< the prompt is a user's message
   std::string system;  ///< what the system says before it; empty: nothing
   SamplingOptions sampling;

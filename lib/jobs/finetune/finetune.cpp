@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/elapsed.hpp"
@@ -13,6 +14,7 @@
 #include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/eval/generate.hpp"
+#include "lib/eval/generation_ends.hpp"
 #include "lib/fsdp/trace.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
 #include "lib/jobs/finetune/choose_child.hpp"
@@ -113,10 +115,11 @@ bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& run
   SamplingOptions sampling;
   sampling.num_tokens = options.num_tokens;
   sampling.seed = options.seed;
+  const auto prompt = plain_prompt(*tokenizer, options.prompt, generation_ends({options.model.directory, name}));
   bool is_cut = false;
-  const auto ids = generate(runtime, tokenizer->encode_document(options.prompt), sampling, [&](std::int32_t id) {
+  const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
     is_cut = stopped();
-    return !is_cut && id != setup.tokenizer.tokenizer->eos_id();
+    return !is_cut && std::find(prompt.ends.begin(), prompt.ends.end(), id) == prompt.ends.end();
   });
   if (world.rank() == 0) log.info("text      " + options.prompt + continuation(*tokenizer, ids));
   return !is_cut;
