@@ -8,6 +8,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/ops/fp8.hpp"
+#include "lib/train/token_cache.hpp"
 
 namespace fsdp {
 
@@ -243,6 +244,9 @@ std::filesystem::path run_directory(const TrainOptions& options) {
     throw UsageError("--run-name '" + name + "' leads out of --out-dir " + options.out_dir +
                      ": give a name below it, and another --out-dir for another place");
   }
+  if (*relative.lexically_normal().begin() == kTokenCacheName)
+    throw UsageError("--run-name '" + name +
+                     "': the folder of this name in --out-dir keeps encoded texts; give another");
   return std::filesystem::path(options.out_dir) / name;
 }
 

@@ -8,7 +8,6 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_cores.hpp"
@@ -18,44 +17,13 @@
 #include "lib/dataset/token_notes.hpp"
 #include "lib/mpi/agree.hpp"
 #include "lib/runtime/text.hpp"
+#include "lib/train/token_cache.hpp"
 #include "lib/train/token_origin.hpp"
 
 namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// What decides the tokens: the texts' files with sizes and times, the tokenizer, the selection.
-std::uint64_t fingerprint(const std::vector<std::filesystem::path>& files, const TextOptions& options) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
-  const auto add = [&](const std::string& text) {
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-    hash = (hash ^ 0xffu) * 0x100000001b3ull;
-  };
-  for (const auto& file : files) {
-    const auto real = std::filesystem::canonical(file);
-    add(real.string());
-    add(std::to_string(std::filesystem::file_size(real)));
-    add(std::to_string(std::filesystem::last_write_time(real).time_since_epoch().count()));
-  }
-  add(options.tokenizer_name);
-  add(options.tokenizer->description());
-  add(options.field);
-  const auto& chat = options.conversations;
-  add(fmt::format("{} {} {} {} {}", name_of(chat.form), chat.chat_template, chat.train_on == TrainOn::all,
-                  chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
-  // The tokenizer's own chat template, its marks, or a file that was named instead.
-  const std::filesystem::path tokenizer = options.tokenizer_name;
-  const std::filesystem::path template_directory = chat.chat_template;
-  for (const auto& file : {tokenizer / "chat_template.jinja", tokenizer / "tokenizer_config.json",
-                           std::filesystem::path(chat.chat_template), template_directory / "chat_template.jinja",
-                           template_directory / "tokenizer_config.json"}) {
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(file, ignored)) add(read_text_file(file));
-  }
-  add(std::to_string(options.max_rows));
-  return hash;
-}
 
 /// What was decided when the file was written is not decided again.
 void tell_of_settled_options(const std::filesystem::path& file, const ConversationOptions& asked, const Logger& log) {
@@ -83,11 +51,13 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   TokenizeOptions how;
   how.inputs = data_files({data});
   if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
-  const auto name = fmt::format("{}-{:016x}.h5", data.stem().string(), fingerprint(how.inputs, options));
-  how.output = options.directory / name;
-  std::error_code error;
-  if (std::filesystem::exists(how.output, error)) return how.output;
-  std::filesystem::create_directories(options.directory);
+  const TokenCache cache(options.directory);
+  how.output = cache.entry(data, token_fingerprint(how.inputs, options));
+  if (TokenCache::holds(how.output)) return how.output;
+  const EntryClaim claim(how.output, stop_wanted, [&](const std::string& holder) {
+    log.info(fmt::format("waiting   {} is being encoded by {}", data.string(), holder));
+  });
+  if (TokenCache::holds(how.output)) return how.output;  // by the job that had the claim
   how.layout = TokenLayout::documents;
   how.field = options.field;
   how.conversations = options.conversations;
@@ -116,6 +86,7 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
       stop_wanted);
   status.clear();
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
+  cache.remove_unused();
   tell_of_answers(report, log);
   log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
                        format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),

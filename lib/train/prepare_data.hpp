@@ -1,5 +1,5 @@
 #pragma once
-// Training data as token files: texts are encoded once, into the run's directory, before the first step.
+// Training data as token files: texts are encoded once, into a cache, before the first step.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,7 +17,7 @@ struct TextOptions {
   std::string field;          ///< key or column; empty: the usual one
   std::int64_t max_rows = 0;  ///< 0: all
   ConversationOptions conversations;
-  std::filesystem::path directory;  ///< for the token files
+  std::filesystem::path directory;  ///< for the token files, see token_cache.hpp
   std::string tokenizer_name;
   const Tokenizer* tokenizer = nullptr;  ///< null: there is none, texts cannot be read
   const ModelConfig* model = nullptr;    ///< whose vocabulary the tokenizer must fit; null: not checked
@@ -31,9 +31,9 @@ bool is_token_file(const std::filesystem::path& data);
 
 /// `data` itself when it is a token file (HDF5, by content or by name); otherwise the documents of that file or
 /// directory of texts (JSON Lines, Parquet, CSV, plain), encoded by rank 0. The name of the result tells what it was
-/// made from, so a run that goes on, or one on the same data, finds it there. Collective: the same answer on every
-/// rank. \param stop_wanted  asked on rank 0 now and then \throws Stopped after stop_wanted; UsageError without a
-/// tokenizer; what tokenize() throws, on all ranks
+/// made from, so a run that goes on, or one on the same data, finds it there; of several jobs one encodes. Collective:
+/// the same answer on every rank. \param stop_wanted  asked on rank 0 now and then \throws Stopped after stop_wanted;
+/// UsageError without a tokenizer; what tokenize() throws, on all ranks
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
                                      const Logger& log, const std::function<bool()>& stop_wanted);
 

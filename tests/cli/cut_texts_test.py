@@ -26,7 +26,7 @@ class CutTexts(fsdp_cli.Case):
         data = fsdp_cli.folder("FSDP_DATA") / "shakespeare" / "validation.csv"
         result = self.tune("long", data, ranks=2)
         self.assertIn("data      1 text of up to 63 tokens", result.err)
-        encoded, = (self.run_directory("long") / "data").iterdir()
+        encoded, = (self.run_directory("long").parent / "token-cache").glob("*.h5")
         with h5py.File(encoded) as file:
             ids = len(file["tokens"])
         self.assertGreater(ids, 10000)

@@ -19,6 +19,7 @@
 #include "lib/runtime/text.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
 #include "lib/train/prepare_data.hpp"
+#include "lib/train/token_cache.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -73,7 +74,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   TextOptions texts;
   texts.field = options.data_field;
   texts.conversations = options.conversations;
-  texts.directory = setup.directory / "data";
+  texts.directory = std::filesystem::path(options.out_dir) / kTokenCacheName;
   texts.tokenizer_name = setup.tokenizer.name;
   texts.tokenizer = setup.tokenizer.tokenizer.get();
   texts.model = &setup.config;

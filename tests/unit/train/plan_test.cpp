@@ -85,7 +85,7 @@ TEST_SUITE("train/plan") {
     CHECK(fsdp::run_directory(options) == "out/name");
     options.run_name = "a/b";
     CHECK(fsdp::run_directory(options) == "out/a/b");
-    for (const char* name : {"..", "/tmp/x", "a/../../b", "a\nb", "."}) {
+    for (const char* name : {"..", "/tmp/x", "a/../../b", "a\nb", ".", "token-cache", "./token-cache/a"}) {
       options.run_name = name;
       CHECK_THROWS_AS(fsdp::run_directory(options), fsdp::UsageError);
     }
