@@ -15,6 +15,7 @@
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_cores.hpp"
+#include "lib/corpus/data_files.hpp"
 #include "lib/corpus/tokenize.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
@@ -204,6 +205,7 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
   }
   auto& files = report["inputs"] = nlohmann::json::array();
   for (const auto& file : result.files) files.push_back(file.string());
+  for (const auto& file : result.unread) report["not_read"].push_back(file.string());
   return report;
 }
 
@@ -229,6 +231,8 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   if (result.stopped) {
     throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
   }
+  if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
+  if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread));
   if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
   if (result.skipped > 0) log.warning(skipped_line(result));
   log.info(summary(options, result, progress.seconds()));

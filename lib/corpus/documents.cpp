@@ -1,44 +1,32 @@
 #include "lib/corpus/documents.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <string_view>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/corpus/file_names.hpp"
+#include "lib/corpus/foreign_format.hpp"
 #include "lib/corpus/parquet_documents.hpp"
 
 namespace fsdp {
 namespace {
 
-struct Signature {
-  std::string_view bytes;
-  const char* what;
-};
-constexpr std::array<Signature, 6> kNotText{
-    {{"\x89HDF\r\n\x1a\n", "an HDF5 file, which holds tokens already or no text"},
-     {"\x1f\x8b", "compressed by gzip: unpack it first"},
-     {"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it first"},
-     {"BZh", "compressed by bzip2: unpack it first"},
-     {"\xfd"
-      "7zXZ",
-      "compressed by xz: unpack it first"},
-     {"PK\x03\x04", "a ZIP archive: unpack it first"}}};
-constexpr std::string_view kParquet = "PAR1";
-
-std::string lower_suffix(const std::filesystem::path& file) {
-  auto suffix = file.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return suffix;
-}
-
 std::string first_bytes(const std::filesystem::path& file) {
   const auto handle = File::open_read(file);
-  std::string bytes(std::min<std::uint64_t>(8, handle.size_bytes()), '\0');
+  std::string bytes(std::min<std::uint64_t>(detail::kHead_bytes, handle.size_bytes()), '\0');
   handle.read_at(0, std::as_writable_bytes(std::span(bytes)));
   return bytes;
+}
+
+/// Whatever its name is, the first line of the file is a JSON object with a key.
+bool holds_json_lines(const std::filesystem::path& file, std::string_view head) {
+  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  const auto brace = head.find_first_not_of(" \t\r\n");
+  if (brace == head.npos || head[brace] != '{') return false;
+  const auto quote = head.find_first_not_of(" \t", brace + 1);
+  if (quote == head.npos || head[quote] != '"') return false;
+  return !detail::first_json_keys(file).empty();
 }
 
 class PlainText : public Documents {
@@ -66,17 +54,25 @@ class PlainText : public Documents {
 }  // namespace
 
 DataFileKind data_file_kind(const std::filesystem::path& file) {
-  const auto bytes = first_bytes(file);
-  if (bytes.starts_with(kParquet)) return DataFileKind::parquet;
-  for (const auto& signature : kNotText) {
-    if (bytes.starts_with(signature.bytes)) throw FormatError(file.string() + ": is " + signature.what);
+  using detail::NamedKind;
+  const auto head = first_bytes(file);
+  if (head.starts_with("PAR1")) return DataFileKind::parquet;
+  if (head.starts_with("PARE")) {
+    throw FormatError(file.string() + ": is encrypted Parquet, for which no key can be given: decrypt it first");
   }
-  const auto suffix = lower_suffix(file);
-  if (suffix == ".parquet") {
+  detail::refuse_foreign_format(file, head);
+  const auto named = detail::kind_by_name(file);
+  if (named == NamedKind::parquet) {
     throw FormatError(file.string() + ": is not a Parquet file (it does not begin with PAR1); was it copied whole?");
   }
-  if (suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".json") return DataFileKind::json_lines;
-  if (suffix == ".csv" || suffix == ".tsv") return DataFileKind::csv;
+  if (named == NamedKind::json_lines || named == NamedKind::json) return DataFileKind::json_lines;
+  detail::refuse_binary(file, head);
+  if (named == NamedKind::csv) return DataFileKind::csv;
+  if (holds_json_lines(file, head)) {
+    throw FormatError(file.string() +
+                      ": would be read as one text, and its first line is a JSON object: give it the suffix .jsonl "
+                      "(ln -s will do), and each line is a document");
+  }
   return DataFileKind::text;
 }
 
@@ -102,7 +98,7 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
     case DataFileKind::json_lines:
       return detail::open_json_lines(file, field.empty() ? "text" : field);
     case DataFileKind::csv:
-      return detail::open_csv(file, field.empty() ? "text" : field, lower_suffix(file) == ".tsv" ? '\t' : ',');
+      return detail::open_csv(file, field.empty() ? "text" : field, detail::lower_suffix(file) == ".tsv" ? '\t' : ',');
     case DataFileKind::parquet:
       return open_parquet(file, field);
     default:

@@ -30,8 +30,11 @@ class Documents {
 
 enum class DataFileKind { json_lines, csv, text, parquet };
 
-/// By the first bytes (Parquet), then by the name: .jsonl, .ndjson, .json; .csv, .tsv; .parquet; others are plain text.
-/// \throws IoError; FormatError for a file that is something else: HDF5, compressed, no Parquet in spite of its name
+/// By the first bytes (Parquet), then by the name: .jsonl, .ndjson, .jsonlines, .jl, .json; .csv, .tsv; .parquet;
+/// others are plain text. \throws IoError; FormatError for a file that is something else: of another format,
+/// compressed, UTF-16, no Parquet in
+///         spite of its name; CSV or a plain text whose first 64 KiB are no UTF-8 or have a NUL byte; JSON Lines under
+///         the name of a plain text
 DataFileKind data_file_kind(const std::filesystem::path& file);
 /// "JSON Lines", "CSV", "plain text", "Parquet"
 const char* name_of(DataFileKind kind);

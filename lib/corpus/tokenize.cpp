@@ -127,7 +127,10 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   using State = detail::EncodePipeline::State;
   check(options);
   TokenizeReport report;
-  report.files = data_files(options.inputs);
+  auto found = find_data_files(options.inputs);
+  report.files = std::move(found.files);
+  report.companions = std::move(found.companions);
+  report.unread = std::move(found.unread);
   check_output_is_no_input(options, report.files);
   DocumentStream stream(report.files, {options.conversations.form, options.field}, options.max_rows);
   choose_layout(options, stream, report);

@@ -40,7 +40,8 @@ struct TokenizeProgress {
 };
 
 struct TokenizeReport {
-  std::vector<std::filesystem::path> files;  ///< that were read, directories looked into
+  std::vector<std::filesystem::path> files;               ///< that were read, directories looked into
+  std::vector<std::filesystem::path> companions, unread;  ///< of directories, see DataFiles
   std::int64_t documents = 0;
   std::int64_t empty_documents = 0;
   std::int64_t tokens = 0;          ///< encoded

@@ -49,7 +49,10 @@ void tell_of_answers(const TokenizeReport& report, const Logger& log) {
 std::filesystem::path encode(const std::filesystem::path& data, const TextOptions& options, const Logger& log,
                              const std::function<bool()>& stop_wanted) {
   TokenizeOptions how;
-  how.inputs = data_files({data});
+  auto found = find_data_files({data});
+  how.inputs = std::move(found.files);
+  if (!found.companions.empty() && !options.quiet) log.info("left out  " + file_list(found.companions));
+  if (!found.unread.empty()) log.warning("not read: " + file_list(found.unread));
   if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
   const TokenCache cache(options.directory);
   how.output = cache.entry(data, token_fingerprint(how.inputs, options));
