@@ -18,6 +18,12 @@ std::string list_of(std::span<const hsize_t> numbers) {
   return "[" + text + "]";
 }
 
+/// h5py writes truth values as an enumeration of FALSE and TRUE in one byte.
+bool is_truth_values(const Hdf5Dataset& dataset, const std::filesystem::path& file) {
+  const Hdf5Type type(check_hdf5(H5Dget_type(dataset.get()), file, "read the type of 'loss_mask'"));
+  return H5Tget_class(type.get()) == H5T_ENUM && H5Tget_size(type.get()) == 1;
+}
+
 }  // namespace
 
 std::optional<LossMask> LossMask::find(const Hdf5File& handle, const std::filesystem::path& file,
@@ -27,7 +33,9 @@ std::optional<LossMask> LossMask::find(const Hdf5File& handle, const std::filesy
   mask.dataset_ = open_dataset(handle, file, kLossMask);
   std::string what;
   const auto type = integer_type(mask.dataset_, file, kLossMask, what);
-  if (type.size_bytes == 0) throw FormatError(file.string() + ": " + what + ", expected 0 and 1 (uint8)");
+  mask.truth_values_ = is_truth_values(mask.dataset_, file);
+  if (type.size_bytes == 0 && !mask.truth_values_)
+    throw FormatError(file.string() + ": " + what + ", expected 0 and 1 (uint8)");
   const auto found = dataset_shape(mask.dataset_, file, kLossMask);
   if (!std::equal(found.begin(), found.end(), shape.begin(), shape.end()))
     throw FormatError(file.string() + ": dataset 'loss_mask' has the shape " + list_of(found) + ", expected " +
@@ -50,8 +58,14 @@ void LossMask::read(const std::filesystem::path& file, std::span<const hsize_t> 
              what);
   // HDF5 clips what does not fit: 300 and -1 would become 255 and 0.
   std::vector<std::int64_t> values(out.size());
-  check_hdf5(H5Dread(dataset_.get(), H5T_NATIVE_INT64, memory.get(), stored.get(), H5P_DEFAULT, values.data()), file,
-             what);
+  if (truth_values_) {
+    const Hdf5Type type(check_hdf5(H5Dget_type(dataset_.get()), file, what));
+    check_hdf5(H5Dread(dataset_.get(), type.get(), memory.get(), stored.get(), H5P_DEFAULT, out.data()), file, what);
+    std::copy(out.begin(), out.end(), values.begin());
+  } else {
+    check_hdf5(H5Dread(dataset_.get(), H5T_NATIVE_INT64, memory.get(), stored.get(), H5P_DEFAULT, values.data()), file,
+               what);
+  }
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] != 0 && values[i] != 1)
       throw FormatError(file.string() + ": loss_mask is " + std::to_string(values[i]) + " at " + std::to_string(i) +

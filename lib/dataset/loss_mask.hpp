@@ -17,7 +17,8 @@ class LossMask {
  public:
   /// \return nothing where the file has no `loss_mask`
   /// \param shape  of the ids
-  /// \throws FormatError naming file and dataset when it has another shape or other elements than integers
+  /// \throws FormatError naming file and dataset when it has another shape or other elements than integers or truth
+  /// values
   static std::optional<LossMask> find(const Hdf5File& handle, const std::filesystem::path& file,
                                       std::span<const hsize_t> shape);
 
@@ -30,6 +31,7 @@ class LossMask {
  private:
   Hdf5Dataset dataset_;
   ChunkSizes chunks_;
+  bool truth_values_ = false;  ///< of one byte each, as they are in memory
 };
 
 }  // namespace fsdp::detail

@@ -1,6 +1,7 @@
 #include "lib/dataset/token_notes.hpp"
 
 #include "lib/dataset/hdf5.hpp"
+#include "lib/dataset/hdf5_datasets.hpp"
 
 namespace fsdp {
 namespace {
@@ -51,6 +52,17 @@ TokenFileNotes read_token_notes(const std::filesystem::path& file) {
   notes.chat_template = text_attribute(handle, "chat_template");
   notes.train_on = text_attribute(handle, "train_on");
   return notes;
+}
+
+std::vector<std::string> unread_datasets(const std::filesystem::path& file) {
+  const Hdf5Scope scope;
+  const auto handle = open_hdf5_read(file);
+  std::vector<std::string> found;
+  if (detail::has_dataset(handle, "loss_mask")) return found;
+  for (const auto* name : {"labels", "attention_mask", "completion_mask", "assistant_masks", "position_ids"}) {
+    if (detail::has_dataset(handle, name)) found.emplace_back(name);
+  }
+  return found;
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #include "lib/train/prepare_data.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -106,6 +107,15 @@ bool is_token_file(const std::filesystem::path& data) {
   return data.extension() == ".h5" || data.extension() == ".hdf5" || is_hdf5(data);
 }
 
+void tell_of_unread_datasets(const std::filesystem::path& file, const Logger& log) {
+  const auto unread = unread_datasets(file);
+  if (unread.empty() || log.rank() != 0) return;
+  log.warning(
+      fmt::format("{}: {} {} not read, every id counts; where some do not, write a dataset loss_mask (of labels "
+                  "it is labels != -100)",
+                  file.string(), fmt::join(unread, ", "), unread.size() == 1 ? "is" : "are"));
+}
+
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
                                      const Logger& log, const std::function<bool()>& stop_wanted) {
   // One rank works: all of them fail with its error, or go on with its file.
@@ -114,6 +124,7 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
       if (options.check_origin)
         check_token_origin(data, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
       tell_of_settled_options(data, options.conversations, log);
+      tell_of_unread_datasets(data, log);
       return data.string();
     }
     if (options.tokenizer == nullptr)

@@ -29,6 +29,9 @@ struct TextOptions {
 /// A token file (HDF5) by content or by name; anything else holds texts. \throws IoError when it cannot be read
 bool is_token_file(const std::filesystem::path& data);
 
+/// Warns of datasets in a token file that say what counts and are not read here.
+void tell_of_unread_datasets(const std::filesystem::path& file, const Logger& log);
+
 /// `data` itself when it is a token file (HDF5, by content or by name); otherwise the documents of that file or
 /// directory of texts (JSON Lines, Parquet, CSV, plain), encoded by rank 0. The name of the result tells what it was
 /// made from, so a run that goes on, or one on the same data, finds it there; of several jobs one encodes. Collective:

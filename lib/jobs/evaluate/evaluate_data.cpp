@@ -78,6 +78,8 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   how.directory = options.cache_dir;
   if (input.texts && options.cache_dir.empty()) how.directory = scratch.emplace(*node).path();
 
+  if (!input.texts && is_hdf5(options.data)) tell_of_unread_datasets(options.data, log);
+
   SequenceLimit limit{options.seq_len, subjects.front().config.block_size};
   for (const auto& subject : subjects) limit.positions = std::min(limit.positions, subject.config.block_size);
   std::vector<std::filesystem::path> files;

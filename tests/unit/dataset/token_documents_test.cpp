@@ -1,5 +1,7 @@
 #include "lib/dataset/token_documents.hpp"
 
+#include <array>
+
 #include <doctest/doctest.h>
 
 #include <string>
@@ -9,6 +11,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/dataset/token_notes.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/dataset/dataset_test_support.hpp"
 
@@ -106,6 +109,32 @@ TEST_SUITE("dataset/token_documents") {
     write_parts(dir / "c.h5", {tokens, offsets, vector_of("loss_mask", H5T_STD_I8LE, {0, -1, 0, 1, 1})});
     CHECK_THROWS_WITH_AS(fsdp::TokenDocuments(dir / "c.h5").read_loss_mask(0, two),
                          doctest::Contains("loss_mask is -1 at 1 behind [0], expected 0 or 1"), fsdp::FormatError);
+  }
+
+  TEST_CASE("a mask of truth values, as h5py writes them; what other programs say beside the ids is found") {
+    TempDir dir;
+    const fsdp::Hdf5Scope scope;
+    const auto tokens = vector_of("tokens", H5T_STD_U16LE, {1, 2, 3});
+    const auto offsets = vector_of("offsets", H5T_STD_I64LE, {0, 3});
+    const fsdp::Hdf5Type truth(H5Tenum_create(H5T_STD_I8LE));
+    const std::int8_t no = 0, yes = 1;
+    H5Tenum_insert(truth.get(), "FALSE", &no);
+    H5Tenum_insert(truth.get(), "TRUE", &yes);
+    write_parts(dir / "a.h5", {tokens, offsets, vector_of("labels", H5T_STD_I64LE, {-100, 2, 3})});
+    CHECK(fsdp::unread_datasets(dir / "a.h5") == std::vector<std::string>{"labels"});
+    {
+      const fsdp::Hdf5File file(H5Fopen((dir / "a.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+      const hsize_t three = 3;
+      const fsdp::Hdf5Space space(H5Screate_simple(1, &three, nullptr));
+      const fsdp::Hdf5Dataset mask(
+          H5Dcreate2(file.get(), "loss_mask", truth.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+      const std::array<std::int8_t, 3> values{0, 1, 1};
+      REQUIRE(H5Dwrite(mask.get(), truth.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+    }
+    std::vector<std::uint8_t> two(2);
+    fsdp::TokenDocuments(dir / "a.h5").read_loss_mask(0, two);
+    CHECK(two == std::vector<std::uint8_t>{0, 1});
+    CHECK(fsdp::unread_datasets(dir / "a.h5").empty());
   }
 
   TEST_CASE("what is wrong with a file is named with what was expected") {
