@@ -48,9 +48,7 @@ ConversationEncoder::ConversationEncoder(const Tokenizer& tokenizer, Conversatio
 MaskedIds ConversationEncoder::encode_messages(const nlohmann::json& record, const std::string& field) const {
   const auto found = record.find(field);
   if (found == record.end()) throw FormatError("has no '" + field + "'");
-  if (const auto tools = record.find("tools");
-      tools != record.end() && !tools->is_null() && !tools->empty() && *tools != "")
-    throw FormatError("has 'tools', which the chat templates here do not write; leave such conversations out");
+  refuse_unsaid(record);
   const auto chat = render_chat(rules_.chat.value(), read_messages(*found, field));
   const auto plain = rules_.marks == MarksInTexts::plain_text ? chat.contents : std::vector<TextRange>();
   auto encoded = tokenizer_.encode_marked(chat.text, plain);
@@ -69,6 +67,7 @@ std::int32_t ConversationEncoder::turn_end() const {
 }
 
 MaskedIds ConversationEncoder::encode_pair(const nlohmann::json& record) const {
+  refuse_unsaid(record);
   const auto& prompt = text_member(record, "prompt");
   const auto& completion = text_member(record, "completion");
   const auto end = tokenizer_.eos_id();

@@ -9,7 +9,11 @@ namespace fsdp {
 namespace {
 
 /// Said by some data sets of a message, and by none of our templates.
-constexpr std::array kUnsaid{"tool_calls", "function_call", "tool_call_id", "reasoning_content", "thinking"};
+constexpr std::array kUnsaid{"tool_calls", "function_call", "tool_call_id", "tools",  "reasoning_content",
+                             "reasoning",  "thinking",      "images",       "image",  "audio",
+                             "audios",     "videos",        "video",        "refusal"};
+/// How other programs say what is learned.
+constexpr std::array kOtherWeights{"train", "train_detail", "training"};
 
 /// What stands where something else was expected.
 std::string described(const nlohmann::json& value) {
@@ -34,6 +38,10 @@ class MessageReader {
       if (message_.contains(key) && says_something(message_[key]))
         fail("has '" + std::string(key) +
              "', which the chat templates here do not write; leave such conversations out");
+    }
+    for (const auto* key : kOtherWeights) {
+      if (message_.contains(key) && !message_[key].is_null() && message_[key] != true)
+        fail("has '" + std::string(key) + "', which is not read: \"weight\": 0 says that a message is not learned");
     }
     return {role(), content(), counts()};
   }
@@ -85,6 +93,14 @@ class MessageReader {
 };
 
 }  // namespace
+
+void refuse_unsaid(const nlohmann::json& record) {
+  for (const auto* key : kUnsaidBeside) {
+    if (const auto found = record.find(key); found != record.end() && says_something(*found))
+      throw FormatError("has '" + std::string(key) +
+                        "', which the chat templates here do not write; leave such conversations out");
+  }
+}
 
 std::vector<ChatMessage> read_messages(const nlohmann::json& list, const std::string& field) {
   if (!list.is_array()) throw FormatError("'" + field + "' holds " + described(list) + ", expected a list of messages");

@@ -1,5 +1,6 @@
 #pragma once
 // Messages as data sets hold them: {"role": ..., "content": ...}.
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -11,6 +12,13 @@ struct ChatMessage {
   std::string content;
   bool counts = true;  ///< for the loss, where the assistant says it; `"weight": 0` says it does not
 };
+
+/// What a sample may have beside its messages, or beside prompt and completion, that a text cannot say.
+inline constexpr std::array kUnsaidBeside{"tools", "functions", "images", "image",
+                                          "audio", "audios",    "videos", "video"};
+
+/// \throws FormatError naming one of kUnsaidBeside that `record` has and that is not null or empty
+void refuse_unsaid(const nlohmann::json& record);
 
 /// A list of messages. A content is a string, or a list of one {"type": "text", "text": ...}.
 /// \throws FormatError saying which message is not so, or asks for what a text cannot say (tools, images, reasoning)

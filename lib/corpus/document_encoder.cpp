@@ -6,16 +6,47 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/corpus/python_json.hpp"
 
 namespace fsdp {
 namespace {
 
-nlohmann::json parse_record(const std::string& sample) {
+nlohmann::json parse_object(std::string_view text) {
+  auto record = parse_json(text, "the object");
+  if (!record.is_object()) throw FormatError("holds no object {...}");
+  return record;
+}
+
+[[noreturn]] void refuse_half_character(const std::string& where) {
+  throw FormatError(where + " holds " + detail::kHalfCharacterProblem);
+}
+
+/// Of what is read: prompt and completion, or roles and contents of the list in `messages`.
+void check_characters(const nlohmann::json& record, const std::string& messages) {
+  for (const auto* key : {"prompt", "completion"}) {
+    if (const auto found = record.find(key); found != record.end() && detail::holds_half_character(*found))
+      refuse_half_character("'" + std::string(key) + "'");
+  }
+  const auto list = record.find(messages);
+  if (list == record.end() || !list->is_array()) return;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const auto& message = (*list)[i];
+    for (const auto* key : {"role", "content"}) {
+      if (message.is_object() && message.contains(key) && detail::holds_half_character(message[key]))
+        refuse_half_character("the " + std::string(key) + " of message " + std::to_string(i + 1));
+    }
+  }
+}
+
+nlohmann::json parse_record(const std::string& sample, const std::string& messages) {
   try {
-    auto record = parse_json(sample, "the object");
-    if (!record.is_object()) throw FormatError("holds no object {...}");
-    return record;
+    return parse_object(sample);
   } catch (const nlohmann::json::exception& error) {
+    if (const auto plain = detail::as_plain_json(sample); plain && nlohmann::json::accept(*plain)) {
+      auto record = parse_object(*plain);
+      check_characters(record, messages);
+      return record;
+    }
     const std::string what = error.what();
     const auto at = what.find("column ");
     throw FormatError("is no JSON, " + (at == std::string::npos ? what : what.substr(at)) +
@@ -34,7 +65,7 @@ DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, ConversationRules r
     : tokenizer_(tokenizer), conversations_(tokenizer, std::move(rules)), options_(std::move(options)) {}
 
 MaskedIds DocumentEncoder::encode_record(const std::string& sample, DataForm form) const {
-  const auto record = parse_record(sample);
+  const auto record = parse_record(sample, options_.messages_field);
   return form == DataForm::messages ? conversations_.encode_messages(record, options_.messages_field)
                                     : conversations_.encode_pair(record);
 }

@@ -5,6 +5,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/chat/messages.hpp"
 #include "lib/corpus/file_names.hpp"
 #include "lib/corpus/foreign_format.hpp"
 #include "lib/corpus/parquet_documents.hpp"
@@ -108,8 +109,10 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
 
 std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection) {
   if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(file);
-  if (selection.form == DataForm::messages) return open_parquet_records(file, {messages_field(selection), "?tools"});
-  return open_parquet_records(file, {"prompt", "completion"});
+  auto fields = selection.form == DataForm::messages ? std::vector{messages_field(selection)}
+                                                     : std::vector<std::string>{"prompt", "completion"};
+  for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
+  return open_parquet_records(file, fields);
 }
 
 }  // namespace fsdp

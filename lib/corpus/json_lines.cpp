@@ -5,6 +5,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/corpus/documents.hpp"
+#include "lib/corpus/python_json.hpp"
 #include "lib/corpus/text_stream.hpp"
 
 namespace fsdp {
@@ -119,15 +120,10 @@ class JsonLines : public Documents {
       ++line_number_;
     } while (line_.find_first_not_of(" \t\r") == std::string::npos);
     FieldReader reader(field_, text);
-    if (!nlohmann::json::sax_parse(line_, &reader)) {
-      if (!reader.problem().empty()) throw FormatError(where() + ": " + reader.problem());
-      throw FormatError(where() + ": is no JSON, " + shorten(reader.syntax_error()) +
-                        "; JSON Lines has one whole object on every line");
-    }
-    if (!reader.found()) {
-      throw FormatError(where() + ": has no key '" + field_ + "', " +
-                        (reader.keys().empty() ? "it is empty" : "only " + reader.keys()) +
-                        "; --field names the one to read");
+    if (nlohmann::json::sax_parse(line_, &reader)) {
+      check_found(reader);
+    } else {
+      read_as_python(reader, text);
     }
     return true;
   }
@@ -135,6 +131,30 @@ class JsonLines : public Documents {
   std::int64_t bytes_read() const override { return stream_.bytes_read(); }
 
  private:
+  [[noreturn]] void fail(const FieldReader& reader) const {
+    if (!reader.problem().empty()) throw FormatError(where() + ": " + reader.problem());
+    throw FormatError(where() + ": is no JSON, " + shorten(reader.syntax_error()) +
+                      "; JSON Lines has one whole object on every line");
+  }
+
+  void check_found(const FieldReader& reader) const {
+    if (reader.found()) return;
+    throw FormatError(where() + ": has no key '" + field_ + "', " +
+                      (reader.keys().empty() ? "it is empty" : "only " + reader.keys()) +
+                      "; --field names the one to read");
+  }
+
+  /// A line that is no JSON, by whose reader it failed, may be what Python calls so.
+  void read_as_python(const FieldReader& failed, std::string& text) const {
+    const auto plain = failed.problem().empty() ? detail::as_plain_json(line_) : std::nullopt;
+    if (!plain) fail(failed);
+    FieldReader reader(field_, text);
+    if (!nlohmann::json::sax_parse(*plain, &reader)) reader.problem().empty() ? fail(failed) : fail(reader);
+    check_found(reader);
+    if (text.find(detail::kHalfCharacter) != std::string::npos)
+      throw FormatError(where() + ": '" + field_ + "' holds " + detail::kHalfCharacterProblem);
+  }
+
   detail::TextStream stream_;
   std::string field_;
   std::string line_;
@@ -172,7 +192,9 @@ std::vector<std::string> detail::first_json_keys(const std::filesystem::path& fi
   std::string line;
   std::vector<std::string> keys;
   if (!records.next(line)) return keys;
-  const auto json = parse_json_or_discard(line, records.where());
+  auto json = parse_json_or_discard(line, records.where());
+  if (const auto plain = json.is_discarded() ? as_plain_json(line) : std::nullopt)
+    json = parse_json_or_discard(*plain, records.where());
   if (!json.is_object()) return keys;
   for (const auto& member : json.items()) keys.push_back(member.key());
   return keys;

@@ -28,8 +28,11 @@ ParquetPlugin find_parquet_plugin(const std::filesystem::path& file) {
                   file.string(), candidates.front().string(), candidates.back().string()));
 }
 
-/// Arrow's messages may end in line ends.
-std::string trimmed(const std::string& text) { return text.substr(0, text.find_last_not_of(" \n") + 1); }
+/// Arrow's messages may end in line ends, and say of encryption what is missing in them.
+std::string worded(const std::string& text) {
+  if (text.find("ecrypt") != text.npos) return "is encrypted Parquet, for which no key can be given: decrypt it first";
+  return text.substr(0, text.find_last_not_of(" \n") + 1);
+}
 
 class ParquetDocuments : public Documents {
  public:
@@ -38,7 +41,7 @@ class ParquetDocuments : public Documents {
 
   bool next(std::string& text) override {
     const auto step = column_->next(text);
-    if (step == ParquetColumn::Step::failed) throw FormatError(file_.string() + ": " + trimmed(text));
+    if (step == ParquetColumn::Step::failed) throw FormatError(file_.string() + ": " + worded(text));
     return step == ParquetColumn::Step::document;
   }
   std::string where() const override { return file_.string() + ": row " + std::to_string(column_->row()); }
@@ -72,7 +75,7 @@ namespace {
 
 std::unique_ptr<Documents> opened(const std::filesystem::path& file, detail::ParquetColumn* column,
                                   const std::string& failure) {
-  if (column == nullptr) throw FormatError(file.string() + ": " + detail::trimmed(failure));
+  if (column == nullptr) throw FormatError(file.string() + ": " + detail::worded(failure));
   return std::make_unique<detail::ParquetDocuments>(file, std::unique_ptr<detail::ParquetColumn>(column));
 }
 
@@ -95,7 +98,7 @@ std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& fil
 std::vector<std::string> parquet_columns(const std::filesystem::path& file) {
   std::string lines, failure;
   if (!detail::find_parquet_plugin(file).columns(file.c_str(), &lines, &failure))
-    throw FormatError(file.string() + ": " + detail::trimmed(failure));
+    throw FormatError(file.string() + ": " + detail::worded(failure));
   std::vector<std::string> names;
   for (std::size_t begin = 0, end = 0; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1)
     names.push_back(lines.substr(begin, end - begin));

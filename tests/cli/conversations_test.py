@@ -176,6 +176,20 @@ class Forms(ConversationsCase):
         broken = self.folder / "broken.parquet"
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [{**USER, "tool_calls": None}, ANSWER]}, {"messages": call}]), broken)
         self.refused(broken, "chatml", 4, "broken.parquet: row 1: message 2 has 'tool_calls'")
+        for name in ("images", "tools"):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [USER, ANSWER], name: None}, {"messages": [USER, ANSWER], name: []},
+                                                                   {"messages": [USER, ANSWER], name: [{"bytes": b"\xff"}]}]), self.folder / "beside.parquet")
+            self.refused(self.folder / "beside.parquet", "chatml", 4, "beside.parquet: row 2: has '" + name)
+        for kind in ("int8", "int16", "uint16", "uint32", "uint64", "float16", "float32", "float64"):
+            odd = pyarrow.struct([("role", pyarrow.string_view()), ("content", pyarrow.string()), ("weight", getattr(pyarrow, kind)()), ("score", pyarrow.float64())])
+            rows = [[{**USER, "weight": None, "score": float("nan")}, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]]
+            pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.array(rows, pyarrow.list_(odd))}), self.folder / "odd.parquet")
+            self.tokens(self.folder / "odd.parquet", "chatml", name="odd.h5")
+            self.tokens(self.write([{"messages": [USER, {**ANSWER, "weight": 0}, USER, ANSWER]}]), "chatml", name="same.h5")
+            self.assertEqual(self.samples("odd.h5"), self.samples("same.h5"))
+        tiny = pyarrow.Table.from_pylist([{"messages": [USER, {**ANSWER, "weight": 1e-7}]}])
+        pyarrow.parquet.write_table(tiny, self.folder / "tiny.parquet")
+        self.refused(self.folder / "tiny.parquet", "chatml", 4, "row 0: message 2 has a weight other than 0 and 1")
         self.refused(broken, "chatml", 4, "has no column 'prompt', only 'messages'", options=["--form", "prompt-completion"])
 
     def test_refusals_name_file_and_line(self):
@@ -196,6 +210,12 @@ class Forms(ConversationsCase):
                 "'messages' holds no message": chat(),
                 "'messages' holds a string": {"messages": "Hi"},
                 "has 'tools'": chat(USER, ANSWER, tools=[{"name": "f"}]),
+                "has 'images'": chat(USER, ANSWER, images=["a.png"]),
+                "message 1 has 'images'": chat({**USER, "images": ["a.png"]}, ANSWER),
+                "message 2 has 'reasoning',": chat(USER, {**ANSWER, "reasoning": "hm"}),
+                "message 2 has 'train'": chat(USER, {**ANSWER, "train": False}),
+                "weight other than 0 and 1": '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": NaN}]}',
+                "the content of message 1 holds half of a surrogate pair": '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
                 "has no 'messages'": {"text": "a"},
                 "is no JSON, column": '{"messages": [',
                 "nested deeper than 64": '{"messages": ' + "[" * 100,
@@ -203,10 +223,16 @@ class Forms(ConversationsCase):
             with self.subTest(words):
                 self.refused([good, "", record], "chatml", 4, "refused.jsonl: line 3: ", words)
         pair = {"prompt": "a", "completion": "b"}
-        for words, record in {"has no 'completion'": {"prompt": "a"}, "'completion' holds null": {**pair, "completion": None},
+        for words, record in {"has no 'completion'": {"prompt": "a"}, "has 'images'": {**pair, "images": ["a.png"]}, "'completion' holds null": {**pair, "completion": None},
                               "'prompt' holds a list (whole conversations are read from 'messages')": {**pair, "prompt": [USER]}}.items():
             with self.subTest(words):
                 self.refused([pair, record], "chatml", 4, "refused.jsonl: line 2: ", words)
+
+    def test_what_python_writes_in_keys_that_are_not_read(self):
+        plain = {"messages": [USER, ANSWER]}
+        odd = json.dumps({**plain, "score": float("nan"), "worst": -float("inf"), "id": "\ud83d"})
+        self.tokens(self.write([plain, odd, json.dumps({**plain, "x": 1})[:-2] + "1e999}"]), "chatml")
+        self.assertEqual(self.samples(), self.samples()[:1] * 3)
 
     def test_one_text_part_and_weights(self):
         parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}, ANSWER]

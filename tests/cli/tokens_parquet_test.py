@@ -118,6 +118,11 @@ class Damage(TokensCase):
         for field, what in (("lists", "lists of lists"), ("record", "a record of 2 columns"), ("real", "DOUBLE")):
             self.refused(path, 4, f"column '{field}'", what, options=("--documents", "--field", field))
         self.refused(path, 4, "has no column 'none', only 'text', 'lists', 'record', 'real'", options=("--field", "none"))
+        self.refused(self.write("one.parquet", {"text": [{"s": "a"}]}), 4, "one.parquet: column 'text' holds records (of 's')")
+        self.refused(self.write("list.parquet", {"text": [[{"s": "a"}]]}), 4, "list.parquet: column 'text' holds records")
+        twice = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"])
+        pyarrow.parquet.write_table(twice, self.folder / "twice.parquet")
+        self.refused(self.folder / "twice.parquet", 4, "twice.parquet: has two columns 'text'")
         self.refused(self.write("names.parquet", {"a": ["x"], "b": [1]}), 4, "has no column 'text' or 'Moves', only 'a', 'b'", "--field")
 
     def test_null_in_a_list_is_named_with_its_row(self):
@@ -135,6 +140,13 @@ class Damage(TokensCase):
             path = self.folder / "cut.parquet"
             path.write_bytes(whole[:size])
             self.refused(path, 4, "cut.parquet: ")
+
+    def test_encrypted(self):
+        whole = (DATA / "chess" / "validation.parquet").read_bytes()
+        for name, content in (("all", b"PARE" + whole[4:-4] + b"PARE"), ("footer", whole[:-4] + b"PARE")):
+            path = self.folder / f"{name}.parquet"
+            path.write_bytes(content)
+            self.refused(path, 4, f"{name}.parquet: is encrypted")
 
     def test_damaged_page(self):
         texts = [f"text number {i}, which is not compressed" for i in range(4000)]

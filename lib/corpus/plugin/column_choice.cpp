@@ -14,12 +14,34 @@ std::string column_names(const parquet::schema::GroupNode& root) {
   return names.empty() ? "none" : names;
 }
 
+int find_column(const parquet::schema::GroupNode& root, const std::string& name) {
+  int found = -1;
+  for (int i = 0; i < root.field_count(); ++i) {
+    if (root.field(i)->name() != name) continue;
+    if (found >= 0) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
+    found = i;
+  }
+  return found;
+}
+
 namespace {
 
 int find_field(const parquet::schema::GroupNode& root, const std::string& field) {
-  if (!field.empty()) return root.FieldIndex(field);
-  const int text = root.FieldIndex("text");
-  return text >= 0 ? text : root.FieldIndex("Moves");
+  if (!field.empty()) return find_column(root, field);
+  const int text = find_column(root, "text");
+  return text >= 0 ? text : find_column(root, "Moves");
+}
+
+/// A record with one member has one leaf, as a string has. Of a list the groups are its own two.
+bool is_within_record(const parquet::ColumnDescriptor& leaf, const parquet::schema::Node& root) {
+  const auto is_list = [](const parquet::schema::Node& node) {
+    return node.logical_type() != nullptr && node.logical_type()->is_list();
+  };
+  for (const auto* node = leaf.schema_node()->parent(); node != nullptr && node != &root; node = node->parent()) {
+    const auto* above = node->parent();
+    if (!is_list(*node) && !(node->is_repeated() && above != nullptr && is_list(*above))) return true;
+  }
+  return false;
 }
 
 bool holds_text(const parquet::ColumnDescriptor& leaf) {
@@ -56,6 +78,10 @@ ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::s
                              " columns, expected strings or lists of strings");
   }
   const auto& leaf = *schema.Column(choice.leaf);
+  if (is_within_record(leaf, root)) {
+    throw std::runtime_error("column '" + choice.name + "' holds records (of '" + leaf.name() +
+                             "'), expected strings or lists of strings");
+  }
   if (leaf.max_repetition_level() > 1) {
     throw std::runtime_error("column '" + choice.name + "' holds lists of lists, expected strings or lists of strings");
   }

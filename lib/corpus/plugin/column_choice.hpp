@@ -20,6 +20,9 @@ struct ColumnChoice {
 /// "'text', 'Moves'", for messages.
 std::string column_names(const parquet::schema::GroupNode& root);
 
+/// The place of the top-level column `name`; -1: there is none. \throws std::runtime_error when there are two
+int find_column(const parquet::schema::GroupNode& root, const std::string& name);
+
 /// \param field  a top-level column; empty: `text`, else `Moves`
 /// \throws std::runtime_error when there is no such column or it holds no texts, saying which there are
 ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::string& field);

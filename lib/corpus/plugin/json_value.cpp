@@ -1,7 +1,13 @@
 #include "lib/corpus/plugin/json_value.hpp"
 
+#include <arrow/util/config.h>
+
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <stdexcept>
 
 namespace fsdp::detail {
@@ -39,7 +45,35 @@ void append_integer(const arrow::Array& array, std::int64_t index, std::string& 
   out += std::to_string(static_cast<const Number&>(array).Value(index));
 }
 
-void append_real(double value, std::string& out) { out += std::isfinite(value) ? std::to_string(value) : "null"; }
+/// The shortest digits that are this number; what is not finite as Python writes it.
+template <class Real>
+void append_real(Real value, std::string& out) {
+  if (!std::isfinite(value)) {
+    out += std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
+    return;
+  }
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  out.append(digits.data(), end);
+}
+
+/// IEEE 754's binary16.
+float half_to_float(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
+  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
+  if (exponent == 0x1f)
+    return sign * (fraction == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
+  return sign * std::ldexp(static_cast<float>(exponent == 0 ? fraction : fraction | 0x400), std::max(exponent, 1) - 25);
+}
+
+#if ARROW_VERSION_MAJOR >= 15
+std::optional<std::string_view> viewed_string(const arrow::Array& array, std::int64_t index) {
+  if (array.type_id() != arrow::Type::STRING_VIEW) return std::nullopt;
+  return static_cast<const arrow::StringViewArray&>(array).GetView(index);
+}
+#else
+std::optional<std::string_view> viewed_string(const arrow::Array&, std::int64_t) { return std::nullopt; }
+#endif
 
 }  // namespace
 
@@ -92,6 +126,16 @@ void append_json_value(const arrow::Array& array, std::int64_t index, std::strin
       return append_integer<arrow::Int32Array>(array, index, out);
     case Type::INT64:
       return append_integer<arrow::Int64Array>(array, index, out);
+    case Type::INT16:
+      return append_integer<arrow::Int16Array>(array, index, out);
+    case Type::UINT16:
+      return append_integer<arrow::UInt16Array>(array, index, out);
+    case Type::UINT32:
+      return append_integer<arrow::UInt32Array>(array, index, out);
+    case Type::UINT64:
+      return append_integer<arrow::UInt64Array>(array, index, out);
+    case Type::HALF_FLOAT:
+      return append_real(half_to_float(static_cast<const arrow::HalfFloatArray&>(array).Value(index)), out);
     case Type::INT8:
       return append_integer<arrow::Int8Array>(array, index, out);
     case Type::UINT8:
@@ -101,9 +145,18 @@ void append_json_value(const arrow::Array& array, std::int64_t index, std::strin
     case Type::DOUBLE:
       return append_real(static_cast<const arrow::DoubleArray&>(array).Value(index), out);
     default:
+      if (const auto text = viewed_string(array, index)) return append_json_string(*text, out);
       throw std::runtime_error("holds " + array.type()->ToString() +
                                ", expected strings, numbers, and lists and structures of them");
   }
+}
+
+void append_presence(const arrow::Array& array, std::int64_t index, std::string& out) {
+  using Type = arrow::Type;
+  bool empty = false;
+  if (array.type_id() == Type::STRING) empty = static_cast<const arrow::StringArray&>(array).GetView(index).empty();
+  if (array.type_id() == Type::LIST) empty = static_cast<const arrow::ListArray&>(array).value_length(index) == 0;
+  out += array.IsNull(index) || empty ? "null" : "true";
 }
 
 }  // namespace fsdp::detail

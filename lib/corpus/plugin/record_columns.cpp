@@ -77,9 +77,9 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
     const auto end = std::min(fields.find('\n'), fields.size());
     auto name = std::string(fields.substr(0, end));
     fields.remove_prefix(std::min(end + 1, fields.size()));
-    const bool optional = name.starts_with('?');
+    const bool optional = name.starts_with('!');
     if (optional) name.erase(0, 1);
-    const int index = root.FieldIndex(name);
+    const int index = find_column(root, name);
     if (index < 0) {
       if (optional) continue;
       throw std::runtime_error("has no column '" + name + "', only " + column_names(root));
@@ -93,7 +93,8 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
 
 class RecordColumns : public ParquetColumn {
  public:
-  RecordColumns(const std::string& file, std::string_view fields) : reader_(open_record_file(file)) {
+  RecordColumns(const std::string& file, std::string_view fields)
+      : fields_("\n" + std::string(fields) + "\n"), reader_(open_record_file(file)) {
     const auto metadata = reader_->parquet_reader()->metadata();
     num_rows_ = metadata->num_rows();
     std::vector<int> groups(static_cast<std::size_t>(metadata->num_row_groups()));
@@ -138,7 +139,8 @@ class RecordColumns : public ParquetColumn {
       if (i > 0) text += ',';
       append_json_string(batch_->column_name(i), text);
       text += ':';
-      append_json_value(*batch_->column(i), at_, text);
+      const bool looked_at = fields_.find("\n!" + batch_->column_name(i) + "\n") != fields_.npos;
+      looked_at ? append_presence(*batch_->column(i), at_, text) : append_json_value(*batch_->column(i), at_, text);
     }
     text += '}';
     ++at_;
@@ -146,6 +148,7 @@ class RecordColumns : public ParquetColumn {
     return true;
   }
 
+  std::string fields_;  ///< each between line ends
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;

@@ -22,6 +22,25 @@ TEST_SUITE("corpus/json_lines") {
     CHECK(read_content(dir, "a.jsonl", R"({"text": "a", "text": null})") == Texts{""});
   }
 
+  TEST_CASE("what Python writes beyond JSON counts only in the key that is read") {
+    TempDir dir;
+    CHECK(read_content(
+              dir, "a.jsonl",
+              "{\"score\": NaN, \"text\": \"a\"}\n"
+              "{\"text\": \"NaN 1e999 \\\" Infinity\", \"x\": [-Infinity, {\"y\": 1e999}], \"z\": 1e-999}\n"
+              "{\"id\": \"\\ud83d\", \"text\": \"\\ud83d\\ude00\", \"\\udc00\": \"\\udc00\\ud800\\\\ud800\"}\n") ==
+          Texts{"a", "NaN 1e999 \" Infinity", "\xf0\x9f\x98\x80"});
+    const auto second = [&](const std::string& value) {
+      return refusal(dir, "a.jsonl", "{\"text\": \"fine\"}\n{\"text\": " + value + "}\n");
+    };
+    for (const auto* number : {"NaN", "-Infinity", "1e999"})
+      CHECK(second(number).find("line 2: 'text' holds a number") != std::string::npos);
+    CHECK(second("\"a\\ud800b\"").find("line 2: 'text' holds half of a surrogate pair") != std::string::npos);
+    CHECK(second("[\"\\udc00\\ud800\"]").find("line 2: 'text' holds half of a surrogate pair") != std::string::npos);
+    CHECK(second("\"a\", \"b\": NaNa").find("line 2: is no JSON, column") != std::string::npos);
+    CHECK(second("\"a\", \"b\": nan").find("line 2: is no JSON, column") != std::string::npos);
+  }
+
   TEST_CASE("a line of many MB") {
     TempDir dir;
     const std::string long_text(std::size_t{5} << 20, 'x');
