@@ -27,6 +27,7 @@
 #PBS -k doe
 #PBS -j oe
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # PBS runs a copy of this file. What it shares with the others is below the folder of submission.
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "${PBS_O_WORKDIR:-.}"{,/..}; do

@@ -39,6 +39,27 @@ Move or clone it to a path without them" ;;
 # usage: prints the comment block at the head of the calling script.
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
+# check_ctest_arguments WORD...: ends the script with 2 where one is no option of ctest's that chooses or shows tests: ctest
+# itself passes over what it does not know, and runs them all.
+check_ctest_arguments() {
+    while (($#)); do
+        case $1 in
+            -L | -LE | -R | -E | -FA | -FS | -FC | -I | -C | -O | --label-regex | --label-exclude | --tests-regex | --exclude-regex | \
+                --fixture-exclude-any | --fixture-exclude-setup | --fixture-exclude-cleanup | --tests-information | --build-config | \
+                --output-log | --output-junit | --repeat | --repeat-until-fail | --timeout | --stop-time | --test-load | --max-width | \
+                --resource-spec-file | --test-output-size-passed | --test-output-size-failed | --test-output-truncation)
+                if (($# < 2)); then say "$1 needs a value"; exit 2; fi
+                shift ;;
+            -j | --parallel) if [[ ${2:-} == [0-9]* ]]; then shift; fi ;;
+            -j[0-9]* | -V | -VV | -Q | -N | -U | -F | --verbose | --extra-verbose | --quiet | --union | --show-only | --show-only=* | \
+                --debug | --progress | --output-on-failure | --stop-on-failure | --rerun-failed | --schedule-random | --print-labels | \
+                --no-label-summary | --no-tests=*) ;;
+            *) say "'$1' is no option of this script or of ctest (see --help)"; exit 2 ;;
+        esac
+        shift
+    done
+}
+
 # step WORDS...: a section heading.  show COMMAND...: prints a command as it can be repeated, then runs it.
 step() { printf '\n== %s\n' "$*"; }
 show() {

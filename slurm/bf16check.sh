@@ -24,6 +24,7 @@
 #SBATCH --time=00:05:00
 #SBATCH --output=%x-%j.out
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |

@@ -31,6 +31,7 @@
 #SBATCH --requeue
 #SBATCH --signal=USR1@120
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |

@@ -35,6 +35,7 @@
 #SBATCH --signal=USR1@120
 # The signal comes up to 20 s early and, without "B:", to the ranks: they save and end with 85.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |

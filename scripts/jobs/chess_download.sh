@@ -21,7 +21,7 @@ token_source() {
 chess_download() {
     local model=${MODEL:-$chess_model} dataset=${DATASET:-$chess_dataset} data=${DATA:-$chess_data} code=0
     check_only=0
-    if [[ ${1:-} == --check ]]; then check_only=1; fi
+    if [[ $* == --check ]]; then check_only=1; elif (($#)); then die "'$*' is no option of this script (see --help)" 2; fi
     say "cache $(hub_cache)   (HF_HOME=${HF_HOME:-}, HF_HUB_CACHE=${HF_HUB_CACHE:-})"
 
     model_directory=$model
