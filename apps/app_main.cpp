@@ -21,6 +21,7 @@
 #include "apps/number_checks.hpp"
 #include "apps/option_names.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/mpi/launchers.hpp"
 
 namespace fsdp {
 namespace {
@@ -64,6 +65,12 @@ void refuse_piped_config(int argc, char** argv) {
 int tell(const Error& error) {
   if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
   return static_cast<int>(error.code());
+}
+
+/// Where the first rank cannot know that it is one of several, each of the others says it.
+bool speaks_before_ranks() {
+  const auto several = several_started();
+  return speaks_for_the_job() || (several && !several->first_rank_knows);
 }
 
 }  // namespace
@@ -189,7 +196,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     failure = error.what();
   }
   if (failure) {
-    const int rank = world != nullptr ? world->rank() : (speaks_for_the_job() ? 0 : 1);
+    const int rank = world != nullptr ? world->rank() : (speaks_before_ranks() ? 0 : 1);
     const Logger log(rank, level);
     if (rank == 0) log.error(*failure);
     // Ranks that all met the same error end together and quietly; otherwise this one speaks and takes the job down.

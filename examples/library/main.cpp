@@ -12,6 +12,7 @@
 #include "lib/checkpoint/engine_shards.hpp"
 #include "lib/fsdp/engine.hpp"
 #include "lib/fsdp/wrap.hpp"
+#include "lib/mpi/launchers.hpp"
 #include "lib/mpi/mpi_environment.hpp"
 #include "lib/optim/optimizer.hpp"
 #include "model.hpp"

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,7 +14,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/mpi/rank_environment.hpp"
+#include "lib/mpi/launchers.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -64,6 +65,17 @@ std::string host_problem() {
   return "";
 }
 
+std::string forget_lost_launcher() {
+  const char* text = std::getenv("PMI_FD");
+  if (text == nullptr) return "";
+  struct stat kind {};
+  if (::fstat(std::atoi(text), &kind) == 0 && (S_ISSOCK(kind.st_mode) || S_ISFIFO(kind.st_mode))) return "";
+  auto problem = fmt::format(
+      "PMI_FD={} is no connection to a launcher, but left over from another process: MPI starts without", text);
+  ::unsetenv("PMI_FD");
+  return problem;
+}
+
 void avoid_copies_by_pid() {
   // The namespace that the kernel starts with (include/linux/proc_ns.h, PROC_PID_INIT_INO); there all ranks of a host
   // see each other.
@@ -76,30 +88,11 @@ void avoid_copies_by_pid() {
 
 /// A launcher that speaks another process-management protocol starts N jobs of size 1.
 void refuse_lonely_rank(const std::string& mpi) {
-  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  const char* launched_by_hydra = std::getenv("HYDI_CONTROL_FD");
-  if (tasks != nullptr && launched_by_hydra == nullptr && std::getenv("MPI_LOCALRANKID") == nullptr &&
-      std::atoi(tasks) > 1) {
-    throw RuntimeFailure(fmt::format(
-        "srun started {} tasks, but MPI sees only this one: each would train alone. Start with srun --mpi=pmi2 (or "
-        "pmix; `srun --mpi=list` shows what this site has), matching the MPI this program was built with ({})",
-        tasks, mpi));
-  }
-  const char* pals_size = std::getenv("PALS_SIZE");
-  if (pals_size != nullptr && std::atoi(pals_size) > 1) {
-    throw RuntimeFailure(fmt::format(
-        "PALS started {} ranks, but MPI sees only this one: build with the site's cray-mpich (set MPI_HOME)",
-        pals_size));
-  }
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* started = std::getenv(name);
-    if (started != nullptr && std::atoi(started) > 1) {
-      throw RuntimeFailure(
-          fmt::format("the launcher started {} processes ({}), but MPI sees only this one: each would be a job of its "
-                      "own. Start with the mpiexec of {}, which this program was built with",
-                      started, name, mpi));
-    }
-  }
+  const auto several = several_started();
+  if (!several) return;
+  throw RuntimeFailure(
+      fmt::format("{}, but MPI sees only this one ({}; {}): each would be a job of its own and train alone. {}",
+                  several->what, several->variable, mpi, several->cure));
 }
 
 }  // namespace fsdp::detail

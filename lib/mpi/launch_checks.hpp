@@ -9,6 +9,10 @@ namespace fsdp::detail {
 /// \return a sentence with the cure; "" when nothing is missing, or where another rank of this host says it
 std::string host_problem();
 
+/// Before MPI starts: MPICH ends a process whose PMI_FD is left over from another with a riddle; it is removed.
+/// \return a sentence that says so; "" where there is nothing to forget
+std::string forget_lost_launcher();
+
 /// Before MPI starts: MPICH copies between the ranks of a host by their process ids, and where ranks have pid
 /// namespaces of their own (containers) reads its own memory instead, without an error. Such copies are turned off
 /// there.

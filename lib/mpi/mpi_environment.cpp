@@ -18,6 +18,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/mpi/launch_checks.hpp"
+#include "lib/mpi/launchers.hpp"
 #include "lib/mpi/mpi_group.hpp"
 
 namespace fsdp {
@@ -64,6 +65,11 @@ void let_launcher_read_stderr() {
   std::this_thread::sleep_for(pause);
 }
 
+void warn_before_ranks(const std::string& problem) {
+  const auto text = fmt::format("[rank {}] warning: {}\n", launcher_rank(), problem);
+  [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
 /// Each rank hands a large message to the next and looks at what it got. Where a host's processes do not see each other
 /// as MPI believes (containers), large messages have been seen to arrive wrong without an error.
 void check_large_messages(int rank, int size) {
@@ -96,9 +102,9 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
     [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(static_cast<int>(ExitCode::failed));
   });
+  if (const auto problem = detail::forget_lost_launcher(); !problem.empty()) warn_before_ranks(problem);
   if (const auto problem = detail::host_problem(); !problem.empty()) {
-    const auto text = fmt::format("[rank {}] warning: {}\n", launcher_rank(), problem);
-    [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
+    warn_before_ranks(problem);
     let_launcher_read_stderr();  // MPI_Init is about to end this process
   }
   detail::avoid_copies_by_pid();

@@ -14,12 +14,6 @@ struct MpiOptions {
   std::chrono::milliseconds collective_timeout = std::chrono::seconds(600);
 };
 
-/// True when the environment says that an MPI launcher (mpiexec, srun, PALS) started this process.
-bool launched_by_mpi();
-
-/// This process's rank as the launcher's environment tells it, before MPI is up; "" when it does not.
-std::string launcher_rank();
-
 /// The ranks of the job for as long as it lives. Only one may exist.
 ///
 /// A rank that fails must not end it in the ordinary way (the others would wait for it for ever): it calls abort_job()

@@ -206,13 +206,26 @@ class OtherLaunchers(fsdp_cli.Case):
     def test_jobs_of_one_rank_are_explained(self):
         for arguments in ((), ("--search", "--measure", "--memory", "600MiB")):
             for size, rank in (("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("PALS_SIZE", "PALS_RANKID"), ("PMI_SIZE", "PMI_RANK"),
-                               ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")):
+                               ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+                               ("WORLD_SIZE", "RANK")):
                 with self.subTest(arguments=arguments, size=size):
                     result = self.launched(arguments, **{size: "4", rank: "0"})
                     self.assert_refused(result, 1, "MPI sees only this one")
                     self.assertEqual(result.out, "")
                     # The other processes leave it to the first one.
-                    self.assertEqual((self.launched(arguments, **{size: "4", rank: "3"}).err), "")
+                    other = self.launched(arguments, **{size: "4", rank: "3"})
+                    self.assertEqual((other.code, other.err), (1, ""))
+
+    def test_a_rank_that_the_first_does_not_know_of_speaks_itself(self):
+        for name in ("ALPS_APP_PE", "PALS_RANKID", "PBS_TASKNUM"):
+            with self.subTest(name=name):
+                self.assert_refused(self.launched(**{name: "3"}), 1, "MPI sees only this one", f"{name}=3")
+
+    def test_what_another_process_left_over_is_told_and_forgotten(self):
+        result = self.launched(PMI_FD="99", PMI_RANK="0", PMI_SIZE="1")
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("PMI_FD=99", result.err)
+        self.assert_refused(self.launched(PMI_FD="99", PMI_RANK="0", PMI_SIZE="2"), 1, "PMI_SIZE=2")
 
     def test_srun_is_told_what_to_give(self):
         result = self.launched(SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="0", SLURM_NTASKS="4")

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
+#include "lib/mpi/launchers.hpp"
 #include "lib/mpi/mpi_environment.hpp"
 #include "lib/mpi/mpi_group.hpp"
 #include "tests/support/group_checks.hpp"
