@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 
 namespace fsdp {
@@ -59,7 +60,8 @@ std::optional<std::chrono::system_clock::time_point> scheduler_end_time() {
   const char* text = std::getenv("SLURM_JOB_END_TIME");
   if (text == nullptr) return std::nullopt;
   const auto seconds = std::strtoll(text, nullptr, 10);
-  if (seconds <= 0) return std::nullopt;
+  constexpr std::int64_t kLast = 9'000'000'000;  // what the clock's nanoseconds can hold
+  if (seconds <= 0 || seconds > kLast) return std::nullopt;
   return std::chrono::system_clock::time_point(std::chrono::seconds(seconds));
 }
 

@@ -9,6 +9,13 @@
 
 namespace fsdp::detail {
 
+RunClock::RunClock(double time_limit_seconds) : time_limit_seconds_(time_limit_seconds), end_(scheduler_end_time()) {
+  if (!end_ || *end_ > std::chrono::system_clock::now()) return;
+  warning_ = fmt::format("SLURM_JOB_END_TIME={} is over: left over from another job, and not followed",
+                         std::chrono::duration_cast<std::chrono::seconds>(end_->time_since_epoch()).count());
+  end_.reset();
+}
+
 double RunClock::seconds() const { return seconds_since(begin_); }
 
 void RunClock::after_step(const StepReport& step, bool) {
@@ -26,8 +33,7 @@ bool RunClock::stop_wanted() const {
 double RunClock::seconds_left() const {
   double left = std::numeric_limits<double>::infinity();
   if (time_limit_seconds_ > 0) left = time_limit_seconds_ - seconds();
-  if (const auto end = scheduler_end_time())
-    left = std::min(left, std::chrono::duration<double>(*end - std::chrono::system_clock::now()).count());
+  if (end_) left = std::min(left, std::chrono::duration<double>(*end_ - std::chrono::system_clock::now()).count());
   return left;
 }
 

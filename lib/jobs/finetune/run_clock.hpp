@@ -1,6 +1,8 @@
 #pragma once
 // When a run has to end: a signal, --time-limit, or the scheduler's end of the job. What is not started any more is
 // foreseen by what took longest until now.
+#include <chrono>
+#include <optional>
 #include <string>
 
 #include "lib/base/stop_signal.hpp"
@@ -12,7 +14,10 @@ namespace fsdp::detail {
 class RunClock final : public StepObserver {
  public:
   /// \param time_limit_seconds  0: none
-  explicit RunClock(double time_limit_seconds) : time_limit_seconds_(time_limit_seconds) {}
+  explicit RunClock(double time_limit_seconds);
+
+  /// A line about an end of the job that was over when the run began: of an earlier job, and not followed. Else "".
+  const std::string& warning() const { return warning_; }
 
   bool signalled() const { return signal_.received() != 0; }
   /// This rank's word: a signal, or too little time for another step and the last save.
@@ -38,6 +43,8 @@ class RunClock final : public StepObserver {
   double time_limit_seconds_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   StopSignal signal_;
+  std::optional<std::chrono::system_clock::time_point> end_;  ///< of the job
+  std::string warning_;
   double slowest_step_seconds_ = 0;
   double save_seconds_ = 0;
   double validation_seconds_ = 0;

@@ -28,6 +28,8 @@ std::unique_ptr<RunOwner> take_run(ProcessGroup& world, const TrainOptions& opti
 RunStart::RunStart(ProcessGroup& world, const TrainOptions& options, const Logger& log)
     : clock(options.time_limit_seconds),
       owner(take_run(world, options, clock, log)),
-      restart(find_restart(world, options, run_directory(options) / "checkpoints", log)) {}
+      restart(find_restart(world, options, run_directory(options) / "checkpoints", log)) {
+  if (!clock.warning().empty() && world.rank() == 0) log.warning(clock.warning());
+}
 
 }  // namespace fsdp

@@ -2,6 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <string>
+
+#include "tests/support/environment.hpp"
+
 using fsdp::detail::RunClock;
 
 namespace {
@@ -42,5 +47,21 @@ TEST_SUITE("jobs/run_clock") {
     CHECK(clock.has_time_to_validate());
     CHECK_FALSE(clock.stop_wanted());
     CHECK_FALSE(clock.must_end());
+  }
+
+  TEST_CASE("RunClock: the scheduler's end counts, unless it was over before the run began") {
+    using std::chrono::system_clock;
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
+    const auto stops = [](const std::string& end, bool is_told) {
+      const fsdp::test::Environment environment({{"SLURM_JOB_END_TIME", end}});
+      RunClock clock(0);
+      CHECK((clock.warning().find("SLURM_JOB_END_TIME=" + end) != std::string::npos) == is_told);
+      return clock.stop_wanted();
+    };
+    CHECK(stops(std::to_string(now + 3), false));
+    CHECK_FALSE(stops(std::to_string(now + 3600), false));
+    CHECK_FALSE(stops("1000000000", true));
+    CHECK_FALSE(stops(std::to_string(now - 1), true));
+    for (const char* none : {"abc", "0", "", "99999999999999999"}) CHECK_FALSE(stops(none, false));
   }
 }
