@@ -111,6 +111,7 @@ void add_run_options(CLI::App& app, fsdp::ConvertOptions& o) {
   const auto group = "How it runs";
   app.add_option("--jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4")
       ->capture_default_str()
+      ->check(CLI::Range(0, 256))
       ->group(group);
   app.add_option(spellings("progress-every"), o.progress_seconds, "seconds between progress lines in a log file")
       ->capture_default_str()

@@ -219,7 +219,13 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
   }
   options.output = arguments.output;
-  if (options.threads == 0) options.threads = std::min(8, usable_cores());
+  const int cores = usable_cores();
+  if (options.threads > cores) {
+    log.warning(fmt::format("--threads {}: this process may use {} cores and encodes with as many threads",
+                            options.threads, cores));
+    options.threads = cores;
+  }
+  if (options.threads == 0) options.threads = std::min(8, cores);
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
   log.info(tokenizer->description());
   const StopSignal signal;

@@ -10,6 +10,7 @@
 
 #include "lib/base/json_text.hpp"
 #include "lib/base/output_file.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/bf16/compare.hpp"
 #include "lib/bf16/nccl_log.hpp"
 #include "lib/bf16/reduce.hpp"
@@ -23,21 +24,6 @@ namespace {
 void check_options(const Bf16CheckOptions& o) {
   if (o.size_mb < 0 || o.size_mb > 16384) {
     throw UsageError(fmt::format("--size-mb is {}, choose from 1 to 16384, or 0 for the default", o.size_mb));
-  }
-}
-
-/// A launcher of another MPI starts N processes that each believe to be alone. (What srun and PALS start is looked at
-/// where MPI starts.)
-void refuse_lonely_launch(const ProcessGroup& world, const std::string& mpi_library) {
-  if (world.size() > 1) return;
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* size = std::getenv(name);
-    if (size != nullptr && std::atoi(size) > 1) {
-      throw RuntimeFailure(
-          fmt::format("the launcher started {} processes ({}), but MPI sees only this one: each would be "
-                      "a job of its own. Start with the mpiexec of {}, which this program was built with",
-                      size, name, mpi_library.empty() ? "the MPI" : mpi_library));
-    }
   }
 }
 
@@ -144,11 +130,12 @@ void measure_pairs(ProcessGroup& leaders, ReduceProbe& probe, RankFacts& facts) 
 Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, const Bf16CheckOptions& options,
                                const Logger& log, nlohmann::json& report) {
   check_options(options);
-  refuse_lonely_launch(world, options.mpi_library);
   std::optional<NcclLog> nccl_log;
   if (options.device != DeviceWish::cpu) nccl_log.emplace();
   const auto node = world.split_by_node();
   const auto leaders = world.split(node->rank() == 0 ? 0 : 1);
+  const auto threads = threads_of_rank(node->size());
+  if (!threads.warning.empty() && world.rank() == 0) log.warning(threads.warning);
   auto facts = source.identify(world, *node, options.device);
   int number = leaders->rank();
   node->broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);

@@ -23,12 +23,6 @@ std::string host_name() {
   return full.substr(0, full.find('.'));
 }
 
-/// The node's cores shared out, as training does it; OMP_NUM_THREADS wins.
-void share_cores(int ranks_on_node) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(std::max(1, usable_cores() / std::max(1, ranks_on_node)));
-}
-
 class ThisMachine final : public Bf16FactSource {
  public:
   RankFacts identify(ProcessGroup& world, ProcessGroup& node, DeviceWish device) override {
@@ -36,7 +30,7 @@ class ThisMachine final : public Bf16FactSource {
     facts.rank = world.rank();
     facts.host = host_name();
     facts.processor = read_processor();
-    share_cores(node.size());
+    at::set_num_threads(threads_of_rank(node.size()).threads);  // as training does it
     if (device != DeviceWish::cpu) choose_gpu(node, device, facts);
     return facts;
   }

@@ -101,12 +101,11 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   return policy;
 }
 
-int set_threads(int ranks_on_node) {
-  int threads = std::max(1, usable_cores() / std::max(1, ranks_on_node));
-  if (const char* wish = std::getenv("OMP_NUM_THREADS"); wish != nullptr && std::atoi(wish) > 0)
-    threads = std::atoi(wish);
-  at::set_num_threads(threads);
-  return threads;
+int set_threads(int ranks_on_node, const Logger& log) {
+  const auto count = threads_of_rank(ranks_on_node);
+  if (!count.warning.empty() && log.rank() == 0) log.warning(count.warning);
+  at::set_num_threads(count.threads);
+  return count.threads;
 }
 
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,

@@ -37,8 +37,8 @@ void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const 
 /// The engine's part of the options, with the dtypes that --precision sets.
 EnginePolicy make_policy(const ShardingOptions& options);
 
-/// Threads per rank: OMP_NUM_THREADS wins, else cores of this node over its ranks. Returns the number set.
-int set_threads(int ranks_on_node);
+/// Threads per rank, by threads_of_rank(). Returns the number set.
+int set_threads(int ranks_on_node, const Logger& log);
 
 /// The weights that adapters are for: frozen, read from where they are and saved nowhere else.
 struct BaseWeights {

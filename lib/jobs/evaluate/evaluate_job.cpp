@@ -69,7 +69,7 @@ class EvaluateJob {
     for (const auto& text : options_.gates) gates.push_back(parse_gate(text));
     install_host_allocator();
     const auto node = world_.split_by_node();
-    set_threads(node->size());
+    set_threads(node->size(), log_);
     device_ = choose_device(options_.runtime.device, node->rank(), node->size());
     warn_of_unused_gpus(world_, device_, log_);
     open_subjects();

@@ -58,7 +58,7 @@ class MemprobeJob {
   void set_up() {
     install_host_allocator();
     const auto node = world_.split_by_node();
-    set_threads(node->size());
+    set_threads(node->size(), log_);
     job_ranks_per_node_ = node->size();
     config_ = plan_model(options_.train, std::nullopt);
     check_compute_dtype(options_.train);

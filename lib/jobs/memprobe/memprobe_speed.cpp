@@ -75,9 +75,7 @@ SpeedModel::SpeedModel(ProcessGroup& world, const MemprobeOptions& options, cons
 HostShare SpeedModel::share_of(const Combination& c) const {
   if (rates_.is_gpu) return {};
   const double ranks = std::min(c.ranks, c.ranks_per_node), share = node_cores_ / ranks;
-  const char* wish = std::getenv("OMP_NUM_THREADS");
-  const double threads =
-      wish != nullptr && std::atoi(wish) > 0 ? std::atoi(wish) : std::max(1, static_cast<int>(share));
+  const double threads = threads_of_rank(static_cast<int>(ranks), node_cores_).threads;
   return {std::min(share, threads), std::min(1.0, threads * ranks / node_cores_)};
 }
 
