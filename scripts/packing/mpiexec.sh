@@ -1,0 +1,13 @@
+# The launcher of the MPI that the programs here are linked to, for build/bin and for the tarball.
+# shellcheck shell=bash disable=SC2154 # sourced by scripts/build and scripts/dist
+
+# write_mpiexec FILE REAL: FILE becomes a launcher that hands all to REAL, a path or the name of a file beside FILE. (A link
+# would not do: hydra looks for its helper programs in the folder it was called by.)
+write_mpiexec() {
+    local line
+    printf -v line 'real=%q' "$2"
+    mkdir -p "${1%/*}"
+    { echo '#!/bin/sh'; echo "$line"; sed -n '/^# ---/,$p' "$root/scripts/packing/mpiexec"; } >"${1%/*}/.mpiexec.$$"
+    chmod 755 "${1%/*}/.mpiexec.$$"
+    mv -f "${1%/*}/.mpiexec.$$" "$1"
+}
