@@ -147,8 +147,9 @@ add_stage() { # STAGE ARGUMENTS of the fine-tune
 chess_pipeline() {
     local here there
     here=$(compgen -G "$FSDP_HOME/$scheduler/chess_download.*")
-    # Before gigabytes are fetched.
-    if (($#)) && ! "$FSDP_BIN/fsdp-finetune" "$@" --print-config >/dev/null; then die "fsdp-finetune does not take these options: $*" 2; fi
+    if (($# && !dry_run)); then # before gigabytes are fetched
+        "$FSDP_BIN/fsdp-finetune" "$@" --print-config >/dev/null || die "fsdp-finetune does not take these options: $*" 2
+    fi
     if ((!dry_run)); then
         there=$(chain_alive | tr '\n' ' ')
         [[ -z $there ]] || die "a chain of $run_dir is under way: ${there% }; wait for it, or --cancel" 1
