@@ -38,6 +38,7 @@ CASES = [
     ("function_length.py", "lib/base/a.cpp", "int f(int, std::map<int, int> b, int, int, int, int) {\n" + "  ++a;\n" * 58 + "}\n", None),
     ("doc_links.py", "docs/a.md", "[x](b.md)\n", "docs/a.md:1: b.md: there is no such file"),
     ("doc_links.py", "docs/a.md", "# One\n\n[x](#two)\n", "docs/a.md:3: #two: a.md has no such heading"),
+    ("doc_links.py", "docs/a.md", "| a |\n|---|\n| 1 |\n\n| 2 |\n", "docs/a.md:5: a row without the head"),
     ("doc_links.py", "README.md", "# Two `words`, (all)\n\n[`x`](README.md#two-words-all) `[y](z)`\n\n    [y](z)\n", None),
 ]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails when a link in README.md, CHANGELOG.md, CONTRIBUTING.md, docs/*.md or another .md file of the project leads to a
-file or a heading that is not there. Links into the net are not followed.
+file or a heading that is not there, or rows of a table stand apart from it. Links into the net are not followed.
 
     doc_links.py [--root FOLDER]
 """
@@ -62,13 +62,22 @@ def problems_of(path, root):
                 yield f"{where}: {there.name} has no such heading"
 
 
+def broken_tables(path, root):
+    """A blank line ends a table: what follows is shown as text, unless it has a head of its own."""
+    lines = dict(prose(path.read_text(encoding="utf-8")))
+    for number, line in lines.items():
+        begins = line.startswith("|") and not lines.get(number - 1, "").startswith("|")
+        if begins and not re.match(r"\|[ :|-]+$", lines.get(number + 1, "")):
+            yield f"{path.relative_to(root)}:{number}: a row without the head of its table"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[2])
     root = parser.parse_args().root.resolve()
     files = [path for path in documents(root) if path.exists()]
-    problems = [problem for path in files for problem in problems_of(path, root)]
-    print("\n".join(problems) if problems else f"{len(files)} documents, all links lead somewhere")
+    problems = [problem for path in files for look in (problems_of, broken_tables) for problem in look(path, root)]
+    print("\n".join(problems) if problems else f"{len(files)} documents, all links lead somewhere, all tables are whole")
     sys.exit(1 if problems else 0)
 
 
