@@ -20,7 +20,10 @@ endforeach()
 install(DIRECTORY slurm pbs DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp COMPONENT rest USE_SOURCE_PERMISSIONS)
 install(DIRECTORY scripts/jobs scripts/gpu_check DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest
   PATTERN __pycache__ EXCLUDE)
-install(PROGRAMS scripts/gpu-check scripts/lessons DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
+install(FILES tests/fixtures/tokenizers/tokenizer.model DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data/tiny_llama
+  COMPONENT rest)
+install(PROGRAMS scripts/gpu-check scripts/lessons scripts/tiny_llama scripts/tiny_qwen
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
 install(DIRECTORY data/shakespeare data/gpt2 data/chess DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 install(FILES data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)

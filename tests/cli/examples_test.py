@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import fsdp_cli
 
@@ -20,6 +21,13 @@ class Examples(fsdp_cli.Case):
         self.assertEqual((made.returncode, made.stdout), (0, "tiny-llama\n"), made.stderr)
         again = subprocess.run([ROOT / "scripts/tiny_llama", "tiny-llama"], cwd=self.folder, capture_output=True, text=True, check=False)
         self.assertEqual(again.returncode, 2)
+        for name, lacks in (("tiny_llama", "tokenizer.model"), ("tiny_qwen", "scripts/tiny_llama")):
+            alone = self.folder / "copied" / "bin" / name
+            alone.parent.mkdir(parents=True, exist_ok=True)
+            alone.write_text((ROOT / "scripts" / name).read_text())
+            lost = subprocess.run([sys.executable, alone, "lost"], cwd=self.folder, capture_output=True, text=True, check=False)
+            self.assertEqual((lost.returncode, lacks in lost.stderr, "Traceback" in lost.stderr), (1, True, False), lost.stderr)
+            self.assertFalse((self.folder / "lost").exists())
         os.symlink(ROOT / "data", self.folder / "data")
         result = fsdp_cli.run("fsdp-finetune", [*words, *fsdp_cli.COMMON], ranks=2, cwd=self.folder)
         self.assertEqual(result.code, 0, str(result))

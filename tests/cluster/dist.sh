@@ -37,6 +37,10 @@ if [[ -x bin/mpiexec ]]; then mpiexec=bin/mpiexec; fi
 "${bare[@]}" "$mpiexec" -n 2 bin/fsdp-ckpt-convert runs/tarball/checkpoints/latest tarball.pt ||
     fail "the conversion under MPI ended with $?"
 "${bare[@]}" bin/fsdp-ckpt-convert --verify runs/tarball/checkpoints/latest tarball.pt || fail "the converted file differs"
+for model in llama qwen; do
+    "${bare[@]}" "$FSDP_PYTHON" "scripts/tiny_$model" "$work/tiny-$model" || fail "scripts/tiny_$model ended with $?"
+    "${bare[@]}" bin/fsdp-ckpt-convert --inspect "$work/tiny-$model" >/dev/null || fail "scripts/tiny_$model made no model"
+done
 cat eval.json
 "$FSDP_PYTHON" -c 'import json; loss = json.load(open("eval.json"))["loss"]; assert 9 < loss < 12, loss' ||
     fail "the loss of a model that has hardly learned is about ln 50257 = 10.8"
