@@ -35,7 +35,10 @@ choose_launcher() {
     if [[ -n ${LAUNCHER:-} ]]; then
         read -ra launch <<<"$LAUNCHER"
     else
+        local without="on one node LAUNCHER=\"$FSDP_BIN/mpiexec -n ${SLURM_NTASKS:-N}\" does without it" lacks
+        command -v srun >/dev/null || die "there is no srun here, which starts the ranks: $without" 2
         if [[ -z ${SRUN_MPI:-} ]]; then
+            lacks=$(srun --mpi=list 2>&1 >/dev/null) || die "srun starts nothing here (${lacks##*$'\n'}): $without" 2
             SRUN_MPI=$(choose_srun_mpi) ||
                 die "none of the types of srun --mpi=list fits the MPI of $FSDP_BIN/fsdp-finetune: set SRUN_MPI or LAUNCHER" 2
         fi

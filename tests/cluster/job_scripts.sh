@@ -105,4 +105,12 @@ expect 2 "sbatch" slurm SLURM_JOB_ID=
 expect 2 "qsub" pbs PBS_JOBID=
 expect 2 "leaves OUT_DIR" slurm RUN_NAME=../../x
 expect 2 "FSDP_BIN" slurm FSDP_BIN="$work/nothing"
+# Where srun is not there, or starts nothing, the way without it is named.
+mkdir tools
+for tool in bash env sed dirname basename date mkdir readlink cat tr; do ln -s "$(type -P "$tool")" "tools/$tool"; done
+expect 2 "there is no srun here" slurm RUN_NAME=s LAUNCHER= PATH="$work/tools"
+printf '#!/bin/sh\necho "srun: error: 1" >&2\necho "srun: fatal: no controller" >&2\nexit 1\n' >tools/srun
+chmod +x tools/srun
+expect 2 "srun starts nothing here (srun: fatal: no controller): on one node LAUNCHER=\"$work/bin/mpiexec -n 2\"" \
+    slurm RUN_NAME=s LAUNCHER= SLURM_NTASKS=2 PATH="$work/tools"
 echo "as expected"
