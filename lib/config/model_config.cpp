@@ -67,6 +67,9 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   if (type != "mingpt") {
     std::string known = "mingpt, gpt2";
     for (const auto& family : config_detail::families()) known += ", " + std::string(family.type);
+    if (json.contains("text_config"))
+      throw FormatError(source + ": model_type '" + type + "' has its language model in text_config, which is not " +
+                        "supported: save that model by itself, as one of " + known);
     throw FormatError(source + ": model_type '" + type + "' is not supported; supported: " + known);
   }
   ModelConfig config;

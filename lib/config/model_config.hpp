@@ -37,6 +37,7 @@ struct ModelConfig {
   bool attention_bias = false;       ///< on queries, keys, values and what follows them
   bool mlp_bias = false;
   DecoderTraits traits;
+  std::string source;  ///< what it was read from, for messages; empty: it was made here
 
   std::int64_t kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   std::int64_t head_width() const { return head_size == 0 ? embed_size / num_heads : head_size; }
@@ -66,6 +67,11 @@ nlohmann::json hf_config(const ModelConfig& config);
 /// The inverse: model_config_from_json() of JSON that must have a model_type.
 /// \throws FormatError naming `source` and the field whose value our models do not have
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source);
+
+/// The config.json of a directory that is written: rotary positions of our families are spelled so that transformers 4
+/// and 5 compute the same. Others stay. \return whether `json` changed
+/// \throws FormatError naming `source` and the field where they cannot be
+bool spell_rope_for_all(nlohmann::json& json, const std::string& source);
 
 enum class Init {
   normal,

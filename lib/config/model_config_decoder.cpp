@@ -1,5 +1,7 @@
 // config.json of Llama and its kin: the field names are those of transformers, 4 and 5; what is absent has the value
 // that transformers gives it (family.hpp). What would change the model and is not built is refused by name.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -18,6 +20,7 @@ class Reader {
       : family_(family), json_(json), source_(source) {
     config_.architecture = Architecture::llama;
     config_.traits = family.traits;
+    config_.source = source;
   }
 
   ModelConfig read() {
@@ -87,48 +90,19 @@ class Reader {
     if (!good) refuse(name, family_.traits.gelu ? "gelu_pytorch_tanh is supported" : "silu is supported");
   }
 
-  /// transformers 5 keeps base, scaling and rotated share in one object, or one for each type of layer; 4 in fields.
   void read_rope() {
     auto& traits = config_.traits;
-    config_.rope_theta = get("rope_theta", family_.rope_theta);
-    traits.local_rope_theta = get("rope_local_base_freq", family_.traits.local_rope_theta);
-    traits.rotary_fraction = get("partial_rotary_factor", 1.0);
-    auto scaling = json_.value("rope_scaling", nlohmann::json());
-    if (has("rope_parameters")) {
-      const auto& both = json_.at("rope_parameters");
-      if (!both.is_object()) throw FormatError(source_ + ": field 'rope_parameters' is not a JSON object");
-      const bool by_type = both.contains(kFull) || both.contains(kSliding);
-      if (by_type && traits.local_rope_theta == 0) refuse("rope_parameters", "all layers turn alike");
-      scaling = traits.local_rope_theta > 0 ? by_layer_type(both) : both;
-      config_.rope_theta = field_or(scaling, "rope_theta", config_.rope_theta, source_);
-      traits.rotary_fraction = field_or(scaling, "partial_rotary_factor", traits.rotary_fraction, source_);
-      scaling.erase("rope_theta");
-      scaling.erase("partial_rotary_factor");
-    }
-    if (!(traits.rotary_fraction > 0 && traits.rotary_fraction <= 1) ||
-        (traits.rotary_fraction != 1 && !traits.fused_projections))
-      refuse("partial_rotary_factor", "it must be 1");
-    if (scaling.is_null()) return;
-    if (!scaling.is_object()) throw FormatError(source_ + ": field 'rope_scaling' is neither null nor a JSON object");
-    // Gemma 3 heeds the newer spelling alone; nobody means what it then does.
-    if (traits.local_rope_theta > 0 && scaling.contains("type") && !scaling.contains("rope_type"))
-      refuse("rope_scaling", "the kind of scaling is called rope_type");
-    const auto type =
-        field_or(scaling, "rope_type", field_or(scaling, "type", std::string("default"), source_), source_);
-    if (type == "default") return;
-    if (traits.fused_projections) refuse("rope_scaling", "none is supported");
-    config_.rope_scaling = json_text(scaling);
-  }
-
-  /// That of full layers; those that slide have a base of their own and nothing else.
-  nlohmann::json by_layer_type(const nlohmann::json& both) {
-    if (!both.contains(kFull) || !both.contains(kSliding) || !both[kFull].is_object() || !both[kSliding].is_object())
-      refuse("rope_parameters", std::string("it must have ") + kFull + " and " + kSliding);
-    const auto& local = both[kSliding];
-    if (field_or(local, "rope_type", std::string("default"), source_) != "default")
-      refuse("rope_parameters", "layers that slide are not scaled");
-    config_.traits.local_rope_theta = field_or(local, "rope_theta", config_.traits.local_rope_theta, source_);
-    return both[kFull];
+    const auto rope = config_detail::read_rope(family_, json_, source_);
+    config_.rope_theta = rope.theta;
+    traits.local_rope_theta = rope.local_theta;
+    traits.rotary_fraction = rope.fraction;
+    if (!(rope.fraction > 0 && rope.fraction <= 1) || (rope.fraction != 1 && !traits.fused_projections))
+      throw FormatError(fmt::format("{}: partial_rotary_factor is {}; for model_type {} it must be {}", source_,
+                                    rope.fraction, traits.family,
+                                    traits.fused_projections ? "above 0 and at most 1" : "1"));
+    if (traits.fused_projections && (has("rope_scaling") || !rope.scaling.is_null()))
+      refuse(has("rope_scaling") ? "rope_scaling" : "rope_parameters", "no scaling is supported");
+    if (!rope.scaling.is_null()) config_.rope_scaling = json_text(rope.scaling);
   }
 
   std::vector<bool> listed_layers() const {
@@ -239,16 +213,13 @@ nlohmann::json decoder_to_json(const ModelConfig& config) {
                       {"vocab_size", config.vocab_size},
                       {"max_position_embeddings", config.block_size},
                       {"rms_norm_eps", config.layer_norm_eps},
-                      {"rope_theta", config.rope_theta},
-                      {"rope_scaling", scaling},
                       {"tie_word_embeddings", config.tie_word_embeddings},
                       {"hidden_act", traits.gelu ? "gelu_pytorch_tanh" : "silu"}};
   if (family.has_attention_bias) json["attention_bias"] = config.attention_bias;
   if (family.has_mlp_bias) json["mlp_bias"] = config.mlp_bias;
   if (traits.padding_id >= 0 || family.padding_id >= 0)
     json["pad_token_id"] = traits.padding_id >= 0 ? nlohmann::json(traits.padding_id) : nlohmann::json();
-  if (traits.fused_projections) json["partial_rotary_factor"] = traits.rotary_fraction;
-  if (traits.local_rope_theta > 0) json["rope_local_base_freq"] = traits.local_rope_theta;
+  write_rope(family, {config.rope_theta, traits.local_rope_theta, traits.rotary_fraction, scaling}, json);
   if (family.has_softcaps) {
     const auto or_null = [](double cap) { return cap > 0 ? nlohmann::json(cap) : nlohmann::json(); };
     json["hidden_activation"] = "gelu_pytorch_tanh";

@@ -58,6 +58,21 @@ T field_or(const nlohmann::json& json, const char* name, T otherwise, const std:
 /// ModelConfig::validate() for what a file says. \throws FormatError naming `source`
 void validate(const ModelConfig& config, const std::string& source);
 
+/// What config.json says of rotary positions.
+struct RopeFields {
+  double theta = 0;
+  double local_theta = 0;  ///< of layers that slide; 0: as the others
+  double fraction = 1;     ///< of a head's elements, those that turn
+  nlohmann::json scaling;  ///< as transformers 4 has it in rope_scaling; null: none
+};
+/// From the fields of transformers 4, the rope_parameters of 5, or both. Whether its kind is built is not looked at.
+/// \throws FormatError naming `source` and the field where one version computes something else than the other, or stops
+RopeFields read_rope(const Family& family, const nlohmann::json& json, const std::string& source);
+/// In the fields of transformers 4, which 5 reads alike.
+void write_rope(const Family& family, const RopeFields& rope, nlohmann::json& json);
+/// A kind of scaling that rope_frequencies() computes.
+bool is_rope_kind(std::string_view kind);
+
 /// A config.json with model_type gpt2: a minGPT of the same mathematics. \throws FormatError
 ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source);
 /// A config.json with the model_type of a family, as transformers 4 and 5 write it. \throws FormatError

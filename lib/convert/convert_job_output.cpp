@@ -136,11 +136,16 @@ void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, co
       "--model-config FILE");
 }
 
+struct ConfigFile {
+  std::string name;  ///< for messages
+  nlohmann::json json;
+};
+
 /// config.json as it is going to be written; none: there is none, or it is no object.
-std::optional<nlohmann::json> config_of(const HfTargetOptions& hf) {
-  const auto parsed = [](const std::string& text, const std::string& file) -> std::optional<nlohmann::json> {
+std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
+  const auto parsed = [](const std::string& text, const std::string& file) -> std::optional<ConfigFile> {
     auto config = parse_json_or_discard(text, file);
-    return config.is_object() ? std::optional(std::move(config)) : std::nullopt;
+    return config.is_object() ? std::optional(ConfigFile{file, std::move(config)}) : std::nullopt;
   };
   if (const auto made = hf.files.find("config.json"); made != hf.files.end()) return parsed(made->second, made->first);
   for (const auto& directory : hf.carry_from) {
@@ -151,23 +156,26 @@ std::optional<nlohmann::json> config_of(const HfTargetOptions& hf) {
   return std::nullopt;
 }
 
-/// config.json says what the tensors are now: their type, and whether matrices are in 4 bits.
+/// config.json says what the tensors are now: their type, and whether matrices are in 4 bits. One that transformers 5
+/// wrote says it so that 4 reads the same.
 void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& source) {
-  auto config = config_of(hf);
-  if (!config) return;  // which was told
-  const bool is_gpt2 = config->value("model_type", nlohmann::json()) == "gpt2";
+  auto file = config_of(hf);
+  if (!file) return;  // which was told
+  auto& config = file->json;
+  const bool is_gpt2 = config.value("model_type", nlohmann::json()) == "gpt2";
   if (is_gpt2 && !conv1d_layout(source).value_or(true))
     throw UsageError(
         "config.json says gpt2, whose matrices are [in, out], and these are [out, in]: give "
         "--map mingpt-to-gpt2");
-  const auto before = *config;
-  if (input.dequantize || !input.merge_adapter.empty()) config->erase("quantization_config");
+  const bool changed = spell_rope_for_all(config, file->name);
+  const auto before = config;
+  if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
   const auto dtype = main_dtype(source);
   if (input.quantize.enabled())
-    (*config)["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
-  if (!input.dtype.empty() || *config != before)
-    (*config)[config->contains("dtype") ? "dtype" : "torch_dtype"] = dtype;  // transformers' new name, and its old one
-  if (*config != before) hf.files["config.json"] = json_text(*config, 2) + "\n";
+    config["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
+  if (!input.dtype.empty() || config != before)
+    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;  // transformers' new name, and its old one
+  if (changed || config != before) hf.files["config.json"] = json_text(config, 2) + "\n";
 }
 
 void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,

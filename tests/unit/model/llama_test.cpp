@@ -119,12 +119,12 @@ TEST_SUITE("model/llama") {
   TEST_CASE("what cannot be computed is refused with the field's name") {
     auto config = small_llama();
     config.rope_scaling = R"({"rope_type":"yarn","factor":4.0})";
-    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("yarn"), UsageError);
+    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("yarn"), FormatError);
     config = small_llama();
     config.dropout = 0.1;
     CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("--dropout"), UsageError);
     config = small_llama();
     config.head_size = 5;
-    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("odd"), UsageError);
+    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("odd"), FormatError);
   }
 }
