@@ -5,14 +5,21 @@
 #include "lib/base/error.hpp"
 #include "lib/checkpoint/find.hpp"
 #include "lib/checkpoint/model_sizes.hpp"
+#include "lib/config/quantize.hpp"
 #include "lib/mpi/agree.hpp"
 
 namespace fsdp {
 namespace {
 
+/// Weights that cannot be read are told before anything is counted or claimed.
+ModelConfig readable_model(const std::filesystem::path& directory) {
+  stored_quantization(directory);
+  return read_model_config(directory);
+}
+
 ModelWish model_wish(const ModelOptions& options) {
   ModelWish wish;
-  if (!options.directory.empty()) wish.config = read_model_config(options.directory);
+  if (!options.directory.empty()) wish.config = readable_model(options.directory);
   const std::map<std::string, std::int64_t> sizes{{"num-layers", options.num_layers},
                                                   {"num-heads", options.num_heads},
                                                   {"embed-size", options.embed_size},
@@ -96,7 +103,7 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
     config.vocab_size = wish.vocab_size;
     config.block_size = wish.seq_len == 0 ? 256 : wish.seq_len;
   } else {
-    config = read_model_config(wish.directory);
+    config = readable_model(wish.directory);
   }
   config.dropout = wish.dropout;
   config.validate();

@@ -26,6 +26,16 @@ ParameterSpec scale_of(const ParameterSpec& matrix, const char* name, std::int64
   return spec;
 }
 
+constexpr const char* kReadable = "bitsandbytes in 4 bits as nf4";
+
+/// \param stored  a quantization_config
+std::string quantization_method(const nlohmann::json& stored, const std::string& source) {
+  const auto method = field_or(stored, "quant_method", std::string("a method that it does not name"), source);
+  if (method != "bitsandbytes") return method;
+  if (!field_or(stored, "load_in_4bit", false, source)) return method + " in 8 bits";
+  return method + " in 4 bits as " + field_or(stored, "bnb_4bit_quant_type", std::string("fp4"), source);
+}
+
 }  // namespace
 
 std::vector<ParameterSpec> quantized_table(const ModelConfig& config, const QuantizeConfig& quantize) {
@@ -64,13 +74,12 @@ std::optional<QuantizeConfig> stored_quantization(const std::filesystem::path& d
   const auto& stored = json["quantization_config"];
   if (stored.is_null()) return std::nullopt;
   if (!stored.is_object()) throw FormatError(source + ": quantization_config is no object");
-  const auto method = field_or(stored, "quant_method", std::string(), source);
-  const auto type = field_or(stored, "bnb_4bit_quant_type", std::string("fp4"), source);
-  if (method != "bitsandbytes" || !field_or(stored, "load_in_4bit", false, source) || type != "nf4")
+  const auto method = quantization_method(stored, source);
+  if (method != kReadable)
     throw FormatError(fmt::format(
-        "{}: its weights are quantised by {} as {}, which cannot be read: nf4 in 4 bits by "
-        "bitsandbytes can",
-        source, method.empty() ? "?" : method, field_or(stored, "load_in_8bit", false, source) ? "int8" : type));
+        "{}: its quantization_config says that the weights are quantised by {}, which cannot be read as numbers: {} "
+        "can. Give the model as it was before",
+        source, method, kReadable));
   return QuantizeConfig{true, field_or(stored, "bnb_4bit_use_double_quant", false, source)};
 }
 

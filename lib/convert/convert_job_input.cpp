@@ -17,6 +17,7 @@
 #include "lib/convert/merge_adapter.hpp"
 #include "lib/convert/model_source.hpp"
 #include "lib/convert/quantize.hpp"
+#include "lib/source/other_quantization.hpp"
 #include "lib/source/stored_nf4.hpp"
 
 namespace fsdp {
@@ -198,6 +199,13 @@ std::shared_ptr<const Source> open_input(const std::filesystem::path& path, cons
 }
 
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options) {
+  const auto map = parse_name_map(options.map);
+  const bool makes_numbers = options.dequantize || !options.merge_adapter.empty() || !options.dtype.empty() ||
+                             options.quantize.enabled() || map != NameMap::none;
+  if (makes_numbers) refuse_other_quantization(*source);
+  if (options.dequantize && find_stored_nf4(*source).empty())
+    throw FormatError(source->info().directory.string() +
+                      ": --dequantize found no matrix in 4 bits, so there is nothing to make numbers of: leave it out");
   // Before names change, for adapters have those of the base.
   if (options.dequantize || !options.merge_adapter.empty()) source = as_numbers(std::move(source), options);
   SelectOptions selection;
@@ -208,7 +216,7 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   if (!selection.include.empty() || !selection.exclude.empty() || !selection.rename.empty() || selection.model_only) {
     source = select(std::move(source), selection);
   }
-  if (const auto map = parse_name_map(options.map); map != NameMap::none) {
+  if (map != NameMap::none) {
     const auto model = known_model(*source, options);
     source = map_names(std::move(source), map, model ? &*model : nullptr);
   }

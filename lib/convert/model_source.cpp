@@ -8,6 +8,7 @@
 #include "lib/config/quantize.hpp"
 #include "lib/convert/name_map_table.hpp"
 #include "lib/convert/transform.hpp"
+#include "lib/source/other_quantization.hpp"
 
 namespace fsdp {
 bool is_gpt2_directory(const std::filesystem::path& path) {
@@ -44,6 +45,7 @@ std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, con
 
 std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
   auto source = open_source(path);
+  refuse_other_quantization(*source);
   return has_conv1d_matrices(path) ? gpt2_as_mingpt(std::move(source), path) : std::move(source);
 }
 
