@@ -9,9 +9,10 @@ namespace fsdp {
 
 /// The value of JSON that others wrote (files, servers, ranks). It is looked over before it is parsed, since a parsed
 /// value takes up to a hundred times the bytes of its text: no value may lie deeper than 64 levels, and there may be 4
-/// million of them, several times what the largest tokenizers and checkpoints have.
-/// \throws FormatError naming `source` and the byte where there is too much of it; nlohmann::json::exception where it
-/// is no JSON, which callers word by what they read
+/// million of them, several times what the largest tokenizers and checkpoints have. No object may have a name twice, of
+/// which readers take one or the other.
+/// \throws FormatError naming `source` and the byte where there is too much of it, or a name twice, and that name;
+/// nlohmann::json::exception where it is no JSON, which callers word by what they read
 nlohmann::json parse_json(std::string_view text, const std::string& source);
 
 /// The same, but a discarded value where it is no JSON.

@@ -36,6 +36,24 @@ TEST_SUITE("base/json_text") {
     }
   }
 
+  TEST_CASE("parse_json: a name twice in one object is refused, wherever it is and however it is written") {
+    for (const char* text : {R"({"a":1,"a":1})", R"([{"b":{"a":1,"x":[{"a":2}],"a":2}}])", R"({"\u0061":1, "a" : 2})",
+                             R"({"a":{"a":1},"b":[],"a":3})", R"({"":1,"":2})"}) {
+      CAPTURE(text);
+      for (const auto parse : {fsdp::parse_json, fsdp::parse_json_or_discard})
+        CHECK_THROWS_WITH_AS(parse(text, "index.json"), doctest::Contains("occurs twice"), fsdp::FormatError);
+    }
+    CHECK_THROWS_WITH_AS(fsdp::parse_json(R"({"one": 1, "two": 2, "one": 3})", "index.json"),
+                         doctest::Contains("index.json: at byte 22: the name \"one\""), fsdp::FormatError);
+    // The same name at several places, as a value, and in what is no JSON.
+    for (const char* text :
+         {R"({"a":{"a":"a","b":"a"},"b":["a","a",{"a":1},{"a":1}]})", R"({"\\u0061":1,"a":2,"A":3})"}) {
+      CAPTURE(text);
+      CHECK(!fsdp::parse_json(text, "f").is_discarded());
+    }
+    CHECK(fsdp::parse_json_or_discard(R"({"a":1,"a":2} and more)", "f").is_discarded());
+  }
+
   TEST_CASE("printable_json: bytes that are no text are shown, not an error") {
     const nlohmann::json value{{"name", "f\xfcr"}};
     CHECK_THROWS_AS(fsdp::json_text(value), nlohmann::json::type_error);

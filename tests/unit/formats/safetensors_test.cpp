@@ -91,6 +91,27 @@ TEST_SUITE("formats/safetensors") {
     CHECK_FALSE(std::filesystem::exists(directory / "x"));
   }
 
+  TEST_CASE("SafetensorsReader: a name twice is refused as that, whatever the two say") {
+    const test::TempDir directory;
+    const std::string a = R"("w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
+                      other = R"("w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]})",
+                      behind = R"("w":{"dtype":"F32","shape":[2],"data_offsets":[8,16]})";
+    for (const auto& [header, name] : std::vector<std::pair<std::string, std::string>>{
+             {"{" + a + "," + a + "}", "w"},
+             {"{" + a + "," + other + "}", "w"},
+             {"{" + a + "," + behind + "}", "w"},
+             {R"({"__metadata__":{"k":"1"},)" + a + R"(,"__metadata__":{"k":"1"}})", "__metadata__"},
+             {R"({"__metadata__":{"k":"1","k":"2"},)" + a + "}", "k"},
+             {R"({"w":{"dtype":"I64","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "dtype"}}) {
+      CAPTURE(header);
+      test::write_file(directory / "x.safetensors", file_with(header, header.find("16") == std::string::npos ? 8 : 16));
+      CHECK_THROWS_WITH_AS(SafetensorsReader(directory / "x.safetensors"),
+                           doctest::Contains(("x.safetensors: at byte")), FormatError);
+      CHECK_THROWS_WITH_AS(SafetensorsReader(directory / "x.safetensors"),
+                           doctest::Contains(("the name \"" + name + "\" occurs twice").c_str()), FormatError);
+    }
+  }
+
   TEST_CASE("SafetensorsReader: refuses broken headers") {
     const test::TempDir directory;
     const auto open = [&](const std::string& text) {
