@@ -11,15 +11,15 @@
 
 #include "lib/base/error.hpp"
 #include "lib/convert/model_source.hpp"
-#include "lib/formats/torch_blob.hpp"
+#include "lib/convert/run_values.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kEmbedding = "transformer.wte.weight";
-constexpr std::string_view kHead = "lm_head.weight";  // the same tensor: writers that drop one of two names keep either
 /// One tensor that every model of an architecture has: minGPT, Llama.
 constexpr std::array<std::string_view, 2> kMarks{"transformer.wpe.weight", "model.embed_tokens.weight"};
+/// A Llama whose embedding is stored as its head alone.
+constexpr std::array<std::string_view, 1> kMarksOfTied{"model.norm.weight"};
 constexpr double kMostSteps = 9007199254740992.0;  // 2^53: every whole number up to here is a double
 
 /// `name` without the components that wrapper modules put into it.
@@ -71,6 +71,18 @@ Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path) {
   find_progress();
 }
 
+std::vector<std::string> Checkpoint::prefixes_of(std::span<const std::string_view> marks) const {
+  std::vector<std::string> prefixes;
+  for (const auto& [name, index] : tensors_) {
+    for (const auto mark : marks) {
+      if (!name.ends_with(mark)) continue;
+      const auto prefix = name.substr(0, name.size() - mark.size());
+      if (prefix.empty() || prefix.back() == '.') prefixes.push_back(prefix);
+    }
+  }
+  return prefixes;
+}
+
 void Checkpoint::find_model() {
   if (is_local_state(*source_)) {
     throw FormatError(path_.string() +
@@ -81,14 +93,8 @@ void Checkpoint::find_model() {
     model_prefix_ = "model.";
     return;
   }
-  std::vector<std::string> prefixes;
-  for (const auto& [name, index] : tensors_) {
-    for (const auto mark : kMarks) {
-      if (!name.ends_with(mark)) continue;
-      const auto prefix = name.substr(0, name.size() - mark.size());
-      if (prefix.empty() || prefix.back() == '.') prefixes.push_back(prefix);
-    }
-  }
+  auto prefixes = prefixes_of(kMarks);
+  if (prefixes.empty()) prefixes = prefixes_of(kMarksOfTied);
   if (prefixes.empty()) {
     const bool gpt2 = tensors_.contains("wte.weight");
     throw FormatError(
@@ -114,21 +120,8 @@ void Checkpoint::find_model() {
 }
 
 void Checkpoint::find_run() {
-  nlohmann::json json;
-  for (std::size_t i = 0; i < source_->values().size(); ++i) {
-    const auto& path = source_->values()[i].path;
-    const auto* first = path.empty() ? nullptr : std::get_if<std::string>(&path.front());
-    if (first == nullptr || *first != "run" || path.size() > 4) continue;
-    auto* place = &json;
-    for (std::size_t depth = 1; depth < path.size(); ++depth) {
-      const auto* key = std::get_if<std::string>(&path[depth]);
-      if (key == nullptr || !(place->is_null() || place->is_object())) return;  // not ours
-      place = &(*place)[*key];
-    }
-    *place = value(i);
-  }
-  const auto format = json.is_object() ? json.find("format") : json.end();
-  if (format == json.end() || *format != "fsdp-run") return;
+  const auto json = run_in_values(*source_);
+  if (json.is_null()) return;
   if (is_ours_without_manifest(path_)) {
     throw FormatError(path_.string() +
                       ": its run.json is missing: without that a checkpoint of fsdp-finetune is not whole");
@@ -158,10 +151,7 @@ bool Checkpoint::has_adapters_only() const {
   return run_ && run_->data.is_object() && run_->data.contains("weights_hash");
 }
 
-std::optional<std::size_t> Checkpoint::parameter(const std::string& name) const {
-  const auto found = tensor(model_prefix_ + name);
-  return !found && name == kEmbedding ? tensor(model_prefix_ + std::string(kHead)) : found;
-}
+std::optional<std::size_t> Checkpoint::parameter(const std::string& name) const { return tensor(model_prefix_ + name); }
 
 std::vector<std::string> Checkpoint::model_names() const {
   std::vector<std::string> names;
@@ -176,14 +166,6 @@ std::optional<std::size_t> Checkpoint::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return std::nullopt;
   return found->second;
-}
-
-nlohmann::json Checkpoint::value(std::size_t index) const {
-  const auto loaded = source_->value(index);
-  // argparse.Namespace is its dict of attributes.
-  const auto* arguments = loaded.value->object_of("argparse", "Namespace");
-  return pickle_to_json(arguments != nullptr && arguments->state != nullptr ? *arguments->state : *loaded.value,
-                        path_.string());
 }
 
 std::optional<double> Checkpoint::number(const std::string& name) const {
@@ -215,7 +197,7 @@ std::optional<double> Checkpoint::number(const std::string& name) const {
 
 std::optional<std::int64_t> Checkpoint::argument(const std::vector<std::string>& names) const {
   nlohmann::json whole;  // `args` as one value
-  if (const auto found = values_.find("args"); found != values_.end()) whole = value(found->second);
+  if (const auto found = values_.find("args"); found != values_.end()) whole = value_as_json(*source_, found->second);
   for (const auto& name : names) {
     if (whole.is_object() && whole.contains(name) && whole[name].is_number_integer())
       return whole[name].get<std::int64_t>();

@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,7 +28,7 @@ class Checkpoint {
   const std::filesystem::path& path() const { return path_; }
   const Source& source() const { return *source_; }
 
-  /// The tensor of this name in the model's state dict; a tied head stands in for a missing token embedding.
+  /// The tensor of this name in the model's state dict.
   std::optional<std::size_t> parameter(const std::string& name) const;
   /// Names in the model's state dict, buffers too.
   std::vector<std::string> model_names() const;
@@ -52,7 +54,8 @@ class Checkpoint {
   const std::optional<std::int64_t>& epochs_done() const { return epochs_done_; }
 
  private:
-  nlohmann::json value(std::size_t index) const;
+  /// What stands in front of any of these names.
+  std::vector<std::string> prefixes_of(std::span<const std::string_view> marks) const;
   void find_model();
   void find_run();
   void find_progress();

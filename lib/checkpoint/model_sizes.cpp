@@ -22,7 +22,7 @@ std::int64_t block_of(const std::string& name) {
 
 namespace {
 
-constexpr const char* kEmbedding = "transformer.wte.weight";
+constexpr const char *kEmbedding = "transformer.wte.weight", *kTiedHead = "lm_head.weight";
 
 /// A size of the model as one of the checkpoint's tensors shows it.
 struct ShownSize {
@@ -86,14 +86,15 @@ ModelConfig model_of_tensors(const Checkpoint& checkpoint, const ModelWish& wish
   const auto& beside = checkpoint.source().info().directory;
   if (std::filesystem::is_directory(checkpoint.path(), error) && std::filesystem::exists(beside / "config.json", error))
     return read_model_config(beside);
-  if (checkpoint.parameter("model.embed_tokens.weight") && !checkpoint.parameter("transformer.wpe.weight")) {
+  if (!checkpoint.parameter("transformer.wpe.weight")) {
     throw UsageError(checkpoint.path().string() +
                      " holds a Llama or one of its kin, whose heads and rotary positions show in no tensor: name a "
                      "directory with its "
                      "config.json (--model of fsdp-finetune, --model-config of fsdp-eval)");
   }
-  const auto vocabulary = shown_by(checkpoint, "vocab-size", {"vocab_size"}, kEmbedding, 0);
-  const auto width = shown_by(checkpoint, "embed-size", {"embed_size", "n_embd"}, kEmbedding, 1);
+  const auto* embedding = checkpoint.parameter(kEmbedding) ? kEmbedding : kTiedHead;
+  const auto vocabulary = shown_by(checkpoint, "vocab-size", {"vocab_size"}, embedding, 0);
+  const auto width = shown_by(checkpoint, "embed-size", {"embed_size", "n_embd"}, embedding, 1);
   const auto positions = shown_by(checkpoint, "", {}, "transformer.wpe.weight", 0);
   const auto hidden =
       shown_by(checkpoint, "ffn-hidden-size", {"ffn_hidden_size", "n_hidden"}, "transformer.h.0.mlp.c_fc.weight", 0);

@@ -72,7 +72,9 @@ LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
   const auto table = parameter_table(config);
   std::map<std::string, std::size_t> numbers;
   for (const auto& spec : table) {
-    const auto tensor = checkpoint.parameter(spec.name);
+    auto tensor = checkpoint.parameter(spec.name);
+    if (const auto tied = tied_name_of(config, spec.name); !tensor && !tied.empty())
+      tensor = checkpoint.parameter(tied);
     if (!tensor) {
       throw FormatError(fmt::format(
           "{}: parameter '{}' is missing{}", plan.path.string(), spec.name,
@@ -126,7 +128,8 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
   for (const auto& spec : parameter_table(config)) {
-    const auto tensor = numbers.find(spec.name);
+    auto tensor = numbers.find(spec.name);
+    if (tensor == numbers.end()) tensor = numbers.find(tied_name_of(config, spec.name));
     if (tensor == numbers.end()) {
       throw FormatError(directory.string() + ": parameter '" + spec.name + "' of the model in config.json is missing");
     }
@@ -144,9 +147,10 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
   const auto table = parameter_table(config);
   for (const auto& [alias, name] : tied_names(config)) {
     const auto copy = numbers.find(alias);
-    if (copy == numbers.end()) continue;
     const auto original =
         std::find_if(table.begin(), table.end(), [&name = name](const auto& spec) { return spec.name == name; });
+    if (copy == numbers.end() || copy->second == plan.weights[static_cast<std::size_t>(original - table.begin())])
+      continue;
     check_fit(source.tensors()[copy->second], original->shape, directory);
     plan.copies.emplace(static_cast<std::size_t>(original - table.begin()), copy->second);
   }

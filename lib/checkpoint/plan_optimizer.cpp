@@ -305,9 +305,9 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
   } else {
     const auto& prefix = *places.by_name.begin();
     for (std::size_t i = 0; i < table.size(); ++i) {
-      const auto& name = table[i].name;
-      if (!reader.take(i, prefix + name, table[i].shape, false, 0) && name == "transformer.wte.weight")
-        reader.take(i, prefix + "lm_head.weight", table[i].shape, false, 0);
+      if (reader.take(i, prefix + table[i].name, table[i].shape, false, 0)) continue;
+      if (const auto tied = tied_name_of(config, table[i].name); !tied.empty())
+        reader.take(i, prefix + tied, table[i].shape, false, 0);
     }
   }
   reader.finish(config, table);

@@ -163,6 +163,12 @@ std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& c
   return {};
 }
 
+std::string tied_name_of(const ModelConfig& config, const std::string& name) {
+  for (const auto& [alias, original] : tied_names(config))
+    if (original == name) return alias;
+  return "";
+}
+
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
   std::int64_t total = 0;
   for (const auto& spec : table) {

@@ -114,6 +114,9 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
 /// Names without storage of their own and the parameter that each one shares: a tied lm_head.weight.
 std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config);
+/// The other name under which a file may hold the parameter `name` alone; empty: there is none. Writers that keep one
+/// tensor of two names keep either.
+std::string tied_name_of(const ModelConfig& config, const std::string& name);
 
 /// Elements of all parameters, of a quantized matrix those that it has.
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table);

@@ -17,6 +17,7 @@
 #include "lib/convert/merge_adapter.hpp"
 #include "lib/convert/model_source.hpp"
 #include "lib/convert/quantize.hpp"
+#include "lib/convert/run_values.hpp"
 #include "lib/source/other_quantization.hpp"
 #include "lib/source/stored_nf4.hpp"
 
@@ -174,9 +175,11 @@ std::optional<ModelConfig> known_model(const Source& source, const InputOptions&
       throw FormatError(file.string() + ": no JSON: " + error.what());
     }
   }
-  const auto config = source.model_config();
-  if (config.is_null()) return std::nullopt;
-  return parse_model_config(config, (source.info().directory / "run.json").string());
+  if (const auto config = source.model_config(); !config.is_null())
+    return parse_model_config(config, (source.info().directory / "run.json").string());
+  const auto run = run_in_values(source);
+  if (!run.contains("model")) return std::nullopt;
+  return parse_model_config(run["model"], source.info().files.front().string() + ": run.model");
 }
 
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,

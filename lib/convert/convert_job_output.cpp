@@ -18,6 +18,7 @@
 #include "lib/convert/output_kind.hpp"
 #include "lib/convert/progress.hpp"
 #include "lib/convert/quantize.hpp"
+#include "lib/convert/transform.hpp"
 #include "lib/target/copy.hpp"
 #include "lib/target/dcp_target.hpp"
 #include "lib/target/hf_target.hpp"
@@ -192,8 +193,23 @@ void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model,
   hf.tokenizer_from = tokenizer.directory.value_or("");
 }
 
-std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original, const Source& source,
-                                       const Logger& log) {
+/// A tied model whose file has the head alone: under the embedding's name, as transformers writes it.
+std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source> source, const HfTargetOptions& hf) {
+  const auto file = config_of(hf);
+  if (!file || !says_tied(file->json)) return source;
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(source->tensors(), [&](const auto& tensor) { return tensor.name == name; });
+  };
+  if (!has(kTiedHead) || std::ranges::any_of(kTiedEmbeddings, has)) return source;
+  const bool is_gpt2 = file->json.value("model_type", nlohmann::json()) == "gpt2";
+  SelectOptions rename;
+  rename.rename.emplace_back("^lm_head\\.weight$", std::string(kTiedEmbeddings[is_gpt2 ? 0 : 1]));
+  return select(std::move(source), rename);
+}
+
+/// \param source  takes the name of a tied embedding, where that is missing
+std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original,
+                                       std::shared_ptr<const Source>& source, const Logger& log) {
   HfTargetOptions hf;
   if (!options.max_shard_size.empty()) hf.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
   if (!options.config_from.empty()) {
@@ -204,8 +220,9 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   }
   if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
   const auto model = known_model(original, options.input);
-  add_config(hf, model, options.input, source, log);
-  adapt_config(hf, options.input, source);
+  add_config(hf, model, options.input, *source, log);
+  adapt_config(hf, options.input, *source);
+  source = under_embedding_name(std::move(source), hf);
   add_tokenizer(hf, model, original, options, log);
   return std::make_unique<HfTarget>(std::move(hf));
 }
@@ -238,7 +255,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
       break;
     case OutputKind::hf:
       plan.source = view_complex_as_real(std::move(plan.source));
-      plan.target = make_hf_target(options, *original, *plan.source, log);
+      plan.target = make_hf_target(options, *original, plan.source, log);
       break;
     case OutputKind::dcp:
       plan.target = make_dcp_target(options, *original);

@@ -40,17 +40,14 @@ std::optional<Tie> find_tie(const Source& source, const std::string& config, con
   if (config.empty()) return std::nullopt;
   const auto json = parse_json_or_discard(config, file);
   if (!json.is_object()) throw FormatError(file + ": is no JSON object, as a model's configuration must be");
-  // transformers ties GPT-2's by default, Llama's not.
-  const auto tied = json.find("tie_word_embeddings");
-  const bool is_gpt2 = json.value("model_type", nlohmann::json()) == "gpt2";
-  if (tied != json.end() ? *tied != true : !is_gpt2) return std::nullopt;
+  if (!says_tied(json)) return std::nullopt;
   const auto& tensors = source.tensors();
   const auto find = [&](std::string_view name) {
     return std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.name == name; });
   };
-  const auto head = find("lm_head.weight");
+  const auto head = find(kTiedHead);
   if (head == tensors.end()) return std::nullopt;
-  for (const auto* name : {"transformer.wte.weight", "model.embed_tokens.weight"}) {
+  for (const auto name : kTiedEmbeddings) {
     const auto embedding = find(name);
     if (embedding == tensors.end()) continue;
     return Tie{static_cast<std::size_t>(head - tensors.begin()), static_cast<std::size_t>(embedding - tensors.begin())};
@@ -103,6 +100,12 @@ std::string shard_name(std::size_t index, std::size_t count) {
 }
 
 }  // namespace
+
+bool says_tied(const nlohmann::json& config) {
+  if (const auto tied = config.find("tie_word_embeddings"); tied != config.end()) return *tied == true;
+  const auto type = config.value("model_type", nlohmann::json());
+  return type == "gpt2" || (type.is_string() && type.get_ref<const std::string&>().starts_with("gemma"));
+}
 
 std::map<std::string, std::string> HfTarget::carried_files() const {
   auto files = options_.files;

@@ -1,14 +1,23 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/target/layout.hpp"
 
 namespace fsdp {
+
+/// One tensor under two names, where config.json says that they are tied: GPT-2's, and Llama's and its kin's.
+inline constexpr std::string_view kTiedHead = "lm_head.weight";
+inline constexpr std::array<std::string_view, 2> kTiedEmbeddings{"transformer.wte.weight", "model.embed_tokens.weight"};
+/// Whether `config` says so. transformers ties GPT-2's and Gemma's by default, others not.
+bool says_tied(const nlohmann::json& config);
 
 struct HfTargetOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file; a larger tensor has a file to itself
