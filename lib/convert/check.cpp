@@ -15,6 +15,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/convert/check_numbers.hpp"
 #include "lib/mpi/agree.hpp"
+#include "lib/source/plain_value.hpp"
 
 namespace fsdp {
 namespace {
@@ -52,6 +53,8 @@ void read_values(const Source& source, CheckReport& report) {
   for (std::size_t i = 0; i < source.values().size(); ++i) {
     try {
       source.value(i);
+    } catch (const ValueNotRead& refusal) {
+      report.not_read.emplace_back(refusal.what());
     } catch (const FormatError& error) {
       report.damage.emplace_back(error.what());
     }
@@ -137,12 +140,14 @@ nlohmann::json to_json(const CheckReport& report) {
           {"values", report.num_values},
           {"bytes", report.bytes},
           {"damage", report.damage},
+          {"not_read", report.not_read},
           {"non_finite", std::move(non_finite)}};
 }
 
 std::string to_text(const CheckReport& report) {
   std::string text;
   for (const auto& sentence : report.damage) text += "damaged: " + sentence + "\n";
+  for (const auto& sentence : report.not_read) text += "not read: " + sentence + "\n";
   for (const auto& tensor : report.non_finite) {
     text += fmt::format("{}: {} NaN and {} infinite of {} elements, the first at [{}]\n", tensor.name, tensor.nan,
                         tensor.inf, format_count(static_cast<std::int64_t>(tensor.elements)),

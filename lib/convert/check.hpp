@@ -18,8 +18,9 @@ struct CheckReport {
     std::vector<std::int64_t> first;  ///< position of the first of them
   };
   std::size_t num_tensors = 0, num_values = 0;
-  std::uint64_t bytes = 0;          ///< of tensors
-  std::vector<std::string> damage;  ///< one sentence per tensor or value that cannot be read, and per wrong checksum
+  std::uint64_t bytes = 0;            ///< of tensors
+  std::vector<std::string> damage;    ///< one sentence per tensor or value that cannot be read, and per wrong checksum
+  std::vector<std::string> not_read;  ///< one sentence per value that is whole, and of a class that is refused
   std::vector<NonFiniteTensor> non_finite;
 };
 

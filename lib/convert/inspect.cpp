@@ -9,6 +9,7 @@
 
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/source/plain_value.hpp"
 #include "lib/target/value_json.hpp"
 
 namespace fsdp {
@@ -78,6 +79,15 @@ std::string adapter_text(const Json& adapter) {
   return text;
 }
 
+/// What is not read says why.
+Json value_of(const Source& source, std::size_t value) {
+  try {
+    return Json::parse(value_to_json(*source.value(value).value, source.values()[value].name));
+  } catch (const ValueNotRead& refusal) {
+    return {{"__not_read__", refusal.what()}};
+  }
+}
+
 }  // namespace
 
 Json inspect(const Source& source) {
@@ -99,7 +109,7 @@ Json inspect(const Source& source) {
   Json values = Json::array();
   for (std::size_t i = 0; i < source.values().size(); ++i) {
     const auto& name = source.values()[i].name;
-    values.push_back({{"name", name}, {"value", Json::parse(value_to_json(*source.value(i).value, name))}});
+    values.push_back({{"name", name}, {"value", value_of(source, i)}});
   }
   Json totals{{"tensors", source.tensors().size()},
               {"elements", elements},

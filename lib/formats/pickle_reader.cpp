@@ -224,8 +224,24 @@ class Unpickler {
     made->is_new = is_new;
     made->kwargs = kwargs;
     made->args = pop_kind<PickleTuple>("a tuple of arguments");
-    made->callable = pop_kind<PickleGlobal>("the name of a class or function");
+    made->callable = pop_callable();
     push(std::move(made));
+  }
+  /// The name of a class or function. That of a class inside another is getattr(outer, inner): "Outer.Inner" here.
+  PickleRef pop_callable() {
+    const auto& found = top();
+    const auto* call = found.object_of("__builtin__", "getattr");
+    if (call == nullptr) call = found.object_of("builtins", "getattr");
+    const auto* args = call == nullptr ? nullptr : call->args->tuple();
+    const bool is_inner = args != nullptr && args->items.size() == 2 && args->items[0]->global() != nullptr &&
+                          args->items[1]->string() != nullptr;
+    if (!is_inner) return pop_kind<PickleGlobal>("the name of a class or function");
+    const auto* outer = args->items[0]->global();
+    const auto& name =
+        document_.names.emplace_back(std::string(outer->name) + "." + std::string(args->items[1]->string()->text));
+    pop();
+    push(PickleGlobal{outer->module, name});
+    return pop();
   }
   void build() {
     const auto* state = pop();

@@ -99,6 +99,7 @@ std::string describe(const PickleValue& value);
 struct PickleDocument {
   std::shared_ptr<const std::string> text;
   std::deque<PickleValue> values;
+  std::deque<std::string> names;  ///< of classes inside others, which the text has in parts
   PickleRef root = nullptr;
   std::uint64_t length_bytes = 0;  ///< of the pickle, through STOP; more may follow in `text`
 };

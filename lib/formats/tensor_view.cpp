@@ -68,7 +68,9 @@ class TensorParser {
       const auto* function = object->callable->global();
       const auto* args = object->args->tuple();
       if (function->is("torch._tensor", "_rebuild_from_type_v2")) {
-        if (args->items.size() != 4 || !args->items[1]->is_global("torch", "Tensor")) fail("is of a subclass");
+        if (args->items.size() != 4) fail("has unexpected arguments");
+        if (!args->items[1]->is_global("torch", "Tensor"))
+          fail("is of the class " + class_name(*args->items[1]) + ", which is not supported: only plain tensors are");
         const auto* inner = args->items[0]->global();
         if (inner == nullptr || args->items[2]->tuple() == nullptr) fail("has unexpected arguments");
         return checked({inner, args->items[2]->tuple()});
@@ -81,6 +83,11 @@ class TensorParser {
       value = args->items[0];
     }
     fail("is wrapped too often");
+  }
+
+  static std::string class_name(const PickleValue& value) {
+    const auto* type = value.global();
+    return type == nullptr ? describe(value) : std::string(type->module) + "." + std::string(type->name);
   }
 
   Rebuild checked(Rebuild rebuild) const {

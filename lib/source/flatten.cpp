@@ -33,8 +33,14 @@ class Flattener {
     if (pickled_mapping(root) == nullptr && root.list() == nullptr && root.tuple() == nullptr) {
       fail(root, "a dict of tensors was expected, found " + describe(root));
     }
+    if (root.object() != nullptr)
+      for (const auto argument : root.object()->args->tuple()->items)
+        if (argument->dict() == nullptr) check_plain_value(*argument, "", file_);
     visit(root);
     check_names();
+    // Whoever opens a file wants its tensors: where they are in what is not read, that is the reason.
+    if (flat_.tensors.empty())
+      for (const auto& found : flat_.values) check_plain_value(*found.value, found.name, file_);
     return std::move(flat_);
   }
 
@@ -52,24 +58,26 @@ class Flattener {
       flat_.tensors.push_back({name(value), path_, std::move(*view)});
       return;
     }
-    if (const auto* mapping = pickled_mapping(value)) {
-      if (value.object() != nullptr) check_arguments(*value.object());
+    const auto* mapping = pickled_mapping(value);
+    if (mapping != nullptr && (path_.empty() || can_be_names(value, *mapping))) {
       for (const auto& [key, item] : mapping->items) visit_below(key_text(*key), *item);
     } else if (value.list() != nullptr && (path_.empty() || is_nested(*value.list()))) {
       visit_items(value.list()->items);
     } else if (value.tuple() != nullptr && (path_.empty() || holds_tensor(value))) {
       visit_items(value.tuple()->items);
     } else {
-      auto named = name(value);
-      check_plain_value(value, named, file_);
-      flat_.values.push_back({std::move(named), path_, &value});
+      flat_.values.push_back({name(value), path_, &value});
     }
   }
-  /// A defaultdict names what makes its defaults; a Counter's counts are its argument and are visited.
-  void check_arguments(const PickleObject& object) {
-    for (const auto argument : object.args->tuple()->items) {
-      if (argument->dict() == nullptr) check_plain_value(*argument, joined(), file_);
-    }
+  /// Of a mapping that is plain but for what it holds: its keys, and what makes a defaultdict's defaults. A Counter's
+  /// counts are its argument and are visited.
+  bool can_be_names(const PickleValue& value, const PickleDict& mapping) const {
+    for (const auto& [key, item] : mapping.items)
+      if (!can_be_name(*key)) return false;
+    if (value.object() == nullptr) return true;
+    return std::ranges::all_of(value.object()->args->tuple()->items, [&](PickleRef argument) {
+      return argument->dict() != nullptr || is_plain_value(*argument);
+    });
   }
   void visit_items(const std::vector<PickleRef>& items) {
     for (std::size_t i = 0; i < items.size(); ++i) visit_below(static_cast<std::int64_t>(i), *items[i]);
@@ -95,6 +103,10 @@ class Flattener {
     return holds_tensor_[value.index] = found;
   }
 
+  static bool can_be_name(const PickleValue& key) {
+    return key.string() != nullptr || key.integer() != nullptr || key.big_integer() != nullptr ||
+           key.boolean() != nullptr || key.is_none();
+  }
   std::string key_text(const PickleValue& key) const {
     if (key.string() != nullptr) return std::string(key.string()->text);
     if (key.integer() != nullptr) return std::to_string(*key.integer());

@@ -79,11 +79,13 @@ class PlainCheck {
 
  private:
   [[noreturn]] void fail(const PickleValue& at, const std::string& what) const {
-    throw FormatError(file_, at.offset_bytes, "value \"" + name_.substr(0, 200) + "\" " + what);
+    throw ValueNotRead(file_, at.offset_bytes, "value \"" + name_.substr(0, 200) + "\" " + what);
   }
   [[noreturn]] void refuse(const PickleValue& at, const PickleGlobal& global) const {
     fail(at, "needs " + std::string(global.module.substr(0, 100)) + "." + std::string(global.name.substr(0, 100)) +
-                 ", which is refused: only tensors and plain values are read, and nothing is imported or called");
+                 ", which is refused: only tensors and plain values are read, and nothing is imported or called. Leave "
+                 "it out: "
+                 "--model-only, or --exclude with its name");
   }
 
   const std::string& name_;
@@ -94,6 +96,15 @@ class PlainCheck {
 
 void check_plain_value(const PickleValue& value, const std::string& name, const std::string& file) {
   PlainCheck(name, file).check(value);
+}
+
+bool is_plain_value(const PickleValue& value) {
+  try {
+    check_plain_value(value, "", "");
+    return true;
+  } catch (const ValueNotRead&) {
+    return false;
+  }
 }
 
 bool is_tensor_like(const PickleValue& value) {

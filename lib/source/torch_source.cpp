@@ -1,6 +1,7 @@
 #include "lib/source/torch_source.hpp"
 
 #include "lib/source/flatten.hpp"
+#include "lib/source/plain_value.hpp"
 #include "lib/source/stored_tensor.hpp"
 
 namespace fsdp {
@@ -21,11 +22,15 @@ TorchSource::TorchSource(const std::filesystem::path& path) : torch_(open_torch_
   }
   for (auto& found : flat.values) {
     values_.push_back({std::move(found.name), std::move(found.path)});
-    plain_values_.push_back(found.value);
+    values_from_.push_back(found.value);
   }
 }
 
-LoadedValue TorchSource::value(std::size_t value) const { return {torch_->document(), plain_values_.at(value)}; }
+LoadedValue TorchSource::value(std::size_t value) const {
+  const auto* found = values_from_.at(value);
+  check_plain_value(*found, values_[value].name, torch_->file().path().string());
+  return {torch_->document(), found};
+}
 
 std::optional<std::uint32_t> TorchSource::read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
                                                      std::span<std::byte> out, std::vector<ReadSum>* sums) const {

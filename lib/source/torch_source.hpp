@@ -29,7 +29,7 @@ class TorchSource : public ChunkedSource {
   std::unique_ptr<const TorchFile> torch_;
   std::vector<TensorView> views_;        // by tensor, which is one chunk each
   std::vector<std::uint32_t> storages_;  // by tensor
-  std::vector<PickleRef> plain_values_;
+  std::vector<PickleRef> values_from_;
 };
 
 }  // namespace fsdp

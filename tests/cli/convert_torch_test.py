@@ -1,9 +1,14 @@
 """PyTorch, safetensors and transformers open what fsdp-ckpt-convert writes, and find what was there."""
 
+import collections
+import datetime
+import enum
 import io
+import json
 import math
 
 import fsdp_cli
+import numpy
 from convert_fixtures import PROGRAM, ConvertCase, all_fixtures, decoded
 
 try:
@@ -221,6 +226,64 @@ class Written(TorchCase):
                     found = torch.load(self.convert(source, f"read-{protocol}-{as_zip}.pt"), weights_only=True)
                     self.assertTrue(torch.equal(found["model"]["w"], state["model"]["w"]))
                     self.assertEqual((found["step"], found["note"], found["many"]), (state["step"], state["note"], state["many"]))
+
+
+class NotPlain(TorchCase):
+    """What people keep beside the weights, and files that hold no model."""
+
+    def refused(self, *arguments):
+        result = fsdp_cli.run(PROGRAM, arguments)
+        self.assertEqual(result.code, 4, str(result))
+        return result.err
+
+    def test_values_that_are_not_read(self):
+        weights = {"w": torch.arange(6.0).reshape(2, 3)}
+        values = {"numpy": numpy.float64(1.5), "rng": numpy.random.RandomState(0).get_state(), "when": datetime.datetime(2026, 1, 2),
+                  "kind": Kind.ONE, "keys": {(1, 2): torch.ones(1)}, "memo": collections.defaultdict(Kind, a=1)}
+        for name, value in values.items():
+            with self.subTest(name):
+                source = self.folder / f"{name}.pt"
+                torch.save({"model": weights, name: value, "step": 3}, source)
+                for number, options in enumerate((["--model-only"], ["--exclude", name])):
+                    found = torch.load(self.convert(source, f"{name}-{number}.pt", *options), weights_only=True)
+                    self.assertTrue(torch.equal(found.get("model", found)["w"], weights["w"]))
+                self.assertIn(f'"{name}"', self.refused(source, self.folder / "none.pt"))
+                check = fsdp_cli.run(PROGRAM, ["--check", source, "--json"])
+                self.assertEqual((check.code, check.json()["damage"], len(check.json()["not_read"])), (0, [], 1), str(check))
+                shown = {v["name"]: v["value"] for v in fsdp_cli.run(PROGRAM, ["--inspect", source, "--json"]).json()["values"]}
+                self.assertIn("__not_read__", shown[name])
+                self.assertEqual(shown["step"], 3)
+
+    def test_the_same_in_a_dcp_is_no_damage(self):
+        directory = self.folder / "with-numpy"
+        dcp.save({"model": {"w": torch.ones(2)}, "rng": numpy.random.RandomState(0).get_state()}, checkpoint_id=directory, no_dist=True)
+        check = fsdp_cli.run(PROGRAM, ["--check", directory])
+        self.assertEqual(check.code, 0, str(check))
+        self.assertIn("not read: ", check.out)
+        self.assertIn("numpy", check.out)
+
+    def test_subclasses_of_tensors_are_refused_by_their_class(self):
+        source = self.folder / "subclass.pt"
+        torch.save({"w": torch.ones(2).as_subclass(Special)}, source)
+        self.assertIn("Special", self.refused("--inspect", source))
+
+    def test_a_tied_model_stored_as_its_head(self):
+        config = {"model_type": "qwen2", "tie_word_embeddings": True}
+        (self.folder / "tied").mkdir()
+        (self.folder / "tied" / "config.json").write_text(json.dumps(config))
+        head = torch.arange(8.0).reshape(4, 2)
+        torch.save({"model.norm.weight": torch.ones(2), "lm_head.weight": head}, self.folder / "head.pt")
+        written = load_file(self.convert(self.folder / "head.pt", "tied-hf", "--to", "hf", "--config-from", self.folder / "tied") / "model.safetensors")
+        self.assertEqual(sorted(written), ["model.embed_tokens.weight", "model.norm.weight"])
+        self.assertTrue(torch.equal(written["model.embed_tokens.weight"], head))
+
+
+class Kind(enum.Enum):
+    ONE = 1
+
+
+class Special(torch.Tensor):
+    pass
 
 
 if __name__ == "__main__":
