@@ -12,6 +12,7 @@
 #include "lib/convert/inspect.hpp"
 #include "lib/convert/progress.hpp"
 #include "lib/convert/verify.hpp"
+#include "lib/source/deepspeed.hpp"
 
 namespace fsdp {
 namespace {
@@ -63,7 +64,9 @@ ExitCode agreed(ProcessGroup& world, ExitCode code) {
 }
 
 ExitCode run_check(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
-  const auto source = transformed(open_input(options.paths[0], options.input, false), options.input);
+  const auto original = open_input(options.paths[0], options.input, false);
+  const auto source = transformed(original, options.input);
+  if (is_deepspeed_file(*original)) refuse_nothing(*source, *original, options.paths[0]);
   const StopSignal stop;
   ByteProgress progress(log, "read", options.progress_seconds);
   const auto found = check(*source, world, scan_options(options, progress, stop));

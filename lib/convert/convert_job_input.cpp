@@ -18,6 +18,7 @@
 #include "lib/convert/model_source.hpp"
 #include "lib/convert/quantize.hpp"
 #include "lib/convert/run_values.hpp"
+#include "lib/source/deepspeed.hpp"
 #include "lib/source/other_quantization.hpp"
 #include "lib/source/stored_nf4.hpp"
 
@@ -180,6 +181,15 @@ std::optional<ModelConfig> known_model(const Source& source, const InputOptions&
   const auto run = run_in_values(source);
   if (!run.contains("model")) return std::nullopt;
   return parse_model_config(run["model"], source.info().files.front().string() + ": run.model");
+}
+
+void refuse_nothing(const Source& source, const Source& original, const std::filesystem::path& path) {
+  const auto& tensors = source.tensors();
+  if (std::ranges::any_of(tensors, [](const auto& tensor) { return num_elements(tensor.shape) > 0; })) return;
+  const auto what = tensors.empty() ? std::string("no tensor")
+                                    : fmt::format("{} tensors, all of them without an element", tensors.size());
+  throw FormatError(fmt::format("{}: holds {}, so there is nothing to convert{}", path.string(), what,
+                                is_deepspeed_file(original) ? ". " + deepspeed_advice() : ""));
 }
 
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,

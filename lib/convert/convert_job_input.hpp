@@ -37,6 +37,10 @@ struct InputOptions {
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,
                                          bool must_unflatten);
 
+/// A conversion of nothing is an error. \param original  what `source` is a part of: DeepSpeed's files are named
+/// \throws FormatError where no tensor has an element
+void refuse_nothing(const Source& source, const Source& original, const std::filesystem::path& path);
+
 /// 4 bits, adapters, selection, names, dtype and 4 bits again, in this order: --dequantize, --merge-adapter, --include,
 /// --exclude, --rename, --model-only, --map, --dtype, --quantize.
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options);

@@ -19,6 +19,7 @@
 #include "lib/convert/progress.hpp"
 #include "lib/convert/quantize.hpp"
 #include "lib/convert/transform.hpp"
+#include "lib/source/deepspeed.hpp"
 #include "lib/target/copy.hpp"
 #include "lib/target/dcp_target.hpp"
 #include "lib/target/hf_target.hpp"
@@ -245,6 +246,10 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   // Optimizer state belongs to the weights as they were.
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
   plan.source = transformed(original, input);
+  refuse_nothing(*plan.source, *original, options.paths[0]);
+  if (is_deepspeed_file(*original))
+    log.warning(options.paths[0] + ": is one of DeepSpeed's, with the weights that products were computed with. " +
+                deepspeed_advice());
   switch (plan.kind) {
     case OutputKind::torch:
       plan.target = std::make_unique<TorchTarget>(plan.output);

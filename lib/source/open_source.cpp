@@ -4,6 +4,7 @@
 #include "lib/base/error.hpp"
 #include "lib/formats/zip_format.hpp"
 #include "lib/source/dcp_source.hpp"
+#include "lib/source/deepspeed.hpp"
 #include "lib/source/safetensors_source.hpp"
 #include "lib/source/source.hpp"
 #include "lib/source/torch_source.hpp"
@@ -14,6 +15,8 @@ namespace {
 std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (DcpSource::recognizes(path)) return std::make_unique<DcpSource>(path);
   if (SafetensorsSource::recognizes(path)) return std::make_unique<SafetensorsSource>(path);
+  if (is_deepspeed_folder(path))
+    throw FormatError(path.string() + ": is a checkpoint of DeepSpeed (ZeRO). " + deepspeed_advice());
   throw FormatError(
       path.string() +
       ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "

@@ -267,6 +267,19 @@ class NotPlain(TorchCase):
         torch.save({"w": torch.ones(2).as_subclass(Special)}, source)
         self.assertIn("Special", self.refused("--inspect", source))
 
+    def test_nothing_to_convert(self):
+        empty = self.folder / "empty.pt"
+        torch.save({"module": {"a": torch.zeros(0), "b": torch.zeros(0)}, "ds_version": "0.19.8"}, empty)
+        self.assertIn("DeepSpeed", self.refused(empty, self.folder / "out.safetensors", "--model-only"))
+        torch.save({"step": 3}, empty)
+        self.assertIn("no tensor", self.refused(empty, self.folder / "out.pt"))
+        folder = self.folder / "zero"
+        (folder / "global_step1").mkdir(parents=True)
+        (folder / "latest").write_text("global_step1\n")
+        torch.save({}, folder / "global_step1" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+        for place in (folder, folder / "global_step1"):
+            self.assertIn("DeepSpeed", self.refused(place, self.folder / "out.pt"))
+
     def test_a_tied_model_stored_as_its_head(self):
         config = {"model_type": "qwen2", "tie_word_embeddings": True}
         (self.folder / "tied").mkdir()
