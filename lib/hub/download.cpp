@@ -65,14 +65,18 @@ Listing list_online(const DownloadOptions& options, const HubSettings& settings,
                     const Logger& log, const std::function<bool()>& stop) {
   HubClient hub(settings, options.retries, stop);
   auto commit = options.revision;
+  std::vector<std::string> described;
   if (!is_commit_id(commit)) {
-    const auto resolved = hub.resolve_revision(options.repo, options.revision);
+    auto resolved = hub.resolve_revision(options.repo, options.revision);
     commit = resolved.commit;
+    described = std::move(resolved.files);
     if (resolved.name != options.repo.name) log.info(options.repo.name + " is now called " + resolved.name);
   }
   // A commit never changes, so a listing that is there is right.
   if (auto tree = store.read_tree(commit)) return {commit, std::move(*tree)};
-  return {commit, hub.list_files(options.repo, commit)};
+  auto files = hub.list_files(options.repo, commit);
+  check_listing(options.repo.name, files, described);
+  return {commit, std::move(files)};
 }
 
 /// The selected files by content; in the order of their paths.

@@ -60,7 +60,10 @@ struct Transfer {
     } else if (const auto colon = line.find(':'); colon != std::string_view::npos) {
       std::string name(line.substr(0, colon));
       std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
-      head.headers[name] = trim(line.substr(colon + 1));
+      auto& value = head.headers[name];
+      const auto text = std::string(trim(line.substr(colon + 1)));
+      // A list may come in several fields.
+      value = name == "link" && !value.empty() ? value + ", " + text : text;
     }
     return true;
   }

@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-/// Header fields by their lower-case name; of equal ones the last.
+/// Header fields by their lower-case name; of equal ones the last, of `link` all, joined by commas.
 using HttpHeaders = std::map<std::string, std::string>;
 
 struct HttpHead {

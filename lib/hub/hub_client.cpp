@@ -1,5 +1,7 @@
 #include "lib/hub/hub_client.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -7,8 +9,10 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/hub_failure.hpp"
+#include "lib/hub/link_header.hpp"
 #include "lib/hub/url.hpp"
 
 namespace fsdp {
@@ -59,13 +63,31 @@ class TextSink : public HttpSink {
   std::string text;
 };
 
-/// The address that a Link header gives for rel="next" (RFC 8288).
-std::optional<std::string> next_page(const std::string& link) {
-  const auto relation = link.find("rel=\"next\"");
-  if (relation == std::string::npos) return std::nullopt;
-  const auto begin = link.rfind('<', relation), end = link.rfind('>', relation);
-  if (begin == std::string::npos || end == std::string::npos || end <= begin) return std::nullopt;
-  return link.substr(begin + 1, end - begin - 1);
+/// What was not asked for, and no reader of the answer takes apart. \throws FormatError
+void refuse_encoded(const HubAnswer& answer) {
+  auto encoding = printable(answer.head.header("content-encoding"));
+  if (encoding.empty() || encoding == "identity") return;
+  throw FormatError(loggable_url(answer.url) + ": the answer is encoded as " + encoding +
+                    ", though \"identity\" was asked for: a proxy or a mirror does that, and must not");
+}
+
+/// Names of a repository's files as its description has them; empty where it has none.
+std::vector<std::string> described_files(const nlohmann::json& description) {
+  std::vector<std::string> names;
+  const auto siblings = description.find("siblings");
+  if (siblings == description.end() || !siblings->is_array()) return names;
+  for (const auto& one : *siblings) {
+    if (one.is_object() && one.contains("rfilename") && one["rfilename"].is_string()) names.push_back(one["rfilename"]);
+  }
+  return names;
+}
+
+/// How many entries the server says there are. \return 0 where it does not
+std::size_t total_of(const HttpHead& head) {
+  const auto& text = head.header("x-total-count");
+  std::size_t total = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), total);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? total : 0;
 }
 
 std::optional<RemoteFile> listed_file(const nlohmann::json& entry) {
@@ -125,7 +147,10 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
     std::string reason;
     try {
       auto answer = get(url, {}, sink);
-      if (answer.head.status == 200) return {std::move(sink.text), std::move(answer.head), std::move(answer.url)};
+      if (answer.head.status == 200) {
+        refuse_encoded(answer);
+        return {std::move(sink.text), std::move(answer.head), std::move(answer.url)};
+      }
       const auto failure = hub_failure(answer.head, {repo, revision, ""}, settings_);
       if (!worth_retrying(answer.head.status)) throw failure;
       reason = failure.what();
@@ -143,7 +168,7 @@ ResolvedRevision HubClient::resolve_revision(const RepoId& repo, const std::stri
   const auto answer = get_text(api_url(settings_, repo) + "/revision/" + percent_encode(revision), repo, revision);
   try {
     const auto json = parse_json(answer.text, loggable_url(answer.url));
-    ResolvedRevision resolved{json.at("sha").get<std::string>(), json.value("id", repo.name)};
+    ResolvedRevision resolved{json.at("sha").get<std::string>(), json.value("id", repo.name), described_files(json)};
     if (is_commit_id(resolved.commit)) return resolved;
   } catch (const nlohmann::json::exception&) {
     // The same as an answer without a commit.
@@ -154,6 +179,7 @@ ResolvedRevision HubClient::resolve_revision(const RepoId& repo, const std::stri
 std::vector<RemoteFile> HubClient::list_files(const RepoId& repo, const std::string& commit) {
   std::map<std::string, RemoteFile> files;
   std::set<std::string> pages;
+  std::size_t entries = 0, total = 0;
   std::optional<std::string> url = api_url(settings_, repo) + "/tree/" + commit + "?recursive=true&expand=false";
   while (url) {
     const auto endless = [&](const std::string& why) {
@@ -165,6 +191,7 @@ std::vector<RemoteFile> HubClient::list_files(const RepoId& repo, const std::str
     try {
       for (const auto& entry : parse_json(answer.text, loggable_url(answer.url))) {
         empty = false;
+        ++entries;
         auto file = listed_file(entry);
         if (!file) continue;
         const auto path = file->path;
@@ -175,14 +202,31 @@ std::vector<RemoteFile> HubClient::list_files(const RepoId& repo, const std::str
     } catch (const nlohmann::json::exception& error) {
       throw FormatError(loggable_url(answer.url) + ": not a listing of files: " + error.what());
     }
-    url = next_page(answer.head.header("link"));
+    total = std::max(total, total_of(answer.head));
+    url = next_link(answer.head.header("link"));
     if (url && empty) endless("a page without files leads to another");
     if (files.size() > kMostFiles) endless("more than " + std::to_string(kMostFiles) + " files");
     if (url) url = resolve_url(answer.url, *url);
   }
+  if (entries < total) {
+    throw FormatError(repo.name + ": the hub says that its listing has " + std::to_string(total) +
+                      " entries and lists " + std::to_string(entries));
+  }
   std::vector<RemoteFile> sorted;
   for (auto& [path, file] : files) sorted.push_back(std::move(file));
   return sorted;
+}
+
+void check_listing(const std::string& repo, const std::vector<RemoteFile>& listed,
+                   const std::vector<std::string>& described) {
+  std::set<std::string_view> paths;
+  for (const auto& file : listed) paths.insert(file.path);
+  for (const auto& name : described) {
+    if (paths.contains(name)) continue;
+    throw FormatError(repo + ": the hub says that the repository has " + std::to_string(described.size()) +
+                      " files and lists " + std::to_string(listed.size()) + "; " + printable(name) +
+                      " is not in its listing");
+  }
 }
 
 std::string HubClient::file_url(const RepoId& repo, const std::string& commit, const std::string& path) const {

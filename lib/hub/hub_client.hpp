@@ -21,7 +21,13 @@ struct HubAnswer {
 struct ResolvedRevision {
   std::string commit;
   std::string name;  ///< what the hub calls the repository: another name than asked for when it was renamed
+  std::vector<std::string> files;  ///< of the repository, where the answer names them; perhaps not all
 };
+
+/// Refuses a listing that lacks one of the files that the repository's description names.
+/// \param repo  its name, for the message \throws FormatError naming the file
+void check_listing(const std::string& repo, const std::vector<RemoteFile>& listed,
+                   const std::vector<std::string>& described);
 
 /// Talks to one hub. Not thread-safe: one for each thread.
 class HubClient {
@@ -35,7 +41,7 @@ class HubClient {
 
   /// The commit that `revision` (branch, tag, commit) names. \throws Error saying what to do
   ResolvedRevision resolve_revision(const RepoId& repo, const std::string& revision);
-  /// All files of a commit, by path. \throws Error, FormatError
+  /// All files of a commit, by path. \throws Error; FormatError, also where there are fewer than the server says
   std::vector<RemoteFile> list_files(const RepoId& repo, const std::string& commit);
   /// Where a file is to be had; the hub may redirect from there.
   std::string file_url(const RepoId& repo, const std::string& commit, const std::string& path) const;

@@ -71,6 +71,9 @@ Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSett
     return {ExitCode::failed, "the hub does not accept the token in " + settings.token_source +
                                   ": it is wrong or has expired; make a new one, or unset it for public repositories"};
   }
+  if (head.status == 404 && !request.path.empty() && code.empty()) {
+    return {ExitCode::bad_input, what + ": the hub lists this file and has it not (404)" + said};
+  }
   // 401 is also what the hub answers about repositories that do not exist when no one is logged in.
   if (code == "RepoNotFound" || head.status == 401 || head.status == 404) {
     return {ExitCode::bad_input, not_found(request, settings) + said};

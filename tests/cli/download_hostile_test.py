@@ -1,5 +1,6 @@
 """fsdp-download against a hub that lies about its listing, and in surroundings that are not as usual."""
 
+import gzip
 import json
 
 import fsdp_cli
@@ -37,6 +38,33 @@ class Hostile(DownloadCase):
         self.refused(code=4, words=["README.md", "twice"])
         self.serve({("model", NAME): Repo(tiny_files())}, page=1)  # many honest ones
         self.download()
+
+    def test_a_listing_that_is_cut_or_encoded_is_refused(self):
+        names = sorted(self.repo.files)
+        self.answer("/revision/", status=200, body=json.dumps({"sha": self.repo.commit, "siblings": [{"rfilename": n} for n in [*names, "lost.bin"]]}).encode())
+        self.refused(code=4, words=["lost.bin", f"{len(names) + 1} files", f"lists {len(names)}"])
+        entries = json.dumps([self.repo.entry(names[0])]).encode()
+        self.answer("/tree/", status=200, body=entries, headers={"X-Total-Count": "5"})
+        self.refused(code=4, words=["5 entries", "lists 1"])
+        self.answer("/tree/", status=200, body=gzip.compress(entries), headers={"Content-Encoding": "gzip"})
+        self.refused(code=4, words=["encoded as gzip", "/tree/"])
+        self.answer(f"/resolve/{self.repo.commit}/{names[0]}", status=404)
+        self.refused(code=4, words=[names[0], "404"])
+
+    def test_the_rest_of_a_listing_in_any_spelling(self):
+        names = sorted(self.repo.files)
+        wanted = self.download("--cache-dir", self.folder / "whole", "--json").json()["files"]
+        for spelling in ("rel=next", 'REL = "last next"', 'title="a>b, c"; rel="next"'):
+            with self.subTest(spelling):
+                def page(request, spelling=spelling):
+                    if "/tree/" not in request.path:
+                        return None
+                    at = int(request.query.get("cursor", 0))
+                    more = {"Link": f"<?cursor={at + 1}>; {spelling}"} if at + 1 < len(names) else {}
+                    return Action(200, more, json.dumps([self.repo.entry(names[at])]).encode())
+                self.hub.faults = [page]
+                result = self.download("--cache-dir", self.folder / str(abs(hash(spelling))), "--json")
+                self.assertEqual(len(result.json()["files"]), len(wanted))
 
     def test_what_a_server_says_is_shown_and_not_obeyed(self):
         texts = []

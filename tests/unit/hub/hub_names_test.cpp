@@ -180,6 +180,11 @@ TEST_SUITE("hub/names") {
     CHECK(code(403, {{"x-error-code", "GatedRepo"}}) == ExitCode::failed);
     CHECK(code(403, {}) == ExitCode::failed);
     CHECK(code(500, {}) == ExitCode::failed);
+    auto of_file = request;
+    of_file.path = "folder/a.txt";
+    const std::string missing = hub_failure({404, {}}, of_file, settings).what();
+    CHECK(missing.find("a/b: folder/a.txt: the hub lists") == 0);
+    CHECK(hub_failure({404, {}}, of_file, settings).code() == ExitCode::bad_input);
     const std::string text = hub_failure({500, {{"x-error-message", "a\x1b[31m\nb"}}}, request, settings).what();
     CHECK(text.find("a[31mb") != std::string::npos);
     auto secret = settings;
