@@ -147,10 +147,10 @@ void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   if (o.alone && !o.measure) throw UsageError("--alone goes with --measure");
   auto& model = a.job.options.model;
   if (model.model != "mingpt") {
-    std::error_code error;
-    model.directory = std::filesystem::exists(model.model, error)
-                          ? model.model
-                          : find_snapshot(model.model, RepoType::model, hub_settings(process_environment())).string();
+    // Sizes follow from config.json: hundreds of GB of weights are not fetched for them.
+    model.directory =
+        find_snapshot(model.model, RepoType::model, hub_settings(process_environment()), " --include config.json")
+            .string();
   }
   o.train = a.job.options;
 }

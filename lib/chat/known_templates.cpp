@@ -121,9 +121,10 @@ ChatFormat choose_format(const std::string& asked, const std::string& tokenizer)
   if (!asked.empty() && asked != "auto") return recognise(read_asked(asked));
   const auto own = tokenizer == "gpt2" ? std::nullopt : template_of(tokenizer);
   if (own) return recognise(*own);
-  throw UsageError("the tokenizer (" + tokenizer +
-                   ") has no chat template of its own; name one with --chat-template: " + chat_format_names() +
-                   ", or a file");
+  throw UsageError(
+      "the tokenizer (" + tokenizer + ") has no chat template of its own" +
+      (tokenizer == "gpt2" ? ": did you forget --model (of fsdp-download tokens --tokenizer DIR)? Otherwise" : ";") +
+      " name one with --chat-template: " + chat_format_names() + ", or a file");
 }
 
 }  // namespace

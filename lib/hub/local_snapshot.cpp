@@ -32,7 +32,8 @@ std::optional<Wanted> parse_name(const std::string& name, RepoType type) {
 
 }  // namespace
 
-std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings) {
+std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings,
+                                    const std::string& selection) {
   std::error_code error;
   if (std::filesystem::exists(name, error)) return name;
   const auto wanted = parse_name(name, type);
@@ -47,12 +48,11 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
   }
   throw MissingInput(
       fmt::format("{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}; on a machine "
-                  "with network "
-                  "run: fsdp-download {}{}{}",
+                  "with network run: fsdp-download {}{}{}{}",
                   name, settings.cache_dir.string(), wanted->repo.type_word(),
                   wanted->revision == "main" ? "" : " at revision " + wanted->revision, wanted->repo.name,
                   type == RepoType::dataset ? " --type dataset" : "",
-                  wanted->revision == "main" ? "" : " --revision " + wanted->revision));
+                  wanted->revision == "main" ? "" : " --revision " + wanted->revision, selection));
 }
 
 }  // namespace fsdp

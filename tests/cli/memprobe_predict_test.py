@@ -179,7 +179,7 @@ class Predict(fsdp_cli.Case):
         refused(2, "--plot", arguments=["--plot", "x.gif", "--gpu", "t4"])
         refused(2, "--collectives", arguments=["--collectives", "host-staged", "--gpu", "t4"])
         refused(2, "--memory", arguments=["--memory", "lots"])
-        refused(4, "nowhere/none", "fsdp-download", arguments=["--model", "nowhere/none"])
+        refused(4, "nowhere/none", "run: fsdp-download nowhere/none --include config.json", arguments=["--model", "nowhere/none"])
         # More bytes than 63 bits count.
         refused(2, "--batch-size", arguments=["--embed-size", 1048576, "--num-heads", 1, "--vocab-size", 16777216, "--ffn-hidden-size", 16777216,
                                               "--seq-len", 16777216, "--batch-size", 100000, "--ranks", 1, "--gpu", "t4"])

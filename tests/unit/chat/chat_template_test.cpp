@@ -135,7 +135,10 @@ TEST_SUITE("chat/chat_template") {
     fsdp::replace_file(dir / "tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "eos_token": "<e>"})");
     CHECK(fsdp::find_chat_template("mistral", dir.path().string()).bos == "<b>");
     CHECK(fsdp::find_chat_template("mistral", dir.path().string()).eos == "<e>");
-    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", "gpt2"), doctest::Contains("has no chat template of its own"),
+    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", "gpt2"),
+                         doctest::Contains("has no chat template of its own: did you forget --model"),
+                         fsdp::UsageError);
+    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", dir.path().string()), doctest::Contains("of its own; name one"),
                          fsdp::UsageError);
   }
 }
