@@ -11,6 +11,7 @@ namespace fsdp {
 struct RunsArguments {
   std::vector<std::string> runs;
   std::string plot_file;
+  std::string sort_column;
   bool pool = false, markdown = false, watch = false;
 };
 

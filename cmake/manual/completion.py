@@ -66,6 +66,7 @@ FREE = {
 }
 # Words that are told apart only when a job starts.
 WORDS = {
+    "--sort": ["last-loss", "validation", "tokens/s", "s/step", "memory", "lr", "steps"],
     "--form": ["auto", "text", "prompt-completion", "messages"],
     "--data-form": ["auto", "text", "prompt-completion", "messages"],
     "--chat-template": ["chatml", "qwen2", "qwen2.5", "llama3", "llama2", "mistral", "gemma", "gemma3"],

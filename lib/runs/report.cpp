@@ -3,140 +3,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "lib/base/text_format.hpp"
+#include "lib/runs/columns.hpp"
 #include "lib/runs/run_summary.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::size_t kMostSettings = 6;  // columns; a table of more is read by nobody
-constexpr const char* kNothing = "-";
+using detail::deciding_loss;
+using detail::kMostSettings;
+using detail::kNothing;
+using detail::prediction_error;
 
-struct Column {
-  std::string title;
-  bool is_text = false;
-  std::function<std::string(const RunSummary&)> cell;
-};
-
-std::string with_spread(const Spread& s) {
-  if (s.count == 0) return kNothing;
-  return fmt::format("{} ± {}", count_text(s.median), count_text(s.half_width()));
-}
-
-std::string bytes_text(double n) { return std::isfinite(n) && n >= 0 ? format_bytes(n) : kNothing; }
-
-std::string loss_text(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : kNothing; }
-
-double prediction_error(const RunFiles& run) { return (run.predicted_bytes - run.peak_bytes) / run.peak_bytes; }
-
-std::string steps_text(const RunSummary& run) {
-  const auto& files = run.files;
-  if (files.steps.empty()) return "0";
-  const auto last = files.steps.back().step;
-  auto text = files.total_steps > last ? fmt::format("{}/{}", last, files.total_steps) : std::to_string(last);
-  return run.runs > 1 ? fmt::format("{} x {}", run.runs, text) : text;
-}
-
-/// The end of a long path tells more than its beginning.
-std::string short_setting(std::string text) {
-  constexpr std::size_t kWidest = 32;
-  text = printable(text);
-  return text.size() <= kWidest ? text : "..." + text.substr(text.size() - kWidest + 3);
-}
-
-/// A set's loss, or a metric of games.
-struct Curve {
-  std::string set;
-  bool is_loss = true;
-  bool operator==(const Curve&) const = default;
-};
-
-ValidationSummary validation_of(const RunSummary& run, const Curve& curve) {
-  for (const auto& validation : run.validation) {
-    if (Curve{validation.set, validation.is_loss} == curve) return validation;
-  }
-  return {};
-}
-
-/// The loss of the set that --keep-best names, else of the first.
-ValidationSummary deciding_loss(const RunSummary& run) {
-  ValidationSummary first;
-  for (auto v = run.validation.rbegin(); v != run.validation.rend(); ++v) {
-    if (v->is_loss) first = *v;
-  }
-  const auto named = run.files.settings.find("keep-best");
-  if (named == run.files.settings.end() || named->second.empty()) return first;
-  const auto found = validation_of(run, {named->second});
-  return found.set == named->second ? found : first;
-}
-
-/// Of all runs, each once.
-std::vector<Curve> validation_curves(const RunComparison& comparison) {
-  std::vector<Curve> curves;
-  for (const auto& run : comparison.runs) {
-    for (const auto& validation : run.validation) {
-      const Curve curve{validation.set, validation.is_loss};
-      if (std::find(curves.begin(), curves.end(), curve) == curves.end()) curves.push_back(curve);
-    }
-  }
-  return curves;
-}
-
-std::vector<Column> columns_of(const RunComparison& comparison) {
-  std::vector<Column> columns{{"run", true, [](const RunSummary& r) { return printable(r.label); }}};
-  const auto add = [&](const std::string& title, std::function<std::string(const RunSummary&)> cell,
-                       bool is_text = false) {
-    columns.push_back({title, is_text, std::move(cell)});
-  };
-  const auto not_done = [](const RunSummary& r) {
-    return r.files.state != RunState::done && r.files.state != RunState::unknown;
-  };
-  if (std::any_of(comparison.runs.begin(), comparison.runs.end(), not_done)) {
-    add(
-        "state", [](const RunSummary& r) { return std::string(to_string(r.files.state)); }, true);
-  }
-  for (std::size_t i = 0; i < std::min(kMostSettings, comparison.differ.size()); ++i) {
-    const auto name = comparison.differ[i];
-    add(
-        printable(name), [name](const RunSummary& r) { return short_setting(setting_of(r.files, name)); }, true);
-  }
-  add("steps", steps_text);
-  add("tokens/s", [](const RunSummary& r) { return with_spread(r.tokens_per_second); });
-  add("s/step", [](const RunSummary& r) {
-    return r.step_seconds.count == 0 ? kNothing : fmt::format("{:.3f}", r.step_seconds.median);
-  });
-  add("of peak",
-      [](const RunSummary& r) { return std::isfinite(r.mfu) ? fmt::format("{:.0f} %", 100 * r.mfu) : kNothing; });
-  add("memory", [](const RunSummary& r) { return bytes_text(r.files.peak_bytes); });
-  add("predicted", [](const RunSummary& r) {
-    const double error = prediction_error(r.files);
-    return std::isfinite(error) ? fmt::format("{:+.2f} %", 100 * error) : kNothing;
-  });
-  add("retries", [](const RunSummary& r) { return count_text(r.files.alloc_retries); });
-  add("received/step", [](const RunSummary& r) { return bytes_text(r.received_bytes.median); });
-  add("first loss", [](const RunSummary& r) { return loss_text(r.first_loss); });
-  add("last loss", [](const RunSummary& r) { return loss_text(r.last_loss); });
-  for (const auto& curve : validation_curves(comparison)) {
-    add(curve.set.empty() ? "validation" : "validation " + printable(curve.set),
-        [curve](const RunSummary& r) { return loss_text(validation_of(r, curve).last); });
-  }
-  return columns;
-}
-
-/// The first row are titles; columns in which no run has anything are left out.
+/// The first row are titles.
 std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, std::vector<bool>& is_text) {
   std::vector<std::vector<std::string>> rows(comparison.runs.size() + 1);
-  for (const auto& column : columns_of(comparison)) {
-    std::vector<std::string> cells;
-    for (const auto& run : comparison.runs) cells.push_back(column.cell(run));
-    if (std::all_of(cells.begin(), cells.end(), [](const auto& cell) { return cell == kNothing; })) continue;
-    is_text.push_back(column.is_text);
+  for (const auto& column : detail::columns_of(comparison)) {
+    is_text.push_back(!column.number);
     rows[0].push_back(column.title);
-    for (std::size_t i = 0; i < cells.size(); ++i) rows[i + 1].push_back(cells[i]);
+    for (std::size_t i = 0; i < comparison.in_order.size(); ++i)
+      rows[i + 1].push_back(column.cell(comparison.runs[comparison.in_order[i]]));
   }
   return rows;
 }
@@ -231,7 +120,7 @@ std::string count_text(double n) {
 
 nlohmann::json run_comparison_to_json(const RunComparison& comparison) {
   auto runs = nlohmann::json::array();
-  for (const auto& run : comparison.runs) runs.push_back(run_json(run));
+  for (const auto i : comparison.in_order) runs.push_back(run_json(comparison.runs[i]));
   return {{"runs", runs}, {"differ", comparison.differ}, {"sentences", comparison_sentences(comparison)}};
 }
 

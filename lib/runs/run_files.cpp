@@ -238,6 +238,8 @@ const char* to_string(RunState state) {
       return "stopped";
     case RunState::ended:
       return "ended";
+    case RunState::failed:
+      return "failed";
     case RunState::running:
       return "running";
     case RunState::silent:
@@ -324,6 +326,8 @@ RunFiles RunReader::read() {
   read_settings(run);
   read_memory(run);
   judge_state(run);
+  const bool is_over = run.state != RunState::running && run.state != RunState::silent;
+  if (is_over && !run.steps.empty() && !std::isfinite(run.steps.back().loss)) run.state = RunState::failed;
   return run;
 }
 

@@ -44,6 +44,7 @@ enum class RunState {
   done,     ///< all steps were made
   stopped,  ///< its job ended in order before that
   ended,    ///< its job was killed or failed
+  failed,   ///< it is over, and the loss of its last step is no number
   running,
   silent,  ///< its job may live, but was not heard for a while
   unknown

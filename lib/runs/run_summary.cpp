@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 #include <set>
+#include <string_view>
 
 namespace fsdp {
 namespace {
@@ -124,6 +127,15 @@ void join(RunSummary& run, RunSummary other) {
   count_speed(run);
 }
 
+/// What is looked at first comes first; the others follow by name.
+std::size_t importance(const std::string& name) {
+  static constexpr std::array<std::string_view, 16> first{
+      "lr",       "model",     "num-layers", "embed-size", "num-heads", "batch-size",   "total-batch-size",
+      "seq-len",  "max-steps", "max-epochs", "optimizer",  "lora-rank", "weight-decay", "precision",
+      "sharding", "ranks"};
+  return static_cast<std::size_t>(std::ranges::find(first, name) - first.begin());
+}
+
 std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs) {
   std::set<std::string> names;
   for (const auto& run : runs) {
@@ -140,6 +152,7 @@ std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs)
   }
   // Of two that say the same the shorter is enough.
   if (std::ranges::find(differ, "batch-size") != differ.end()) std::erase(differ, "total-batch-size");
+  std::ranges::stable_sort(differ, {}, importance);
   return differ;
 }
 
@@ -226,6 +239,8 @@ RunComparison compare_runs(std::vector<RunFiles> all, bool pool) {
   }
   if (runs.empty()) return comparison;
   comparison.differ = differing_settings(runs);
+  comparison.in_order.resize(runs.size());
+  std::iota(comparison.in_order.begin(), comparison.in_order.end(), std::size_t{0});
   label_runs(comparison);
   return comparison;
 }

@@ -52,13 +52,18 @@ struct RunSummary {
 };
 
 struct RunComparison {
-  std::vector<RunSummary> runs;
-  std::vector<std::string> differ;  ///< settings that are not alike in all runs
+  std::vector<RunSummary> runs;       ///< the others are held against the first
+  std::vector<std::string> differ;    ///< settings that are not alike in all runs, those that matter most first
+  std::vector<std::size_t> in_order;  ///< how the runs are listed, as indices of `runs`
 };
 
 /// \param pool  runs whose settings are all alike become one
 RunComparison compare_runs(const std::vector<std::filesystem::path>& directories, bool pool);
 RunComparison compare_runs(std::vector<RunFiles> runs, bool pool);
+
+/// Lists the runs by a column of the table, by its title in any case, blanks as '-'; the best first: the lowest loss,
+/// the highest speed. What has nothing there comes last. \throws UsageError naming the columns
+void sort_runs(RunComparison& comparison, const std::string& column);
 
 /// What a setting is called where nothing was given.
 std::string setting_of(const RunFiles& run, const std::string& name);

@@ -60,12 +60,16 @@ class Runs(fsdp_cli.Case):
         picture = self.folder / "runs.svg"
         both = [self.run_directory("full"), self.run_directory("replicated")]
         text = self.eval("--runs", *both, "--plot", picture).out
-        self.assertRegex(text.splitlines()[0], r"^run +sharding +steps +tokens/s +s/step .*received/step")
+        self.assertRegex(text.splitlines()[0], r"^run +validation +last loss +sharding +steps +tokens/s +s/step .*received/step")
         self.assertRegex(text, r"Against full: replicated is ")
         self.assertIn("</svg>", picture.read_text())
+        fastest_first = self.compare(*both, "--sort", "s/step")
+        self.assertEqual([run["name"] for run in fastest_first["runs"]],
+                         sorted(("full", "replicated"), key=lambda name: next(r["step_seconds"]["median"] for r in fastest_first["runs"] if r["name"] == name)))
+        self.assertIn("last-loss", self.eval("--runs", *both, "--sort", "beauty", code=2).err)
         table = self.eval("--runs", *both, "--markdown").out.splitlines()
         self.assertEqual({line.count(" | ") for line in table[:4]}, {table[0].count(" | ")})
-        self.assertRegex(table[1], r"^\| --- \| --- \| ---:")
+        self.assertRegex(table[1], r"^\| --- \| ---: \| ---: \| --- \| ---:")
 
     def test_a_run_that_goes_on_and_one_that_was_killed(self):
         log = self.folder / "live.log"

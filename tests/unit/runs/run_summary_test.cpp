@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "lib/base/error.hpp"
 #include "lib/runs/watch.hpp"
@@ -134,6 +137,61 @@ TEST_SUITE("runs/run_summary") {
     const auto view = fsdp::run_view(summary, 100);
     CHECK(view.find("eval a ") != std::string::npos);
     CHECK(view.find("early     no better") != std::string::npos);
+  }
+
+  TEST_CASE("a table begins with the state and losses, then what was tried; it is listed by any column") {
+    const fsdp::test::TempDir folder;
+    const auto make = [&](const std::string& name, int steps, const std::string& more, const std::string& end,
+                          const std::string& parameters) {
+      std::string text;
+      for (int i = 1; i <= steps; ++i) text += step(i, i, 10.0 * steps);
+      write_text(folder.path() / name / "metrics.jsonl", text + end);
+      write_text(folder.path() / name / "job.json",
+                 R"({"format":"fsdp-job","outcome":"done","total_steps":9,"parameters":)" + parameters +
+                     R"(,"options":{"activation-checkpointing":"all",)" + more + "}}");
+    };
+    make("a", 4, R"("adam-beta1":"0.9","batch-size":"8","lr":"1e-3","sharding":"full-shard")", "", "16100000");
+    make("b", 7, R"("adam-beta1":"0.8","batch-size":"16","lr":"2e-4","sharding":"no-shard")", "", "7000000000");
+    make("c", 3, R"("adam-beta1":"0.9","batch-size":"8","lr":"1e-2","sharding":"full-shard")",
+         R"({"step":4,"job_step":4,"loss":null,"step_seconds":1})"
+         "\n",
+         "16100000");
+    auto comparison = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
+    CHECK(comparison.differ == std::vector<std::string>{"lr", "batch-size", "sharding", "adam-beta1"});
+    CHECK(comparison.runs[0].files.state == fsdp::RunState::done);
+    CHECK(comparison.runs[2].files.state == fsdp::RunState::failed);
+    const auto words_of = [](const std::string& text, std::size_t line) {
+      std::istringstream lines(text);
+      std::string found;
+      for (std::size_t i = 0; i <= line; ++i) std::getline(lines, found);
+      std::istringstream words(found);
+      return std::vector<std::string>{std::istream_iterator<std::string>(words), {}};
+    };
+    const auto title = words_of(fsdp::run_comparison_to_text(comparison), 0);
+    REQUIRE(title.size() > 9);
+    CHECK(std::vector<std::string>(title.begin(), title.begin() + 9) ==
+          std::vector<std::string>{"run", "state", "last", "loss", "lr", "parameters", "batch-size", "sharding",
+                                   "adam-beta1"});
+    CHECK(fsdp::run_comparison_to_text(comparison).find("7.00 B") != std::string::npos);
+
+    const auto order = [&](const std::string& column) {
+      fsdp::sort_runs(comparison, column);
+      const auto text = fsdp::run_comparison_to_text(comparison);
+      CHECK(text.find("Against a: ") != std::string::npos);
+      std::string names;
+      for (std::size_t i = 1; i <= 3; ++i) names += words_of(text, i).front();
+      return names;
+    };
+    CHECK(order("last-loss") == "bac");  // a run without a loss comes last
+    CHECK(order("lr") == "bac");
+    CHECK(order("Last Loss") == "bac");
+    CHECK(order("tokens/s") == "bac");
+    CHECK(order("s/step") == "bac");
+    CHECK(order("parameters") == "acb");
+    CHECK(order("batch-size") == "acb");
+    CHECK(order("state") == "abc");
+    CHECK(fsdp::run_comparison_to_json(comparison)["runs"][2]["name"] == "c");
+    CHECK_THROWS_WITH_AS(fsdp::sort_runs(comparison, "loss"), doctest::Contains("last-loss, lr"), fsdp::UsageError);
   }
 
   TEST_CASE("sentences tell a difference only where it is larger than both spreads") {
