@@ -46,6 +46,13 @@ std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}{}?", unknown.starts_with("--") ? "--" : "", nearest);
 }
 
+/// CLI11's words but for "--plan: 1 required TEXT missing".
+std::string words_of(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const auto at = text.find(": 1 required ");
+  return at != std::string::npos && text.ends_with(" missing") ? text.substr(0, at) + " needs a value" : text;
+}
+
 /// CLI11 would open a pipe and wait for a writer.
 void refuse_piped_config(int argc, char** argv) {
   constexpr std::string_view option = "--config";
@@ -146,7 +153,7 @@ int parse(CLI::App& app, int argc, char** argv) {
       });
     }
     if (speaks_for_the_job()) {
-      std::cerr << "error: " << error.what() << what_was_meant(app, error) << "\n"
+      std::cerr << "error: " << words_of(error) << what_was_meant(app, error) << "\n"
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);

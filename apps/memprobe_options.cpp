@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "apps/app_main.hpp"
+#include "apps/number_checks.hpp"
+#include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/local_snapshot.hpp"
@@ -54,8 +56,19 @@ void take_search(MemprobeOptions& o, const std::string& text) {
   try {
     o.search = CLI::detail::to_flag_value(text) > 0;  // as a flag, which it once was
   } catch (const std::exception&) {
-    throw UsageError("--search is '" + text + "', choose from batch, model");
+    std::string meant;
+    if (text == "fastest" || text == "largest") meant = "; that is a choice of --plan-for";
+    if (text.find_first_of("./") != std::string::npos) meant = "; a file to write is named by --plan";
+    throw UsageError("--search is '" + text + "', choose from batch, model" + meant);
   }
+}
+
+/// Before a search that may take minutes. \throws IoError
+void check_plan_folder(const MemprobeArguments& a) {
+  const auto folder = std::filesystem::path(a.plan_file).parent_path();
+  std::error_code error;
+  if (!folder.empty() && !a.trial && !std::filesystem::is_directory(folder, error))
+    throw IoError("--plan " + a.plan_file + ": there is no folder " + folder.string());
 }
 
 }  // namespace
@@ -79,7 +92,9 @@ void settle_search(CLI::App& app, MemprobeArguments& a) {
 void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   auto& o = a.options;
   const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
-  add(app.add_option("--ranks", o.ranks, "ranks of the job; default: this job's")->check(CLI::Range(1, 65536)));
+  add(says_of_lists(app.add_option("--ranks", o.ranks, "ranks of the job; default: this job's"),
+                    "a table over several sizes is --nodes 1,2,8 --ranks-per-node 4")
+          ->check(CLI::Range(1, 65536)));
   add(app.add_option(spellings("ranks-per-node"), o.ranks_per_node, "of them on a node; default: all")
           ->check(CLI::Range(1, 65536)));
   add(app.add_option("--nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)")
@@ -121,6 +136,7 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   app.add_flag("--trial", a.trial)->group("")->configurable(false);
   a.job.compared.emplace();
   add_finetune_options(app, a.job);
+  says_of_lists(app.get_option("--batch-size"), "--search finds the largest that fits, and how fast each is");
   app.get_option("--sharding")->description(app.get_option("--sharding")->get_description() + "; a list, or all");
 }
 
@@ -129,6 +145,7 @@ void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   settle_finetune_options(app, a.job);
   if (o.search_model && !a.plan_file.empty() && !a.trial)
     throw UsageError("--plan writes a batch size down: it goes with --search batch");
+  check_plan_folder(a);
   o.shardings = a.job.compared->shardings;
   o.precisions = a.job.compared->precisions;
   o.checkpointings = a.job.compared->checkpointings;
@@ -136,7 +153,8 @@ void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
     throw UsageError("--nodes and --ranks contradict each other: give one of them");
   }
   if (o.alone) o.nodes.clear();
-  if (!o.nodes.empty() && o.ranks_per_node == 0) throw UsageError("--nodes needs --ranks-per-node");
+  if (!o.nodes.empty() && o.ranks_per_node == 0)
+    throw UsageError("--nodes needs --ranks-per-node: how many ranks a node has, such as --ranks-per-node 4");
   if (a.trial) {
     a.plan_file.clear();
     o.plot_file.clear();

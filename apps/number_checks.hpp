@@ -1,11 +1,15 @@
 #pragma once
 // What holds for the numbers of all options of all programs.
 #include <CLI/CLI.hpp>
+#include <string>
 
 namespace fsdp {
 
 /// Numbers below 0 mean something for this option.
 CLI::Option* may_be_negative(CLI::Option* option);
+
+/// Where a list is given for this option, which takes one number, the message ends with `instead`.
+CLI::Option* says_of_lists(CLI::Option* option, const std::string& instead);
 
 /// From now on every option that takes a number refuses, by its name, what is none: nan, infinities, more than fits
 /// into 64 bits (which would be cut without a word), and what is negative unless may_be_negative() says otherwise. A

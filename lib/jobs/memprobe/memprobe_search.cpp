@@ -78,7 +78,7 @@ std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks
   }
   if (options.total_batch_size % ranks != 0) {
     throw UsageError("--total-batch-size " + std::to_string(options.total_batch_size) + " cannot be dealt out to " +
-                     std::to_string(ranks) + " ranks equally");
+                     std::to_string(ranks) + " ranks equally: give a multiple of " + std::to_string(ranks));
   }
   const auto share = options.total_batch_size / ranks;
   for (std::int64_t b = 1; b <= std::min(share, most); ++b) {
