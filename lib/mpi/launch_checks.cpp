@@ -90,9 +90,8 @@ void avoid_copies_by_pid() {
 void refuse_lonely_rank(const std::string& mpi) {
   const auto several = several_started();
   if (!several) return;
-  throw RuntimeFailure(
-      fmt::format("{}, but MPI sees only this one ({}; {}): each would be a job of its own and train alone. {}",
-                  several->what, several->variable, mpi, several->cure));
+  throw RuntimeFailure(fmt::format("{}, but MPI sees only this one ({}; {}): each would be a job of its own. {}",
+                                   several->what, several->variable, mpi, several->cure));
 }
 
 }  // namespace fsdp::detail

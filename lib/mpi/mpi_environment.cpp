@@ -66,7 +66,8 @@ void let_launcher_read_stderr() {
 }
 
 void warn_before_ranks(const std::string& problem) {
-  const auto text = fmt::format("[rank {}] warning: {}\n", launcher_rank(), problem);
+  const auto rank = launcher_rank();
+  const auto text = fmt::format("{}warning: {}\n", rank.empty() ? "" : fmt::format("[rank {}] ", rank), problem);
   [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
