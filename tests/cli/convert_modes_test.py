@@ -239,5 +239,36 @@ class Check(ConvertCase):
         self.assertIn(file.name, result.out + result.err)
 
 
+class Configuration(ConvertCase):
+    """config.json of an export says rotary positions so that transformers 4 and 5 read the same."""
+
+    def export(self, name, config, code=0, *more):
+        folder = self.folder / name
+        folder.mkdir()
+        write_safetensors(folder / "model.safetensors", {"model.layers.0.mlp.up_proj.weight": numbers(2, 2)})
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+        result = fsdp_cli.run(PROGRAM, [folder, self.folder / f"{name}-hf", "--to", "hf", *more])
+        self.assertEqual(result.code, code, str(result))
+        return result.err if code else json.loads((self.folder / f"{name}-hf" / "config.json").read_text())
+
+    def test_rotary_positions(self):
+        linear = {"rope_type": "linear", "factor": 4.0}
+        config = self.export("five", {"rope_parameters": {**linear, "rope_theta": 5e5}, "eos_token_id": 2})
+        self.assertEqual(config, {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": linear, "eos_token_id": 2})
+        old = {"rope_theta": 5e5, "rope_scaling": linear}
+        self.assertEqual(self.export("four", old), {"model_type": "llama", **old})
+        told = self.export("unclear", {"rope_theta": 5e5, "rope_parameters": {**linear, "rope_theta": 1e4}}, 4)
+        self.assertIn("unclear/config.json", told)
+        self.assertIn("rope_theta", told)
+
+    def test_weights_that_others_quantised_are_copied_whole_and_not_computed_with(self):
+        config = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+        self.assertEqual(self.export("gptq", config), {"model_type": "llama", **config})
+        for option in (["--dtype", "bf16"], ["--dequantize"], ["--quantize", "nf4"], ["--map", "llama-to-hf"]):
+            with self.subTest(option[0]):
+                self.assertIn("quantised by gptq", self.export("gptq" + option[0], config, 4, *option))
+        self.assertIn("--dequantize", self.export("plain", {}, 4, "--dequantize"))
+
+
 if __name__ == "__main__":
     fsdp_cli.main()

@@ -106,6 +106,10 @@ class Replaced(Case):
         before = snapshot(hf)
         record = json.loads((hf / RECORD).read_text())
         self.assertEqual(record["files"], {name: len(data) for name, data in before.items() if name != RECORD})
+        # The one file says what its model is.
+        converted = fsdp_cli.run("fsdp-ckpt-convert", [self.here / "run.pt", self.here / "of-run", "--to", "hf"])
+        self.assertEqual(converted.code, 0, str(converted))
+        self.assertEqual(json.loads((self.here / "of-run" / "config.json").read_text()), json.loads(before["config.json"]))
         # The chain goes on from its one file and writes both again.
         self.train("run", "--restart-checkpoint-file", "latest", "--max-steps", 4, "--save-final-hf", hf, ranks=2)
         self.train("again", "--restart-checkpoint-file", self.here / "run.pt", "--max-steps", 4, "--save-final-full", self.here / "run.pt")
