@@ -16,6 +16,7 @@ namespace fsdp {
 
 /// As tokenizer.json and tokenizer_config.json write them.
 struct AddedToken {
+  static constexpr std::int32_t kNoId = -1;  ///< none is written
   std::int32_t id = 0;
   std::string text;
   bool special = true;       ///< its name inside a text is plain text; a token that is not special is found in texts

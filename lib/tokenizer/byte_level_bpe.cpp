@@ -8,6 +8,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/tokenizer/added_vocabulary.hpp"
 #include "lib/tokenizer/byte_alphabet.hpp"
 #include "lib/tokenizer/byte_level_tokenizer.hpp"
 #include "lib/tokenizer/gpt2_merges.hpp"
@@ -36,6 +37,7 @@ std::vector<MergePair> parse_merges(std::string_view text, const std::string& na
   return merges;
 }
 
+/// As the file spells them, by id.
 std::vector<std::string> read_pieces(const std::filesystem::path& file) {
   const auto json = read_json_object(file);
   std::vector<std::string> pieces(json.size());
@@ -47,28 +49,52 @@ std::vector<std::string> read_pieces(const std::filesystem::path& file) {
                         std::to_string(pieces.size() - 1) + ", each once");
     }
     seen[static_cast<std::size_t>(value)] = true;
-    pieces[static_cast<std::size_t>(value)] = bytes_of_piece(piece);
+    pieces[static_cast<std::size_t>(value)] = piece;
   }
   return pieces;
 }
 
-/// The parts that all vocabularies of GPT-2's kind share.
-ByteLevelParts gpt2_parts(std::vector<std::string> pieces, const std::vector<MergePair>& merges,
-                          const std::string& merges_name, const TokenizerConfig& config) {
-  ByteLevelParts parts;
+/// What a class makes of its vocab.json and merges.txt; empty: GPT-2's.
+void set_class(const TokenizerConfig& config, const std::string& where, ByteLevelParts& parts) {
+  // Without tokenizer.json the class is what tokenizer_class names, where AutoTokenizer takes none of its own.
+  const std::string name = makes_byte_level_step(config.token_class) ? config.token_class : config.hub_class;
+  if (!name.empty() && !makes_byte_level_step(name)) {
+    throw FormatError(config.file + ": tokenizer_class: is " + name + ", whose vocab.json and merges.txt (" + where +
+                      ") are not supported, expected GPT2Tokenizer, Qwen2Tokenizer or GPTNeoXTokenizer; "
+                      "give its tokenizer.json, which save_pretrained() of transformers writes");
+  }
+  if (config.add_prefix_space.value_or(false)) refuse_prefix_space(config);
+  parts.composes = name == "Qwen2Tokenizer" || name == "GPTNeoXTokenizer";
+  parts.patterns.emplace_back(name == "Qwen2Tokenizer" ? qwen2_pattern() : gpt2_pattern());
+}
+
+/// \param pieces  as the file spells them
+std::vector<AddedToken> added_tokens_of(const std::vector<std::string>& pieces, const TokenizerConfig& config,
+                                        const std::string& where) {
   const PieceIds ids(pieces);
-  parts.merges = merge_table(merges, ids, merges_name);
-  parts.added_tokens = config.added_tokens;
-  parts.patterns.emplace_back(gpt2_pattern());
-  const auto mark = [&](const std::optional<std::string>& name) {
-    return find_token(name.value_or(std::string(kEndOfText)), config.added_tokens, ids);
+  const auto find = [&](const std::string& name) {
+    const std::int32_t id = ids.find(name);
+    return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
+  };
+  return all_added_tokens({where, static_cast<std::int64_t>(pieces.size()), find}, {}, config);
+}
+
+/// Sets the marks and the pieces, which are bytes.
+void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, ByteLevelParts& parts) {
+  const PieceIds ids(pieces);
+  const auto mark = [&](const std::optional<std::string>& name) -> std::optional<std::int32_t> {
+    const std::string text = name.value_or(std::string(kEndOfText));
+    for (const AddedToken& token : parts.added_tokens) {
+      if (token.text == text) return token.id;
+    }
+    const std::int32_t id = ids.find(text);
+    return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
   };
   parts.bos = mark(config.bos_token);
   parts.eos = mark(config.eos_token);
   if (config.add_bos.value_or(false) && parts.bos) parts.marks.before.push_back(*parts.bos);
   if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
   parts.pieces = std::move(pieces);
-  return parts;
 }
 
 }  // namespace
@@ -82,9 +108,12 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer() {
   for (const std::uint8_t byte : byte_alphabet()) pieces.emplace_back(1, static_cast<char>(byte));
   for (const auto& [left, right] : merges) pieces.push_back(left + right);
   pieces.emplace_back(kEndOfText);
-  auto parts = gpt2_parts(std::move(pieces), merges, name, {});
+  ByteLevelParts parts;
   parts.description = "GPT-2";
   parts.where = name;
+  parts.merges = merge_table(merges, PieceIds(pieces), name);
+  parts.patterns.emplace_back(gpt2_pattern());
+  set_marks(std::move(pieces), {}, parts);
   return std::make_unique<ByteLevelTokenizer>(std::move(parts));
 }
 
@@ -92,9 +121,14 @@ std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& voca
                                                const std::filesystem::path& merges_txt, const TokenizerConfig& config) {
   auto pieces = read_pieces(vocab_json);
   const auto merges = parse_merges(read_text_file(merges_txt), merges_txt.string());
-  auto parts = gpt2_parts(std::move(pieces), merges, merges_txt.string(), config);
+  ByteLevelParts parts;
   parts.description = "byte-level BPE of " + vocab_json.string();
   parts.where = vocab_json.string();
+  parts.added_tokens = added_tokens_of(pieces, config, parts.where);
+  for (auto& piece : pieces) piece = bytes_of_piece(piece);
+  parts.merges = merge_table(merges, PieceIds(pieces), merges_txt.string());
+  set_class(config, parts.where, parts);
+  set_marks(std::move(pieces), config, parts);
   return std::make_unique<ByteLevelTokenizer>(std::move(parts));
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/tokenizer/byte_alphabet.hpp"
 #include "lib/tokenizer/nfc.hpp"
 #include "lib/tokenizer/tokenizer_config.hpp"
 
@@ -46,6 +47,10 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
     }
     byte_ids_[static_cast<std::size_t>(byte)] = id;
   }
+  // A name that is a piece ("Ġthe") goes on to stand for the piece's bytes.
+  std::erase_if(parts.added_tokens, [&](const AddedToken& token) {
+    return token.id < texts_.size() && texts_.of(token.id) == bytes_of_piece(token.text);
+  });
   add_to_vocabulary(parts.added_tokens, parts.where, texts_);
 }
 

@@ -10,6 +10,12 @@ std::string gpt2_pattern() {
                               "GPT-2's pattern");
 }
 
+std::string qwen2_pattern() {
+  return pcre2_from_oniguruma(
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      "Qwen 2's pattern");
+}
+
 void PreTokenizer::split(std::string_view text, std::vector<std::string_view>& words) const {
   words.clear();
   while (!text.empty()) {

@@ -12,6 +12,9 @@ namespace fsdp {
 /// space before it, then white space, leaving its last space to the word that follows. In PCRE2's syntax.
 std::string gpt2_pattern();
 
+/// Qwen 2's: digits one by one, line ends with the signs before them, a sign before letters with them.
+std::string qwen2_pattern();
+
 /// Patterns applied one after the other, each inside the words that the one before made.
 class PreTokenizer {
  public:

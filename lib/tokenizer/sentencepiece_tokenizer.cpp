@@ -3,10 +3,14 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/tokenizer/added_vocabulary.hpp"
+#include "lib/tokenizer/llama_class.hpp"
 #include "lib/tokenizer/llama_tokenizer.hpp"
 #include "lib/tokenizer/sentencepiece_model.hpp"
 #include "lib/tokenizer/utf8.hpp"
@@ -101,20 +105,6 @@ class SentencePieceTokenizer final : public LlamaTokenizer {
   bool may_cut_;
 };
 
-LlamaPiece llama_piece(const SentencePieceModel::Piece& piece, const SentencePieceModel& model) {
-  using Type = SentencePieceModel::Type;
-  switch (piece.type) {
-    case Type::control:
-      return {piece.text, LlamaPiece::Kind::control};
-    case Type::byte:
-      return {piece.text, LlamaPiece::Kind::byte};
-    case Type::unknown:
-      return {model.unknown_text, LlamaPiece::Kind::literal};
-    default:
-      return {piece.text, LlamaPiece::Kind::text};
-  }
-}
-
 /// The added tokens, as they stand in raw text, and the model's own marks.
 std::vector<AddedToken> named_tokens(const SentencePieceModel& model, const std::vector<AddedToken>& added) {
   auto tokens = added;
@@ -140,28 +130,30 @@ EncodingParts encoding_parts(const SentencePieceModel& model, const std::vector<
           AddedTokenSearch(names, SpecialNames::tokens), may_cut};
 }
 
+std::vector<AddedToken> added_tokens_of(const SentencePieceModel& model, const TokenizerConfig& config,
+                                        const std::string& where) {
+  std::unordered_map<std::string_view, std::int32_t> ids;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id)
+    ids.emplace(model.pieces[id].text, static_cast<std::int32_t>(id));
+  const auto find = [&](const std::string& name) {
+    const auto found = ids.find(name);
+    return found == ids.end() ? std::nullopt : std::optional(found->second);
+  };
+  return all_added_tokens({where, static_cast<std::int64_t>(model.pieces.size()), find, true}, {}, config);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& file,
                                                         const TokenizerConfig& config) {
   const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
-  LlamaParts parts;
-  parts.where = file.string();
-  parts.description = "SentencePiece BPE of " + file.string();
-  for (const auto& piece : model.pieces) parts.pieces.push_back(llama_piece(piece, model));
-  const auto special = [&](const std::optional<std::string>& name, const std::string& otherwise) {
-    return find_piece(parts.pieces, name.value_or(otherwise));
-  };
-  const bool may_cut = splits_before_spaces(parts.pieces);
-  add_tokens(config.added_tokens, config.where, parts.pieces);
-  parts.bos = special(config.bos_token, model.bos_text);
-  parts.eos = special(config.eos_token, model.eos_text);
+  const auto added = added_tokens_of(model, config, file.string());
+  auto parts = llama_parts(model, config, added, file.string());
+  if (is_made_by_llama_class(model, config, added)) return make_by_llama_class(model, config, added, std::move(parts));
+  const bool may_cut = splits_before_spaces(llama_pieces(model));
   parts.dummy_prefix = model.normalizer.dummy_prefix && config.add_prefix_space.value_or(true);
   parts.strips_spaces = model.normalizer.remove_extra_spaces;
-  if (config.add_bos.value_or(true) && parts.bos) parts.marks.before.push_back(*parts.bos);
-  if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
-  parts.infill = find_infill_ids(parts.pieces, config);
-  auto encoding = encoding_parts(model, config.added_tokens, may_cut, parts.where);
+  auto encoding = encoding_parts(model, added, may_cut, parts.where);
   return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model.serialized);
 }
 

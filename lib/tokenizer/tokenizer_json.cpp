@@ -43,12 +43,21 @@ SplitPattern read_split(const JsonValue& step) {
   return compiled(pcre2_from_oniguruma(pattern.at("Regex").string(), pattern.where()), pattern, keeps);
 }
 
+/// Classes that make the ByteLevel step anew have their own flag, which is false unless the config says otherwise.
+bool has_prefix_space(const JsonValue& bytes, const TokenizerConfig& config) {
+  if (makes_byte_level_step(config.token_class)) return config.add_prefix_space.value_or(false);
+  return bytes.boolean("add_prefix_space", true);
+}
+
 /// \param steps  of the pre-tokenizer, the last of them ByteLevel
-std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps) {
+std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps, const TokenizerConfig& config) {
   std::vector<SplitPattern> patterns;
   for (std::size_t i = 0; i + 1 < steps.size(); ++i) patterns.push_back(read_split(steps[i]));
   const JsonValue& bytes = steps.back();
-  if (bytes.boolean("add_prefix_space", true)) bytes.fail("add_prefix_space is not supported");
+  if (has_prefix_space(bytes, config)) {
+    if (makes_byte_level_step(config.token_class)) refuse_prefix_space(config);
+    bytes.fail("add_prefix_space is not supported");
+  }
   if (bytes.boolean("use_regex", true)) patterns.emplace_back(gpt2_pattern());
   return patterns;
 }
@@ -63,7 +72,7 @@ std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, detail::JsonMo
   }
   parts.where = root.where();
   parts.description = "byte-level BPE of " + root.where();
-  parts.patterns = read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"));
+  parts.patterns = read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"), config);
   parts.ignore_merges = model.ignore_merges;
   for (auto& piece : model.pieces) parts.pieces.push_back(bytes_of_piece(piece));
   std::vector<MergePair> merges;
@@ -122,6 +131,9 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
   if (model.ignore_merges) root.get("model").fail("ignore_merges with byte_fallback is not supported");
   ByteFallbackParts parts;
   read_spaces(root, parts);
+  // The classes of Llama put no space before texts where the config says so, whatever the file does.
+  const bool is_llama = config.token_class == "LlamaTokenizer" || config.token_class == "CodeLlamaTokenizer";
+  if (is_llama && !config.add_prefix_space.value_or(true)) parts.prefix = SpacePrefix::none;
   LlamaParts& llama = parts.llama;
   llama.where = root.where();
   llama.description = "BPE with byte fallback of " + root.where();
@@ -149,8 +161,9 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
 std::unique_ptr<Tokenizer> make_tokenizer_json(const std::filesystem::path& file, const TokenizerConfig& config) {
   const auto json = read_json_object(file);
   const JsonValue root(json, file.string());
-  auto added = detail::read_added_tokens(root.get("added_tokens"), config.added_tokens);
-  auto model = detail::read_model(root.at("model"), added.size());
+  const auto of_file = detail::read_added_tokens(root.get("added_tokens"));
+  auto model = detail::read_model(root.at("model"), of_file.size() + config.added_tokens.size());
+  auto added = detail::added_tokens_of(model, of_file, root.where(), config);
   const auto steps = steps_of(root.get("pre_tokenizer"), "pretokenizers");
   if (!steps.empty() && type_of(steps.back()) == "ByteLevel") {
     return make_byte_level(root, std::move(model), std::move(added), config);

@@ -1,7 +1,9 @@
 #include "lib/tokenizer/tokenizer_json_model.hpp"
 
 #include <algorithm>
-#include <map>
+#include <set>
+
+#include "lib/tokenizer/added_vocabulary.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -96,22 +98,31 @@ JsonModel read_model(const JsonValue& model, std::size_t num_added) {
   return read;
 }
 
-std::vector<AddedToken> read_added_tokens(const JsonValue& list, const std::vector<AddedToken>& of_config) {
-  std::map<std::int32_t, AddedToken> tokens;
-  if (!list.is_null()) {
-    for (const JsonValue& value : list.elements()) {
-      AddedToken token = read_added_token(value);
-      const std::int64_t id = value.at("id").integer();
-      if (id < 0 || id > INT32_MAX) value.fail("has id " + std::to_string(id));
-      token.id = static_cast<std::int32_t>(id);
-      if (!tokens.emplace(token.id, token).second) value.fail("has an id that another added token has");
-    }
+std::vector<AddedToken> read_added_tokens(const JsonValue& list) {
+  std::vector<AddedToken> tokens;
+  std::set<std::int64_t> ids;
+  if (list.is_null()) return tokens;
+  for (const JsonValue& value : list.elements()) {
+    AddedToken token = read_added_token(value);
+    const std::int64_t id = value.at("id").integer();
+    if (id < 0 || id > INT32_MAX) value.fail("has id " + std::to_string(id));
+    if (!ids.insert(id).second) value.fail("has an id that another added token has");
+    token.id = static_cast<std::int32_t>(id);
+    tokens.push_back(std::move(token));
   }
-  for (const AddedToken& token : of_config) tokens.emplace(token.id, token);
-  std::vector<AddedToken> all;
-  all.reserve(tokens.size());
-  for (auto& [id, token] : tokens) all.push_back(std::move(token));
-  return all;
+  return tokens;
+}
+
+std::vector<AddedToken> added_tokens_of(const JsonModel& model, const std::vector<AddedToken>& of_file,
+                                        const std::string& where, const TokenizerConfig& config) {
+  const PieceIds ids(model.pieces);
+  const auto find = [&](const std::string& name) {
+    const std::int32_t id = ids.find(name);
+    return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
+  };
+  const auto is_piece = [](const std::string& piece) { return !piece.empty(); };
+  const auto count = std::count_if(model.pieces.begin(), model.pieces.end(), is_piece);
+  return all_added_tokens({where, count, find}, of_file, config);
 }
 
 DocumentMarks read_post_processor(const JsonValue& post_processor, std::int64_t vocab_size) {

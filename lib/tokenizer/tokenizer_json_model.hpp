@@ -25,8 +25,12 @@ struct JsonModel {
 /// \param num_added  how many more ids the added tokens take: gaps in the ids are theirs
 JsonModel read_model(const JsonValue& model, std::size_t num_added);
 
-/// The file's added tokens and those that only the config has, by id.
-std::vector<AddedToken> read_added_tokens(const JsonValue& list, const std::vector<AddedToken>& of_config);
+/// The file's added tokens, in its order.
+std::vector<AddedToken> read_added_tokens(const JsonValue& list);
+
+/// The file's added tokens and what the config adds or changes.
+std::vector<AddedToken> added_tokens_of(const JsonModel& model, const std::vector<AddedToken>& of_file,
+                                        const std::string& where, const TokenizerConfig& config);
 
 /// The marks of a post-processor.
 /// \param vocab_size  ids must be below

@@ -182,15 +182,15 @@ TEST_SUITE("tokenizer/byte_level_bpe") {
     config.where = "tokenizer_config.json";
     config.bos_token = "<s>";
     config.add_bos = config.add_eos = true;
-    config.added_tokens = {{50257, "<s>"}, {50259, "<pad>"}, {50260, "  ", false}};
+    config.added_tokens = {{50257, "<s>"}, {50258, "<pad>"}, {50259, "  ", false}};
     const std::string folder = kData + "/gpt2/";
     const auto tokenizer = fsdp::make_byte_level_bpe(folder + "vocab.json", folder + "merges.txt", config);
 
-    CHECK(tokenizer->vocab_size() == 50261);
-    CHECK(tokenizer->decode(Ids{50257, 50258, 50259}) == "<s><pad>");
+    CHECK(tokenizer->vocab_size() == 50260);
+    CHECK(tokenizer->decode(Ids{50257, 50258}) == "<s><pad>");
     CHECK(tokenizer->encode_document("a") == Ids{50257, 64, 50256});
     CHECK(tokenizer->encode("<s>") == gpt2().encode("<s>"));
-    CHECK(tokenizer->encode("a  a") == Ids{64, 50260, 64});
+    CHECK(tokenizer->encode("a  a") == Ids{64, 50259, 64});
     config.added_tokens = {{1 << 30, "<s>"}};
     CHECK_THROWS_WITH_AS(fsdp::make_byte_level_bpe(folder + "vocab.json", folder + "merges.txt", config),
                          doctest::Contains("added token '<s>' has id 1073741824"), fsdp::FormatError);

@@ -72,16 +72,18 @@ TEST_SUITE("tokenizer/open_tokenizer") {
   TEST_CASE("open_tokenizer: tokenizer_config.json and added_tokens.json beside the vocabulary hold") {
     const fsdp::test::TempDir dir;
     std::filesystem::copy(kModel, dir / "tokenizer.model");
+    // With added_tokens_decoder beside it, this file does not count.
     fsdp::replace_file(dir / "added_tokens.json", R"({"<pad>": 1000, "<old>": 1001})");
     fsdp::replace_file(dir / "tokenizer_config.json", R"({"add_eos_token": true, "unknown_key": [1],
         "bos_token": {"__type": "AddedToken", "content": "</s>"}, "eos_token": "<new>", "add_prefix_space": null,
-        "added_tokens_decoder": {"1001": {"content": "<new>", "special": true}}})");
+        "added_tokens_decoder": {"1000": {"content": "<new>", "special": true}}})");
     const auto tokenizer = fsdp::open_tokenizer(dir.path().string());
 
-    CHECK(tokenizer->vocab_size() == 1002);
-    CHECK(tokenizer->decode(Ids{1000, 1001}) == "<pad><new>");
-    CHECK(tokenizer->encode_document("") == Ids{2, 1001});
+    CHECK(tokenizer->vocab_size() == 1001);
+    CHECK(tokenizer->decode(Ids{1000}) == "<new>");
+    CHECK(tokenizer->encode_document("") == Ids{2, 1000});
     fsdp::replace_file(dir / "tokenizer_config.json", R"({"add_prefix_space": false})");
+    CHECK(fsdp::open_tokenizer(dir.path().string())->decode(Ids{1000, 1001}) == "<pad><old>");
     CHECK(fsdp::open_tokenizer(dir.path().string())->encode("1b").size() == 2);
     CHECK(tokenizer->encode("1b").size() == 3);
   }

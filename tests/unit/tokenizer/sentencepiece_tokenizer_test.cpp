@@ -103,18 +103,19 @@ TEST_SUITE("tokenizer/sentencepiece_tokenizer") {
   TEST_CASE("make_sentencepiece_tokenizer: added tokens count and decode to their names") {
     fsdp::TokenizerConfig config;
     config.where = "added_tokens.json";
-    config.added_tokens = {{1, "<s>"}, {1000, "<pad>"}, {1002, "<|im_end|>"}};
+    config.added_tokens = {{1, "<s>"}, {1000, "<pad>"}, {1001, "<|im_end|>"}};
     config.eos_token = "<|im_end|>";
     const auto tokenizer = fsdp::make_sentencepiece_tokenizer(kModel, config);
-    CHECK(tokenizer->vocab_size() == 1003);
-    CHECK(tokenizer->eos_id() == 1002);
-    CHECK(tokenizer->decode(Ids{1, 1000, 1001, 1002}) == "<pad><|im_end|>");
+    CHECK(tokenizer->vocab_size() == 1002);
+    CHECK(tokenizer->eos_id() == 1001);
+    CHECK(tokenizer->decode(Ids{1, 1000, 1001}) == "<pad><|im_end|>");
     CHECK(tokenizer->encode("<pad>") == llama().encode("<pad>"));
 
     config.added_tokens = {{2000000, "<pad>"}};
     CHECK_THROWS_WITH_AS(
         fsdp::make_sentencepiece_tokenizer(kModel, config),
-        doctest::Contains("added_tokens.json: added token '<pad>' has id 2000000, but the vocabulary has 1000"),
+        doctest::Contains(
+            "added_tokens.json: added token '<pad>' has id 2000000, but the tokenizers library gives it 1000"),
         fsdp::FormatError);
   }
 
