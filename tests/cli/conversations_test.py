@@ -180,6 +180,11 @@ class Forms(ConversationsCase):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [USER, ANSWER], name: None}, {"messages": [USER, ANSWER], name: []},
                                                                    {"messages": [USER, ANSWER], name: [{"bytes": b"\xff"}]}]), self.folder / "beside.parquet")
             self.refused(self.folder / "beside.parquet", "chatml", 4, "beside.parquet: row 2: has '" + name)
+        lists = pyarrow.table({"messages": [[USER, ANSWER]] * 2, "images": pyarrow.array([[], None], pyarrow.large_list(pyarrow.binary())),
+                               "tools": pyarrow.array(["", None], pyarrow.large_string())})
+        pyarrow.parquet.write_table(lists, self.folder / "nothing.parquet")
+        self.tokens(self.folder / "nothing.parquet", "chatml", name="nothing.h5")
+        self.assertEqual(len(self.samples("nothing.h5")), 2)
         for kind in ("int8", "int16", "uint16", "uint32", "uint64", "float16", "float32", "float64"):
             odd = pyarrow.struct([("role", pyarrow.string_view()), ("content", pyarrow.string()), ("weight", getattr(pyarrow, kind)()), ("score", pyarrow.float64())])
             rows = [[{**USER, "weight": None, "score": float("nan")}, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]]

@@ -75,6 +75,23 @@ std::optional<std::string_view> viewed_string(const arrow::Array& array, std::in
 std::optional<std::string_view> viewed_string(const arrow::Array&, std::int64_t) { return std::nullopt; }
 #endif
 
+/// "" or [].
+bool is_empty(const arrow::Array& array, std::int64_t index) {
+  using Type = arrow::Type;
+  switch (array.type_id()) {
+    case Type::STRING:
+      return static_cast<const arrow::StringArray&>(array).value_length(index) == 0;
+    case Type::LARGE_STRING:
+      return static_cast<const arrow::LargeStringArray&>(array).value_length(index) == 0;
+    case Type::LIST:
+      return static_cast<const arrow::ListArray&>(array).value_length(index) == 0;
+    case Type::LARGE_LIST:
+      return static_cast<const arrow::LargeListArray&>(array).value_length(index) == 0;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 void append_json_string(std::string_view text, std::string& out) {
@@ -152,11 +169,7 @@ void append_json_value(const arrow::Array& array, std::int64_t index, std::strin
 }
 
 void append_presence(const arrow::Array& array, std::int64_t index, std::string& out) {
-  using Type = arrow::Type;
-  bool empty = false;
-  if (array.type_id() == Type::STRING) empty = static_cast<const arrow::StringArray&>(array).GetView(index).empty();
-  if (array.type_id() == Type::LIST) empty = static_cast<const arrow::ListArray&>(array).value_length(index) == 0;
-  out += array.IsNull(index) || empty ? "null" : "true";
+  out += array.IsNull(index) || is_empty(array, index) ? "null" : "true";
 }
 
 }  // namespace fsdp::detail
