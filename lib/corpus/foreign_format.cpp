@@ -25,11 +25,10 @@ struct Signature {
   const char* what;
   const char* advice;
 };
-constexpr std::array<Signature, 33> kSignatures{{
+constexpr std::array<Signature, 32> kSignatures{{
     {"\x89HDF\r\n\x1a\n"sv, 0, "an HDF5 file, which holds tokens already or no text", ""},
     {"\x1f\x8b"sv, 0, "compressed by gzip: unpack it first", "gunzip"},
     {"\x28\xb5\x2f\xfd"sv, 0, "compressed by zstd: unpack it first", "zstd -d"},
-    {"BZh"sv, 0, "compressed by bzip2: unpack it first", "bunzip2"},
     {"\xfd"
      "7zXZ"sv,
      0, "compressed by xz: unpack it first", "unxz"},
@@ -86,6 +85,12 @@ bool is_pickle(std::string_view head) {
   return (head[1] >= 4 && head[1] <= 5 && head[2] == '\x95') || ((head[1] == 2 || head[1] == 3) && head.back() == '.');
 }
 
+/// Behind "BZh" and the size of a block comes pi, or the root of it where there is no block. Words begin with BZh, too.
+bool is_bzip2(std::string_view head) {
+  if (!head.starts_with("BZh") || head.size() < 10 || head[3] < '1' || head[3] > '9') return false;
+  return head.substr(4).starts_with("1AY&SY") || head.substr(4).starts_with("\x17rE8P\x90");
+}
+
 /// The ORC writer's name stands at the beginning and at the end.
 bool is_orc(std::string_view head) { return head.starts_with("ORC") && head.find('\0') != head.npos; }
 
@@ -126,6 +131,7 @@ void refuse_foreign_format(const std::filesystem::path& file, std::string_view h
   for (const auto& [bytes, offset, what, advice] : kSignatures) {
     if (head.size() >= offset && head.substr(offset).starts_with(bytes)) refuse(file, what, advice);
   }
+  if (is_bzip2(head)) refuse(file, "compressed by bzip2: unpack it first", "bunzip2");
   if (is_safetensors(head)) refuse(file, "a safetensors file of weights", "");
   if (is_pickle(head)) refuse(file, "a pickle", kTexts);
   if (is_orc(head)) refuse(file, "an ORC file", kTexts);

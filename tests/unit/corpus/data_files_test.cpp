@@ -145,6 +145,7 @@ TEST_SUITE("corpus/data_files") {
         {"a.lz4", "\x04\x22\x4d\x18\x64"s, "lz4 -d"},
         {"a.lz4", "\xf0\x01{\"a\0"s, "lz4 -d"},
         {"a.tar", tar, "tar -xf"},
+        {"a.txt", "BZh91AY&SY\x01"s, "bunzip2"},
         {"a.db", "SQLite format 3\0"s, "SQLite"},
         {"a.x", "\x3c\0\0\0\0\0\0\0{\"a\""s, "safetensors"},
         {"a.pkl", "\x80\x04\x95\x10\0\0."s, "pickle"},
@@ -176,9 +177,15 @@ TEST_SUITE("corpus/data_files") {
     TempDir dir;
     const std::string euro = "\xe2\x82\xac";  // cut by the end of what is looked at
     std::string cut(65535, 'a');
-    const std::vector<std::string> texts{"{\\rtf1 a}", "<html>a</html>", "ORCHARD and GGUF and FEA1 and Obj",
-                                         "{}\n{}\n",   "{ code block }", "{\"key\":\n 1}",
-                                         cut + euro,   cut + "a\xe9\0"};
+    const std::vector<std::string> texts{"{\\rtf1 a}",
+                                         "<html>a</html>",
+                                         "BZhou went home, far away",
+                                         "ORCHARD and GGUF and FEA1 and Obj",
+                                         "{}\n{}\n",
+                                         "{ code block }",
+                                         "{\"key\":\n 1}",
+                                         cut + euro,
+                                         cut + "a\xe9\0"};
     for (const auto& text : texts) {
       CAPTURE(text.substr(0, 40));
       fsdp::replace_file(dir / "a.txt", text);
