@@ -44,7 +44,7 @@ class Lessons(fsdp_cli.Case):
         page = (out / "lessons.md").read_text()
         self.assertEqual(re.findall(r"^## (\d)\. ", page, re.M), ["4", "8"])
         self.assertIn("2 ranks on 1 node", page)
-        rows = dict(re.findall(r"^\| (batch-\d) \| \d \| 5 \| ([\d,]+) ± ", page, re.M))
+        rows = dict(re.findall(r"^\| (batch-\d) \| [\d.]+ \| \d \| 5 \| ([\d,]+) ± ", page, re.M))
         best = max(rows, key=lambda name: int(rows[name].replace(",", "")))
         self.assertRegex(page, rf"Of these, {best[-1]} sequences per rank are the fastest")
         self.assertIn("into 768MiB per rank is 3 or more (MAX_BATCH", page)
