@@ -16,6 +16,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/chat/chat_template.hpp"
 #include "lib/config/adapter_config.hpp"
+#include "lib/convert/adapter_plan.hpp"
 #include "lib/hub/local_snapshot.hpp"
 #include "lib/jobs/finetune/saved_path.hpp"
 #include "lib/train/plan.hpp"
@@ -278,7 +279,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
     }
   }
   if (manifest.data.contains("adapter")) {
-    take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()),
+    take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()).lora,
                  "the checkpoint " + checkpoint.string());
   }
   if (manifest.data.contains("quantize")) {
@@ -327,14 +328,20 @@ void resolve_names(TrainOptions& options) {
           "cache");
     }
     model.directory = find_snapshot(model.model, RepoType::model, settings);
+    refuse_adapter_alone(model.directory);
     if (const auto stored = stored_quantization(model.directory))
       take_quantization(options, *stored, "--model " + model.model);
   }
   if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
   }
-  if (!options.adapter.empty())
-    take_adapter(options, read_adapter_config(options.adapter), "--adapter " + options.adapter);
+  if (!options.adapter.empty()) {
+    // Without weights that it is for there is no run; that is told later.
+    const auto lora = model.directory.empty()
+                          ? read_adapter_config(options.adapter).lora
+                          : plan_adapter(options.adapter, base_modules(read_model_config(model.directory))).lora;
+    take_adapter(options, lora, "--adapter " + options.adapter);
+  }
   if (!options.train_data.empty())
     options.train_data = find_snapshot(options.train_data, RepoType::dataset, settings).string();
   options.val_sets = find_validation_sets(options.val_data);

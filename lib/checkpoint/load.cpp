@@ -1,6 +1,8 @@
 #include "lib/checkpoint/load.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +15,7 @@
 #include "lib/checkpoint/load_quantized.hpp"
 #include "lib/checkpoint/row_reader.hpp"
 #include "lib/checkpoint/weight_hash.hpp"
-#include "lib/config/adapter_config.hpp"
+#include "lib/convert/adapter_plan.hpp"
 #include "lib/convert/dequantize.hpp"
 #include "lib/convert/model_source.hpp"
 #include "lib/mpi/agree.hpp"
@@ -73,6 +75,7 @@ class Loader {
       }
       if (engine_.range(i).num_rows == 0) continue;
       const auto values = rows(i, {plan_.weights[n], 0});
+      if (plan_.must_be_finite && !at::isfinite(values).all().item<bool>()) refuse_not_finite(plan_.weights[n]);
       if (hash != nullptr) hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
       engine_.with_rows(i, Access::update, [&] { mine(engine_.master_weight(i), i).copy_(values); });
       const auto copy = plan_.copies.find(i);
@@ -117,6 +120,10 @@ class Loader {
     throw FormatError(plan_.path.string() + ": '" + reader_.source().tensors()[place.tensor].name +
                       "' is not the table that this program computes with, so the state cannot be read by it: restart "
                       "from the weights alone (fsdp-ckpt-convert --model-only)");
+  }
+  [[noreturn]] void refuse_not_finite(std::size_t tensor) const {
+    throw FormatError(fmt::format("{}: '{}' has elements that are not finite (fsdp-ckpt-convert --check)",
+                                  plan_.path.string(), reader_.source().tensors()[tensor].name));
   }
   [[noreturn]] void refuse(std::size_t i, std::size_t copy) const {
     const auto& tensors = reader_.source().tensors();
@@ -170,8 +177,7 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
   const auto& table = runtime.decoder().parameters;
   const auto plan = load(runtime, checkpoint.source(), optimizer, [&] {
     if (checkpoint.has_adapters_only() != runtime.has_adapters()) refuse_kind(checkpoint);
-    auto made = runtime.has_adapters() ? plan_adapters(checkpoint.source(), checkpoint.path(), "model.", table)
-                                       : plan_weights(checkpoint, config);
+    auto made = runtime.has_adapters() ? plan_adapters(checkpoint, table) : plan_weights(checkpoint, config);
     if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, table, *optimizer);
     return made;
   });
@@ -199,12 +205,12 @@ void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesy
                     " were trained for: name those with --model");
 }
 
-void load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory) {
-  const auto file = directory / kAdapterWeights;
-  std::unique_ptr<Source> source;
-  run_agreed(runtime.world(), [&] { source = open_source(file); });
-  load(runtime, *source, nullptr,
-       [&] { return plan_adapters(*source, file, kAdapterPrefix, runtime.decoder().parameters); });
+std::vector<std::string> load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory) {
+  const auto& decoder = runtime.decoder();
+  AdapterPlan adapter;
+  run_agreed(runtime.world(), [&] { adapter = plan_adapter(directory, base_modules(decoder.config)); });
+  load(runtime, *adapter.source, nullptr, [&] { return plan_adapters(adapter, decoder.parameters); });
+  return adapter.remarks;
 }
 
 }  // namespace fsdp

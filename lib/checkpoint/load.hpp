@@ -1,6 +1,8 @@
 #pragma once
 // The one way into a model's master weights: any world size and strategy reads what any other, or any program, wrote.
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "lib/checkpoint/plan_load.hpp"
 #include "lib/optim/optimizer.hpp"
@@ -24,7 +26,8 @@ void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory)
 /// Those that the adapters of a checkpoint are for. \throws FormatError when they are others
 void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint);
 
-/// Adapters as peft writes them: DIR/adapter_model.safetensors. Collective, as load_checkpoint().
-void load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory);
+/// Adapters as peft writes them: what plan_adapter() says of DIR. Collective, as load_checkpoint().
+/// \return AdapterPlan::remarks
+std::vector<std::string> load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory);
 
 }  // namespace fsdp

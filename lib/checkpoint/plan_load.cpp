@@ -59,6 +59,23 @@ void check_stored(const StoredNf4& stored, const ParameterSpec& spec, const Quan
                                   directory.string(), spec.name, stored.nested_absmax ? "with" : "without"));
 }
 
+/// \param number_of  a tensor of `source`, by the name of an adapter's parameter; nothing: there is none
+template <typename NumberOf>
+LoadPlan plan_each_adapter(const std::vector<ParameterSpec>& table, const Source& source,
+                           const std::filesystem::path& path, const NumberOf& number_of) {
+  LoadPlan plan;
+  plan.path = path;
+  plan.first = static_cast<std::size_t>(
+      std::find_if(table.begin(), table.end(), [](const auto& spec) { return spec.adapter; }) - table.begin());
+  for (auto i = plan.first; i < table.size(); ++i) {
+    const std::optional<std::size_t> tensor = number_of(table[i].name);
+    if (!tensor) throw FormatError(fmt::format("{}: the adapter's '{}' is missing", path.string(), table[i].name));
+    check_fit(source.tensors()[*tensor], table[i].shape, path);
+    plan.weights.push_back(*tensor);
+  }
+  return plan;
+}
+
 }  // namespace
 
 bool is_loadable(DType dtype) {
@@ -101,21 +118,26 @@ LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
   return plan;
 }
 
-LoadPlan plan_adapters(const Source& source, const std::filesystem::path& path, const std::string& prefix,
-                       const std::vector<ParameterSpec>& table) {
-  LoadPlan plan;
-  plan.path = path;
+LoadPlan plan_adapters(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
+  const auto& tensors = checkpoint.source().tensors();
   std::map<std::string, std::size_t> numbers;
-  for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
-  plan.first = static_cast<std::size_t>(
-      std::find_if(table.begin(), table.end(), [](const auto& spec) { return spec.adapter; }) - table.begin());
-  for (auto i = plan.first; i < table.size(); ++i) {
-    const auto tensor = numbers.find(prefix + table[i].name);
-    if (tensor == numbers.end())
-      throw FormatError(fmt::format("{}: the adapter's '{}{}' is missing", path.string(), prefix, table[i].name));
-    check_fit(source.tensors()[tensor->second], table[i].shape, path);
-    plan.weights.push_back(tensor->second);
-  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].name, i);
+  return plan_each_adapter(table, checkpoint.source(), checkpoint.path(), [&](const std::string& name) {
+    const auto found = numbers.find("model." + name);
+    return found == numbers.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSpec>& table) {
+  auto plan = plan_each_adapter(table, *adapter.source, adapter.file, [&](const std::string& name) {
+    const auto at = name.rfind(".lora_");
+    const auto parts = adapter.parts.find(name.substr(0, at));
+    if (parts == adapter.parts.end()) return std::optional<std::size_t>();
+    return name.ends_with("_A.weight")   ? parts->second.a
+           : name.ends_with("_B.weight") ? parts->second.b
+                                         : parts->second.magnitude;
+  });
+  plan.must_be_finite = true;
   return plan;
 }
 

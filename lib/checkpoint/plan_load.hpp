@@ -11,6 +11,7 @@
 #include "lib/checkpoint/checkpoint.hpp"
 #include "lib/config/model_config.hpp"
 #include "lib/config/quantize.hpp"
+#include "lib/convert/adapter_plan.hpp"
 #include "lib/formats/dtype.hpp"
 #include "lib/optim/optimizer.hpp"
 #include "lib/source/stored_nf4.hpp"
@@ -55,6 +56,7 @@ struct LoadPlan {
   std::map<std::size_t, std::size_t> copies;  ///< of weights that are stored again under a tied name: which, and where
   std::map<std::size_t, StoredNf4> stored;    ///< weights that are there in 4 bits
   OptimizerPlan optimizer;
+  bool must_be_finite = false;  ///< refuse weights that are not, rather than compute with them
 };
 
 /// What weights and their optimizer's state may be stored as: float64, float32, bfloat16 or float16.
@@ -63,9 +65,10 @@ bool is_loadable(DType dtype);
 /// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
-/// Adapters alone, of which names in the source begin with `prefix`. \param table  the model's, adapters behind it
-LoadPlan plan_adapters(const Source& source, const std::filesystem::path& path, const std::string& prefix,
-                       const std::vector<ParameterSpec>& table);
+/// Adapters alone, of a checkpoint of ours. \param table  the model's, adapters behind it
+LoadPlan plan_adapters(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table);
+/// The same of a folder as peft writes it. \param table  its adapters are those of the plan's targets
+LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSpec>& table);
 
 /// State by parameter name (torch's FSDP and get_state_dict, nested or flattened) or by number
 /// (optimizer.state_dict()). State of another optimizer is not found; the remark says so.

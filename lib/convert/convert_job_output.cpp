@@ -13,6 +13,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/config/adapter_config.hpp"
 #include "lib/convert/export_tokenizer.hpp"
 #include "lib/convert/model_source.hpp"
 #include "lib/convert/output_kind.hpp"
@@ -236,6 +237,14 @@ std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Sou
   return std::make_unique<DcpTarget>(std::move(dcp));
 }
 
+/// What of an adapter does not act.
+void warn_of_adapters(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
+  for (const auto& remark : source.info().remarks) log.warning(remark);
+  const bool is_adapter = !original.info().adapter.empty() || !std::filesystem::is_directory(options.paths[0]);
+  if (is_adapter || !options.input.merge_adapter.empty()) return;
+  for (const auto& remark : adapter_left_out(options.paths[0])) log.warning(remark);
+}
+
 Plan make_plan(const ConvertOptions& options, const Logger& log) {
   Plan plan;
   plan.kind = kind_of(options);
@@ -270,6 +279,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
                        format_count_of(static_cast<std::int64_t>(original->tensors().size()), "tensor"),
                        format_count_of(static_cast<std::int64_t>(original->values().size()), "value"),
                        plan.output.string(), to_string(plan.kind)));
+  if (log.rank() == 0) warn_of_adapters(options, *original, *plan.source, log);
   return plan;
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -13,7 +12,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/config/adapter_config.hpp"
+#include "lib/convert/adapter_plan.hpp"
 #include "lib/convert/cast_float.hpp"
 #include "lib/convert/float_reader.hpp"
 #include "lib/convert/select_model.hpp"
@@ -24,40 +23,47 @@ namespace {
 
 constexpr std::uint64_t kBufferElements = 1u << 20;
 
-/// Where the parts of one matrix's adapter are in the adapter's file.
-struct Adapter {
-  std::optional<std::size_t> a, b, magnitude;
-};
+/// The module of a weight of the model; "" for any other tensor.
+std::string module_of(const Source& base, const ModelPart& model, std::size_t tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  const auto& name = base.tensors()[tensor].name;
+  if (!model.contains[tensor] || !name.ends_with(kWeight)) return "";
+  return name.substr(model.prefix.size(), name.size() - model.prefix.size() - kWeight.size());
+}
 
-constexpr std::array<std::pair<std::string_view, std::optional<std::size_t> Adapter::*>, 3> kParts{
-    {{".lora_A.weight", &Adapter::a},
-     {".lora_B.weight", &Adapter::b},
-     {".lora_magnitude_vector", &Adapter::magnitude}}};
+/// Any floating-point matrix of the base can have an adapter; those of blocks are told by a number in their names.
+std::vector<BaseModule> modules_of(const Source& base, const ModelPart& model) {
+  std::vector<BaseModule> modules;
+  for (std::size_t i = 0; i < base.tensors().size(); ++i) {
+    auto name = module_of(base, model, i);
+    if (name.empty()) continue;
+    const auto& tensor = base.tensors()[i];
+    const bool is_in_block = std::any_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    modules.push_back({std::move(name), tensor.shape.size() == 2 && is_float(tensor.dtype), is_in_block});
+  }
+  return modules;
+}
 
 class MergedSource final : public DecoratedSource {
  public:
   MergedSource(std::shared_ptr<const Source> base, const std::filesystem::path& directory, std::optional<DType> result)
       : DecoratedSource(std::move(base)),
-        config_(read_adapter_config(directory)),
+        plan_(plan_adapter(directory, modules_of(*inner_, model_part(*inner_)))),
         base_(inner_),
-        adapters_(open_source(directory / kAdapterWeights)) {
-    const auto file = directory / kAdapterWeights;
-    auto found = find_adapters(file.string());
+        adapters_(plan_.source) {
     const auto model = model_part(*inner_);
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
       auto tensor = inner_->tensors()[i];
-      auto adapter = found.extract(model.contains[i] ? tensor.name.substr(model.prefix.size()) : "");
-      if (adapter) {
-        check(tensor, adapter.mapped(), file.string());
+      const auto found = plan_.parts.find(module_of(*inner_, model, i));
+      if (found != plan_.parts.end()) {
+        check(tensor, found->second);
         if (result) tensor.dtype = *result;
-        matrix_.emplace(tensors_.size(), adapter.mapped());
+        matrix_.emplace(tensors_.size(), found->second);
       }
       add_tensor(i, std::move(tensor));
     }
-    if (!found.empty())
-      throw FormatError(fmt::format("{}: has an adapter of {}, which the base does not have{}", file.string(),
-                                    found.begin()->first, first_name()));
     add_all_values();
+    info_.remarks.insert(info_.remarks.end(), plan_.remarks.begin(), plan_.remarks.end());
   }
 
   std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
@@ -88,60 +94,40 @@ class MergedSource final : public DecoratedSource {
 
  private:
   std::vector<float> whole(std::size_t part) const {
-    return adapters_.read(part, 0, static_cast<std::uint64_t>(num_elements(adapters_.source().tensors()[part].shape)),
-                          nullptr);
+    return part_values(part, 0, static_cast<std::uint64_t>(num_elements(adapters_.source().tensors()[part].shape)));
   }
 
-  /// By the name of the matrix.
-  std::map<std::string, Adapter> find_adapters(const std::string& file) const {
-    std::map<std::string, Adapter> found;
-    for (std::size_t i = 0; i < adapters_.source().tensors().size(); ++i) {
-      std::string_view name = adapters_.source().tensors()[i].name;
-      const auto part =
-          std::find_if(kParts.begin(), kParts.end(), [&](const auto& known) { return name.ends_with(known.first); });
-      if (!name.starts_with(kAdapterPrefix) || part == kParts.end())
-        throw FormatError(fmt::format("{}: tensor \"{}\" is no part of an adapter of a matrix", file, name));
-      name.remove_prefix(std::string_view(kAdapterPrefix).size());
-      name.remove_suffix(part->first.size());
-      found[std::string(name) + ".weight"].*(part->second) = i;
-    }
-    if (found.empty()) throw FormatError(file + ": holds no adapter");
-    return found;
+  /// Elements [first, first + count) of a part of the adapter. \throws FormatError where one is not finite
+  std::vector<float> part_values(std::size_t part, std::uint64_t first, std::uint64_t count) const {
+    auto values = adapters_.read(part, first, count, nullptr);
+    if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return values;
+    throw FormatError(fmt::format("{}: '{}' has elements that are not finite (fsdp-ckpt-convert --check)",
+                                  plan_.file.string(), adapters_.source().tensors()[part].name));
   }
 
-  void check(const SourceTensor& base, const Adapter& adapter, const std::string& file) const {
-    const auto wrong = [&](const std::string& what) {
-      return FormatError(fmt::format("{}: the adapter of {} {}", file, base.name, what));
-    };
-    if (!adapter.a || !adapter.b) throw wrong("lacks its lora_A or its lora_B");
-    if (config_.dora != adapter.magnitude.has_value())
-      throw wrong("has a lora_magnitude_vector where adapter_config.json says use_dora false, or the reverse");
-    if (base.shape.size() != 2 || !is_float(base.dtype))
-      throw wrong(fmt::format("belongs to a {} tensor of {} dims in the base, a floating-point matrix was expected",
-                              torch_name(base.dtype), base.shape.size()));
+  void check(const SourceTensor& base, const AdapterParts& adapter) const {
     const auto expect = [&](std::size_t part, const Shape& shape) {
       const auto& tensor = adapters_.source().tensors()[part];
       if (tensor.shape != shape || !is_float(tensor.dtype))
         throw FormatError(fmt::format(
             "{}: tensor \"{}\" is {} of shape [{}]; a floating-point one of [{}] was expected, from the rank in "
             "adapter_config.json and {} of shape [{}] in the base",
-            file, tensor.name, torch_name(tensor.dtype), fmt::join(tensor.shape, ", "), fmt::join(shape, ", "),
-            base.name, fmt::join(base.shape, ", ")));
+            plan_.file.string(), tensor.name, torch_name(tensor.dtype), fmt::join(tensor.shape, ", "),
+            fmt::join(shape, ", "), base.name, fmt::join(base.shape, ", ")));
     };
-    expect(*adapter.a, {config_.rank, base.shape[1]});
-    expect(*adapter.b, {base.shape[0], config_.rank});
+    expect(*adapter.a, {plan_.lora.rank, base.shape[1]});
+    expect(*adapter.b, {base.shape[0], plan_.lora.rank});
     if (adapter.magnitude) expect(*adapter.magnitude, {base.shape[0]});
   }
 
   /// `values`: rows of W from `row` on, which become those of the merged matrix.
-  void add(const Adapter& adapter, const std::vector<float>& a, std::uint64_t row, std::uint64_t columns,
+  void add(const AdapterParts& adapter, const std::vector<float>& a, std::uint64_t row, std::uint64_t columns,
            std::vector<float>& values) const {
     const auto rows = values.size() / columns;
-    const auto rank = static_cast<std::uint64_t>(config_.rank);
-    const auto b = adapters_.read(*adapter.b, row * rank, rows * rank, nullptr);
-    const auto magnitudes =
-        adapter.magnitude ? adapters_.read(*adapter.magnitude, row, rows, nullptr) : std::vector<float>();
-    const auto scale = static_cast<float>(config_.scale());
+    const auto rank = static_cast<std::uint64_t>(plan_.lora.rank);
+    const auto b = part_values(*adapter.b, row * rank, rows * rank);
+    const auto magnitudes = adapter.magnitude ? part_values(*adapter.magnitude, row, rows) : std::vector<float>();
+    const auto scale = static_cast<float>(plan_.lora.scale());
     std::vector<float> delta(columns);
     for (std::uint64_t i = 0; i < rows; ++i) {
       float* out = values.data() + i * columns;
@@ -164,13 +150,9 @@ class MergedSource final : public DecoratedSource {
     for (std::uint64_t j = 0; j < columns; ++j) row[j] *= factor;
   }
 
-  std::string first_name() const {
-    return inner_->tensors().empty() ? "" : fmt::format(" (its first tensor is \"{}\")", inner_->tensors()[0].name);
-  }
-
-  LoraConfig config_;
+  AdapterPlan plan_;
   FloatReader base_, adapters_;
-  std::map<std::size_t, Adapter> matrix_;  ///< by number here
+  std::map<std::size_t, AdapterParts> matrix_;  ///< by number here
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "lib/checkpoint/load.hpp"
 #include "lib/checkpoint/model_sizes.hpp"
 #include "lib/config/adapter_config.hpp"
+#include "lib/convert/adapter_plan.hpp"
 #include "lib/runtime/text.hpp"
 #include "lib/tokenizer/open_tokenizer.hpp"
 
@@ -23,14 +24,16 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
     subject.config = read_model_config(path);
     subject.quantize = stored_quantization(path).value_or(QuantizeConfig());
+    subject.remarks = adapter_left_out(path);
     return subject;
   }
+  if (!has("run.json") && !has(".metadata")) refuse_adapter_alone(path);
   subject.checkpoint = open_checkpoint(path, false);
   if (const auto& run = subject.checkpoint->run()) {
     subject.config = run->config;
     const auto& data = run->data;
     if (subject.checkpoint->has_adapters_only()) {
-      subject.lora = adapter_config_from_json(data.at("adapter"), path.string());
+      subject.lora = adapter_config_from_json(data.at("adapter"), path.string()).lora;
       if (data.contains("quantize")) subject.quantize = quantization_from_json(data["quantize"], path.string());
       subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
     }
@@ -71,7 +74,9 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
                                  subject.path.string()));
   if (subject.checkpoint != nullptr)
     throw UsageError(fmt::format("--adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
-  subject.lora = read_adapter_config(adapter);
+  auto plan = plan_adapter(adapter, base_modules(subject.config));
+  subject.lora = std::move(plan.lora);
+  subject.remarks = std::move(plan.remarks);  // nothing is left out now
   subject.adapter = adapter;
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/checkpoint/checkpoint.hpp"
 #include "lib/config/model_config.hpp"
@@ -18,6 +19,7 @@ struct EvaluationSubject {
   LoraConfig lora;                               ///< of adapters
   QuantizeConfig quantize;                       ///< of the weights they are for, or of these alone
   std::filesystem::path adapter;                 ///< where they are as peft writes them; empty: in the checkpoint
+  std::vector<std::string> remarks;              ///< what the user should know about what was opened
   BaseWeights base;                              ///< what adapters in a checkpoint are for
   std::string tokenizer_name;                    ///< "gpt2" or a directory; empty: none is known
   std::string tokenizer_remark;                  ///< why none is, where there is something to say

@@ -52,6 +52,7 @@ struct SourceInfo {
   std::map<std::string, std::string> metadata;  ///< safetensors' __metadata__
   std::string model_config;                     ///< the model in run.json, as JSON; empty: none
   std::string adapter;  ///< where the tensors are an adapter's: adapter_config.json's fields, as JSON; else empty
+  std::vector<std::string> remarks;  ///< what the user should know about what was opened
 };
 
 /// CRC-32 of bytes [begin, end) of storage number `storage`, as read; lets verify_sums() check storages that were read

@@ -117,8 +117,8 @@ class Merged(ConvertCase):
     def test_what_does_not_fit_is_refused_and_nothing_written(self):
         cases = (
             (self.changed("other-rank", {"r": 8}), ["lora_A", "[8, 64]", "adapter_config.json"]),
-            (self.changed("no-b", q_proj__lora_B__weight=None), ["q_proj.weight", "lacks its lora_A or its lora_B"]),
-            (self.changed("elsewhere", x_proj__lora_A__weight=torch.zeros(4, 64), x_proj__lora_B__weight=torch.zeros(64, 4)), ["x_proj.weight", "the base does not have"]),
+            (self.changed("no-b", q_proj__lora_B__weight=None), ["self_attn.q_proj", "lacks its lora_A or its lora_B"]),
+            (self.changed("elsewhere", x_proj__lora_A__weight=torch.zeros(4, 64), x_proj__lora_B__weight=torch.zeros(64, 4)), ["x_proj.lora_A.weight", "the base does not have"]),
             (self.changed("strange", q_proj__bias=torch.zeros(64)), ["q_proj.bias", "no part of an adapter"]),
             (self.changed("not-dora", {"use_dora": False}), ["lora_magnitude_vector", "use_dora"]),
             (self.changed("pattern", {"rank_pattern": {"q_proj": 2}}), ["rank_pattern"]),

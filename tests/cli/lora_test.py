@@ -1,9 +1,12 @@
 """--lora-rank: adapters learn, resume, move, are written as peft writes them, and are told from models."""
 
 import json
+import shutil
 
 import fsdp_cli
 import llama_cli
+import torch
+from safetensors.torch import load_file, save_file
 
 LORA = ["--lora-rank", 4, "--lora-alpha", 8]
 VARIANTS = {
@@ -36,7 +39,6 @@ class Lora(llama_cli.WeightsCase):
         self.assertNotEqual(report["loss"], self.evaluate(self.model, "--data", self.val_data, ranks=2)["loss"])
 
     def test_a_changed_base_is_refused(self):
-        import shutil
         base = self.folder / "base"
         shutil.copytree(self.model, base)
         self.train("base", "--max-steps", 2, "--model", base, *LORA, ranks=2)
@@ -62,6 +64,66 @@ class Lora(llama_cli.WeightsCase):
         # A second run began where the first one's third step had led.
         loss = [self.evaluate(self.model, *adapter, "--data", self.train_data)["loss"] for adapter in ([], ["--adapter", self.folder / "kept"])]
         self.assertLess(loss[1], loss[0])
+
+    def changed(self, name, config=None, more=None):
+        """An adapter of a run with other fields, and with more tensors of its file's kind."""
+        if not self.run_directory("made").exists():
+            self.train("made", "--max-steps", 2, "--lr", "1e-2", "--model", self.model, *LORA, "--lora-targets", "v_proj,q_proj")
+        directory = self.folder / name
+        shutil.copytree(self.run_directory("made") / "adapter", directory)
+        fields = json.loads((directory / "adapter_config.json").read_text()) | (config or {})
+        (directory / "adapter_config.json").write_text(json.dumps(fields))
+        weights = load_file(directory / "adapter_model.safetensors")
+        save_file(weights | (more(weights) if more else {}), directory / "adapter_model.safetensors")
+        return directory
+
+    def test_all_programs_read_a_folder_of_peft_alike(self):
+        whole = self.evaluate(self.model, "--adapter", self.changed("whole"), "--data", self.val_data)["loss"]
+        q_alone = self.changed("q", {"target_modules": ["q_proj"]})
+        narrow = self.evaluate(self.model, "--adapter", q_alone, "--data", self.val_data)["loss"]
+        self.assertGreater(abs(narrow - whole), 1e-4)
+        pattern = self.changed("pattern", {"target_modules": r".*\.self_attn\.(q|v)_proj"})
+        self.assertEqual(self.evaluate(self.model, "--adapter", pattern, "--data", self.val_data)["loss"], whole)
+        for directory, loss in ((q_alone, narrow), (pattern, whole)):
+            merged = self.folder / f"merged-{directory.name}"
+            converted = fsdp_cli.run("fsdp-ckpt-convert", [self.model, merged, "--to", "hf", "--merge-adapter", directory, "--dtype", "float32"])
+            self.assertEqual(converted.code, 0, str(converted))
+            self.assertAlmostEqual(self.evaluate(merged, "--data", self.val_data)["loss"], loss, delta=2e-5)
+            trained = self.train(f"on-{directory.name}", "--model", self.model, "--adapter", directory, "--max-epochs", -1, "--val-data", self.val_data, "--json")
+            self.assertAlmostEqual(trained.json()["val_loss"], loss, delta=2e-5)
+            told = "target_modules does not name" if directory is q_alone else ""
+            for result in (converted, trained):
+                self.assertIn(told, result.err)
+        head = "base_model.model.lm_head.weight"
+        for name, config, more, words in (
+                ("pissa", {"init_lora_weights": "pissa"}, None, ["init_lora_weights", "pissa", "adapter_config.json"]),
+                ("head", None, lambda _: {head: torch.ones(2, 2)}, [head, "adapter_model.safetensors"]),
+                ("embeddings", {"target_modules": ["q_proj", "embed_tokens"]}, None, ["target_modules", "embed_tokens", "adapter_config.json"]),
+                ("nan", None, lambda w: {k: v * float("nan") for k, v in w.items() if "lora_B" in k}, ["lora_B", "not finite", "adapter_model.safetensors"])):
+            directory = self.changed(name, config, more)
+            told = [self.evaluate(self.model, "--adapter", directory, "--data", self.val_data, code=4),
+                    self.train("refused", "--model", self.model, "--adapter", directory, "--max-steps", 1, code=4),
+                    fsdp_cli.run("fsdp-ckpt-convert", [self.model, self.folder / f"refused-{name}", "--to", "hf", "--merge-adapter", directory])]
+            for result in told if name != "embeddings" else told[:2]:
+                self.assert_refused(result, 4, directory, *words)
+
+    def test_a_folder_of_weights_and_an_adapter(self):
+        both = self.folder / "both"
+        shutil.copytree(self.model, both)
+        adapter = self.changed("beside")
+        for file in adapter.iterdir():
+            shutil.copy(file, both)
+        said = f"--adapter {both}"
+        alone = self.evaluate(self.model, "--data", self.val_data)["loss"]
+        result = fsdp_cli.run("fsdp-eval", [both, "--data", self.val_data, "--json", *fsdp_cli.COMMON])
+        self.assertEqual(result.json()["loss"], alone)
+        for told in (result, self.train("both", "--model", both, "--max-steps", 1), fsdp_cli.run("fsdp-ckpt-convert", [both, self.folder / "both.pt"])):
+            self.assertIn(said, told.err)
+        result = fsdp_cli.run("fsdp-eval", [both, "--adapter", both, "--data", self.val_data, "--json", *fsdp_cli.COMMON])
+        self.assertNotIn("left out", result.err)
+        self.assertEqual(result.json()["loss"], self.evaluate(self.model, "--adapter", adapter, "--data", self.val_data)["loss"])
+        self.assert_refused(self.evaluate(adapter, "--data", self.val_data, code=4), 4, adapter, "--adapter", self.model)
+        self.assert_refused(self.train("alone", "--model", adapter, code=4), 4, adapter, "--adapter")
 
     def test_bad_choices_are_refused_by_name(self):
         for options, words in ((["--lora-rank", 4], ["--lora-rank"]),

@@ -13,6 +13,7 @@
 #include "lib/checkpoint/adapter_files.hpp"
 #include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/load.hpp"
+#include "lib/config/adapter_config.hpp"
 #include "lib/eval/generate.hpp"
 #include "lib/eval/generation_ends.hpp"
 #include "lib/fsdp/trace.hpp"
@@ -55,6 +56,12 @@ void tell_weights(ProcessGroup& world, const std::string& directory, const Logge
   log.info(fmt::format("weights   {}   {:.1f} s", directory, seconds_since(start)));
 }
 
+void warn(const Logger& log, const std::vector<std::string>& remarks) {
+  for (const auto& remark : remarks) {
+    if (log.rank() == 0) log.warning(remark);
+  }
+}
+
 /// The weights that adapters are for from their folder; adapters from a checkpoint, from peft's files, or new ones.
 std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                                           Trainer* trainer, const Logger& log) {
@@ -71,9 +78,10 @@ std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& s
     throw UsageError("--lora-rank needs the weights that adapters are for: --model DIR or ORG/NAME");
   tell_weights(world, directory, log, [&] { load_weights(runtime, directory); });
   if (options.adapter.empty()) {
+    warn(log, adapter_left_out(directory));
     initialize_adapters(runtime, options.seed);
   } else {
-    load_adapter(runtime, options.adapter);
+    warn(log, load_adapter(runtime, options.adapter));
     log.info("adapter   " + options.adapter);
   }
   return std::nullopt;
@@ -90,6 +98,7 @@ std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& se
     return std::nullopt;
   }
   tell_weights(world, options.model.directory, log, [&] { load_weights(runtime, options.model.directory); });
+  warn(log, adapter_left_out(options.model.directory));
   return std::nullopt;
 }
 
