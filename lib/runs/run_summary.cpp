@@ -70,9 +70,13 @@ void count_speed(RunSummary& run) {
 RunSummary summarize(RunFiles files) {
   RunSummary run;
   run.speed_steps = steps_for_speed(files.steps);
-  if (!files.steps.empty()) {
-    run.first_loss = files.steps.front().loss;
-    run.last_loss = files.steps.back().loss;
+  // A step without targets has no loss, which says nothing about the run.
+  const auto has_loss = [](const StepLine& step) { return step.tokens > 0 || !std::isnan(step.loss); };
+  const auto first = std::find_if(files.steps.begin(), files.steps.end(), has_loss);
+  const auto last = std::find_if(files.steps.rbegin(), files.steps.rend(), has_loss);
+  if (first != files.steps.end()) {
+    run.first_loss = first->loss;
+    run.last_loss = last->loss;
   }
   for (const auto& eval : files.evals) {
     auto found = std::find_if(run.validation.begin(), run.validation.end(),

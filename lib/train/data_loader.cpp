@@ -156,6 +156,32 @@ double TokenLoader::attended_length() const {
   return tokens > 0 ? squares / tokens : 0;
 }
 
+bool TokenLoader::has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const {
+  const auto pairs = documents_ ? pairs_of(record) : pairs_;
+  if (pairs < 1 || !has_loss_mask()) return pairs > 0;
+  if (rows_) {
+    counts.resize(static_cast<std::size_t>(rows_->row_length()));
+    rows_->read_loss_mask(record, counts);
+  } else {
+    counts.resize(static_cast<std::size_t>(pairs) + 1);
+    documents_->read_loss_mask(record, counts);
+  }
+  const auto first = counts.begin() + 1;
+  return std::find(first, first + pairs, std::uint8_t{1}) != first + pairs;
+}
+
+void TokenLoader::require_targets(std::int64_t records) const {
+  std::vector<std::uint8_t> counts;
+  for (std::int64_t i = 0; i < records; ++i) {
+    if (has_target(i, counts)) return;
+  }
+  throw FormatError(
+      (rows_ ? rows_->file() : documents_->file()).string() + ": not one id is a target, so there is no loss: " +
+      (has_loss_mask() ? "loss_mask marks none that a sequence predicts (its first id is predicted by nothing, and "
+                         "--seq-len and --max-rows leave ids out)"
+                       : "a sequence needs 2 ids"));
+}
+
 std::int64_t TokenLoader::documents_without_targets(std::int64_t records) const {
   if (!documents_ || !documents_->has_loss_mask()) return 0;
   std::int64_t found = 0;

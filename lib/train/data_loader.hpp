@@ -83,6 +83,8 @@ class TokenLoader final : public DataLoader {
   /// Tokens that attention goes over: a row's; of packed rows those of the mean document, by tokens.
   double attended_length() const;
 
+  /// \throws FormatError unless one of the first `records` rows or documents has a target: nothing could be computed
+  void require_targets(std::int64_t records) const;
   /// Of the first `records` documents of a file with a `loss_mask`, those that are cut before their first target: they
   /// take part and train nothing. Reads the masks of what is cut.
   std::int64_t documents_without_targets(std::int64_t records) const;
@@ -99,6 +101,8 @@ class TokenLoader final : public DataLoader {
   /// Pairs of a document. \param token  of the micro-batch, where the first goes
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
   std::int64_t pairs_of(std::int64_t document) const;
+  /// \param counts  a buffer
+  bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool stands_in_rows() const { return documents_ && documents_->num_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
   std::vector<std::int64_t> documents_in(std::int64_t row, std::int64_t epoch) const;

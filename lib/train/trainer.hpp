@@ -18,7 +18,7 @@ namespace fsdp {
 
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 1
-  double loss = 0;        ///< mean over the tokens of the global batch, before the update
+  double loss = 0;        ///< mean over the tokens of the global batch, before the update; 0 where there are none
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
   std::int64_t tokens = 0;        ///< targets of the step, all ranks
@@ -39,6 +39,9 @@ struct StepReport {
   bool skipped = false;   ///< loss or gradient norm is not finite on some rank: nothing was updated
   bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
   bool stopped = false;   ///< asked to stop during the step: nothing was updated
+
+  /// A step whose samples have no targets has none.
+  bool has_loss() const { return tokens > 0; }
 };
 
 struct TrainerOptions {

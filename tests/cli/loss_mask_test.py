@@ -56,11 +56,37 @@ class LossMask(fsdp_cli.Case):
         for ranks in (2, 3):
             self.assertLess(fsdp_cli.difference(found[ranks], found[1]), 1e-5)
 
-    def test_what_is_not_marked_does_not_train(self):
-        """Other prompts' targets, the same gradients: masked ids change nothing but what they are read as."""
-        nothing = with_mask(self.whole, "nothing.h5", numpy.zeros_like(self.mask))
-        result = self.train("nothing", "--train-data", nothing, "--model", self.model, "--max-steps", 1, "--batch-size", 24, "--lr", "1e-2", "--weight-decay", 0)
-        self.assertEqual(fsdp_cli.steps(self.run_directory("nothing"))[0]["tokens"], 0, str(result))
+    def test_data_without_a_target_is_refused_before_the_first_step(self):
+        first = numpy.zeros_like(self.mask)
+        first[numpy.concatenate([[0], numpy.cumsum(self.lengths)[:-1]])] = 1  # the first id of a sequence is predicted by none
+        for name, mask in (("nothing.h5", numpy.zeros_like(self.mask)), ("first.h5", first)):
+            data = with_mask(self.whole, name, mask)
+            for ranks in (0, 2):
+                self.assert_refused(self.train("nothing", "--train-data", data, "--model", self.model, code=4, ranks=ranks), 4, name, "target")
+                self.assert_refused(self.evaluate(self.model, "--data", data, code=4, ranks=ranks), 4, name, "target")
+            self.assert_refused(self.train("nothing", "--train-data", self.whole, "--val-data", data, "--model", self.model, code=4), 4, name, "target")
+        self.assertFalse(self.checkpoints("nothing").exists())
+        # What --max-rows and --seq-len leave of the data counts.
+        last = numpy.zeros_like(self.mask)
+        last[-1] = 1
+        data = with_mask(self.whole, "last.h5", last)
+        self.assertEqual(self.evaluate(self.model, "--data", data)["tokens"], 1)
+        for cut in (["--max-rows", 3], ["--seq-len", 2]):
+            self.assert_refused(self.evaluate(self.model, "--data", data, *cut, code=4), 4, "last.h5", "target")
+
+    def test_a_step_without_targets_has_no_loss(self):
+        mask = self.mask.copy()
+        mask[self.lengths[:8].sum():self.lengths[:16].sum()] = 0
+        data = with_mask(self.whole, "whole_step.h5", mask)
+        options = ["--train-data", data, "--model", self.model, "--batch-size", 8, "--no-shuffle", "--log-every", 1]
+        result = self.train("gap", *options, "--max-steps", 2)
+        self.assertIn("loss=none (no targets)", result.err)
+        result = self.train("gap", *options, "--max-steps", 3, "--restart", "latest", "--json")
+        steps = fsdp_cli.steps(self.run_directory("gap"))
+        self.assertEqual([step["tokens"] > 0 for step in steps], [True, False, True])
+        self.assertIsNone(steps[1]["loss"])
+        self.assertTrue(all(steps[i]["loss"] > 1 for i in (0, 2)), str(steps))
+        self.assertEqual(result.json()["loss"], steps[2]["loss"])
 
     def test_packed_rows(self):
         with h5py.File(self.val_data) as file:

@@ -95,6 +95,9 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     data.reader.emplace(files.back(), limit, subject.config.vocab_size);
     data.rows = data.reader->num_records();
     if (options.max_rows > 0) data.rows = std::min(data.rows, options.max_rows);
+    run_agreed(world, [&] {
+      if (world.rank() == 0) data.reader->require_targets(data.rows);
+    });
     if (options.pack) data.reader->pack({0, false}, data.rows);
     data.ids_not_scored = data.reader->ids_left_out(data.rows);
     input.of_subject.push_back(std::move(data));

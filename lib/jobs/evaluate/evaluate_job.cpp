@@ -168,7 +168,7 @@ class EvaluateJob {
     report["data"] = options_.data;
     if (data.reader->is_packed()) report["packed_rows"] = rows;
     add_to_json(result, report);
-    if (!std::isfinite(result.loss.value) && result.tokens > 0) {
+    if (!std::isfinite(result.loss.value)) {
       loss_is_finite_ = false;
       if (world_.rank() == 0) {
         log_.warning(subjects_[index].path.string() +

@@ -86,6 +86,9 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     const auto file = prepare_tokens(world, data, texts, log, stopped);
     if (trained) setup.chat_template = read_token_notes(file).chat_template;
     TokenLoader loader(file, limit, setup.config.vocab_size);
+    run_agreed(world, [&] {
+      if (world.rank() == 0) loader.require_targets(loader.num_records());
+    });
     if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
     // Rows to validate on are as full as they are.
     if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});

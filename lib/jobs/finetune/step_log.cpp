@@ -15,7 +15,7 @@ namespace fsdp::detail {
 nlohmann::json StepLog::record_of(const StepReport& step) {
   nlohmann::json record{{"step", step.step},
                         {"job_step", ++steps_},
-                        {"loss", step.loss},
+                        {"loss", step.has_loss() ? nlohmann::json(step.loss) : nlohmann::json()},
                         {"grad_norm", step.grad_norm},
                         {"lr", step.lr},
                         {"tokens", step.tokens},
@@ -79,11 +79,12 @@ void StepLog::after_step(const StepReport& step, bool) {
                                 step.overflow  ? "   skipped (fp16 overflow)"
                                 : step.skipped ? "   skipped (not finite)"
                                                : "");
+  const auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
   // The line that scripts around the chess fine-tune know, and the one of a run from scratch.
-  const auto line = context_.setup.config.architecture == Architecture::llama
-                        ? fmt::format("({}/{}) loss={:.4f} ({:.3f}s/step)   {}", step.step, total_steps, step.loss,
-                                      step.seconds, rest)
-                        : fmt::format("step {:>6}/{}   loss {:.4f}   {}", step.step, total_steps, step.loss, rest);
+  const auto line =
+      context_.setup.config.architecture == Architecture::llama
+          ? fmt::format("({}/{}) loss={} ({:.3f}s/step)   {}", step.step, total_steps, loss, step.seconds, rest)
+          : fmt::format("step {:>6}/{}   loss {}   {}", step.step, total_steps, loss, rest);
   context_.progress.step(step.step, total_steps, line, step.seconds);
 }
 

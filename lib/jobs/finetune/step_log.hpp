@@ -34,9 +34,10 @@ class StepLog final : public StepObserver {
 class LossLog final : public StepObserver {
  public:
   void after_step(const StepReport& step, bool) override {
+    ++steps_;
+    if (!step.has_loss()) return;
     if (std::isnan(first_)) first_ = step.loss;
     last_ = step.loss;
-    ++steps_;
   }
   double first() const { return first_; }
   double last() const { return last_; }

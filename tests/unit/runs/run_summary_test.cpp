@@ -83,6 +83,18 @@ TEST_SUITE("runs/run_summary") {
     CHECK(std::isnan(files.steps[0].loss));
   }
 
+  TEST_CASE("steps without targets have no loss, and are no step to tell a run's loss by") {
+    const fsdp::test::TempDir folder;
+    const auto run = folder.path() / "run";
+    const std::string nothing = R"(,"loss":null,"tokens":0,"step_seconds":1})"
+                                "\n";
+    write_text(run / "metrics.jsonl",
+               R"({"step":1)" + nothing + step(2, 2, 10) + step(3, 3, 10) + R"({"step":4)" + nothing);
+    const auto summary = fsdp::compare_runs({run}, false).runs.front();
+    CHECK(summary.first_loss == doctest::Approx(4.8));
+    CHECK(summary.last_loss == doctest::Approx(4.7));
+  }
+
   TEST_CASE("runs are found in a folder, by the value of their numbers; no run is an error that names the path") {
     const fsdp::test::TempDir folder;
     for (const char* name : {"batch-10", "batch-2", "batch-1"})

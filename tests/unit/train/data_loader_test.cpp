@@ -46,6 +46,16 @@ std::filesystem::path write_rows(const TempDir& dir, std::int64_t length, const 
 }  // namespace
 
 TEST_SUITE("train/data_loader") {
+  TEST_CASE("require_targets: documents that have nothing to predict as far as they are read") {
+    const TempDir dir;
+    const auto file = write_documents(dir, {{1}, {}, {2, 3}});
+    const TokenLoader loader(file, {6, 100}, 50);
+    CHECK_NOTHROW(loader.require_targets(3));
+    CHECK_THROWS_WITH_AS(loader.require_targets(2), doctest::Contains("documents.h5"), fsdp::FormatError);
+    const TokenLoader rows(write_rows(dir, 3, {1, 2, 3, 4, 5, 6}), {0, 100}, 50);
+    CHECK_NOTHROW(rows.require_targets(1));
+  }
+
   TEST_CASE("packed documents: each as by itself, one after the other, padded behind the last") {
     const TempDir dir;
     TokenLoader loader(write_documents(dir, {{1, 2, 3}, {9}, {10, 11, 12, 13, 14}, {}, {20, 21, 22, 23, 24, 25, 26}}),
