@@ -56,6 +56,10 @@ std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
 
 }  // namespace
 
+bool holds_checkpoint(const std::filesystem::path& directory) {
+  return DcpSource::recognizes(directory) || SafetensorsSource::recognizes(directory);
+}
+
 std::unique_ptr<Source> open_source(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);

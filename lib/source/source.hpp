@@ -109,6 +109,9 @@ class Source {
 /// \throws FormatError when it is none of these, saying what was looked for; IoError
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
 
+/// A directory that open_source() takes for a checkpoint: it may be damaged.
+bool holds_checkpoint(const std::filesystem::path& directory);
+
 /// True when the checkpoint holds FSDP1 flat parameters.
 bool is_local_state(const Source& source);
 

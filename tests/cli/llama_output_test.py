@@ -6,6 +6,7 @@ import os
 import fsdp_cli
 import llama_cli
 import torch
+from safetensors.torch import load_file
 
 OPTIONS = ["--total-batch-size", 6, "--lr", "3e-3", "--max-steps", 6, "--max-seq-length", 64]
 
@@ -37,7 +38,6 @@ class Output(llama_cli.Case):
     def test_hf_directory_holds_the_model(self):
         self.assertTrue((self.hf / "tokenizer.model").exists())
         self.assertEqual(json.loads((self.hf / "config.json").read_text())["rope_theta"], 1000000)
-        from safetensors.torch import load_file
         tensors = load_file(self.hf / "model.safetensors")
         self.assertEqual({name: tuple(t.shape) for name, t in tensors.items()}, llama_cli.shapes(llama_cli.CONFIG))
         self.assertEqual({t.dtype for t in tensors.values()}, {torch.bfloat16})
@@ -78,6 +78,30 @@ class Output(llama_cli.Case):
         self.assertEqual(result.code, 0, str(result))
         found = [r["loss"] for r in fsdp_cli.steps(self.run_directory("foreign"))]
         self.assertLess(fsdp_cli.difference(found[-3:], self.whole[3:]), 1e-5, result.err)
+        # A folder with config.json alone says what the model is, and nothing of the type of its weights: the checkpoint does.
+        bare = self.folder / "bare"
+        bare.mkdir()
+        (bare / "config.json").write_bytes((self.model / "config.json").read_bytes())
+        half = self.folder / "half.pt"
+        model = {name: tensor.bfloat16() for name, tensor in state["model"].items()}
+        torch.save({"model": model}, half)
+        for file, dtype in ((full, torch.float32), (half, torch.bfloat16)):
+            out = self.folder / f"hf-{file.stem}"
+            arguments = ["--model", bare, "--restart-checkpoint-file", file, "--train-data", self.games, "--out-dir", self.runs, "--tokenizer", self.model,
+                         "--run-name", f"bare-{file.stem}", *OPTIONS, "--batch-size", 3, *fsdp_cli.COMMON]
+            result = fsdp_cli.run("fsdp-finetune", [*arguments, "--save-final-hf", out])
+            self.assertEqual(result.code, 0, str(result))
+            self.assertEqual({tensor.dtype for tensor in load_file(out / "model.safetensors").values()}, {dtype})
+            # A later job of the run, which knows the run's own checkpoint alone, writes the same type.
+            result = fsdp_cli.run("fsdp-finetune", ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", f"bare-{file.stem}",
+                                                    "--save-final-hf", out, *fsdp_cli.COMMON])
+            self.assertEqual(result.code, 0, str(result))
+            self.assertEqual({tensor.dtype for tensor in load_file(out / "model.safetensors").values()}, {dtype})
+        # Weights that are there and cannot be read are told before the first step, by a plan as well.
+        (bare / "model.safetensors").write_bytes(b"cut")
+        for more in ([], ["--dry-run"]):
+            refused = fsdp_cli.run("fsdp-finetune", [*arguments, "--run-name", "refused", "--save-final-hf", self.folder / "no", *more])
+            self.assert_refused(refused, 4, bare)
         refused = fsdp_cli.run("fsdp-eval", [full, "--data", self.folder / "train.h5", *fsdp_cli.COMMON])
         self.assert_refused(refused, 2, "config.json")
 

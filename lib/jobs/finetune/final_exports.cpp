@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
@@ -53,11 +54,13 @@ CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesy
   return copy(*source, target, file, options, world);
 }
 
-/// The floating-point type that most of a model's bytes have.
-std::string stored_dtype(const std::filesystem::path& directory) {
+/// The floating-point type that most bytes have. \param names  of the tensors that count; empty: all
+std::string main_dtype(const Source& source, const std::set<std::string>& names = {}) {
   std::map<DType, std::uint64_t> bytes;
-  const auto source = open_source(directory);
-  for (const auto& tensor : source->tensors()) bytes[tensor.dtype] += tensor.stored_bytes;
+  for (const auto& tensor : source.tensors()) {
+    if (is_float(tensor.dtype) && (names.empty() || names.contains(tensor.name)))
+      bytes[tensor.dtype] += tensor.stored_bytes;
+  }
   auto most = DType::f32;
   for (const auto& [dtype, count] : bytes) {
     if (count > bytes[most]) most = dtype;
@@ -65,22 +68,38 @@ std::string stored_dtype(const std::filesystem::path& directory) {
   return std::string(torch_name(most));
 }
 
+/// The folder of the weights that the run began with; empty: none is known, or it is gone.
+std::filesystem::path first_weights(const RunSetup& setup) {
+  std::filesystem::path weights = setup.options.model.directory;
+  if (weights.empty() && setup.restart && setup.restart->knows_run)
+    weights = setup.restart->manifest.data.value("weights", std::string());
+  std::error_code error;
+  return std::filesystem::exists(weights / "config.json", error) ? weights : std::filesystem::path();
+}
+
 }  // namespace
 
 void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
+  const auto& options = setup.options;
   FinalOutputs outputs;
-  const auto& full = outputs.full = setup.options.save_final_full;
-  if (!exports_at_the_end(setup.options)) return;
   // "out/" and "out" are the same directory.
-  if (!setup.options.save_final_hf.empty())
-    outputs.hf = (std::filesystem::path(setup.options.save_final_hf) / "").parent_path();
+  const auto directory = [](const std::string& name) {
+    return name.empty() ? std::filesystem::path() : (std::filesystem::path(name) / "").parent_path();
+  };
+  const auto& full = outputs.full = options.save_final_full;
+  outputs.hf = directory(options.save_final_hf);
+  outputs.adapter = directory(options.save_final_adapter);
+  const char* option = !full.empty()              ? "--save-final-full"
+                       : !outputs.hf.empty()      ? "--save-final-hf"
+                       : !outputs.adapter.empty() ? "--save-final-adapter"
+                                                  : nullptr;
+  if (option == nullptr) return;
   const auto suffix = full.extension();
   if (!full.empty() && suffix != ".pt" && suffix != ".pth" && suffix != ".bin" && !is_safetensors(full)) {
     throw UsageError(
         fmt::format("--save-final-full {}: end the name with .pt, .pth, .bin or .safetensors", full.string()));
   }
-  const char* option = full.empty() ? "--save-final-hf" : "--save-final-full";
-  if (!trains(setup.options)) {
+  if (!trains(options)) {
     throw UsageError(std::string(option) + " is written at the end of training, --max-epochs -1 does not train");
   }
   outputs.run_directory = setup.directory;
@@ -103,6 +122,20 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   run_agreed(world, [&] {
     if (world.rank() == 0) check_final_outputs(outputs);
   });
+}
+
+std::string export_dtype(const RunSetup& setup) {
+  // A folder may hold config.json alone, where a checkpoint has the weights.
+  const auto weights = first_weights(setup);
+  if (!weights.empty() && holds_checkpoint(weights)) return main_dtype(*open_source(weights));
+  if (!setup.restart) return "";
+  if (setup.restart->knows_run) return setup.restart->manifest.data.value("weights_dtype", std::string());
+  const auto& checkpoint = *setup.restart->checkpoint;
+  std::set<std::string> names;
+  for (const auto& name : checkpoint.model_names()) {
+    if (const auto tensor = checkpoint.parameter(name)) names.insert(checkpoint.source().tensors()[*tensor].name);
+  }
+  return main_dtype(checkpoint.source(), names);
 }
 
 bool FinalExports::write(const std::filesystem::path& checkpoint) {
@@ -162,20 +195,13 @@ bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
   }
 }
 
-/// In the type of the weights that the run began with; with their config and tokenizer beside.
+/// With the config and the tokenizer of the weights that the run began with.
 ConvertOptions FinalExports::of_checkpoint(const std::filesystem::path& checkpoint) const {
   ConvertOptions options;
   options.paths = {checkpoint.string(), context_.setup.options.save_final_hf};
   options.tokenizer = context_.setup.tokenizer.name;
-  auto weights = context_.setup.options.model.directory;
-  if (weights.empty() && taken_ && taken_->knows_run) {
-    weights = taken_->manifest.data.value("weights", std::string());
-  }
-  std::error_code error;
-  if (!weights.empty() && std::filesystem::exists(std::filesystem::path(weights) / "config.json", error)) {
-    options.config_from = weights;
-    options.input.dtype = stored_dtype(weights);
-  }
+  options.config_from = first_weights(context_.setup).string();
+  options.input.dtype = context_.setup.export_dtype;
   return options;
 }
 

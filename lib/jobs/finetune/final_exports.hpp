@@ -13,11 +13,14 @@ namespace fsdp::detail {
 /// \throws UsageError, IoError
 void check_final_exports(ProcessGroup& world, const RunSetup& setup);
 
+/// RunSetup::export_dtype: of the weights that the run began with, from their folder, from a checkpoint of another
+/// program, or as an earlier job found it. \throws FormatError, IoError where the folder's weights cannot be read
+std::string export_dtype(const RunSetup& setup);
+
 class FinalExports {
  public:
-  /// \param taken  where the run went on from
-  FinalExports(const RunContext& context, const std::optional<RestartPoint>& taken, std::function<bool()> stopped)
-      : context_(context), taken_(taken), stopped_(std::move(stopped)) {}
+  FinalExports(const RunContext& context, std::function<bool()> stopped)
+      : context_(context), stopped_(std::move(stopped)) {}
 
   /// Writes what was asked for. False when it was asked to stop; nothing is under the outputs' names then. Collective.
   /// \param checkpoint  holds the state as it is now; empty: there is none (--no-save), so one is made for the time
@@ -33,7 +36,6 @@ class FinalExports {
   bool save_hf(ConvertOptions options);
 
   const RunContext& context_;
-  const std::optional<RestartPoint>& taken_;
   std::function<bool()> stopped_;
 };
 

@@ -90,11 +90,27 @@ void check(const Output& output, const FinalOutputs& outputs) {
   check_writable(output);
 }
 
+/// Its two files go into a directory, new or not, and nothing else there is touched.
+void check_adapter(const Output& output, const FinalOutputs& outputs) {
+  for (const auto& [name, input] : outputs.inputs) {
+    const auto way = path_below(input, output.path);
+    if (way && *way == ".")
+      refuse(output, fmt::format("is {}, whose files an adapter beside them would change for others; choose another "
+                                 "name",
+                                 name));
+  }
+  std::error_code error;
+  if (fs::exists(output.path, error) && !fs::is_directory(output.path, error)) refuse(output, "is a file");
+  const auto a_file_in_it = output.path / "adapter_config.json";
+  check_writable({output.option, a_file_in_it, false});
+}
+
 }  // namespace
 
 void check_final_outputs(const FinalOutputs& outputs) {
   const Output full{"--save-final-full", outputs.full, false}, hf{"--save-final-hf", outputs.hf, true};
   if (!outputs.full.empty()) check(full, outputs);
+  if (!outputs.adapter.empty()) check_adapter({"--save-final-adapter", outputs.adapter, true}, outputs);
   if (outputs.hf.empty()) return;
   check(hf, outputs);
   if (!outputs.full.empty() && path_below(outputs.full, outputs.hf)) {

@@ -1,5 +1,6 @@
 #pragma once
-// Whether --save-final-full and --save-final-hf may be written where they are to go: known before hours of training.
+// Whether --save-final-full, --save-final-hf and --save-final-adapter may be written where they are to go: known before
+// hours of training.
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@ namespace fsdp {
 struct FinalOutputs {
   std::filesystem::path full;           ///< file; empty: none
   std::filesystem::path hf;             ///< directory, without a slash at its end; empty: none
+  std::filesystem::path adapter;        ///< directory, of which the adapter's files alone are replaced; empty: none
   std::filesystem::path run_directory;  ///< need not exist yet
   /// What the run reads, with the option that names it: files and directories.
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;

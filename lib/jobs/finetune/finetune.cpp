@@ -223,7 +223,7 @@ class Training {
       exported_ = best ? "best" : "last";
       save_adapters();
     }
-    return FinalExports(context_, taken_, [this] { return clock_.signalled(); }).write(checkpoint);
+    return FinalExports(context_, [this] { return clock_.signalled(); }).write(checkpoint);
   }
 
   /// Where the run's record is open: an older run of the name keeps its own.

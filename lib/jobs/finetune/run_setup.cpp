@@ -159,6 +159,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_game_options(options);
   if (trains(options)) setup.deciding = check_validation_options(options);
   check_final_exports(world, setup);
+  if (trains(options)) run_agreed(world, [&] { setup.export_dtype = export_dtype(setup); });
   if (trains(options) && options.train_data.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
   if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty()) {
@@ -190,6 +191,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
     const auto path = saved_path(setup.tokenizer.name);
     if (path) manifest.data["tokenizer"] = setup.tokenizer.name == "gpt2" ? setup.tokenizer.name : *path;
   }
+  if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;
   if (!options.model.directory.empty()) {
     const auto path = saved_path(options.model.directory);
     if (path) manifest.data["weights"] = *path;

@@ -59,6 +59,8 @@ struct RunSetup {
   BatchPlan batches;
   TokenizerChoice tokenizer;
   std::optional<TokenLoader> train_data;  ///< where there is training
+  std::string export_dtype;               ///< of --save-final-hf, which has that of the weights the run began with; ""
+                                          ///< where they do not say: as checkpoints have it
   std::string chat_template;              ///< name of the one that its conversations were written by; "" without any
   std::vector<ValidationData> validation;
   std::optional<ValidationGameSet> games;  ///< that are played at validations
