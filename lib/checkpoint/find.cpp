@@ -1,6 +1,7 @@
 #include "lib/checkpoint/find.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -36,6 +37,23 @@ std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
     if (!std::filesystem::exists(folder, error)) return newest;
     if (std::filesystem::exists(folder / "checkpoints" / "latest", error)) newest = folder / "checkpoints" / "latest";
   }
+}
+
+/// The other runs of the folder that have checkpoints, for a message.
+std::string runs_beside(const std::filesystem::path& run) {
+  constexpr std::size_t kShown = 20;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(run.parent_path(), error)) {
+    if (!newest_first(entry.path() / "checkpoints").empty()) names.push_back(entry.path().filename().string());
+  }
+  const auto out = run.parent_path().string();
+  if (names.empty()) return out + " holds no run that has any (--out-dir names the folder of the runs)";
+  std::sort(names.begin(), names.end());
+  const auto more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : std::string();
+  names.resize(std::min(kShown, names.size()));
+  return fmt::format("runs in {} that have some: {}{}; --run-name NAME goes on with one of them", out,
+                     fmt::join(names, ", "), more);
 }
 
 /// The link in a run's folder, or in the folder of its checkpoints; empty where `path` is neither.
@@ -77,6 +95,9 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
   if (is_run && (candidates.empty() || candidates.front() == std::filesystem::weakly_canonical(text, error))) {
     throw MissingInput(text + ": is the folder of a run without checkpoints: it has saved none; start it anew, or " +
                        "give the checkpoint of another one");
+  }
+  if (candidates.empty() && is_word) {
+    throw MissingInput(given.string() + ": no such checkpoint; " + runs_beside(checkpoints.parent_path()));
   }
   if (candidates.empty()) {
     throw MissingInput(given.string() +

@@ -24,6 +24,7 @@
 #include "lib/jobs/finetune/final_exports.hpp"
 #include "lib/jobs/finetune/load_best.hpp"
 #include "lib/jobs/finetune/offload_watch.hpp"
+#include "lib/jobs/finetune/restart_command.hpp"
 #include "lib/jobs/finetune/restore.hpp"
 #include "lib/jobs/finetune/speed_watch.hpp"
 #include "lib/jobs/finetune/step_log.hpp"
@@ -279,8 +280,8 @@ class Training {
     if (!trace_error.empty()) log.warning("no trace: " + trace_error);
     const auto reason = clock_.reason(context_.world);
     log.info(record_.is_open()
-                 ? fmt::format("stopped   {}   step {} of {}; continue with --restart-checkpoint-file latest", reason,
-                               context_.trainer.state().step, total_steps)
+                 ? fmt::format("stopped   {}   step {} of {}; to go on, on any number of ranks: {}", reason,
+                               context_.trainer.state().step, total_steps, restart_command(context_.setup.options))
                  : fmt::format("stopped   {}   before the first step of {}: nothing to save, and the earlier run in {} "
                                "is as it was; start again in the same way",
                                reason, total_steps, context_.setup.directory.string()));

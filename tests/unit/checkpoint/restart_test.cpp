@@ -111,6 +111,12 @@ TEST_SUITE("checkpoint/restart") {
     fs::create_directory_symlink("step-00000001", dir / "moved/previous-2/checkpoints/latest");
     fs::create_directories(dir / "moved/previous-1");
     CHECK(refusal("latest", dir / "moved/checkpoints").find("previous-2/checkpoints/latest") != std::string::npos);
+    // Another name was meant: those that have checkpoints are listed.
+    const auto lost = refusal("latest", dir / "other/checkpoints");
+    CHECK(lost.find("moved") == std::string::npos);
+    CHECK(lost.find(dir.path().string() + " that have some: run;") != std::string::npos);
+    CHECK(lost.find("--run-name") != std::string::npos);
+    CHECK(refusal("latest", dir / "moved/checkpoints/x/checkpoints").find("--out-dir") != std::string::npos);
     fs::create_directories(dir / "empty");
     fsdp::replace_file(dir / "empty/metrics.jsonl", "{}\n");
     CHECK(refusal((dir / "empty").string(), checkpoints).find("a run without checkpoints") != std::string::npos);
