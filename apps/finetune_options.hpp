@@ -54,6 +54,12 @@ nlohmann::json collect_saved_options(const CLI::App& app);
 /// All of them as they are now, defaults too, by long name, as text.
 std::map<std::string, std::string> collect_all_options(const CLI::App& app);
 
+/// Those that were given, and that a restart neither has from the checkpoint nor has no use for: by long name, as text.
+std::map<std::string, std::string> collect_options_of_job(const CLI::App& app);
+
+/// Of the job that saved the checkpoint, those that this one was not given: "--batch-size 2".
+std::vector<std::string> options_left_behind(const CLI::App& app, const RestartPoint& restart);
+
 /// Finds models and data sets of the hub in its cache: ORG/NAME becomes a directory.
 /// \throws MissingInput with the command that fetches what is not there
 void resolve_names(TrainOptions& options);

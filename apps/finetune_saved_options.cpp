@@ -13,6 +13,7 @@
 
 #include "apps/finetune_options.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/chat/chat_template.hpp"
 #include "lib/config/adapter_config.hpp"
@@ -46,6 +47,12 @@ constexpr std::array kSavedOptions{"lr",
                                    "val-chess",
                                    "val-chess-games",
                                    "val-chess-positions",
+                                   "save-every",
+                                   "save-interval-minutes",
+                                   "keep-last",
+                                   "sample-prompt",
+                                   "sample-chat",
+                                   "sample-tokens",
                                    "eval-every",
                                    "keep-best",
                                    "patience",
@@ -124,6 +131,9 @@ void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
       asked ? "pack" : "no-pack", checkpoint.string(), was ? "packed" : "padded", was ? "packed rows" : "texts"));
 }
 
+/// Several texts, which may hold blanks: kept as a list in JSON.
+constexpr std::string_view kTexts = "sample-prompt";
+
 bool is_path_option(std::string_view name) {
   return name == "train-data" || name == "val-data" || name == "val-chess" || name == "tokenizer" ||
          name == "chat-template";
@@ -176,6 +186,19 @@ void check_saved_path(const std::string& name, const std::string& text, const st
   }
 }
 
+/// What collect_saved_options() made of an option's values.
+void give_saved_value(CLI::Option& option, std::string_view name, const std::string& text) {
+  if (name == kTexts) {
+    for (const auto& word : parse_json(text, "--" + std::string(name))) option.add_result(word.get<std::string>());
+  } else if (option.get_expected_max() > 1) {
+    std::istringstream words(text);
+    for (std::string word; words >> word;) option.add_result(word);
+  } else {
+    option.add_result(text);  // a path may hold spaces
+  }
+  option.run_callback();
+}
+
 void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>& words) {
   auto* option = app.get_option(std::string("--") + name);
   if (option->count() > 0) return;
@@ -218,6 +241,10 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
           fmt::format("--{} {}: is no UTF-8, which a checkpoint's strings must be: give it another name, or "
                       "make a link to it that has one",
                       name, printable(text)));
+    }
+    if (std::string_view(name) == kTexts) {
+      saved[name] = json_text(option->results());
+      continue;
     }
     if (std::string_view(name) == "val-data") {
       saved[name] = with_whole_paths(text);
@@ -262,19 +289,14 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
     if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
     if (other_child && kOfOneChild.contains(name)) continue;
     if (std::string_view(name).starts_with("val-chess-") && options.validation.games.data.empty()) continue;
+    if (std::string_view(name).starts_with("sample-") && !trains(options)) continue;
     if (std::string_view(name) == "min-delta" && options.validation.patience == 0) continue;
     if (freezing_given && (std::string(name) == "freeze" || std::string(name) == "train-only")) continue;
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, text, checkpoint);
     try {
-      if (option->get_expected_max() > 1) {
-        std::istringstream words(text);
-        for (std::string word; words >> word;) option->add_result(word);
-      } else {
-        option->add_result(text);  // a path may hold spaces
-      }
-      option->run_callback();
-    } catch (const std::runtime_error&) {  // CLI11's, or ours
+      give_saved_value(*option, name, text);
+    } catch (const std::exception&) {  // CLI11's, ours, or the JSON library's
       throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
     }
   }

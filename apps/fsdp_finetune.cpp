@@ -49,9 +49,13 @@ int main(int argc, char** argv) {
                                note_given_sizes(app, options.model);
                                fsdp::resolve_names(options);  // what is not there is told before a folder is claimed
                                fsdp::RunStart start(world, options, log);
-                               if (start.restart) fsdp::apply_saved_options(app, options, *start.restart);
+                               if (start.restart) {
+                                 options.left_behind = fsdp::options_left_behind(app, *start.restart);
+                                 fsdp::apply_saved_options(app, options, *start.restart);
+                               }
                                fsdp::apply_fine_tuning_defaults(app, options);
                                const auto saved = fsdp::collect_saved_options(app);
+                               options.of_job = fsdp::collect_options_of_job(app);
                                options.as_given = fsdp::collect_all_options(app);
                                fsdp::resolve_names(options);  // of the checkpoint's run
                                return fsdp::run_finetune(world, start, options, saved, log, report);

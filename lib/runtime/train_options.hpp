@@ -91,6 +91,8 @@ struct RuntimeOptions : JobOptions {
 };
 
 struct TrainOptions {
+  std::map<std::string, std::string> of_job;    ///< given, and not taken over by a restart: by long name, as text
+  std::vector<std::string> left_behind;         ///< of_job of the checkpoint's run that this job was not given
   std::map<std::string, std::string> as_given;  ///< every option by long name, as text, defaults too: for the record
 
   ModelOptions model;

@@ -60,6 +60,27 @@ class Checkpoints(fsdp_cli.Case):
         self.train("saved", "--restart-checkpoint-file", "latest", "--max-steps", 7, "--lr", 0.1, "--lr-schedule", "constant")
         self.assertEqual(fsdp_cli.steps(self.run_directory("saved"))[-1]["lr"], 0.1)
 
+    def test_a_resume_saves_and_samples_as_before_and_names_what_it_leaves(self):
+        vocabulary = ["--vocab-size", 50257, "--tokenizer", "gpt2"]
+        given = ["--save-every", 2, "--keep-last", 2, "--sample-prompt", "two words", "--sample-prompt", "[a, 'b']", "--sample-tokens", 3,
+                 "--eval-every", 2, "--val-data", self.val_data]
+        self.train("kept", *vocabulary, *given, "--max-steps", 2, "--batch-size", 2, "--total-batch-size", 8, "--gradient-checkpointing")
+        result = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--run-name", "kept", "--restart", "latest", "--max-steps", 7, *fsdp_cli.COMMON])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertEqual(sorted(p.name for p in self.checkpoints("kept").glob("step-*")), ["step-00000006", "step-00000007"])
+        samples = [json.loads(line) for line in (self.run_directory("kept") / "samples.jsonl").read_text().splitlines()]
+        self.assertEqual({(s["step"], s["prompt"]) for s in samples if s["step"] > 2}, {(n, p) for n in (4, 6, 7) for p in ("two words", "[a, 'b']")})
+        line = next(line for line in result.err.splitlines() if line.startswith("options "))
+        self.assertIn("--batch-size 2", line)
+        self.assertIn("--activation-checkpointing", line)
+        for taken in ("--save-every", "--sample-prompt", "--total-batch-size", "--tokenizer", "--vocab-size", "--run-name"):
+            self.assertNotIn(taken, line)
+        again = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--run-name", "kept", "--restart", "latest", "--max-steps", 8, *fsdp_cli.COMMON])
+        self.assertNotIn("options   the run", again.err)
+        # Evaluating alone does not sample, and is no reason to refuse.
+        evaluated = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--run-name", "kept", "--restart", "latest", "--max-epochs", -1, *fsdp_cli.COMMON])
+        self.assertEqual(evaluated.code, 0, str(evaluated))
+
     def test_how_matrices_are_multiplied_is_kept_and_a_change_is_told(self):
         given = ["--precision", "bf16", "--batch-size", 4]
         first = self.train("ways", "--max-steps", 2, *given, env={"FSDP_BF16_GEMM": "native"})

@@ -1,6 +1,7 @@
 """Stopping early: signals and time limits end a run with exit code 85 and a checkpoint to go on from."""
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -41,6 +42,23 @@ class Stop(fsdp_cli.Case):
                 self.assertIn(f"signal {int(number)}", log.read_text())
                 self.evaluate(self.checkpoints(name) / "latest", "--data", self.val_data)
                 self.assert_continues(name)
+
+    def test_the_last_line_says_how_to_go_on(self):
+        """Its command does, with nothing else, whatever the run and its folder are called."""
+        self.runs = self.folder / "all my runs"
+        process, log = self.start_and_wait("it's one", "--max-steps", 100000, "--batch-size", 2, ranks=0)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
+        words = shlex.split(log.read_text().splitlines()[-1].partition("on any number of ranks: ")[2])
+        self.assertEqual(words[0], "fsdp-finetune")
+        steps = len(fsdp_cli.losses(self.run_directory("it's one")))
+        result = fsdp_cli.run("fsdp-finetune", [*words[1:], "--max-steps", steps + 2])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertEqual(len(fsdp_cli.losses(self.run_directory("it's one"))), steps + 2)
+        # What belongs to a job is not taken over, which is told, but the run's name is needed.
+        self.assertIn("--batch-size 2", result.err)
+        lost = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--restart-checkpoint-file", "latest", *fsdp_cli.COMMON])
+        self.assert_refused(lost, 4, "it's one", "--run-name")
 
     def test_a_signal_to_one_rank_stops_all(self):
         process, log = self.start_and_wait("one", "--max-steps", 100000, "--total-batch-size", 32)

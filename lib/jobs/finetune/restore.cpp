@@ -1,6 +1,7 @@
 #include "lib/jobs/finetune/restore.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -91,6 +92,11 @@ void Restore::take_run(const OptimizerPlan& state) {
   log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", name(), stood.step,
                         format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
                         point_.is_ours && state.found && state.remark.empty() ? "" : about_optimizer(state)));
+  if (const auto& left = setup_.options.left_behind; !left.empty())
+    log_.info(
+        fmt::format("options   the run was started with {}, which a restart does not take over: give them again "
+                    "where they are wanted",
+                    fmt::join(left, " ")));
 }
 
 void Restore::take_weights(const OptimizerPlan& state) {

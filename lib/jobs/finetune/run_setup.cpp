@@ -191,6 +191,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
     const auto path = saved_path(setup.tokenizer.name);
     if (path) manifest.data["tokenizer"] = setup.tokenizer.name == "gpt2" ? setup.tokenizer.name : *path;
   }
+  if (!options.of_job.empty()) manifest.data["options_of_job"] = options.of_job;
   if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;
   if (!options.model.directory.empty()) {
     const auto path = saved_path(options.model.directory);
