@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <new>
@@ -46,11 +47,43 @@ std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}{}?", unknown.starts_with("--") ? "--" : "", nearest);
 }
 
-/// CLI11's words but for "--plan: 1 required TEXT missing".
-std::string words_of(const CLI::ParseError& error) {
-  const std::string text = error.what();
-  const auto at = text.find(": 1 required ");
-  return at != std::string::npos && text.ends_with(" missing") ? text.substr(0, at) + " needs a value" : text;
+/// The file of --config; "" where none was given.
+std::string config_file_of(const CLI::App& app) {
+  const auto* option = app.get_option_no_throw("--config");
+  return option == nullptr || option->count() == 0 ? "" : option->results().back();
+}
+
+/// The option that an error speaks of, as the config file may spell it, unless the command line has it, too.
+std::vector<std::string> config_names_in(const CLI::App& app, int argc, char** argv, const std::string& text) {
+  const auto begin = text.find("--");
+  if (begin == std::string::npos) return {};
+  const auto end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_", begin);
+  const auto* option = app.get_option_no_throw(text.substr(begin, end - begin));
+  if (option == nullptr) return {};
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]);
+    if (word.starts_with("--") && app.get_option_no_throw(word.substr(0, word.find('='))) == option) return {};
+  }
+  return option->get_lnames();
+}
+
+/// An error's words; of what stands in a config file, its name and the line. CLI11 says of an option without a value
+/// "--plan: 1 required TEXT missing".
+std::string words_of(const CLI::App& app, int argc, char** argv, std::string text) {
+  const auto missing = text.find(": 1 required ");
+  if (missing != std::string::npos && text.ends_with(" missing")) text = text.substr(0, missing) + " needs a value";
+  constexpr std::string_view kOfReader = "--config: ", kUnknown = "INI was not able to parse ";
+  const auto file = config_file_of(app);
+  if (file.empty()) return text;
+  if (text.starts_with(kOfReader)) return fmt::format("--config {}: {}", file, text.substr(kOfReader.size()));
+  auto names = config_names_in(app, argc, argv, text);
+  if (text.starts_with(kUnknown)) {
+    names = {text.substr(kUnknown.size())};
+    text = fmt::format("'{}' is no option", names.front());
+  }
+  std::ifstream input(file);
+  const auto line = names.empty() ? 0 : line_of_option(input, names);
+  return line == 0 ? text : fmt::format("--config {}: line {}: {}", file, line, text);
 }
 
 /// CLI11 would open a pipe and wait for a writer.
@@ -153,12 +186,13 @@ int parse(CLI::App& app, int argc, char** argv) {
       });
     }
     if (speaks_for_the_job()) {
-      std::cerr << "error: " << words_of(error) << what_was_meant(app, error) << "\n"
+      std::cerr << "error: " << words_of(app, argc, argv, error.what()) << what_was_meant(app, error) << "\n"
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);
   } catch (const Error& error) {  // a word that is none of an option's
-    return tell(error);
+    if (speaks_for_the_job()) std::cerr << "error: " << words_of(app, argc, argv, error.what()) << "\n";
+    return static_cast<int>(error.code());
   }
 }
 

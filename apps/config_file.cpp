@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
+#include <map>
 #include <string_view>
 
 namespace fsdp {
@@ -20,7 +21,9 @@ class Reader {
     std::vector<CLI::ConfigItem> items;
     while (skip_to_item()) {
       CLI::ConfigItem item;
+      const auto line = this->line();
       item.name = name();
+      lines_.emplace(item.name, line);
       item.inputs = at('=') ? values() : std::vector<std::string>{"true"};
       // Lines of one option belong together, wherever they stand: its values follow each other.
       const auto same = std::find_if(items.begin(), items.end(), [&](const auto& i) { return i.name == item.name; });
@@ -33,10 +36,16 @@ class Reader {
     return items;
   }
 
+  /// After items(): of each name the first one.
+  const std::map<std::string, std::size_t>& lines() const { return lines_; }
+
  private:
+  std::size_t line() const {
+    const auto begin = text_.begin();
+    return 1 + static_cast<std::size_t>(std::count(begin, begin + static_cast<std::ptrdiff_t>(here_), '\n'));
+  }
   [[noreturn]] void fail(const std::string& what) const {
-    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(here_), '\n');
-    throw CLI::FileError(fmt::format("--config: line {}: {}", line, what), CLI::ExitCodes::FileError);
+    throw CLI::FileError(fmt::format("--config: line {}: {}", line(), what), CLI::ExitCodes::FileError);
   }
   bool done() const { return here_ >= text_.size(); }
   bool at(char c) const { return !done() && text_[here_] == c; }
@@ -143,6 +152,7 @@ class Reader {
 
   std::string text_;
   std::size_t here_ = 0;
+  std::map<std::string, std::size_t> lines_;
 };
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
@@ -200,6 +210,17 @@ std::string default_value(const CLI::Option& option) {
 std::string comment(const std::string& text) { return "# " + CLI::detail::fix_newlines("# ", text) + "\n"; }
 
 }  // namespace
+
+std::size_t line_of_option(std::istream& input, const std::vector<std::string>& names) {
+  Reader reader(std::string(std::istreambuf_iterator<char>(input), {}));
+  (void)reader.items();
+  std::size_t first = 0;
+  for (const auto& name : names) {
+    const auto found = reader.lines().find(name);
+    if (found != reader.lines().end() && (first == 0 || found->second < first)) first = found->second;
+  }
+  return first;
+}
 
 std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
   return Reader(std::string(std::istreambuf_iterator<char>(input), {})).items();

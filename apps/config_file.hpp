@@ -23,4 +23,8 @@ class ConfigFile : public CLI::Config {
   std::string to_flag(const CLI::ConfigItem& item) const override;
 };
 
+/// The line of a config file on which an option stands, in any spelling of `names` (without dashes in front); 0: on
+/// none.
+std::size_t line_of_option(std::istream& input, const std::vector<std::string>& names);
+
 }  // namespace fsdp
