@@ -26,7 +26,7 @@ class Csv : public Documents {
     }
     if (column_ == header.size()) {
       throw FormatError(file.string() + ": the header row has no column '" + field + "', only " + names +
-                        "; --field names the one to read");
+                        "; --data-field names the one to read (of fsdp-download tokens: --field)");
     }
   }
 

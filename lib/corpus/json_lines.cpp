@@ -141,7 +141,7 @@ class JsonLines : public Documents {
     if (reader.found()) return;
     throw FormatError(where() + ": has no key '" + field_ + "', " +
                       (reader.keys().empty() ? "it is empty" : "only " + reader.keys()) +
-                      "; --field names the one to read");
+                      "; --data-field names the one to read (of fsdp-download tokens: --field)");
   }
 
   /// A line that is no JSON, by whose reader it failed, may be what Python calls so.

@@ -28,7 +28,24 @@ class Options(fsdp_cli.Case):
             self.assertNotIn("did you mean", result.err)
         file = self.folder / "config.ini"
         file.write_text("lerning_rate = 1\n")
-        self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, "lerning_rate", "did you mean learning-rate?")
+        for program in ("fsdp-finetune", "fsdp-memprobe", "fsdp-eval"):
+            file.write_text("# a comment\n\nlearning-rat = 1\n" if program != "fsdp-eval" else "seq-len = 3\n\nbatch-siz = 1\n")
+            words = ["x"] if program == "fsdp-eval" else []
+            result = fsdp_cli.run(program, [*words, "--config", file])
+            self.assert_refused(result, 2, file, "line 3", "did you mean batch-size?" if words else "did you mean learning-rate?")
+        for text, line, words in (("seed = 1\nlr = abc\n", 2, ["--lr", "abc"]), ("\nprecision = fp9\n", 2, ["--precision", "fp9"]),
+                                  ("lr = 1\n[model]\n", 2, ["sections"]), ("out-dir = 'x\n", 1, ["closing"])):
+            file.write_text(text)
+            self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, file, f"line {line}: ", *words)
+        # Of what the command line says the file is not to blame.
+        file.write_text("lr = 1\n")
+        self.assertNotIn("line", fsdp_cli.run("fsdp-finetune", ["--config", file, "--lr", "abc"]).err)
+
+    def test_a_column_is_named_by_an_option_that_there_is(self):
+        file = self.folder / "texts.csv"
+        file.write_text("title,body\na,some words to learn\n")
+        self.assert_refused(self.train("column", "--train-data", file, "--tokenizer", "gpt2", "--vocab-size", 50257, code=4), 4, "--data-field")
+        self.train("column", "--train-data", file, "--tokenizer", "gpt2", "--vocab-size", 50257, "--data-field", "body", "--max-steps", 1)
 
 
 class Restart(fsdp_cli.Case):

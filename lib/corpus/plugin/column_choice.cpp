@@ -63,7 +63,8 @@ ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::s
   const int index = find_field(root, field);
   if (index < 0) {
     throw std::runtime_error("has no column " + (field.empty() ? "'text' or 'Moves'" : "'" + field + "'") + ", only " +
-                             column_names(root) + "; --field names the one to read");
+                             column_names(root) +
+                             "; --data-field names the one to read (of fsdp-download tokens: --field)");
   }
   ColumnChoice choice;
   choice.name = root.field(index)->name();

@@ -48,7 +48,9 @@ TEST_SUITE("corpus/csv") {
     const auto name = (dir / "a.csv").string();
     CHECK(refusal(dir, "a.csv", "") == name + ": is empty, expected a header row with the column 'text'");
     CHECK(refusal(dir, "a.csv", "a,b\n1,2\n") ==
-          name + ": the header row has no column 'text', only 'a', 'b'; --field names the one to read");
+          name +
+              ": the header row has no column 'text', only 'a', 'b'; --data-field names the one to read (of "
+              "fsdp-download tokens: --field)");
     CHECK(refusal(dir, "a.csv", "id,text\n1,a\n2,b,c\n") == name + ": line 3: has 3 fields, the header row has 2");
     CHECK(refusal(dir, "a.csv", "id,text\n1\n") == name + ": line 2: has 1 fields, the header row has 2");
     CHECK(refusal(dir, "a.csv", "id,text\n1,a\n2,\"b\nc\n") ==

@@ -77,9 +77,10 @@ TEST_SUITE("corpus/json_lines") {
     CHECK(second("[\"a\"]") == "holds a list, expected an object with the key 'text'");
     CHECK(second("\"a\"") == "holds a string, expected an object with the key 'text'");
     CHECK(second("7") == "holds a number, expected an object with the key 'text'");
-    CHECK(second("{}") == "has no key 'text', it is empty; --field names the one to read");
+    CHECK(second("{}") ==
+          "has no key 'text', it is empty; --data-field names the one to read (of fsdp-download tokens: --field)");
     CHECK(second("{\"a\": {\"text\": \"x\"}, \"b\": 1}") ==
-          "has no key 'text', only 'a', 'b'; --field names the one to read");
+          "has no key 'text', only 'a', 'b'; --data-field names the one to read (of fsdp-download tokens: --field)");
     CHECK(second("{\"text\": 5}") == "'text' holds a number, expected a string or a list of strings");
     CHECK(second("{\"text\": true}") == "'text' holds a truth value, expected a string or a list of strings");
     CHECK(second("{\"text\": {}}") == "'text' holds an object, expected a string or a list of strings");
