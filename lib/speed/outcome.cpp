@@ -1,5 +1,7 @@
 #include "lib/speed/outcome.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -95,6 +97,14 @@ std::optional<double> factor_of(const SpeedOutcome& outcome, StepPart part) {
 }  // namespace
 
 double relative_error(const SpeedOutcome& outcome) { return outcome.seconds / outcome.predicted.seconds - 1; }
+
+std::string beside_prediction(const SpeedOutcome& outcome) {
+  constexpr double kFar = 1.5;
+  const double times = outcome.seconds / outcome.predicted.seconds;
+  if (times >= kFar) return fmt::format("{:.1f} times slower than predicted: is the machine busy?", times);
+  if (times <= 1 / kFar) return fmt::format("{:.1f} times faster than predicted", 1 / times);
+  return fmt::format("prediction {:+.1f} %", 100 * relative_error(outcome));
+}
 
 nlohmann::json to_json(const SpeedOutcome& outcome) {
   nlohmann::json json{{"device", outcome.device},

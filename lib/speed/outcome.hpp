@@ -31,6 +31,8 @@ struct SpeedOutcome {
 
 /// Of the prediction's tokens/s, as a part of what was measured: negative when it was too low.
 double relative_error(const SpeedOutcome& outcome);
+/// The same in words: a percentage, or how many times where it is far off.
+std::string beside_prediction(const SpeedOutcome& outcome);
 
 nlohmann::json to_json(const SpeedOutcome& outcome);
 

@@ -187,9 +187,9 @@ void SpeedWatch::report(nlohmann::json& report) {
     log_.warning(fmt::format("speed.json: {}", error.what()));  // the training is worth more
     return;
   }
-  log_.info(fmt::format("speed     {} tok/s, {:.3g} s a step   prediction {:+.1f} %",
+  log_.info(fmt::format("speed     {} tok/s, {:.3g} s a step   {}",
                         format_count(static_cast<std::int64_t>(tokens / seconds)), seconds,
-                        100 * relative_error(outcome_)));
+                        beside_prediction(outcome_)));
 }
 
 }  // namespace fsdp::detail
