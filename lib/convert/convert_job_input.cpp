@@ -12,6 +12,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/convert/dequantize.hpp"
 #include "lib/convert/local_state.hpp"
 #include "lib/convert/merge_adapter.hpp"
@@ -186,8 +187,9 @@ std::optional<ModelConfig> known_model(const Source& source, const InputOptions&
 void refuse_nothing(const Source& source, const Source& original, const std::filesystem::path& path) {
   const auto& tensors = source.tensors();
   if (std::ranges::any_of(tensors, [](const auto& tensor) { return num_elements(tensor.shape) > 0; })) return;
-  const auto what = tensors.empty() ? std::string("no tensor")
-                                    : fmt::format("{} tensors, all of them without an element", tensors.size());
+  const auto what = tensors.empty()
+                        ? std::string("no tensor")
+                        : format_count_of(static_cast<std::int64_t>(tensors.size()), "tensor") + " without an element";
   throw FormatError(fmt::format("{}: holds {}, so there is nothing to convert{}", path.string(), what,
                                 is_deepspeed_file(original) ? ". " + deepspeed_advice() : ""));
 }

@@ -245,6 +245,16 @@ void warn_of_adapters(const ConvertOptions& options, const Source& original, con
   for (const auto& remark : adapter_left_out(options.paths[0])) log.warning(remark);
 }
 
+/// \throws FormatError naming the first tensor of a type that the output cannot hold
+void refuse_other_types(const Source& source) {
+  for (const auto& tensor : source.tensors())
+    if (tensor.other)
+      throw FormatError(
+          fmt::format("{}: tensor \"{}\" is of type {}, which only safetensors can hold: convert to "
+                      "safetensors or hf, or leave it out with --exclude",
+                      source.info().directory.string(), tensor.name, tensor.other->name));
+}
+
 Plan make_plan(const ConvertOptions& options, const Logger& log) {
   Plan plan;
   plan.kind = kind_of(options);
@@ -257,8 +267,10 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   plan.source = transformed(original, input);
   refuse_nothing(*plan.source, *original, options.paths[0]);
   if (is_deepspeed_file(*original))
-    log.warning(options.paths[0] + ": is one of DeepSpeed's, with the weights that products were computed with. " +
-                deepspeed_advice());
+    log.warning(options.paths[0] +
+                ": is one of DeepSpeed's: these are the weights that products were computed with, the float32 masters "
+                "lie in the *_optim_states.pt beside it (zero_to_fp32.py makes one file of them)");
+  if (plan.kind == OutputKind::torch || plan.kind == OutputKind::dcp) refuse_other_types(*plan.source);
   switch (plan.kind) {
     case OutputKind::torch:
       plan.target = std::make_unique<TorchTarget>(plan.output);

@@ -24,8 +24,14 @@ std::string shape_text(const Json& shape) {
 }
 
 Json describe_tensor(const SourceTensor& tensor) {
-  return {{"name", tensor.name},         {"dtype", torch_name(tensor.dtype)}, {"shape", tensor.shape},
-          {"shards", tensor.num_shards}, {"bytes", tensor.size_bytes()},      {"stored_bytes", tensor.stored_bytes}};
+  const auto type = tensor.other ? tensor.other->name : std::string(torch_name(tensor.dtype));
+  const auto& shape = tensor.other ? tensor.other->shape : tensor.shape;
+  return {{"name", tensor.name},
+          {"dtype", type},
+          {"shape", shape},
+          {"shards", tensor.num_shards},
+          {"bytes", tensor.size_bytes()},
+          {"stored_bytes", tensor.stored_bytes}};
 }
 
 std::uint64_t size_of(const std::filesystem::path& file) {

@@ -1,6 +1,7 @@
 #include "lib/formats/safetensors.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,15 @@ namespace {
 
 constexpr std::uint64_t max_header_bytes = 100'000'000;  // the reference reader's limit
 constexpr std::size_t max_dims = 64;
+
+/// Bits of an element of the format's types that nothing here computes with; 0: it is none of them.
+/// Source: safetensors 0.8, tensor.rs (Dtype).
+std::uint64_t bits_of_other(std::string_view type) {
+  constexpr std::array<std::pair<std::string_view, std::uint64_t>, 6> types{
+      {{"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}}};
+  const auto found = std::ranges::find(types, type, [](const auto& known) { return known.first; });
+  return found == types.end() ? 0 : found->second;
+}
 
 struct Header {
   nlohmann::json json;
@@ -50,13 +60,16 @@ class EntryParser {
       fail(tensor, "needs dtype, shape and data_offsets");
     }
     SafetensorsEntry entry;
-    entry.dtype = dtype(tensor, json["dtype"].get_ref<const std::string&>());
+    const auto& type = json["dtype"].get_ref<const std::string&>();
+    const auto bits = bits_of_other(type);
+    entry.dtype = bits != 0 ? DType::u8 : dtype(tensor, type);
     for (const auto& size : json["shape"]) entry.shape.push_back(static_cast<std::int64_t>(count(tensor, size)));
     const auto begin = count(tensor, json["data_offsets"][0]), end = count(tensor, json["data_offsets"][1]);
     if (begin > end || end > data_bytes_) {
       fail(tensor,
            "lies outside the file, which has " + std::to_string(data_bytes_) + " bytes of data; it may be cut short");
     }
+    if (bits != 0) make_bytes(tensor, type, bits, end - begin, entry);
     std::uint64_t expected = 0;
     if (__builtin_mul_overflow(count_elements(tensor, entry.shape), dtype_size_bytes(entry.dtype), &expected) ||
         expected != end - begin) {
@@ -65,6 +78,17 @@ class EntryParser {
     entry.begin = begin_ + begin;
     entry.end = begin_ + end;
     return entry;
+  }
+
+  /// What is stored in `bytes` becomes just these. \param bits  of an element
+  void make_bytes(const std::string& tensor, const std::string& type, std::uint64_t bits, std::uint64_t bytes,
+                  SafetensorsEntry& entry) const {
+    std::uint64_t expected = 0;
+    if (__builtin_mul_overflow(count_elements(tensor, entry.shape), bits, &expected) || expected % 8 != 0 ||
+        expected / 8 != bytes)
+      fail(tensor, "has " + std::to_string(bytes) + " bytes, which its shape and type contradict");
+    entry.other = OtherType{type, std::move(entry.shape)};
+    entry.shape = {static_cast<std::int64_t>(bytes)};
   }
 
   /// The reference reader refuses files with holes: bytes nobody accounts for.
@@ -96,6 +120,7 @@ class EntryParser {
     }
   }
   DType dtype(const std::string& tensor, const std::string& text) const {
+    if (text == "C64") return DType::c64;  // read, and written as pairs
     try {
       return dtype_from_safetensors(text);
     } catch (const FormatError& error) {

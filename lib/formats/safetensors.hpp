@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,10 +17,18 @@
 
 namespace fsdp {
 
-struct SafetensorsEntry {
-  DType dtype = DType::f32;
+/// An element type of the format that nothing here computes with, some of them narrower than a byte: such a tensor is
+/// its bytes, and has this type and shape where it is written to safetensors again.
+struct OtherType {
+  std::string name;
   Shape shape;
+};
+
+struct SafetensorsEntry {
+  DType dtype = DType::f32;          ///< of an OtherType u8
+  Shape shape;                       ///< of an OtherType the number of its bytes
   std::uint64_t begin = 0, end = 0;  ///< bytes in the file (not in its data section)
+  std::optional<OtherType> other = {};
 };
 
 /// One file. Const member functions may be called from several threads.
@@ -49,6 +58,7 @@ struct SafetensorsItem {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
+  std::optional<OtherType> other = {};
 };
 /// A safetensors file of which all but the tensors' data is known.
 struct SafetensorsPlan {

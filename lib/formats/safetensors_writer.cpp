@@ -90,8 +90,9 @@ SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
       throw UsageError("tensor \"" + tensor.name + "\": " + error.what());
     }
     const auto end = at + static_cast<std::uint64_t>(num_elements(tensor.shape)) * dtype_size_bytes(tensor.dtype);
-    add(quoted(tensor.name), "{\"dtype\":\"" + std::string(dtype) +
-                                 "\",\"shape\":" + json_text(nlohmann::json(tensor.shape)) + ",\"data_offsets\":[" +
+    const auto& shape = tensor.other ? tensor.other->shape : tensor.shape;
+    add(quoted(tensor.name), "{\"dtype\":\"" + (tensor.other ? tensor.other->name : std::string(dtype)) +
+                                 "\",\"shape\":" + json_text(nlohmann::json(shape)) + ",\"data_offsets\":[" +
                                  std::to_string(at) + "," + std::to_string(end) + "]}");
     plan.offsets[number] = at;
     at = end;

@@ -176,6 +176,10 @@ void SafetensorsSource::finish() {
   for (auto& [name, pieces] : gathered_) {
     SourceTensor tensor{
         name, {name}, pieces[0].entry.dtype, pieces[0].entry.shape, static_cast<std::int64_t>(pieces.size())};
+    tensor.other = pieces[0].entry.other;
+    if (tensor.other && pieces.size() > 1)
+      throw FormatError(info_.directory.string() + ": tensor \"" + name + "\" is in pieces of type " +
+                        tensor.other->name + ", which are not put together here");
     std::vector<Block> blocks;
     for (auto& piece : pieces) {
       const std::string file = files_.paths()[piece.file].string();

@@ -15,6 +15,7 @@
 #include "lib/formats/dcp.hpp"
 #include "lib/formats/dtype.hpp"
 #include "lib/formats/pickle_value.hpp"
+#include "lib/formats/safetensors.hpp"
 #include "lib/formats/shard_record.hpp"
 
 namespace fsdp {
@@ -27,6 +28,7 @@ struct SourceTensor {
   Shape shape;
   std::int64_t num_shards = 1;     ///< pieces it is stored in
   std::uint64_t stored_bytes = 0;  ///< in the files, without headers; more than its size for a view of a larger storage
+  std::optional<OtherType> other = {};  ///< bytes of a type that only safetensors can hold
 
   std::uint64_t size_bytes() const;
 };

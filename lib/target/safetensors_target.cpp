@@ -15,7 +15,7 @@ void add_safetensors_file(Layout& layout, const std::filesystem::path& name, con
   std::vector<SafetensorsItem> items;
   for (const auto number : tensors) {
     const auto& tensor = source.tensors()[number];
-    items.push_back({tensor.name, tensor.dtype, tensor.shape});
+    items.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.other});
   }
   auto plan = plan_safetensors(items, metadata);
   const auto file = layout.files.size();

@@ -112,6 +112,30 @@ TEST_SUITE("formats/safetensors") {
     }
   }
 
+  TEST_CASE("SafetensorsReader: types that nothing computes with are their bytes, and are written as they were") {
+    const test::TempDir directory;
+    for (const auto& [type, bytes] :
+         std::vector<std::pair<std::string, std::size_t>>{{"F4", 8}, {"F6_E3M2", 12}, {"F8_E8M0", 16}}) {
+      CAPTURE(type);
+      const auto header =
+          R"({"w":{"dtype":")" + type + R"(","shape":[2,8],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
+      test::write_file(directory / "x", file_with(header, bytes));
+      const auto entry = SafetensorsReader(directory / "x").tensors().at("w");
+      CHECK(entry.shape == Shape{static_cast<std::int64_t>(bytes)});
+      REQUIRE(entry.other);
+      CHECK(entry.other->name == type);
+      CHECK(entry.other->shape == Shape{2, 8});
+      const std::vector<SafetensorsItem> items{{"w", entry.dtype, entry.shape, entry.other}};
+      const auto plan = plan_safetensors(items, {});
+      CHECK(plan.head.find(header) != std::string::npos);
+      CHECK(plan.size_bytes == plan.head.size() + bytes);
+      test::write_file(directory / "x", file_with(header, bytes + 1));
+      CHECK_THROWS_AS(SafetensorsReader(directory / "x"), FormatError);
+    }
+    test::write_file(directory / "x", file_with(R"({"w":{"dtype":"C64","shape":[2],"data_offsets":[0,16]}})", 16));
+    CHECK(SafetensorsReader(directory / "x").tensors().at("w").dtype == DType::c64);
+  }
+
   TEST_CASE("SafetensorsReader: refuses broken headers") {
     const test::TempDir directory;
     const auto open = [&](const std::string& text) {
