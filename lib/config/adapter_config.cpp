@@ -117,7 +117,11 @@ void refuse_changed_base(const nlohmann::json& json, const std::string& source) 
 
 /// target_modules as peft reads it.
 void read_targets(const nlohmann::json& json, const std::string& source, AdapterConfig& adapter) {
-  const auto& targets = json.at("target_modules");
+  const auto targets = json.value("target_modules", nlohmann::json());
+  if (!targets.is_string() && !targets.is_array())
+    throw FormatError(
+        fmt::format("{}: field 'target_modules' is {}, a list of names or a regular expression was expected", source,
+                    targets.type_name()));
   if (!targets.is_string()) {
     adapter.lora.targets = targets.get<std::vector<std::string>>();
     return;

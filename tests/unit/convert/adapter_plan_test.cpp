@@ -105,6 +105,8 @@ TEST_SUITE("convert/adapter_plan") {
     // A string is a whole name's, a list's word never a pattern.
     CHECK(has(adapter({{"target_modules", "q_proj"}}).refusal(), "target_modules names no module"));
     CHECK(has(adapter({{"target_modules", {"all"}}}).refusal(), "target_modules names no module"));
+    for (const nlohmann::json& wrong : {nlohmann::json(), nlohmann::json(5)})
+      CHECK(has(adapter({{"target_modules", wrong}}).refusal(), "field 'target_modules' is"));
     CHECK(has(adapter({{"target_modules", "(q_proj"}}).refusal(), "regular expression"));
     CHECK(has(adapter({{"target_modules", ".{,3}q_proj"}}).refusal(), "regular expression"));
     CHECK(has(adapter({{"target_modules", "(a*)*(m*)*.*_norm"}}).refusal(), "target_modules"));
