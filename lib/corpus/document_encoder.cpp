@@ -70,12 +70,12 @@ MaskedIds DocumentEncoder::encode_record(const std::string& sample, DataForm for
                                     : conversations_.encode_pair(record);
 }
 
-EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form) const {
+EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, const StopTest& stop) const {
   EncodedSample out;
   const bool masked = form != DataForm::text && options_.train_on == TrainOn::answers;
   auto& [ids, mask] = out.masked;
   if (form == DataForm::text) {
-    ids = tokenizer_.encode_document(sample);
+    ids = tokenizer_.encode_document(sample, stop);
   } else {
     out.masked = encode_record(sample, form);
     if (!masked) mask.clear();

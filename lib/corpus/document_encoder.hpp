@@ -27,8 +27,9 @@ class DocumentEncoder {
   DocumentEncoder(const Tokenizer& tokenizer, ConversationRules rules, EncodeOptions options);
 
   /// \param sample  a text, or a JSON object for the other forms
-  /// \throws FormatError saying what is wrong with it
-  EncodedSample encode(const std::string& sample, DataForm form) const;
+  /// \param stop    asked now and then in a long text
+  /// \throws FormatError saying what is wrong with it; EncodingStopped
+  EncodedSample encode(const std::string& sample, DataForm form, const StopTest& stop = {}) const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:

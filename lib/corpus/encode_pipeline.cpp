@@ -112,7 +112,7 @@ void EncodePipeline::encode(Batch& batch) const {
   for (std::size_t i = 0; i < batch.texts.size(); ++i) {
     EncodedSample sample;
     try {
-      sample = encoder_.encode(batch.texts[i], batch.forms[i]);
+      sample = encoder_.encode(batch.texts[i], batch.forms[i], [this] { return closing_.load(); });
     } catch (const Error& error) {
       throw FormatError(batch.places[i] + ": " + error.what());
     }

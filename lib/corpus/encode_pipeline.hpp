@@ -1,5 +1,6 @@
 #pragma once
 // Reading on one thread, encoding on several, results in the order of the documents.
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -36,7 +37,7 @@ class EncodePipeline {
   EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads);
   EncodePipeline(const EncodePipeline&) = delete;
   EncodePipeline& operator=(const EncodePipeline&) = delete;
-  /// Ends the threads; what they are at is finished first.
+  /// Ends the threads; a text that one of them is at is left where it is.
   ~EncodePipeline();
 
   enum class State { ready, waiting, finished };
@@ -69,7 +70,7 @@ class EncodePipeline {
 
   std::mutex mutex_;
   std::condition_variable room_, work_, result_;
-  bool closing_ = false;
+  std::atomic<bool> closing_ = false;  ///< also asked while a text is encoded
   bool read_all_ = false;
   std::size_t batches_in_flight_ = 0;
   std::size_t bytes_in_flight_ = 0;

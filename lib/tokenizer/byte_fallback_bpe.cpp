@@ -72,8 +72,9 @@ NormalizedText ByteFallbackBpe::normalize(std::string_view text, bool prefixed) 
   return with_space_signs(text, prefixed, normalizes_spaces_);
 }
 
-void ByteFallbackBpe::append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const {
-  if (added_tokens_.empty()) return append_plain(text, dummy_prefix && wants_prefix(text, true), ids);
+void ByteFallbackBpe::append(std::string_view text, bool dummy_prefix, StopWatch& watch,
+                             std::vector<std::int32_t>& ids) const {
+  if (added_tokens_.empty()) return append_plain(text, dummy_prefix && wants_prefix(text, true), watch, ids);
   for (const TextSegment& segment : added_tokens_.raw().split(text)) {
     if (segment.id != TextSegment::kPlain) {
       ids.push_back(segment.id);
@@ -82,7 +83,7 @@ void ByteFallbackBpe::append(std::string_view text, bool dummy_prefix, std::vect
     const Part part{segment.text, static_cast<std::size_t>(segment.text.data() - text.data()),
                     dummy_prefix || segment.text.data() != text.data()};
     if (added_tokens_.normalized().empty()) {
-      append_plain(part.text, part.may_prefix && wants_prefix(part.text, part.begin == 0), ids);
+      append_plain(part.text, part.may_prefix && wants_prefix(part.text, part.begin == 0), watch, ids);
     } else {
       AlignedIds found;
       append_normalized(part, added_tokens_.normalized(), {}, found);
@@ -95,7 +96,9 @@ void ByteFallbackBpe::append_aligned(std::string_view part, std::size_t begin, s
                                      AlignedIds& out) const {
   if (!names().normalized().empty())
     return append_normalized({part, begin, dummy_prefix()}, names().normalized(), plain, out);
-  append_plain(part, dummy_prefix() && wants_prefix(part, begin == 0), out.ids);
+  const StopTest never;
+  StopWatch watch(never);
+  append_plain(part, dummy_prefix() && wants_prefix(part, begin == 0), watch, out.ids);
   align(part, begin, out);
 }
 
@@ -107,6 +110,8 @@ void ByteFallbackBpe::append_normalized(const Part& part, const TokenNames& name
     return overlaps(plain, part.begin + normalized.origins[found.begin], part.begin + normalized.origins[found.end]);
   };
   const std::size_t first = out.parts.size();
+  const StopTest never;
+  StopWatch watch(never);
   for (const TextSegment& segment : names.split(normalized.text, is_plain)) {
     const auto at = static_cast<std::size_t>(segment.text.data() - normalized.text.data());
     if (segment.id != TextSegment::kPlain) {
@@ -115,7 +120,7 @@ void ByteFallbackBpe::append_normalized(const Part& part, const TokenNames& name
       continue;
     }
     const bool begins = part.begin == 0 && at == 0;
-    append_plain(segment.text, !prepends && part.may_prefix && wants_prefix(segment.text, begins), out.ids);
+    append_plain(segment.text, !prepends && part.may_prefix && wants_prefix(segment.text, begins), watch, out.ids);
     align(segment.text, at, out);
   }
   to_sources(normalized, part.begin, first, out.parts);
@@ -135,11 +140,13 @@ void ByteFallbackBpe::append_character(std::string_view character, std::vector<s
   for (const char byte : character) word.push_back(byte_ids()[static_cast<std::uint8_t>(byte)]);
 }
 
-void ByteFallbackBpe::append_plain(std::string_view text, bool with_prefix, std::vector<std::int32_t>& ids) const {
+void ByteFallbackBpe::append_plain(std::string_view text, bool with_prefix, StopWatch& watch,
+                                   std::vector<std::int32_t>& ids) const {
   std::vector<std::int32_t> word;
   const auto end_word = [&] {
     merges_.apply(word, ids);
     word.clear();
+    watch.step();
   };
   bool after_space = false;
   if (with_prefix) {

@@ -35,7 +35,8 @@ class ByteFallbackBpe final : public LlamaTokenizer {
   explicit ByteFallbackBpe(ByteFallbackParts parts);
 
  protected:
-  void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const override;
+  void append(std::string_view text, bool dummy_prefix, StopWatch& watch,
+              std::vector<std::int32_t>& ids) const override;
   void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange> plain,
                       AlignedIds& out) const override;
 
@@ -51,7 +52,7 @@ class ByteFallbackBpe final : public LlamaTokenizer {
   NormalizedText normalize(std::string_view text, bool prefixed) const;
   void append_normalized(const Part& part, const TokenNames& names, std::span<const TextRange> plain,
                          AlignedIds& out) const;
-  void append_plain(std::string_view text, bool with_prefix, std::vector<std::int32_t>& ids) const;
+  void append_plain(std::string_view text, bool with_prefix, StopWatch& watch, std::vector<std::int32_t>& ids) const;
   /// Appends the id of one character, or those of its bytes, to a word.
   void append_character(std::string_view character, std::vector<std::int32_t>& word) const;
 

@@ -56,7 +56,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
 
 std::string ByteLevelTokenizer::normalized(const std::string& text) const { return composes_ ? to_nfc(text) : text; }
 
-void ByteLevelTokenizer::append(std::string_view text, std::vector<std::int32_t>& ids) const {
+void ByteLevelTokenizer::append(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const {
   std::string composed;
   if (composes_) {
     composed = to_nfc(text);
@@ -64,7 +64,7 @@ void ByteLevelTokenizer::append(std::string_view text, std::vector<std::int32_t>
   }
   for (const TextSegment& segment : added_tokens_.normalized().split(text)) {
     if (segment.id == TextSegment::kPlain) {
-      append_words(segment.text, ids);
+      append_words(segment.text, watch, ids);
     } else {
       ids.push_back(segment.id);
     }
@@ -84,23 +84,29 @@ void ByteLevelTokenizer::append_word(std::string_view word, std::vector<std::int
   merges_.apply(scratch, ids);
 }
 
-void ByteLevelTokenizer::append_words(std::string_view text, std::vector<std::int32_t>& ids) const {
+void ByteLevelTokenizer::append_words(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const {
   std::vector<std::string_view> words;
   words_.split(text, words);
   std::vector<std::int32_t> scratch;
-  for (const std::string_view word : words) append_word(word, scratch, ids);
+  for (const std::string_view word : words) {
+    append_word(word, scratch, ids);
+    watch.step();
+  }
 }
 
-std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) const {
+std::vector<std::int32_t> ByteLevelTokenizer::encode(std::string_view text) const { return encode_text(text, {}); }
+
+std::vector<std::int32_t> ByteLevelTokenizer::encode_text(std::string_view text, const StopTest& stop) const {
+  StopWatch watch(stop);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
   if (added_tokens_.raw().empty()) {
-    append(text, ids);
+    append(text, watch, ids);
     return ids;
   }
   for (const TextSegment& segment : added_tokens_.raw().split(text)) {
     if (segment.id == TextSegment::kPlain) {
-      append(segment.text, ids);
+      append(segment.text, watch, ids);
     } else {
       ids.push_back(segment.id);
     }
@@ -170,8 +176,8 @@ AlignedIds ByteLevelTokenizer::encode_marked(std::string_view text, std::span<co
   return out;
 }
 
-std::vector<std::int32_t> ByteLevelTokenizer::encode_document(std::string_view text) const {
-  return marks_.around(encode(text));
+std::vector<std::int32_t> ByteLevelTokenizer::encode_document(std::string_view text, const StopTest& stop) const {
+  return marks_.around(encode_text(text, stop));
 }
 
 std::string ByteLevelTokenizer::decode(std::span<const std::int32_t> ids) const {

@@ -38,7 +38,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   explicit ByteLevelTokenizer(ByteLevelParts parts);
 
   std::vector<std::int32_t> encode(std::string_view text) const override;
-  std::vector<std::int32_t> encode_document(std::string_view text) const override;
+  std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const override;
   AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const override;
   std::optional<std::int32_t> named_id(std::string_view name) const override { return names_.find(name); }
   const DocumentMarks& document_marks() const override { return marks_; }
@@ -51,14 +51,15 @@ class ByteLevelTokenizer final : public Tokenizer {
 
  private:
   std::string normalized(const std::string& text) const;
+  std::vector<std::int32_t> encode_text(std::string_view text, const StopTest& stop) const;
   /// A part of a text in which no token that is matched in raw text is left.
-  void append(std::string_view text, std::vector<std::int32_t>& ids) const;
+  void append(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const;
   /// \param begin  of the part, in the text
   void append_aligned(std::string_view text, std::size_t begin, std::span<const TextRange> plain,
                       AlignedIds& out) const;
   void append_word(std::string_view word, std::vector<std::int32_t>& scratch, std::vector<std::int32_t>& ids) const;
   /// \param text  normalized
-  void append_words(std::string_view text, std::vector<std::int32_t>& ids) const;
+  void append_words(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const;
   /// \param part   of `text`; the ranges that are added lie in `text`
   void append_aligned_words(std::string_view text, std::string_view part, AlignedIds& out) const;
 

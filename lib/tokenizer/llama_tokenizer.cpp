@@ -85,15 +85,18 @@ LlamaTokenizer::LlamaTokenizer(LlamaParts parts, AddedTokenSearch names)
 std::vector<std::int32_t> LlamaTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
-  append(text, dummy_prefix_, ids);
+  const StopTest never;
+  StopWatch watch(never);
+  append(text, dummy_prefix_, watch, ids);
   return ids;
 }
 
-std::vector<std::int32_t> LlamaTokenizer::encode_document(std::string_view text) const {
+std::vector<std::int32_t> LlamaTokenizer::encode_document(std::string_view text, const StopTest& stop) const {
+  StopWatch watch(stop);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
   ids.insert(ids.end(), marks_.before.begin(), marks_.before.end());
-  append(text, dummy_prefix_, ids);
+  append(text, dummy_prefix_, watch, ids);
   ids.insert(ids.end(), marks_.after.begin(), marks_.after.end());
   return ids;
 }
@@ -139,9 +142,11 @@ std::vector<std::int32_t> LlamaTokenizer::encode_infill(std::string_view prefix,
   if (!infill_) return Tokenizer::encode_infill(prefix, suffix);
   std::vector<std::int32_t> ids = marks_.before;
   ids.push_back(infill_->prefix);
-  append(prefix, dummy_prefix_, ids);
+  const StopTest never;
+  StopWatch watch(never);
+  append(prefix, dummy_prefix_, watch, ids);
   ids.push_back(infill_->suffix);
-  append(suffix, false, ids);
+  append(suffix, false, watch, ids);
   ids.push_back(infill_->middle);
   return ids;
 }

@@ -50,7 +50,7 @@ struct NormalizedText {
 class LlamaTokenizer : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text) const final;
-  std::vector<std::int32_t> encode_document(std::string_view text) const final;
+  std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const final;
   AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const final;
   std::optional<std::int32_t> named_id(std::string_view name) const final { return names_.find(name); }
   const DocumentMarks& document_marks() const final { return marks_; }
@@ -69,7 +69,8 @@ class LlamaTokenizer : public Tokenizer {
   LlamaTokenizer(LlamaParts parts, AddedTokenSearch names);
 
   /// Appends the ids of `text`, any bytes. \param dummy_prefix  it begins a text
-  virtual void append(std::string_view text, bool dummy_prefix, std::vector<std::int32_t>& ids) const = 0;
+  virtual void append(std::string_view text, bool dummy_prefix, StopWatch& watch,
+                      std::vector<std::int32_t>& ids) const = 0;
 
   /// Appends the ids of a part of a text in which no name that is matched in raw text is left, with what each is of.
   /// \param begin  of the part in the text: 0, or a token is before it

@@ -19,7 +19,8 @@ namespace fsdp {
 namespace {
 
 constexpr std::uint64_t kMaxModelBytes = 64u << 20;  // Llama's has 0.5 MB
-constexpr std::size_t kPartBytes = 4096;             // the library takes longer per byte for longer texts
+constexpr std::size_t kWordBytes = 8;
+constexpr std::size_t kPartBytes = 4096;  // the library takes longer per byte for longer texts
 
 void load(sentencepiece::SentencePieceProcessor& processor, const std::string& serialized, const std::string& file) {
   const auto status = processor.LoadFromSerializedProto(serialized);
@@ -45,15 +46,16 @@ class SentencePieceTokenizer final : public LlamaTokenizer {
   }
 
  protected:
-  void append(std::string_view text, bool with_prefix, std::vector<std::int32_t>& ids) const override {
-    if (added_tokens_.empty()) return append_normalized(normalizer_.normalized_text(text, with_prefix), ids);
+  void append(std::string_view text, bool with_prefix, StopWatch& watch,
+              std::vector<std::int32_t>& ids) const override {
+    if (added_tokens_.empty()) return append_normalized(normalizer_.normalized_text(text, with_prefix), watch, ids);
     for (const TextSegment& segment : added_tokens_.raw().split(text)) {
       if (segment.id != TextSegment::kPlain) {
         ids.push_back(segment.id);
         continue;
       }
       const bool prefix = segment.text.data() == text.data() ? with_prefix : dummy_prefix();
-      append_normalized(normalizer_.normalized_text(segment.text, prefix), ids);
+      append_normalized(normalizer_.normalized_text(segment.text, prefix), watch, ids);
     }
   }
 
@@ -62,13 +64,15 @@ class SentencePieceTokenizer final : public LlamaTokenizer {
                       AlignedIds& out) const override {
     const auto normalized = normalizer_.normalize(part, dummy_prefix());
     const std::size_t first = out.parts.size();
-    append_normalized(normalized.text, out.ids);
+    const StopTest never;
+    StopWatch watch(never);
+    append_normalized(normalized.text, watch, out.ids);
     align(normalized.text, 0, out);
     to_sources(normalized, begin, first, out.parts);
   }
 
  private:
-  void append_normalized(std::string_view text, std::vector<std::int32_t>& ids) const {
+  void append_normalized(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const {
     std::vector<int> part_ids;
     while (!text.empty()) {
       const std::size_t valid = utf8_valid_prefix(text);
@@ -79,6 +83,7 @@ class SentencePieceTokenizer final : public LlamaTokenizer {
         if (!status.ok()) throw RuntimeFailure("SentencePiece cannot encode a text: " + status.ToString());
         ids.insert(ids.end(), part_ids.begin(), part_ids.end());
         rest.remove_prefix(part.size());
+        watch.step(part.size() / kWordBytes);
       }
       text.remove_prefix(valid);
       // The library would replace these bytes by U+FFFD.

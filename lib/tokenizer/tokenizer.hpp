@@ -1,6 +1,8 @@
 #pragma once
 // Text to token ids and back.
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +27,30 @@ struct InfillIds {
 struct AlignedIds {
   std::vector<std::int32_t> ids;
   std::vector<TextRange> parts;
+};
+
+/// Asked now and then while a long text is encoded; true ends that. Empty: never.
+using StopTest = std::function<bool()>;
+
+/// Thrown where a StopTest said so. No error: who asked for it catches it.
+class EncodingStopped {};
+
+/// Asks a StopTest at every so many steps.
+class StopWatch {
+ public:
+  explicit StopWatch(const StopTest& wanted) : wanted_(wanted) {}
+  /// \throws EncodingStopped
+  void step(std::size_t words = 1) {
+    constexpr std::size_t words_between = 1 << 12;  // a millisecond
+    words_ += words;
+    if (words_ < words_between || !wanted_) return;
+    words_ = 0;
+    if (wanted_()) throw EncodingStopped();
+  }
+
+ private:
+  const StopTest& wanted_;
+  std::size_t words_ = 0;
 };
 
 /// One vocabulary. Immutable after construction: any number of threads may use it.
@@ -57,7 +83,8 @@ class Tokenizer {
 
   /// Ids of a whole text as Hugging Face's tokenizer gives them by default: with the beginning mark for Llama's
   /// vocabularies, without any mark for GPT-2's.
-  virtual std::vector<std::int32_t> encode_document(std::string_view text) const { return encode(text); }
+  /// \throws EncodingStopped
+  virtual std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const = 0;
 
   /// Ids of a text in which the names of special tokens stand for these tokens, without marks around it: as
   /// transformers encodes what a chat template wrote (add_special_tokens=False).

@@ -28,6 +28,9 @@ class PieceTokenizer : public fsdp::Tokenizer {
     for (std::size_t i = 0; i < pieces_.size(); ++i) ids.push_back(static_cast<std::int32_t>(i));
     return ids;
   }
+  std::vector<std::int32_t> encode_document(std::string_view text, const fsdp::StopTest&) const override {
+    return encode(text);
+  }
   std::string decode(std::span<const std::int32_t>) const override { return {}; }
   std::string decode_one(std::int32_t id) const override { return pieces_[static_cast<std::size_t>(id)]; }
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(pieces_.size()); }

@@ -63,6 +63,22 @@ TEST_SUITE("tokenizer/open_tokenizer") {
           std::vector{dir / "tokenizer.json", dir / "special_tokens_map.json", dir / "added_tokens.json"});
   }
 
+  TEST_CASE("encode_document: a stop is asked for inside a text, whatever the vocabulary") {
+    const fsdp::test::TempDir model, json;
+    std::filesystem::copy(kModel, model / "tokenizer.model");
+    fsdp::replace_file(json / "tokenizer.json", fsdp::test::llama_json().dump());
+    std::string text;
+    for (int i = 0; i < 100000; ++i) text += "to be ";
+    for (const auto& name : {std::string("gpt2"), model.path().string(), json.path().string()}) {
+      CAPTURE(name);
+      const auto tokenizer = fsdp::open_tokenizer(name);
+      int asked = 0;
+      CHECK_THROWS_AS(tokenizer->encode_document(text, [&] { return ++asked == 3; }), fsdp::EncodingStopped);
+      CHECK(asked == 3);
+      CHECK(tokenizer->encode_document(text, [] { return false; }) == tokenizer->encode_document(text));
+    }
+  }
+
   TEST_CASE("open_tokenizer: a directory without one is named with what was looked for") {
     const fsdp::test::TempDir dir;
     CHECK_THROWS_WITH_AS(fsdp::open_tokenizer((dir / "none").string()),
