@@ -35,6 +35,20 @@ class LossMask(fsdp_cli.Case):
         report = self.evaluate(self.model, "--precision", "fp32", "--data", data, **how)
         return report["loss"] * report["tokens"], report["tokens"]
 
+    def test_truth_values_count_and_labels_are_told(self):
+        self.assertEqual(self.nats(with_mask(self.whole, "bool.h5", self.mask.astype(bool))), self.nats(self.masked))
+        for source, warned in ((self.whole, True), (self.masked, False)):
+            path = source.with_name("labels.h5")
+            shutil.copyfile(source, path)
+            with h5py.File(path, "r+") as file:
+                file["labels"] = numpy.where(self.mask, file["tokens"][:], -100)
+            for program, arguments in (("fsdp-eval", [self.model, "--data", path]),
+                                       ("fsdp-finetune", ["--model", self.model, "--train-data", path, "--max-steps", 1, "--no-save", "--out-dir", self.runs,
+                                                          "--run-name", "labels"])):
+                result = fsdp_cli.run(program, [*arguments, *fsdp_cli.COMMON], 2)
+                self.assertEqual(result.code, 0, str(result))
+                self.assertEqual(result.err.count("labels is not read"), int(warned), result.err)
+
     def test_evaluation_counts_answers_alone(self):
         (everything, tokens), (prompts, read), (answers, counted) = map(self.nats, (self.whole, self.beginnings, self.masked))
         self.assertEqual((counted, counted), (tokens - read, int(self.mask.sum())))
