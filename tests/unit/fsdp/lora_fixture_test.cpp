@@ -101,10 +101,10 @@ TEST_SUITE("fsdp/LoRA against peft") {
 
   TEST_CASE("peft's own files: the logits of the merged model") {
     for (const auto& variant : variants()) {
-      CHECK(read_adapter_config(lora_folder() / variant.name).scale() == variant.lora.scale());
+      CHECK(read_adapter_config(lora_folder() / variant.name).lora.scale() == variant.lora.scale());
       auto setup = ten_steps(variant);
       setup.steps = 0;
-      const auto adapters = adapter_table(setup.model, read_adapter_config(lora_folder() / variant.name));
+      const auto adapters = adapter_table(setup.model, read_adapter_config(lora_folder() / variant.name).lora);
       setup.weights.resize(parameter_table(setup.model).size());
       for (const auto& spec : adapters)
         setup.weights.push_back(of_adapter(variant, "adapter_model.safetensors", spec.name));
@@ -139,7 +139,7 @@ TEST_SUITE("fsdp/LoRA against peft") {
       INFO(std::string(variant.name));
       const auto folder = std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora_gpt2" / variant.name;
       const auto want = read_json(folder / "expected.json");
-      const auto stored = read_adapter_config(folder);
+      const auto stored = read_adapter_config(folder).lora;
       CHECK(stored.scale() == variant.lora.scale());
       const auto with_adapter = [&](int steps, const char* file) {
         auto setup = steps_on("gpt2", "b", steps);
