@@ -1,6 +1,5 @@
 #include "lib/eval/text.hpp"
 
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -48,17 +47,14 @@ void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt&
                 const SamplingOptions& sampling, bool print, nlohmann::json& report) {
   TextPrinter printer(tokenizer, print && runtime.world().rank() == 0);
   printer.print(prompt.shown);
-  const auto is_end = [&](std::int32_t id) {
-    return std::find(prompt.ends.begin(), prompt.ends.end(), id) != prompt.ends.end();
-  };
   const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
-    if (is_end(id)) return false;
+    if (prompt.is_end(id)) return false;
     // A model may have more ids than the tokenizer has pieces.
     if (id < tokenizer.vocab_size()) printer.add(id);
     return true;
   });
   printer.end();
-  const bool ended = !ids.empty() && is_end(ids.back());
+  const bool ended = !ids.empty() && prompt.is_end(ids.back());
   report["prompt"] = json_text(prompt.text);
   report["prompt_tokens"] = prompt.ids;
   report["tokens_generated"] = ids;

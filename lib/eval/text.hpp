@@ -1,5 +1,6 @@
 #pragma once
 // Text that a model writes.
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -20,6 +21,8 @@ struct Prompt {
   std::string shown;               ///< what stands before the model's text where that is printed
   std::vector<std::int32_t> ids;   ///< of all that the model sees
   std::vector<std::int32_t> ends;  ///< tokens that end its text
+
+  bool is_end(std::int32_t id) const { return std::find(ends.begin(), ends.end(), id) != ends.end(); }
 };
 
 /// A text that goes on, up to one of `ends` or the tokenizer's end mark.

@@ -3,19 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/checkpoint/adapter_files.hpp"
 #include "lib/checkpoint/best.hpp"
 #include "lib/checkpoint/load.hpp"
 #include "lib/config/adapter_config.hpp"
-#include "lib/eval/generate.hpp"
 #include "lib/eval/generation_ends.hpp"
+#include "lib/eval/text.hpp"
 #include "lib/fsdp/trace.hpp"
 #include "lib/jobs/finetune/checkpointing.hpp"
 #include "lib/jobs/finetune/choose_child.hpp"
@@ -58,9 +56,8 @@ void tell_weights(ProcessGroup& world, const std::string& directory, const Logge
 }
 
 void warn(const Logger& log, const std::vector<std::string>& remarks) {
-  for (const auto& remark : remarks) {
-    if (log.rank() == 0) log.warning(remark);
-  }
+  if (log.rank() != 0) return;
+  for (const auto& remark : remarks) log.warning(remark);
 }
 
 /// The weights that adapters are for from their folder; adapters from a checkpoint, from peft's files, or new ones.
@@ -129,7 +126,7 @@ bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& run
   bool is_cut = false;
   const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
     is_cut = stopped();
-    return !is_cut && std::find(prompt.ends.begin(), prompt.ends.end(), id) == prompt.ends.end();
+    return !is_cut && !prompt.is_end(id);
   });
   if (world.rank() == 0) log.info("text      " + options.prompt + continuation(*tokenizer, ids));
   return !is_cut;
