@@ -141,6 +141,11 @@ nlohmann::json parse_json_or_discard(std::string_view text, const std::string& s
   return value;
 }
 
+nlohmann::json parse_data_or_discard(std::string_view text, const std::string& source) {
+  static_cast<void>(Overview(text, source));  // which throws beyond the limits
+  return nlohmann::json::parse(text, nullptr, false);
+}
+
 std::string json_text(const nlohmann::json& value, int indent) { return value.dump(indent); }
 
 std::string printable_json(const nlohmann::json& value, int indent) {

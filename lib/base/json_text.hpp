@@ -18,6 +18,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& source);
 /// The same, but a discarded value where it is no JSON.
 nlohmann::json parse_json_or_discard(std::string_view text, const std::string& source);
 
+/// Of data: the same, but of a name that an object has twice the last value counts, as in Python.
+nlohmann::json parse_data_or_discard(std::string_view text, const std::string& source);
+
 /// The text of a value; `indent` spaces a level on lines of their own, or all on one line.
 /// \throws nlohmann::json::type_error where a string is not UTF-8
 std::string json_text(const nlohmann::json& value, int indent = -1);

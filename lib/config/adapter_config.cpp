@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -147,6 +148,11 @@ AdapterConfig adapter_config_from_json(const nlohmann::json& json, const std::st
     if (lora.rank < 1) throw FormatError(fmt::format("{}: field 'r' is {}, a rank was expected", source, lora.rank));
     lora.alpha = field<double>(json, "lora_alpha", source);
     lora.dropout = field_or(json, "lora_dropout", 0.0, source);
+    if (!(lora.alpha > 0) || !std::isfinite(lora.alpha))
+      throw FormatError(fmt::format("{}: field 'lora_alpha' is {}, a number above 0 was expected", source, lora.alpha));
+    if (!(lora.dropout >= 0 && lora.dropout < 1))
+      throw FormatError(
+          fmt::format("{}: field 'lora_dropout' is {}, a share from 0 to below 1 was expected", source, lora.dropout));
     lora.rslora = field_or(json, "use_rslora", false, source);
     lora.dora = field_or(json, "use_dora", false, source);
     read_targets(json, source, adapter);

@@ -260,6 +260,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   plan.kind = kind_of(options);
   plan.output = output_path(options, plan.kind);
   const auto original = open_input(options.paths[0], options.input, true);
+  refuse_nothing(*original, *original, options.paths[0]);
   auto input = options.input;
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
   // Optimizer state belongs to the weights as they were.

@@ -192,9 +192,10 @@ std::vector<std::string> detail::first_json_keys(const std::filesystem::path& fi
   std::string line;
   std::vector<std::string> keys;
   if (!records.next(line)) return keys;
-  auto json = parse_json_or_discard(line, records.where());
+  // A name that comes twice is for what reads the lines to refuse, where the name counts.
+  auto json = parse_data_or_discard(line, records.where());
   if (const auto plain = json.is_discarded() ? as_plain_json(line) : std::nullopt)
-    json = parse_json_or_discard(*plain, records.where());
+    json = parse_data_or_discard(*plain, records.where());
   if (!json.is_object()) return keys;
   for (const auto& member : json.items()) keys.push_back(member.key());
   return keys;

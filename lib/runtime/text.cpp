@@ -7,12 +7,10 @@
 namespace fsdp {
 
 void check_vocabulary(const Tokenizer& tokenizer, const std::string& name, const ModelConfig& config) {
-  if (tokenizer.vocab_size() <= config.vocab_size) return;
-  throw FormatError(fmt::format(
-      "the tokenizer {} ({}) has {} ids, the model has embeddings for {} only: they do not belong together, "
-      "or tokenizer_config.json or special_tokens_map.json name a token (a pad_token, say) that the model "
-      "has no row for, and that must be taken out there",
-      name, tokenizer.description(), tokenizer.vocab_size(), config.vocab_size));
+  if (tokenizer.required_rows() <= config.vocab_size) return;
+  throw FormatError(
+      fmt::format("the tokenizer {} ({}) has {} ids, the model has embeddings for {} only: they do not belong together",
+                  name, tokenizer.description(), tokenizer.required_rows(), config.vocab_size));
 }
 
 std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {

@@ -17,7 +17,7 @@ struct Telltale {
   std::string_view mark, codes, method;
 };
 
-constexpr std::array<Telltale, 16> kTelltales{{{".weight_scale_inv", ".weight", "fp8"},
+constexpr std::array<Telltale, 19> kTelltales{{{".weight_scale_inv", ".weight", "fp8"},
                                                {".weight_scale", ".weight", "fp8 or compressed-tensors"},
                                                {".scale_weight", ".weight", "fp8"},
                                                {".scale_inv", ".weight", "fp8"},
@@ -32,7 +32,10 @@ constexpr std::array<Telltale, 16> kTelltales{{{".weight_scale_inv", ".weight", 
                                                {".codebooks", ".codes", "aqlm"},
                                                {".weight._scale", ".weight._data", "quanto"},
                                                {".meta", ".W_q", "hqq"},
-                                               {"_scales", "_blocks", "mxfp4"}}};
+                                               {"_scales", "_blocks", "mxfp4"},
+                                               {"_scale", "_qdata", "torchao"},
+                                               {"_scale_inv", "", "fp8"},
+                                               {"_scale", "", "fp8"}}};
 
 /// In one of these a model's weights are codes; in a wider one they are numbers, and what is called a scale is another.
 bool can_be_codes(DType dtype) { return !is_float(dtype) || dtype_size_bytes(dtype) == 1; }

@@ -24,6 +24,7 @@ struct AddedToken {
   bool single_word = false;  ///< only where no letter or digit is beside it
   bool lstrip = false;       ///< takes the white space before it with it
   bool rstrip = false;       ///< ... and behind it
+  bool is_optional = false;  ///< named without an id beside the vocabulary: a model need not have a row for it
 };
 
 /// A part of a text: plain, or one added token.

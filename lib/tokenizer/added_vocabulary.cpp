@@ -79,7 +79,10 @@ std::vector<AddedToken> all_added_tokens(const VocabularyPieces& pieces, const s
     all.add(std::move(token), config.where);
   }
   for (const NamedToken& named : config.named_tokens) {
-    if (all.find(named.token.text) == nullptr) all.add(named.token, config.where);
+    if (all.find(named.token.text) != nullptr) continue;
+    AddedToken token = named.token;
+    token.is_optional = true;
+    all.add(std::move(token), config.where);
   }
   return all.tokens();
 }

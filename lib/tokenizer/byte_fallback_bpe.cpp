@@ -52,9 +52,10 @@ ByteFallbackBpe::ByteFallbackBpe(ByteFallbackParts parts)
       splits_before_spaces_(splits_before_spaces(parts.llama.pieces)) {
   ascii_ids_.fill(PieceIds::kNoId);
   for (std::size_t id = 0; id < parts.llama.pieces.size(); ++id) {
-    const auto& [text, kind] = parts.llama.pieces[id];
+    const LlamaPiece& piece = parts.llama.pieces[id];
+    const std::string& text = piece.text;
     const std::size_t length = utf8_character_length(text);
-    if (length == 0 || length != text.size() || kind == LlamaPiece::Kind::literal) continue;
+    if (length == 0 || length != text.size() || piece.kind == LlamaPiece::Kind::literal) continue;
     if (length == 1) ascii_ids_[static_cast<std::size_t>(text[0])] = static_cast<std::int32_t>(id);
     character_ids_.emplace(key_of(text), static_cast<std::int32_t>(id));
   }

@@ -45,6 +45,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string decode_one(std::int32_t id) const override { return texts_.of(id); }
   std::int64_t vocab_size() const override { return texts_.size(); }
+  std::int64_t required_rows() const override { return texts_.required(); }
   std::optional<std::int32_t> bos_id() const override { return bos_; }
   std::optional<std::int32_t> eos_id() const override { return eos_; }
   std::string description() const override { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }

@@ -46,10 +46,10 @@ std::string text_of(const LlamaPiece& piece, const std::string& where) {
   return std::string(1, static_cast<char>(byte));
 }
 
-std::vector<std::string> texts_of(const LlamaParts& parts) {
-  std::vector<std::string> texts;
-  texts.reserve(parts.pieces.size());
-  for (const LlamaPiece& piece : parts.pieces) texts.push_back(text_of(piece, parts.where));
+TokenTexts texts_of(const LlamaParts& parts) {
+  TokenTexts texts(std::vector<std::string>{});
+  for (const LlamaPiece& piece : parts.pieces)
+    texts.set(static_cast<std::int32_t>(texts.size()), text_of(piece, parts.where), piece.is_optional);
   return texts;
 }
 
@@ -176,10 +176,11 @@ void add_tokens(const std::vector<AddedToken>& tokens, const std::string& where,
   TokenTexts texts(std::move(names));
   add_to_vocabulary(tokens, where, texts);
   const auto num_pieces = static_cast<std::int64_t>(pieces.size());
-  pieces.resize(static_cast<std::size_t>(texts.size()), {"", LlamaPiece::Kind::literal});
+  pieces.resize(static_cast<std::size_t>(texts.size()), LlamaPiece{"", LlamaPiece::Kind::literal});
   for (const AddedToken& token : tokens) {
     LlamaPiece& piece = pieces[static_cast<std::size_t>(token.id)];
     if (token.id >= num_pieces || piece.text != token.text) piece = {token.text, LlamaPiece::Kind::literal};
+    piece.is_optional = token.is_optional && token.id >= num_pieces;
   }
 }
 

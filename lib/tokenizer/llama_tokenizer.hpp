@@ -24,6 +24,7 @@ struct LlamaPiece {
   };
   std::string text;
   Kind kind = Kind::text;
+  bool is_optional = false;  ///< as of an AddedToken
 };
 
 /// U+2581, which stands for a space inside pieces. In a text it cannot be told from a space.
@@ -58,6 +59,7 @@ class LlamaTokenizer : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const final;
   std::string decode_one(std::int32_t id) const final { return texts_.of(id); }
   std::int64_t vocab_size() const final { return texts_.size(); }
+  std::int64_t required_rows() const final { return texts_.required(); }
   std::optional<std::int32_t> bos_id() const final { return bos_; }
   std::optional<std::int32_t> eos_id() const final { return eos_; }
   std::optional<InfillIds> infill_ids() const final { return infill_; }

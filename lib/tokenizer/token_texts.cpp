@@ -1,5 +1,6 @@
 #include "lib/tokenizer/token_texts.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -14,10 +15,11 @@ const std::string& TokenTexts::of(std::int32_t id) const {
   return texts_[static_cast<std::size_t>(id)];
 }
 
-void TokenTexts::set(std::int32_t id, std::string text) {
+void TokenTexts::set(std::int32_t id, std::string text, bool is_optional) {
   const auto index = static_cast<std::size_t>(id);
   if (index >= texts_.size()) texts_.resize(index + 1);
   texts_[index] = std::move(text);
+  if (!is_optional) required_ = std::max(required_, std::int64_t{id} + 1);
 }
 
 PieceIds::PieceIds(const std::vector<std::string>& pieces) {

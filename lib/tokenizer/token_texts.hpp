@@ -11,17 +11,20 @@ namespace fsdp {
 /// Texts by id.
 class TokenTexts {
  public:
-  explicit TokenTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {}
+  explicit TokenTexts(std::vector<std::string> texts) : texts_(std::move(texts)), required_(size()) {}
   std::int64_t size() const { return static_cast<std::int64_t>(texts_.size()); }
+  /// Without the optional ones at the end.
+  std::int64_t required() const { return required_; }
 
   /// \throws UsageError naming an id that is not in [0, size())
   const std::string& of(std::int32_t id) const;
 
   /// Makes `id` stand for `text`, growing the vocabulary when it is beyond: ids between stand for nothing.
-  void set(std::int32_t id, std::string text);
+  void set(std::int32_t id, std::string text, bool is_optional = false);
 
  private:
   std::vector<std::string> texts_;
+  std::int64_t required_;
 };
 
 /// Finds pieces by the bytes they stand for.

@@ -74,8 +74,12 @@ class Tokenizer {
   /// \throws UsageError as decode
   virtual std::string decode_one(std::int32_t id) const = 0;
 
-  /// Number of ids: what a model's embedding must hold at least.
+  /// Number of ids, as transformers counts them.
   virtual std::int64_t vocab_size() const = 0;
+
+  /// What a model's embedding must hold at least: the ids but for those behind the vocabulary that only a name beside
+  /// it has, such as CodeLlama's fill_token, for which its model has no row.
+  virtual std::int64_t required_rows() const { return vocab_size(); }
 
   /// The mark put before a text, and the one put after it or between texts, where the vocabulary has them.
   virtual std::optional<std::int32_t> bos_id() const = 0;

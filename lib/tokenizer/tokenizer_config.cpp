@@ -68,12 +68,13 @@ class NamedTokens {
       const bool own = key.ends_with(kTokenKey) && (value.is_string() || value.is_object());
       if (known || own) set(key, special_token(value), !known);
     }
-    const JsonValue extra = root.get("extra_special_tokens");
-    if (extra.is_object()) {
-      for (const auto& key : keys_in_order(ordered["extra_special_tokens"]))
-        set(key, special_token(extra.get(key)), true);
-    } else if (!extra.is_null()) {
-      add_list(extra);
+    for (const char* list : {"extra_special_tokens", "model_specific_special_tokens"}) {
+      const JsonValue extra = root.get(list);
+      if (extra.is_object()) {
+        for (const auto& key : keys_in_order(ordered[list])) set(key, special_token(extra.get(key)), true);
+      } else if (!extra.is_null()) {
+        add_list(extra);
+      }
     }
     const JsonValue additional = root.get("additional_special_tokens");
     if (list_.empty() && !additional.is_null()) add_list(additional);
@@ -266,7 +267,7 @@ void add_to_vocabulary(const std::vector<AddedToken>& tokens, const std::string&
       throw FormatError(where + ": added token '" + token.text + "' has id " + std::to_string(token.id) +
                         ", but the vocabulary has " + std::to_string(texts.size()) + " ids");
     }
-    texts.set(token.id, token.text);
+    texts.set(token.id, token.text, token.is_optional);
   }
 }
 

@@ -27,14 +27,16 @@ void check_token_origin(const std::filesystem::path& file, const Tokenizer* toke
   const auto origin =
       fmt::format("{}: its ids are {}'s ({})", file.string(), notes.tokenizer, notes.tokenizer_description);
   const char* cure = "; encode the texts with the model's tokenizer, or insist with --allow-other-tokenizer";
-  if (notes.vocab_size > model.vocab_size) {
+  const bool same_size = tokenizer != nullptr && (notes.vocab_size == tokenizer->vocab_size() ||
+                                                  notes.vocab_size == tokenizer->required_rows());
+  if (notes.vocab_size > model.vocab_size && !(same_size && tokenizer->required_rows() <= model.vocab_size)) {
     throw FormatError(fmt::format("{}, a vocabulary of {}, and the model's has {}{}", origin, notes.vocab_size,
                                   model.vocab_size, cure));
   }
   if (tokenizer == nullptr || notes.tokenizer_description.empty()) return;
   const auto known = kind_of(notes.tokenizer_description), wanted = kind_of(tokenizer->description());
   const bool other_kind = !known.empty() && !wanted.empty() && known != wanted;
-  if (other_kind || (notes.vocab_size > 0 && notes.vocab_size != tokenizer->vocab_size())) {
+  if (other_kind || (notes.vocab_size > 0 && !same_size)) {
     throw FormatError(fmt::format("{}, the model's tokenizer is {}{}", origin, tokenizer->description(), cure));
   }
 }

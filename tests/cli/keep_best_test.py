@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 
 import fsdp_cli
 import numpy
 
 import llama_cli
+from safetensors.torch import load_file, save_file
 
 VALIDATE = ["--eval-every", 2, "--lr", "1e-2"]
 
@@ -198,17 +200,22 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertAlmostEqual(self.evaluate(self.folder / "hf", "--seq-len", 32, "--data", noise)["loss"], losses[best], delta=0.01)
 
     def test_the_last_is_exported_where_there_is_no_best(self):
-        """Data without a target have no finite loss."""
-        nothing = llama_cli.write_documents(self.folder / "nothing.h5", [range(3, 30)] * 4)
-        with llama_cli.h5py.File(nothing, "r+") as file:
-            file["loss_mask"] = numpy.zeros(len(file["tokens"]), dtype=numpy.uint8)
-        result = self.train("none", "--model", self.model, "--lora-rank", 4, "--lr", "1e-2", "--max-steps", 2, "--val-data", nothing, "--keep-best", "--final", "best",
+        """The validation data alone have the id whose embedding is no number."""
+        model = shutil.copytree(self.model, self.folder / "half")
+        for file in model.glob("*.safetensors"):
+            tensors = load_file(file)
+            if "model.embed_tokens.weight" in tensors:
+                unused = len(tensors["model.embed_tokens.weight"]) - 1
+                tensors["model.embed_tokens.weight"][unused] = float("nan")
+                save_file(tensors, file, metadata={"format": "pt"})
+        nothing = llama_cli.write_documents(self.folder / "nothing.h5", [[3, unused, *range(4, 30)]] * 4)
+        result = self.train("none", "--model", model, "--lora-rank", 4, "--lr", "1e-2", "--max-steps", 2, "--val-data", nothing, "--keep-best", "--final", "best",
                             "--seq-len", 32, "--json", ranks=2)
         self.assertIn("--final best: no validation of this run had a finite loss: what follows has the weights of the last step", result.err)
         self.assertEqual((result.json()["final"], result.json()["best_step"] if "best_step" in result.json() else None), ("last", None))
         self.assertEqual(self.job("none")["outcome"], "done")
         losses = [self.evaluate(*where, "--seq-len", 32, "--data", self.val_data)["loss"] for where in
-                  ([self.checkpoints("none") / "latest"], [self.model, "--adapter", self.run_directory("none") / "adapter"])]
+                  ([self.checkpoints("none") / "latest"], [model, "--adapter", self.run_directory("none") / "adapter"])]
         self.assertAlmostEqual(*losses, delta=1e-6)
 
     def test_a_full_disk_leaves_the_former_best(self):

@@ -190,6 +190,8 @@ TEST_SUITE("convert/adapter_plan") {
                                                                       {"layer_replication", {{0, 1}}},
                                                                       {"some_new_field", "on"},
                                                                       {"another_new_field", 0},
+                                                                      {"lora_alpha", -8},
+                                                                      {"lora_dropout", 1},
                                                                       {"bias", "all"}};
     for (const auto& [field, value] : refused) {
       CAPTURE(field);

@@ -1,3 +1,4 @@
+#include "lib/corpus/data_form.hpp"
 #include "tests/unit/corpus/corpus_support.hpp"
 
 using namespace fsdp::test;
@@ -20,6 +21,7 @@ TEST_SUITE("corpus/json_lines") {
     TempDir dir;
     CHECK(read_content(dir, "a.jsonl", R"({"text": "a", "content": "b", "content": "c"})", "content") == Texts{"c"});
     CHECK(read_content(dir, "a.jsonl", R"({"text": "a", "text": null})") == Texts{""});
+    CHECK(fsdp::detail::first_json_keys(dir / "a.jsonl") == std::vector<std::string>{"text"});
   }
 
   TEST_CASE("what Python writes beyond JSON counts only in the key that is read") {

@@ -78,6 +78,8 @@ TEST_SUITE("source/other_quantization") {
         {"bitsandbytes in 8 bits", {{kMatrix + ".weight", "I8", 1}, {kMatrix + ".SCB", "F32", 4}}},
         {"gptq", {{kMatrix + ".qweight", "I32", 4}, {kMatrix + ".qzeros", "I32", 4}}},
         {"awq", {{kMatrix + ".qweight", "I32", 4}, {kMatrix + ".scales", "F16", 2}}},
+        {"torchao", {{"up_proj._weight_qdata", "F8_E4M3", 1}, {"up_proj._weight_scale", "F32", 4}}},
+        {"by fp8", {{"mlp.experts.up_proj", "F8_E4M3", 1}, {"mlp.experts.up_proj_scale_inv", "F32", 4}}},
         {"mxfp4", {{"mlp.experts.up_proj_blocks", "U8", 1}, {"mlp.experts.up_proj_scales", "U8", 1}}}};
     for (const auto& [method, tensors] : others) {
       CAPTURE(method);

@@ -61,10 +61,12 @@ TEST_SUITE("tokenizer/tokenizer_config") {
     for (const char* config :
          {R"({"pad_token": "<|t|>"})", R"({"additional_special_tokens": ["<|t|>"]})",
           R"({"extra_special_tokens": ["<|t|>"]})", R"({"extra_special_tokens": {"tool_token": "<|t|>"}})",
-          R"({"image_token": "<|t|>"})", R"({"additional_special_tokens": [{"content": "<|t|>", "special": true}]})"}) {
+          R"({"image_token": "<|t|>"})", R"({"model_specific_special_tokens": {"tool_token": "<|t|>"}})",
+          R"({"additional_special_tokens": [{"content": "<|t|>", "special": true}]})"}) {
       CAPTURE(config);
       files.config(config);
       CHECK(files.open()->vocab_size() == 50260);
+      CHECK(files.open()->required_rows() == 50259);
       CHECK(files.marked("a<|t|>a") == Ids{64, 50259, 64});
       CHECK(files.open()->encode("<|t|>").size() > 1);
     }
@@ -74,6 +76,18 @@ TEST_SUITE("tokenizer/tokenizer_config") {
     // In the order of the file, whatever the alphabet says.
     files.config(R"({"z_token": "<|z|>", "b_token": "<|b|>", "pad_token": "<|pad|>", "added_tokens_decoder": {}})");
     CHECK(files.marked("<|pad|><|z|><|b|>") == Ids{50259, 50260, 50261});
+  }
+
+  TEST_CASE("a model needs no row for a name that only the config has, as CodeLlama's fill_token") {
+    const Beside files;
+    files.model();
+    const auto rows = files.open()->required_rows();
+    CHECK(rows == files.open()->vocab_size());
+    files.config(R"({"tokenizer_class": "CodeLlamaTokenizer", "fill_token": "<FILL_ME>"})");
+    CHECK(files.open()->vocab_size() == rows + 1);
+    CHECK(files.open()->required_rows() == rows);
+    files.config(R"({"added_tokens_decoder": {")" + std::to_string(rows) + R"(": {"content": "<|t|>"}}})");
+    CHECK(files.open()->required_rows() == rows + 1);
   }
 
   TEST_CASE("a piece that is named as special is the token, and stands for the piece's bytes") {
