@@ -121,9 +121,25 @@ class Translation {
     copy(1);
   }
 
+  /// Where case is ignored, Oniguruma takes one character for the two that it folds to ("ß" for "ss"), PCRE2 does not.
+  void refuse_folded_pairs() const {
+    std::size_t end = at_ + 1;
+    for (int depth = 1; end < pattern_.size() && depth > 0; ++end) {
+      if (pattern_[end] == '(') ++depth;
+      if (pattern_[end] == ')') --depth;
+    }
+    const auto inside = pattern_.substr(at_, end - at_);
+    for (std::size_t i = 0; i + 1 < inside.size(); ++i) {
+      const std::string pair{static_cast<char>(inside[i] | 0x20), static_cast<char>(inside[i + 1] | 0x20)};
+      if (pair == "ss" || pair == "ff" || pair == "fi" || pair == "fl" || pair == "st")
+        refuse(inside.size(), "ignores the case of '" + pair + "', which is a single character too");
+    }
+  }
+
   void group() {
     if (peek(1) == '*') refuse(2, "is not supported");
     if (peek(1) != '?') return copy(1);
+    if (peek(2) == 'i') refuse_folded_pairs();
     for (const std::string_view opening : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}) {
       if (pattern_.substr(at_).starts_with(opening)) return copy(opening.size());
     }
