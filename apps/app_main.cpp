@@ -107,7 +107,7 @@ int tell(const Error& error) {
   return static_cast<int>(error.code());
 }
 
-/// Where the first rank cannot know that it is one of several, each of the others says it.
+/// Each of the other ranks speaks where the first cannot know that it is one of several.
 bool speaks_before_ranks() {
   const auto several = several_started();
   return speaks_for_the_job() || (several && !several->first_rank_knows);

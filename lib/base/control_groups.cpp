@@ -6,13 +6,13 @@
 namespace fsdp::detail {
 namespace {
 
-/// Where a hierarchy of control groups is mounted, and which of its groups is the top of what is seen there: a
-/// container sees its own group at the mount point, while /proc/self/cgroup may still count from the host's root.
+/// A hierarchy of control groups: its mount point, and the group that is seen there. A container sees its own group at
+/// the mount point, while /proc/self/cgroup may still count from the host's root.
 struct Hierarchy {
   std::filesystem::path mount_point;
   std::string top = "/";
 
-  /// Of a group as /proc/self/cgroup names it.
+  /// The path of a group below the mount point. \param group  as /proc/self/cgroup names it
   std::filesystem::path below(const std::string& group) const {
     if (top != "/" && group.starts_with(top) && (group.size() == top.size() || group[top.size()] == '/')) {
       return std::filesystem::path(group.substr(top.size())).relative_path();

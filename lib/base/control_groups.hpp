@@ -1,5 +1,5 @@
 #pragma once
-// Where the limits of this process's control groups stand: Slurm's, PBS's, a container's.
+// The control groups that limit this process: Slurm's, PBS's, a container's.
 #include <filesystem>
 #include <string>
 #include <vector>

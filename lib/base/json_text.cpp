@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostLevels = 64;
 constexpr std::size_t kMostValues = 4'000'000;
 
-/// Where a string's closing quote is; npos: there is none.
+/// The place of a string's closing quote; npos: there is none.
 std::size_t end_of_string(std::string_view text, std::size_t quote) {
   auto i = text.find_first_of("\"\\", quote + 1);
   while (i < text.size() && text[i] == '\\') i = text.find_first_of("\"\\", i + 2);
@@ -61,7 +61,7 @@ class Overview {
     }
   }
 
-  /// Of the values of a name that occurs twice in one object, each reader takes another. \throws FormatError
+  /// Readers disagree on the value of a name that occurs twice in one object. \throws FormatError
   void refuse_names_twice() const {
     if (is_twice_)
       throw FormatError(source_, twice_at_, "the name \"" + twice_.substr(0, 200) + "\" occurs twice in one object");

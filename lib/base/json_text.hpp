@@ -18,7 +18,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& source);
 /// The same, but a discarded value where it is no JSON.
 nlohmann::json parse_json_or_discard(std::string_view text, const std::string& source);
 
-/// Of data: the same, but of a name that an object has twice the last value counts, as in Python.
+/// The same for data: the last value of a name that an object has twice counts, as in Python.
 nlohmann::json parse_data_or_discard(std::string_view text, const std::string& source);
 
 /// The text of a value; `indent` spaces a level on lines of their own, or all on one line.

@@ -54,7 +54,7 @@ class Checkpoint {
   const std::optional<std::int64_t>& epochs_done() const { return epochs_done_; }
 
  private:
-  /// What stands in front of any of these names.
+  /// The prefixes in front of any of these names.
   std::vector<std::string> prefixes_of(std::span<const std::string_view> marks) const;
   void find_model();
   void find_run();

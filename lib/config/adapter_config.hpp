@@ -11,7 +11,7 @@ namespace fsdp {
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 inline constexpr const char* kAdapterWeights = "adapter_model.safetensors";
-/// What older peft wrote in place of it; read where the other is absent.
+/// The file that older peft wrote in place of it; it is read where the other is absent.
 inline constexpr const char* kAdapterPickle = "adapter_model.bin";
 /// Before a parameter's name in those weights.
 inline constexpr const char* kAdapterPrefix = "base_model.model.";

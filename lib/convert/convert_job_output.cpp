@@ -237,7 +237,7 @@ std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Sou
   return std::make_unique<DcpTarget>(std::move(dcp));
 }
 
-/// What of an adapter does not act.
+/// Warns of the parts of an adapter that do not act.
 void warn_of_adapters(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
   for (const auto& remark : source.info().remarks) log.warning(remark);
   const bool is_adapter = !original.info().adapter.empty() || !std::filesystem::is_directory(options.paths[0]);

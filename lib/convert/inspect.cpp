@@ -85,7 +85,7 @@ std::string adapter_text(const Json& adapter) {
   return text;
 }
 
-/// What is not read says why.
+/// The value as JSON; for a value that is not read, the reason.
 Json value_of(const Source& source, std::size_t value) {
   try {
     return Json::parse(value_to_json(*source.value(value).value, source.values()[value].name));

@@ -1,5 +1,5 @@
 #pragma once
-// What the name of a file says about it; capitals do not matter.
+// A file's kind by its name; capitals do not matter.
 #include <filesystem>
 #include <string>
 

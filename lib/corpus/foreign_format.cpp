@@ -79,7 +79,7 @@ bool is_safetensors(std::string_view head) {
   return head.size() > 8 && head[8] == '{' && head.substr(4, 4) == "\0\0\0\0"sv;
 }
 
-/// Of protocol 2 and later: a mark, the version, and from 4 on a frame.
+/// A pickle of protocol 2 or later begins with a mark and the version, from 4 on with a frame as well.
 bool is_pickle(std::string_view head) {
   if (head.size() < 4 || head[0] != '\x80') return false;
   return (head[1] >= 4 && head[1] <= 5 && head[2] == '\x95') || ((head[1] == 2 || head[1] == 3) && head.back() == '.');
@@ -118,7 +118,7 @@ const char* wide_encoding(std::string_view head) {
   return is_wide_text(head, 2, false) ? "UTF-16BE" : nullptr;
 }
 
-/// Where the first byte is that begins no character of UTF-8; npos: nowhere. A character that is cut at the end passes.
+/// The place of the first byte that begins no character of UTF-8; npos: none. A character cut at the end passes.
 std::size_t first_ill_formed(std::string_view head) {
   const auto valid = utf8_valid_prefix(head);
   const bool cut = head.size() == kHead_bytes && utf8_printable_prefix(head) == valid;

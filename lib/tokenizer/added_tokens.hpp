@@ -69,7 +69,7 @@ class TokenNames {
     AddedToken token;
     bool is_plain;
   };
-  /// Of a tree of the names' bytes.
+  /// A node in a tree of the names' bytes.
   struct Node {
     std::int32_t name = kNone;                                ///< that ends here
     std::vector<std::pair<std::uint8_t, std::int32_t>> next;  ///< by byte

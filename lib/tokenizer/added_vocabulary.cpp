@@ -22,7 +22,7 @@ class AddedVocabulary {
     return id == ids_.end() ? nullptr : &tokens_.at(id->second);
   }
 
-  /// Of the same name again the flags change, but that a special token stays one.
+  /// A name that is added again changes its flags, but a special token stays special.
   /// \param where  the file that writes the id of the token, where it has one
   void add(AddedToken token, const std::string& where) {
     if (token.text.empty()) return;

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// Of fsdp-finetune, in --out-dir; no run may be called so.
+/// The cache's folder in fsdp-finetune's --out-dir; no run may have this name.
 inline constexpr const char* kTokenCacheName = "token-cache";
 
 /// A number of all that decides the tokens: the files of the texts (path, size, time of change, first and last 256
@@ -27,7 +27,7 @@ class TokenCache {
   /// removed. \throws IoError
   explicit TokenCache(std::filesystem::path directory);
 
-  /// Where the tokens of `data` are kept: "STEM-FINGERPRINT.h5".
+  /// The file that keeps the tokens of `data`: "STEM-FINGERPRINT.h5".
   std::filesystem::path entry(const std::filesystem::path& data, std::uint64_t fingerprint) const;
   /// True when `entry` is there; notes that it was used.
   static bool holds(const std::filesystem::path& entry);

@@ -1,5 +1,5 @@
 #pragma once
-// What to type to go on with a run that was stopped.
+// The command that resumes a run that was stopped.
 #include <string>
 
 #include "lib/runtime/train_options.hpp"
