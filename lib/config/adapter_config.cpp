@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/lower_case.hpp"
 #include "lib/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -94,17 +94,12 @@ void refuse_what_is_not_built(const nlohmann::json& json, const std::string& sou
   if (bias != "none") throw FormatError(fmt::format("{}: bias '{}' is not supported, none is", source, bias));
 }
 
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 /// How A and B began is nothing to what they are now, unless peft changes the base for it each time it opens the
 /// adapter: it takes from each matrix what A and B began as.
 void refuse_changed_base(const nlohmann::json& json, const std::string& source) {
   const auto found = json.find("init_lora_weights");
   if (found == json.end() || found->is_null() || found->is_boolean()) return;
-  const auto name = found->is_string() ? lower(found->get<std::string>()) : json_text(*found);
+  const auto name = found->is_string() ? ascii_lower(found->get<std::string>()) : json_text(*found);
   constexpr std::array kLeaveBase{"gaussian", "eva", "orthogonal", "mica"};
   if (names(kLeaveBase, name)) return;
   if (name.starts_with("pissa") || name.starts_with("corda") || name == "olora" || name == "loftq" || name == "lora_ga")
@@ -130,7 +125,7 @@ void read_targets(const nlohmann::json& json, const std::string& source, Adapter
   adapter.lora.targets.clear();
   adapter.pattern = targets.get<std::string>();
   if (adapter.pattern.empty()) throw FormatError(source + ": target_modules is empty");
-  adapter.all_linear = lower(adapter.pattern) == "all-linear";
+  adapter.all_linear = ascii_lower(adapter.pattern) == "all-linear";
   if (adapter.all_linear) adapter.pattern.clear();
 }
 

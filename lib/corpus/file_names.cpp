@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string_view>
 #include <utility>
+#include "lib/base/lower_case.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -67,12 +67,6 @@ constexpr std::array<std::string_view, 11> kCompanionStems{"readme",     "licens
 constexpr std::array<std::string_view, 14> kCompanionSuffixes{
     ".md", ".rst", ".py", ".sh", ".ipynb", ".yml", ".yaml", ".crc", ".sha256", ".md5", ".png", ".jpg", ".svg", ".gif"};
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 template <class Value, std::size_t count>
 Value find_in(const Table<Value, count>& table, const std::filesystem::path& file, Value otherwise) {
   const auto suffix = lower_suffix(file);
@@ -82,7 +76,7 @@ Value find_in(const Table<Value, count>& table, const std::filesystem::path& fil
 
 }  // namespace
 
-std::string lower_suffix(const std::filesystem::path& file) { return lower(file.extension().string()); }
+std::string lower_suffix(const std::filesystem::path& file) { return ascii_lower(file.extension().string()); }
 
 NamedKind kind_by_name(const std::filesystem::path& file) { return find_in(kKinds, file, NamedKind::other); }
 
@@ -91,7 +85,7 @@ std::string unpacking_command(const std::filesystem::path& file) { return find_i
 std::string foreign_kind(const std::filesystem::path& file) { return find_in(kForeign, file, ""); }
 
 bool is_companion(const std::filesystem::path& file) {
-  const auto name = lower(file.filename().string());
+  const auto name = ascii_lower(file.filename().string());
   if (name.starts_with('.')) return true;
   const auto is = [&](std::string_view other) { return name == other; };
   const auto has_stem = [&](std::string_view stem) {

@@ -3,17 +3,12 @@
 #include <algorithm>
 
 #include "lib/base/error.hpp"
+#include "lib/base/lower_case.hpp"
 
 namespace fsdp {
 namespace {
 
 constexpr std::string_view kBlanks = " \t";
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
-  return out;
-}
 
 struct Link {
   std::string target;
@@ -78,10 +73,10 @@ class LinkReader {
   }
 
   void read_parameter(Link& link) {
-    const auto name = lower(take_token());
+    const auto name = ascii_lower(take_token());
     std::string value;
     if (skip("=")) value = !rest_.empty() && rest_.front() == '"' ? take_quoted() : take_token();
-    if (name == "rel" && !link.relations) link.relations = lower(value);
+    if (name == "rel" && !link.relations) link.relations = ascii_lower(value);
   }
 
   std::string_view rest_;
@@ -106,7 +101,7 @@ std::optional<std::string> next_link(std::string_view field) {
       if (link->relations && has_relation(*link->relations, "next")) return link->target;
     }
   } catch (const FormatError&) {
-    if (lower(field).find("next") != std::string::npos)
+    if (ascii_lower(std::string(field)).find("next") != std::string::npos)
       throw FormatError(
           "the server's Link header is no list of links (RFC 8288), so where its listing goes on cannot "
           "be told");

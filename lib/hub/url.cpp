@@ -2,11 +2,11 @@
 
 #include <curl/curl.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "lib/base/error.hpp"
+#include "lib/base/lower_case.hpp"
 
 namespace fsdp {
 namespace {
@@ -36,12 +36,6 @@ std::optional<std::string> part(const UrlHandle& url, CURLUPart which, unsigned 
   return std::string(text);
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
-  return text;
-}
-
 }  // namespace
 
 std::string percent_encode(std::string_view text, std::string_view keep) {
@@ -64,11 +58,11 @@ std::string percent_encode(std::string_view text, std::string_view keep) {
 
 std::string url_origin(const std::string& url) {
   const auto handle = parse(url);
-  const auto scheme = lower(part(handle, CURLUPART_SCHEME).value_or(""));
+  const auto scheme = ascii_lower(part(handle, CURLUPART_SCHEME).value_or(""));
   if (scheme != "http" && scheme != "https") {
     throw IoError("\"" + loggable_url(url) + "\": only http and https are spoken");
   }
-  return scheme + "://" + lower(part(handle, CURLUPART_HOST).value_or("")) + ":" +
+  return scheme + "://" + ascii_lower(part(handle, CURLUPART_HOST).value_or("")) + ":" +
          part(handle, CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or("");
 }
 
