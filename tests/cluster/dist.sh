@@ -28,7 +28,10 @@ for program in bin/fsdp-*; do
 done
 
 mpiexec=$FSDP_MPIEXEC # a site's own MPI is not packed
-if [[ -x bin/mpiexec ]]; then mpiexec=bin/mpiexec; fi
+if [[ -x bin/mpiexec ]]; then
+    mpiexec=bin/mpiexec
+    "${bare[@]}" bin/hide-hydra-banner </dev/null || fail "what bin/mpiexec hides hydra's words by ended with $?"
+fi
 "${bare[@]}" "$mpiexec" -n 2 bin/fsdp-finetune --model mingpt --num-layers 2 --num-heads 2 --embed-size 32 --seq-len 32 \
     --batch-size 2 --max-steps 3 --device cpu --precision float32 --train-data data/shakespeare/train.h5 --run-name tarball ||
     fail "training ended with $?"

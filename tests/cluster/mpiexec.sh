@@ -9,6 +9,7 @@ root=$FSDP_SOURCE
 source "$FSDP_SOURCE/scripts/packing/mpiexec.sh"
 write_mpiexec "$work/with space/mpiexec" "$FSDP_MPIEXEC"
 mpiexec="$work/with space/mpiexec"
+ln -s "$FSDP_BIN/hide-hydra-banner" "$work/with space/"
 
 mkdir -p "$work/tools" "$work/fails" "$work/answers"
 for tool in sh sed tr cut uname dirname readlink timeout echo hostname; do ln -s "$(type -P "$tool")" "$work/tools/$tool"; done
@@ -54,11 +55,53 @@ fi
 # --- otherwise it is hydra's: stdin, exit codes, signals -------------------------------------------------------------
 [[ $(echo words | "$mpiexec" -n 1 cat) == words ]] || fail "stdin does not reach the ranks"
 expect 4 '' "$mpiexec" -n 2 sh -c 'exit 4'
+# --- a rank that a signal ended: hydra's box is not shown, all else passes at once ------------------------------------
+killed_rank() { # SIGNAL: one of two ranks; what both print, what the launcher says behind "|"
+    # shellcheck disable=SC2016 # the rank's
+    "$mpiexec" -n 2 sh -c 'if [ $PMI_RANK = 1 ]; then printf last; sleep 0.3; kill -'"$1"' $$; fi; exec sleep 10' 2>"$work/said" </dev/null || code=$?
+    echo "|$(<"$work/said")"
+}
+says_of_killed() { # SIGNAL CODE WORDS
+    local output code=0
+    output=$(killed_rank "$1"; exit "$code") || code=$?
+    [[ $code == "$2" && $output == $'last\n|mpiexec: a rank was '"$3"* ]] || fail "signal $1 gave $code: $output"
+    [[ $output != *TERMINATION* && $output != *TERMINATED* && $output != *FAQ* ]] || fail "hydra's box is shown: $output"
+}
+if env --default-signal=INT true 2>/dev/null; then
+    says_of_killed 9 9 'killed from outside (signal 9)'
+    says_of_killed 11 11 'ended by signal 11'
+    says_of_killed 6 15 'ended by a signal (exit code 15)' # joined with the 9 that ends the other
+    aborts=$("$mpiexec" -n 1 sh -c 'sleep 0.3; kill -6 $$' 2>&1 </dev/null) && fail "an aborted rank gave 0"
+    [[ $aborts == *"ended by signal 6"* ]] || fail "an aborted rank is told as $aborts"
+fi
+foreign=$("$mpiexec" -n 2 sh -c 'exit 3' 2>&1 </dev/null) && fail "exit 3 gave 0"
+[[ -z $foreign ]] || fail "a program's own exit code is told: $foreign"
+# The rank prints further only when what it printed has arrived.
+# shellcheck disable=SC2016 # the rank's
+timeout 60 "$mpiexec" -n 1 sh -c 'for part in a b "=" " c"; do
+    printf "%s" "$part"
+    if [ "$part" != "=" ]; then until [ -e "$0$part" ]; do sleep 0.02; done; fi
+done' "$work/arrived-" </dev/null | {
+    for part in a b "= c"; do
+        IFS= read -r -N ${#part} got && [[ $got == "$part" ]] || fail "'$part' did not arrive before the end, but '$got'"
+        : >"$work/arrived-${part#=}"
+    done
+} || fail "what ranks print does not arrive"
+order=$("$mpiexec" -n 1 sh -c 'for i in 1 2 3 4 5 6 7 8; do echo out; sleep 0.01; echo err >&2; sleep 0.01; done' 2>&1 </dev/null)
+[[ $order == "$(for _ in 1 2 3 4 5 6 7 8; do echo out; echo err; done)" ]] || fail "stdout and stderr of one file are not in order: $order"
+cksum=$(head -c 3000000 /dev/urandom | tee "$work/bytes" | cksum)
+[[ $("$mpiexec" -n 1 cat "$work/bytes" | cksum) == "$cksum" ]] || fail "what a rank prints is changed"
+late=0
+"$mpiexec" -n 1 sh -c 'echo lost' >/dev/full 2>"$work/said" </dev/null || late=$?
+[[ $late != 0 && -s $work/said ]] || fail "output that could not be written gave $late: $(<"$work/said")"
+
+# --- what a hydra of our own shows -----------------------------------------------------------------------------------
 cat >"$work/hydra" <<'SH'
 #!/bin/sh
 case $1 in
     --version) echo HYDRA ;;
     wait) trap 'echo got TERM; exit 85' TERM; trap 'echo got INT; exit 86' INT; echo ready; while :; do sleep 0.05; done ;;
+    leaves) sleep 30 & printf done; exit 4 ;;
     *) exit "$1" ;;
 esac
 SH
@@ -71,6 +114,12 @@ for code in 0 1 2 4 6 7 85 255; do
     expect "$code" '' killed "$code"
     [[ -z $(killed "$code" || true) ]] || fail "$code is no rank that was killed"
 done
+mkdir "$work/full"
+write_mpiexec "$work/full/mpiexec" "$work/hydra"
+ln -s "$FSDP_BIN/hide-hydra-banner" "$work/full/"
+code=0
+timeout 15 "$work/full/mpiexec" leaves >"$work/said" 2>&1 </dev/null || code=$?
+[[ $code == 4 && $(<"$work/said") == "done" ]] || fail "what hydra left behind gave $code: $(<"$work/said")"
 if env --default-signal=INT true 2>/dev/null; then
     for signal in TERM:85 INT:86; do
         : >"$work/said"
