@@ -5,7 +5,7 @@
 #include "lib/fsdp/mesh.hpp"
 #include "lib/model/decoder.hpp"
 #include "lib/ops/ops.hpp"
-#include "lib/runtime/train_options.hpp"
+#include "lib/runtime/sharding_options.hpp"
 
 namespace fsdp {
 

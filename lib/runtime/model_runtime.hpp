@@ -8,11 +8,12 @@
 
 #include "lib/base/log.hpp"
 #include "lib/comm/device_backend.hpp"
+#include "lib/comm/device_wish.hpp"
 #include "lib/fsdp/engine.hpp"
 #include "lib/fsdp/wrap.hpp"
 #include "lib/model/decoder.hpp"
 #include "lib/offload/tensor_store.hpp"
-#include "lib/runtime/train_options.hpp"
+#include "lib/runtime/sharding_options.hpp"
 
 namespace fsdp {
 
