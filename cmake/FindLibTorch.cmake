@@ -65,7 +65,7 @@ if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   endforeach()
 endif()
 
-# An entry to oneDNN that is exported but declared nowhere (lib/tensor/gemm.cpp does without where it is missing).
+# An entry to oneDNN that is exported but declared nowhere (lib/compute/ops/gemm.cpp does without where it is missing).
 if(LibTorch_FOUND AND NOT LibTorch_TO_LINK)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_LIBRARIES fsdp::torch_cpu)

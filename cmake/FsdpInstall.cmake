@@ -1,5 +1,5 @@
 # cmake --install: programs in bin/, job scripts and data in share/fsdp/, text in share/doc/fsdp/, manual pages in
-# share/man/, completion in share/bash-completion/; lib/cuda installs itself, FsdpLibrary.cmake the library.
+# share/man/, completion in share/bash-completion/; lib/compute/cuda installs itself, FsdpLibrary.cmake the library.
 # The installed programs look in their own lib/ first (scripts/dist fills it) and then where LibTorch and MPI were at
 # build time.
 include(GNUInstallDirs)

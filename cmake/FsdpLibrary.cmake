@@ -3,11 +3,14 @@
 include(CMakePackageConfigHelpers)
 
 # As in tests/checks/layers.py.
-set(library_folders base formats tokenizer config kernels mpi tensor source target convert ops comm model offload fsdp
-  optim runtime checkpoint)
-set(library_objects "$<TARGET_OBJECTS:fsdp_mpi_ranks>")
-foreach(folder IN LISTS library_folders)
-  list(APPEND library_objects "$<TARGET_OBJECTS:fsdp_${folder}>")
+set(library_folders base ranks text/tokenizer compute/tensor compute/kernels compute/device compute/ops models/config
+  models/layers files/formats files/read files/write files/transform engine/collectives engine/offload engine/fsdp
+  engine/optim engine/runtime training/record training/checkpoints)
+set(library_targets base mpi mpi_ranks tokenizer tensor kernels device ops config model formats source target convert
+  comm offload fsdp optim runtime record checkpoint)
+set(library_objects "")
+foreach(target IN LISTS library_targets)
+  list(APPEND library_objects "$<TARGET_OBJECTS:fsdp_${target}>")
 endforeach()
 foreach(isa IN ITEMS portable avx2 avx512)
   if(TARGET fsdp_kernels_${isa})
@@ -21,8 +24,8 @@ set_target_properties(fsdp_library PROPERTIES OUTPUT_NAME fsdp LINKER_LANGUAGE C
 # Headers include each other as "lib/...". In lib/ on every system, as the programs' own parts: not in lib64.
 set(library_include "${CMAKE_INSTALL_INCLUDEDIR}/fsdp")
 foreach(folder IN LISTS library_folders)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/lib/${folder}" DESTINATION "${library_include}/lib" COMPONENT library
-    FILES_MATCHING PATTERN "*.hpp" PATTERN plugin EXCLUDE)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/lib/${folder}/" DESTINATION "${library_include}/lib/${folder}"
+    COMPONENT library FILES_MATCHING PATTERN "*.hpp" PATTERN plugin EXCLUDE PATTERN nccl EXCLUDE)
 endforeach()
 install(TARGETS fsdp_library ARCHIVE DESTINATION lib COMPONENT library)
 

@@ -1,5 +1,5 @@
-# fsdp_unit_test(FOLDER [TORCH] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
-#   unit.FOLDER; TORCH: its files begin with ATen's headers, compiled once for all such programs.
+# fsdp_unit_test(NAME FOLDER [TORCH] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
+#   unit.NAME; TORCH: its files begin with ATen's headers, compiled once for all such programs.
 # fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL]): any
 #   command as a ctest test; exit code 77 means skipped, the reason is in its output. Two that name one LOCK never run at
 #   once, SERIAL runs alone.
@@ -71,17 +71,17 @@ target_precompile_headers(fsdp_plain_headers PRIVATE <doctest/doctest.h> <nlohma
   <random> <string> <thread> <vector>)
 set_target_properties(fsdp_plain_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 
-function(fsdp_unit_test folder)
+function(fsdp_unit_test name folder)
   cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/unit/${folder}/*_test.cpp")
-  add_executable(unit_${folder} ${sources})
-  target_link_libraries(unit_${folder} PRIVATE fsdp_doctest_main ${ARG_LINKS})
+  add_executable(unit_${name} ${sources})
+  target_link_libraries(unit_${name} PRIVATE fsdp_doctest_main ${ARG_LINKS})
   if(ARG_TORCH)
-    target_precompile_headers(unit_${folder} REUSE_FROM fsdp_torch_headers)
+    target_precompile_headers(unit_${name} REUSE_FROM fsdp_torch_headers)
   else()
-    target_precompile_headers(unit_${folder} REUSE_FROM fsdp_plain_headers)
+    target_precompile_headers(unit_${name} REUSE_FROM fsdp_plain_headers)
   endif()
-  set_target_properties(unit_${folder} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  fsdp_add_test(unit.${folder} COMMAND unit_${folder} LABELS unit TIMEOUT ${ARG_TIMEOUT})
-  set_property(GLOBAL APPEND PROPERTY FSDP_UNIT_TESTS unit_${folder})
+  set_target_properties(unit_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  fsdp_add_test(unit.${name} COMMAND unit_${name} LABELS unit TIMEOUT ${ARG_TIMEOUT})
+  set_property(GLOBAL APPEND PROPERTY FSDP_UNIT_TESTS unit_${name})
 endfunction()

@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "lib/base/error.hpp"
-#include "lib/checkpoint/engine_shards.hpp"
-#include "lib/fsdp/engine.hpp"
-#include "lib/fsdp/wrap.hpp"
-#include "lib/mpi/launchers.hpp"
-#include "lib/mpi/mpi_environment.hpp"
-#include "lib/optim/optimizer.hpp"
+#include "lib/engine/fsdp/engine.hpp"
+#include "lib/engine/fsdp/wrap.hpp"
+#include "lib/engine/optim/optimizer.hpp"
+#include "lib/ranks/launchers.hpp"
+#include "lib/ranks/mpi_environment.hpp"
+#include "lib/training/checkpoints/engine_shards.hpp"
 #include "model.hpp"
 
 namespace {
@@ -93,7 +93,7 @@ void say(const fsdp::ProcessGroup& world, const std::string& what, double loss) 
 void train(fsdp::ProcessGroup& world, const std::string& checkpoint) {
   const at::NoGradGuard no_grad;
   const bool found = std::filesystem::exists(checkpoint);
-  const fsdp::EnginePolicy policy;  // full shard, float32: lib/fsdp/policy.hpp has the others
+  const fsdp::EnginePolicy policy;  // full shard, float32: lib/engine/fsdp/policy.hpp has the others
   Job job(world, policy);
   auto& engine = *job.engine;
   job.initialize(1);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/ops/ops.hpp"
-#include "lib/tensor/layer.hpp"
+#include "lib/compute/ops/ops.hpp"
+#include "lib/compute/tensor/layer.hpp"
 
 constexpr std::int64_t kInputs = 8, kWidth = 48, kBlocks = 3;
 

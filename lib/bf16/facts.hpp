@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/device_info.hpp"
+#include "lib/compute/device/device_info.hpp"
 
 namespace fsdp {
 
@@ -24,12 +24,12 @@ struct ProcessorFacts {
 /// Timed matrix products; 0: not measured.
 struct GemmFacts {
   double bf16_tflops = 0;
-  double float32_tflops = 0;       ///< by what training uses (lib/ops/gemm.hpp)
+  double float32_tflops = 0;       ///< by what training uses (lib/compute/ops/gemm.hpp)
   double float32_aten_tflops = 0;  ///< by at::mm
   double bf16_aten_tflops = 0;     ///< by at::mm, on a processor: what bf16_tflops would be if nothing were widened
   std::int64_t size = 0;           ///< n of the n x n x n products
   std::string implementation;      ///< what oneDNN took for bf16: "brg_matmul:avx512_core_bf16"; "" on a GPU
-  bool widened = false;            ///< training multiplies bf16 through float32 here (lib/ops/wide_product.hpp)
+  bool widened = false;            ///< training multiplies bf16 through float32 here (lib/compute/ops/wide_product.hpp)
   std::string failure;             ///< why bf16 could not be multiplied
 
   /// bf16 over float32 speed; 0 when one of them was not measured.

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "lib/bf16/facts.hpp"
-#include "lib/bf16/gemm.hpp"
-#include "lib/comm/device_backend.hpp"
-#include "lib/comm/device_wish.hpp"
-#include "lib/mpi/process_group.hpp"
+#include "lib/bf16/bf16_gemm.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
+#include "lib/engine/collectives/device_wish.hpp"
+#include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdio>
 
-#include "lib/bf16/gemm.hpp"
+#include "lib/bf16/bf16_gemm.hpp"
 
 namespace fsdp {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "lib/bf16/facts.hpp"
-#include "lib/comm/tensor_collectives.hpp"
-#include "lib/mpi/process_group.hpp"
+#include "lib/engine/collectives/tensor_collectives.hpp"
+#include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
 

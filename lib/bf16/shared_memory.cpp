@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lib/bf16/reduce.hpp"
-#include "lib/kernels/kernels.hpp"
-#include "lib/tensor/parallel.hpp"
+#include "lib/compute/kernels/kernels.hpp"
+#include "lib/compute/tensor/parallel.hpp"
 
 namespace fsdp {
 namespace {

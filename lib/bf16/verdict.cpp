@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "lib/bf16/compare.hpp"
+#include "lib/bf16/compare_ranks.hpp"
 #include "lib/bf16/processor.hpp"
 
 namespace fsdp {

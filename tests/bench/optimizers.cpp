@@ -11,10 +11,10 @@
 #include <numeric>
 #include <vector>
 
-#include "lib/kernels/kernels.hpp"
-#include "lib/ops/cpu_ops.hpp"
-#include "lib/optim/optimizer.hpp"
-#include "lib/tensor/parallel.hpp"
+#include "lib/compute/kernels/kernels.hpp"
+#include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/tensor/parallel.hpp"
+#include "lib/engine/optim/optimizer.hpp"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Fails on an include that goes up or sideways between the folders of lib/, on LibTorch where it must not be, on CLI11
-outside apps/, on words of devices above lib/ops, and on autograd. This is the one list of the layers: docs/design.md shows it, and is checked to show nothing else.
+"""Fails on an include that goes up or sideways between the rooms of lib/, or up between the folders of a room, on LibTorch
+where it must not be, on CLI11 outside apps/, on words of devices above lib/compute, and on autograd. This is the one list
+of the layers: docs/design.md shows it, and is checked to show nothing else.
 
     layers.py [--root DIR]      the repository by default
     layers.py --print           the list as it stands in docs/design.md
@@ -10,76 +11,98 @@ import pathlib
 import re
 import sys
 
-# Lowest first: what a layer is for, and its folders. Folders of one layer do not include each other, except as in BESIDE.
-LAYERS = [
-    ("errors, files, log, signals", ["base"]),
-    ("each for itself; tensor: LibTorch's allocator and types",
-     ["formats", "tokenizer", "dataset", "config", "plot", "speed", "kernels", "mpi", "hub", "chess", "tensor"]),
-    ("conversations as texts", ["chat"]),
-    ("a checkpoint of any format; texts to token files; what runs left", ["source", "corpus", "runs"]),
-    ("writers and the copier", ["target"]),
-    ("what changes on the way: fsdp-ckpt-convert", ["convert"]),
-    ("operations on tensors: the seam to devices", ["ops"]),
-    ("collectives on tensors; models; tensors on a disk", ["comm", "model", "offload"]),
-    ("the engine; the CUDA back end", ["fsdp", "cuda"]),
-    ("optimizers", ["optim"]),
-    ("a model on its mesh; the bf16 check", ["runtime", "bf16"]),
-    ("data, steps and their records; checkpoints of a run", ["train", "checkpoint"]),
-    ("what a model is worth; what a job will take", ["eval", "memory"]),
-    ("fine-tuning, evaluation, memory probe: names meet here", ["jobs"]),
+# Lowest first: rooms of one floor do not include each other. A room's folders are in their order, too: each may include
+# those before it. What a room is for stands beside it.
+FLOORS = [
+    [("base", "errors, files, text, log, signals, number types", [])],
+    [("ranks", "groups of ranks: MPI, threads, made up ones", []),
+     ("hub", "downloads", []),
+     ("reports", "curves; what runs left", ["plots", "runs"]),
+     ("text", "texts to token files", ["tokenizer", "token_files", "chat", "sources"]),
+     ("compute", "operations on tensors: the seam to devices", ["kernels", "tensor", "device", "ops", "meta", "cuda"])],
+    [("models", "what config.json says; layers", ["config", "layers"])],
+    [("files", "checkpoints of any format, and what changes on the way", ["formats", "read", "write", "transform"])],
+    [("engine", "sharded steps", ["collectives", "offload", "fsdp", "optim", "runtime"])],
+    [("training", "data, steps, records, checkpoints of a run", ["record", "data", "step", "checkpoints", "evaluate", "run"])],
+    [("chess", "a metric: games", ["rules", "evaluation"]),
+     ("planning", "how long a job will take, and how much memory", ["speed", "memory"]),
+     ("bf16", "the check of a cluster", [])],
 ]
-LEVELS = [set(folders) for _, folders in LAYERS]
-# tensor is the adapter from byte records and kernels to LibTorch tensors.
-BESIDE = {("tensor", "formats"), ("tensor", "kernels")}
-TORCH_FREE = {"base", "hub", "formats", "tokenizer", "dataset", "config", "plot", "speed", "kernels", "mpi", "source", "target", "convert", "corpus", "chess", "chat", "runs"}
-# What a device is, and how it multiplies, is lib/ops' to know: all others ask an Ops.
-DEVICE_FREE = {"model", "optim", "comm", "fsdp", "runtime", "train", "checkpoint", "eval", "jobs"}
-DEVICE_WORD = re.compile(r"\b(simulating|use_kernels|kMeta|is_meta|gemm\w*|host_product|\w*mm_out|addmm_?|kernels::)")
-DEVICE_ALLOWED = {("lib/train/throughput.cpp", "host_product")}  # measures products themselves
+FLOOR = {room: number for number, floor in enumerate(FLOORS) for room, _, _ in floor}
+FOLDERS = {room: folders for floor in FLOORS for room, _, folders in floor}
+TORCH_FREE = {"base", "ranks", "hub", "reports", "text", "compute/kernels", "models/config", "files", "chess/rules", "training/record"}
+# What a device is, and how it multiplies, is lib/compute's to know: all others ask an Ops.
+DEVICE_FREE = {"models", "engine", "training", "chess"}
+DEVICE_MADE = "engine/collectives/nccl"  # part of the CUDA back end
+DEVICE_WORD = re.compile(r"\b(kMeta|is_meta|gemm(?!a)\w*|host_product|\w*mm_out|addmm_?|kernels::)")
+DEVICE_ALLOWED = {("lib/training/step/throughput.cpp", "host_product")}  # measures products themselves
 AUTOGRAD = re.compile(r"\bautograd\b")
 # In a file that is compiled without OpenMP it runs on one thread.
 PARALLEL = re.compile(r"\bat::parallel_(for|reduce)\b|#\s*pragma omp parallel")
-PARALLEL_FILE = "lib/tensor/parallel.cpp"
+PARALLEL_FILE = "lib/compute/tensor/parallel.cpp"
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}
 
 
-def level_of(folder):
-    for level, folders in enumerate(LEVELS):
-        if folder in folders:
-            return level
+def place_of(name):
+    """Room and folder of a path below lib/: ("files", "read"); the folder is "" where a room has none."""
+    parts = name.split("/")
+    room = parts[1]
+    folder = parts[2] if FOLDERS.get(room) and len(parts) > 3 else ""
+    return room, folder
+
+
+def is_one_of(name, places):
+    room, folder = place_of(name)
+    return room in places or f"{room}/{folder}" in places
+
+
+def unknown(name):
+    """What is wrong with where a file of lib/ lies; None if nothing is."""
+    room, folder = place_of(name)
+    if room not in FLOOR:
+        return f"lib/{room} has no place in tests/checks/layers.py: add it to FLOORS"
+    if FOLDERS[room] and folder not in FOLDERS[room]:
+        return f"{name.rsplit('/', 1)[0]} has no place in tests/checks/layers.py: add it to FLOORS"
     return None
 
 
-def complaint(folder, header):
-    """What is wrong when a file of lib/<folder> includes header; None if nothing is."""
+def complaint(name, header):
+    """What is wrong when the file `name` of lib/ includes header; None if nothing is."""
     if header.startswith("CLI/"):
         return "only apps/ may include CLI11"
     if header.startswith("apps/"):
         return "lib/ must not include apps/"
-    if folder in TORCH_FREE and TORCH_HEADER.match(header):
-        return f"lib/{folder} must stay free of LibTorch"
+    room, folder = place_of(name)
+    if is_one_of(name, TORCH_FREE) and TORCH_HEADER.match(header):
+        return f"lib/{room}{'/' * bool(folder)}{folder} must stay free of LibTorch"
     if not header.startswith("lib/"):
         return None
-    other = header.split("/")[1]
-    if other == folder:
+    other, other_folder = place_of(header)
+    if unknown(header):
+        return unknown(header)
+    if other != room:
+        if FLOOR[other] > FLOOR[room]:
+            return f"lib/{room} is below lib/{other}"
+        if FLOOR[other] == FLOOR[room]:
+            return f"lib/{room} and lib/{other} are on one floor"
         return None
-    if level_of(other) is None:
-        return f"lib/{other} has no place in tests/checks/layers.py: add it to LEVELS"
-    if level_of(other) > level_of(folder):
-        return f"lib/{folder} is below lib/{other}"
-    if level_of(other) == level_of(folder) and (folder, other) not in BESIDE:
-        return f"lib/{folder} and lib/{other} are on one level"
+    order = FOLDERS[room]
+    if folder != other_folder and order.index(other_folder) > order.index(folder):
+        return f"lib/{room}/{folder} is below lib/{room}/{other_folder}"
     return None
 
 
 def drawing():
-    """The list as indented text; a star marks what is free of LibTorch."""
+    """The floors as indented text; a star marks what is free of LibTorch."""
     lines = []
-    for what, folders in LAYERS:
-        names = "  ".join(folder + "*" * (folder in TORCH_FREE) for folder in folders)
-        lines += [f"    {names:<24}  {what}"] if len(names) <= 24 else [f"    {names}", f"    {'':<24}  {what}"]
+    for number, floor in enumerate(FLOORS, 1):
+        for room, what, folders in floor:
+            inside = "  ".join(f + "*" * (f"{room}/{f}" in TORCH_FREE) for f in folders)
+            name = room + "*" * (room in TORCH_FREE)
+            lines.append(f"    {number}  {name:<10} {what}" + (f": {inside}" if inside else ""))
+            number = " "
     return "\n".join(lines)
 
 
@@ -109,22 +132,22 @@ def main():
         if file.suffix not in SOURCES:
             continue
         files += 1
-        name = file.relative_to(root)
-        folder = name.parts[1]
-        if level_of(folder) is None:
-            found.append(f"{name}: lib/{folder} has no place in tests/checks/layers.py: add it to LEVELS")
+        name = file.relative_to(root).as_posix()
+        if unknown(name):
+            found.append(f"{name}: {unknown(name)}")
             continue
+        asks = is_one_of(name, DEVICE_FREE) and not name.startswith(f"lib/{DEVICE_MADE}/")
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             code = line.split("//")[0]
             include = INCLUDE.match(line)
-            word = DEVICE_WORD.search(code) if folder in DEVICE_FREE and not include else None
-            if word and (name.as_posix(), word.group(1)) not in DEVICE_ALLOWED:
-                found.append(f"{name}:{number}: {word.group(1)}: lib/{folder} knows no devices; ask its Ops (lib/ops)")
+            word = DEVICE_WORD.search(code) if asks and not include else None
+            if word and (name, word.group(1)) not in DEVICE_ALLOWED:
+                found.append(f"{name}:{number}: {word.group(1)}: lib/{place_of(name)[0]} knows no devices; ask its Ops (lib/compute/ops)")
             if AUTOGRAD.search(code):
                 found.append(f"{name}:{number}: every backward is written out: no autograd")
-            if PARALLEL.search(code) and name.as_posix() != PARALLEL_FILE:
-                found.append(f"{name}:{number}: would run on one thread: parallel_for() of lib/tensor/parallel.hpp")
-            wrong = complaint(folder, include.group(1)) if include else None
+            if PARALLEL.search(code) and name != PARALLEL_FILE:
+                found.append(f"{name}:{number}: would run on one thread: parallel_for() of lib/compute/tensor/parallel.hpp")
+            wrong = complaint(name, include.group(1)) if include else None
             if wrong:
                 found.append(f"{name}:{number}: {include.group(1)}: {wrong}")
     print("\n".join(found) if found else f"{files} files keep to their layers")

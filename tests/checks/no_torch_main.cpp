@@ -7,15 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lib/config/model_config.hpp"
-#include "lib/convert/inspect.hpp"
-#include "lib/dataset/token_rows.hpp"
-#include "lib/formats/dcp.hpp"
-#include "lib/formats/safetensors.hpp"
-#include "lib/mpi/process_group.hpp"
-#include "lib/plot/loss_curve.hpp"
-#include "lib/source/source.hpp"
-#include "lib/tokenizer/byte_level_bpe.hpp"
+#include "lib/files/formats/dcp.hpp"
+#include "lib/files/formats/safetensors.hpp"
+#include "lib/files/read/source.hpp"
+#include "lib/files/transform/inspect.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "lib/reports/plots/loss_curve.hpp"
+#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/tokenizer/byte_level_bpe.hpp"
 
 namespace {
 

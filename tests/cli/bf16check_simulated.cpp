@@ -1,4 +1,5 @@
-// fsdp-bf16check on hardware that is not there: takes the place of apps/bf16_fact_source.cpp in a program for tests.
+// fsdp-bf16check on hardware that is not there: takes the place of apps/bf16check/bf16_fact_source.cpp in a program for
+// tests.
 //
 // FSDP_SIMULATED_FACTS holds a JSON object of merge patches (RFC 7396) for the facts of ranks: {"1": {...}, "*":
 // {...}},
@@ -8,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "apps/bf16_fact_source.hpp"
+#include "apps/bf16check/bf16_fact_source.hpp"
 
 namespace fsdp {
 namespace {

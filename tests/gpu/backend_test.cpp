@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lib/comm/device_backend.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
 
 namespace {
 

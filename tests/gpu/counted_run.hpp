@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/comm/device_backend.hpp"
-#include "lib/fsdp/observer.hpp"
-#include "lib/memory/ranks.hpp"
-#include "lib/runtime/model_runtime.hpp"
-#include "lib/train/trainer.hpp"
+#include "lib/compute/device/observer.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
+#include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/ranks/fake_group.hpp"
+#include "lib/training/step/trainer.hpp"
 
 namespace fsdp::test {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "lib/base/error.hpp"
-#include "lib/mpi/thread_group.hpp"
+#include "lib/ranks/thread_group.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "lib/comm/device_backend.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;

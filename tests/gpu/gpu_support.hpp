@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/comm/device_backend.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
 
 /// gpu_main has shown that it loads.
 inline std::shared_ptr<fsdp::DeviceBackend> cuda_backend() {

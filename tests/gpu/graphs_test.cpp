@@ -19,11 +19,11 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/ops/work_recorder.hpp"
+#include "lib/compute/ops/work_recorder.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
 namespace at::cuda {
-/// As in lib/cuda/cuda_graphs.cpp.
+/// As in lib/compute/cuda/cuda_graphs.cpp.
 TORCH_CUDA_CPP_API void clearCublasWorkspaces();
 }  // namespace at::cuda
 

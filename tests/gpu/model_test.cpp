@@ -4,7 +4,7 @@
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/attention_truth.hpp"
 #include "tests/support/packed_rows.hpp"
-#include "tests/unit/model/decoder_rig.hpp"
+#include "tests/unit/models/layers/decoder_rig.hpp"
 
 namespace {
 

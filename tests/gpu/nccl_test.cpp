@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/mpi/thread_group.hpp"
+#include "lib/ranks/thread_group.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "lib/ops/fused_kernels.hpp"
+#include "lib/compute/ops/fused_kernels.hpp"
 
 namespace stub {
 namespace {

@@ -34,7 +34,7 @@ struct Touched {
   const void* data;
   std::int64_t bytes;
 };
-/// Of a kernel of lib/cuda, by its name and its one argument; nothing of any other.
+/// Of a kernel of lib/compute/cuda, by its name and its one argument; nothing of any other.
 std::vector<Touched> touched_by(const std::string& name, const void* pass);
 
 }  // namespace stub

@@ -68,7 +68,7 @@ class Library(unittest.TestCase):
 
     def test_headers_are_those_of_the_sources(self):
         there = {path.relative_to(self.prefix / "include/fsdp") for path in (self.prefix / "include").rglob("*.hpp")}
-        self.assertIn(pathlib.Path("lib/fsdp/engine.hpp"), there)
+        self.assertIn(pathlib.Path("lib/engine/fsdp/engine.hpp"), there)
         for name in there:
             for included in re.findall(r'#include "(lib/[^"]+)"', (SOURCE / name).read_text(encoding="utf-8")):
                 self.assertIn(pathlib.Path(included), there, name)
@@ -124,7 +124,7 @@ class Library(unittest.TestCase):
         self.assertIn(f"loss {self.two['trained']:.4f}"[:-1], call(self.work / "linked", self.work / "two"))
         small = self.work / "small.cpp"
         small.write_text(
-            '#include "lib/fsdp/wrap.hpp"\n#include "lib/mpi/mpi_plugin.hpp"\n'
+            '#include "lib/engine/fsdp/wrap.hpp"\n#include "lib/ranks/mpi_plugin.hpp"\n'
             "int main() { return std::string(fsdp::detail::kMpiPluginAbi).empty(); }\n",
             encoding="utf-8",
         )

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "lib/mpi/mpi_environment.hpp"
+#include "lib/ranks/mpi_environment.hpp"
 
 int main() {
   try {

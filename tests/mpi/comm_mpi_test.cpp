@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/mpi/launchers.hpp"
-#include "lib/mpi/mpi_environment.hpp"
-#include "lib/mpi/mpi_group.hpp"
+#include "lib/ranks/launchers.hpp"
+#include "lib/ranks/mpi_environment.hpp"
+#include "lib/ranks/mpi_group.hpp"
 #include "tests/support/group_checks.hpp"
 #include "tests/support/mpi_test.hpp"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/chess/game.hpp"
+#include "lib/chess/rules/game.hpp"
 
 namespace {
 

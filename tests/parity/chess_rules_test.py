@@ -1,4 +1,4 @@
-"""lib/chess against python-chess: the shipped games, random games with illegal moves among them, and random positions.
+"""lib/chess/rules against python-chess: the shipped games, random games with illegal moves among them, and random positions.
 Usage: chess_rules_test.py PATH/TO/chess_lines DATA"""
 
 import json

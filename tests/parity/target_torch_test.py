@@ -1,4 +1,4 @@
-"""Every checkpoint among the fixtures, written by lib/target as .pt, safetensors, DCP and a Hugging Face directory, and
+"""Every checkpoint among the fixtures, written by lib/files/write as .pt, safetensors, DCP and a Hugging Face directory, and
 opened by real PyTorch, safetensors and (where it is installed) transformers.
 Usage: target_torch_test.py PATH/TO/write_target FIXTURES"""
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/tokenizer/open_tokenizer.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 int main(int argc, char** argv) try {
   if (argc != 2) {

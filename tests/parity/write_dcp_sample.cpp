@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/formats/block.hpp"
-#include "lib/formats/dcp.hpp"
-#include "lib/formats/safetensors.hpp"
+#include "lib/files/formats/block.hpp"
+#include "lib/files/formats/dcp.hpp"
+#include "lib/files/formats/safetensors.hpp"
 #include "tests/support/cut_block.hpp"
 
 namespace {

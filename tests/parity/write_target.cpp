@@ -1,16 +1,16 @@
-// Converts a checkpoint with lib/source and lib/target alone, for target_torch_test.py:
+// Converts a checkpoint with lib/files/read and lib/files/write alone, for target_torch_test.py:
 // write_target torch|safetensors|hf|dcp IN OUT [NUMBER], where NUMBER is dcp's ranks or hf's largest file in bytes.
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/target/copy.hpp"
-#include "lib/target/dcp_target.hpp"
-#include "lib/target/hf_target.hpp"
-#include "lib/target/run_json.hpp"
-#include "lib/target/safetensors_target.hpp"
-#include "lib/target/torch_target.hpp"
+#include "lib/files/write/copy.hpp"
+#include "lib/files/write/dcp_target.hpp"
+#include "lib/files/write/hf_target.hpp"
+#include "lib/files/write/run_json.hpp"
+#include "lib/files/write/safetensors_target.hpp"
+#include "lib/files/write/torch_target.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "lib/ops/ops.hpp"
+#include "lib/compute/ops/ops.hpp"
 
 namespace fsdp::test {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/formats/block.hpp"
+#include "lib/files/formats/block.hpp"
 
 namespace fsdp::test {
 

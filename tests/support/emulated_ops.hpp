@@ -1,8 +1,8 @@
 #pragma once
-// FusedOps whose kernels are those of lib/cuda, run on the CPU (emulated_cuda.hpp).
-#include "lib/cuda/kernels/launched_kernels.hpp"
-#include "lib/ops/fused_ops.hpp"
-#include "lib/ops/work_recorder.hpp"
+// FusedOps whose kernels are those of lib/compute/cuda, run on the CPU (emulated_cuda.hpp).
+#include "lib/compute/cuda/kernels/launched_kernels.hpp"
+#include "lib/compute/ops/fused_ops.hpp"
+#include "lib/compute/ops/work_recorder.hpp"
 
 namespace fsdp::test {
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <limits>
 
-#include "lib/ops/work_recorder.hpp"
+#include "lib/compute/ops/work_recorder.hpp"
 
 namespace fsdp::test {
 

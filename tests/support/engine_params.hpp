@@ -2,8 +2,8 @@
 // An engine's master weights as an optimizer takes them.
 #include <vector>
 
-#include "lib/fsdp/engine.hpp"
-#include "lib/optim/optimizer.hpp"
+#include "lib/engine/fsdp/engine.hpp"
+#include "lib/engine/optim/optimizer.hpp"
 
 namespace fsdp::test {
 

@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <utility>
 
-#include "lib/ops/ops.hpp"
+#include "lib/compute/ops/ops.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 namespace fsdp::test {

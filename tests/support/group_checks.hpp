@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/tensor_collectives.hpp"
-#include "lib/mpi/process_group.hpp"
+#include "lib/engine/collectives/tensor_collectives.hpp"
+#include "lib/ranks/process_group.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 namespace fsdp::test {

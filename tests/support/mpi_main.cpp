@@ -8,7 +8,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "lib/mpi/mpi_environment.hpp"
+#include "lib/ranks/mpi_environment.hpp"
 #include "tests/support/mpi_test.hpp"
 
 namespace {

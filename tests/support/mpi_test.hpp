@@ -1,6 +1,6 @@
 #pragma once
 // For tests under a real MPI launcher, with tests/support/mpi_main.cpp.
-#include "lib/mpi/process_group.hpp"
+#include "lib/ranks/process_group.hpp"
 
 namespace fsdp::test {
 

@@ -9,8 +9,8 @@
 #include <ostream>
 #include <string>
 
-#include "lib/memory/memory_recorder.hpp"
-#include "lib/memory/meta_ops.hpp"
+#include "lib/compute/device/memory_recorder.hpp"
+#include "lib/compute/meta/meta_ops.hpp"
 
 namespace fsdp::test {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "lib/tensor/layer.hpp"
+#include "lib/compute/tensor/layer.hpp"
 
 namespace fsdp::test {
 

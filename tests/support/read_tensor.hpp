@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "lib/formats/safetensors.hpp"
-#include "lib/tensor/scalar_type.hpp"
+#include "lib/compute/tensor/scalar_type.hpp"
+#include "lib/files/formats/safetensors.hpp"
 
 namespace fsdp::test {
 

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "lib/dataset/token_file_writer.hpp"
-#include "lib/mpi/thread_group.hpp"
-#include "lib/runtime/model_runtime.hpp"
-#include "lib/train/data_loader.hpp"
-#include "lib/train/initialize.hpp"
-#include "lib/train/trainer.hpp"
+#include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/ranks/thread_group.hpp"
+#include "lib/text/token_files/token_file_writer.hpp"
+#include "lib/training/data/data_loader.hpp"
+#include "lib/training/step/initialize.hpp"
+#include "lib/training/step/trainer.hpp"
 
 namespace fsdp::test {
 

@@ -1,6 +1,6 @@
 #pragma once
 // The smallest minGPT in which nothing divides evenly.
-#include "lib/config/model_config.hpp"
+#include "lib/models/config/model_config.hpp"
 
 namespace fsdp::test {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/train/data_loader.hpp"
+#include "lib/training/data/data_loader.hpp"
 
 namespace fsdp::test {
 

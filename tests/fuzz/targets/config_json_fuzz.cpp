@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "fuzz_support.hpp"
-#include "lib/config/model_config.hpp"
-#include "lib/config/model_flops.hpp"
-#include "lib/config/rope.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/models/config/model_flops.hpp"
+#include "lib/models/config/rope.hpp"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fuzz_support.hpp"
-#include "lib/formats/dtype.hpp"
-#include "lib/source/source.hpp"
+#include "lib/base/dtype.hpp"
+#include "lib/files/read/source.hpp"
 
 namespace fsdp::fuzz {
 

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "fuzz_support.hpp"
-#include "lib/tokenizer/open_tokenizer.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp::fuzz {
 

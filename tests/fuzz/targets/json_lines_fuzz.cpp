@@ -1,6 +1,6 @@
 // JSON Lines as training data.
 #include "fuzz_support.hpp"
-#include "lib/corpus/documents.hpp"
+#include "lib/text/sources/documents.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fsdp;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fuzz_support.hpp"
-#include "lib/config/run_manifest.hpp"
+#include "lib/training/record/run_manifest.hpp"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "lib/bf16/gemm.hpp"
+#include "lib/bf16/bf16_gemm.hpp"
 #include "lib/bf16/local.hpp"
 #include "lib/bf16/nccl_log.hpp"
 #include "lib/bf16/processor.hpp"

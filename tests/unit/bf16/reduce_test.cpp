@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/bf16/reduce.hpp"
-#include "lib/mpi/thread_group.hpp"
+#include "lib/ranks/thread_group.hpp"
 
 using namespace fsdp;
 

@@ -1,0 +1,40 @@
+// fsdp-bf16check: is bf16 native, emulated or absent on every rank of this job, and why.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/bf16check/bf16_fact_source.hpp"
+#include "apps/common/torch_main.hpp"
+#include "lib/bf16/bf16_check.hpp"
+#include "lib/ranks/mpi_environment.hpp"
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Says for every rank of a job whether bf16 is native, emulated or absent, and why: device, versions, measured\n"
+      "matrix products, and a checked all-reduce with its bandwidth. Takes a few seconds; start it as the training.\n"
+      "Exit codes: 0 native on all ranks, 1 failed, 2 usage, 3 emulated or absent on some rank.",
+      "fsdp-bf16check"};
+  fsdp::let_later_options_win(app);
+  using fsdp::spellings;
+  fsdp::RuntimeOptions runtime;
+  runtime.init_timeout_seconds = 60;
+  runtime.collective_timeout_seconds = 60;
+  fsdp::Bf16CheckOptions options;
+  app.add_option(spellings("size-mb"), options.size_mb, "MiB of the all-reduced tensor; 0: 64 on GPUs, 16 on CPUs")
+      ->capture_default_str();
+  app.add_flag("--quick", options.quick, "measure for a quarter of the time");
+  app.add_option(spellings("exclude-file"), options.exclude_file,
+                 "write the hosts to do without, as sbatch --exclude takes them; empty when there is none");
+  fsdp::add_runtime_options(app, runtime);
+  app.set_config("--config", "", "read options from a file");
+  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-bf16check"); });
+  if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
+  options.device = runtime.device;
+  options.mpi_library = fsdp::MpiEnvironment::library_version();
+  return fsdp::run_torch_job(runtime, [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+    fsdp::require_same_options(world, app);
+    const auto source = fsdp::program_bf16_facts();
+    const auto result = fsdp::run_bf16_check(world, *source, options, log, report);
+    if (world.rank() == 0 && !runtime.json) std::cout << result.table << std::flush;
+    return result.exit_code;
+  });
+}

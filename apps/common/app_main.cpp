@@ -1,0 +1,254 @@
+#include "apps/common/app_main.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "apps/common/config_file.hpp"
+#include "apps/common/describe_options.hpp"
+#include "apps/common/number_checks.hpp"
+#include "apps/common/option_names.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/ranks/launchers.hpp"
+
+namespace fsdp {
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+/// Where an option is not known, the one that is most like it.
+std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
+  std::string unknown;
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    const auto words = app.remaining();
+    const auto option =
+        std::find_if(words.begin(), words.end(), [](const auto& word) { return word.starts_with("--"); });
+    if (option != words.end()) unknown = *option;
+  } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConfigError)) {
+    const std::string text = error.what();  // "INI was not able to parse NAME"
+    unknown = text.substr(text.rfind(' ') + 1);
+  }
+  const auto nearest = unknown.empty() ? std::string() : nearest_option(app, unknown);
+  return nearest.empty() ? "" : fmt::format("; did you mean {}{}?", unknown.starts_with("--") ? "--" : "", nearest);
+}
+
+/// The file of --config; "" where none was given.
+std::string config_file_of(const CLI::App& app) {
+  const auto* option = app.get_option_no_throw("--config");
+  return option == nullptr || option->count() == 0 ? "" : option->results().back();
+}
+
+/// The option that an error speaks of, as the config file may spell it, unless the command line has it, too.
+std::vector<std::string> config_names_in(const CLI::App& app, int argc, char** argv, const std::string& text) {
+  const auto begin = text.find("--");
+  if (begin == std::string::npos) return {};
+  const auto end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_", begin);
+  const auto* option = app.get_option_no_throw(text.substr(begin, end - begin));
+  if (option == nullptr) return {};
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]);
+    if (word.starts_with("--") && app.get_option_no_throw(word.substr(0, word.find('='))) == option) return {};
+  }
+  return option->get_lnames();
+}
+
+/// An error's words; of what stands in a config file, its name and the line. CLI11 says of an option without a value
+/// "--plan: 1 required TEXT missing".
+std::string words_of(const CLI::App& app, int argc, char** argv, std::string text) {
+  const auto missing = text.find(": 1 required ");
+  if (missing != std::string::npos && text.ends_with(" missing")) text = text.substr(0, missing) + " needs a value";
+  constexpr std::string_view kOfReader = "--config: ", kUnknown = "INI was not able to parse ";
+  const auto file = config_file_of(app);
+  if (file.empty()) return text;
+  if (text.starts_with(kOfReader)) return fmt::format("--config {}: {}", file, text.substr(kOfReader.size()));
+  auto names = config_names_in(app, argc, argv, text);
+  if (text.starts_with(kUnknown)) {
+    names = {text.substr(kUnknown.size())};
+    text = fmt::format("'{}' is no option", names.front());
+  }
+  std::ifstream input(file);
+  const auto line = names.empty() ? 0 : line_of_option(input, names);
+  return line == 0 ? text : fmt::format("--config {}: line {}: {}", file, line, text);
+}
+
+/// CLI11 would open a pipe and wait for a writer.
+void refuse_piped_config(int argc, char** argv) {
+  constexpr std::string_view option = "--config";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    std::string_view file;
+    if (word == option && i + 1 < argc) file = argv[i + 1];
+    if (word.starts_with("--config=")) file = word.substr(option.size() + 1);
+    std::error_code error;
+    if (!file.empty() && std::filesystem::is_fifo(file, error)) {
+      throw CLI::FileError(std::string(option) + " " + std::string(file) + ": is a pipe, a regular file is needed");
+    }
+  }
+}
+
+/// Once per job. \return the exit code
+int tell(const Error& error) {
+  if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
+  return static_cast<int>(error.code());
+}
+
+/// Each of the other ranks speaks where the first cannot know that it is one of several.
+bool speaks_before_ranks() {
+  const auto several = several_started();
+  return speaks_for_the_job() || (several && !several->first_rank_knows);
+}
+
+}  // namespace
+
+bool speaks_for_the_job() {
+  const auto rank = launcher_rank();
+  return rank.empty() || rank == "0";
+}
+
+std::string spellings(const std::string& name) {
+  auto underscored = name;
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  return underscored == name ? "--" + name : "--" + name + ",--" + underscored;
+}
+
+void let_later_options_win(CLI::App& app) {
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.config_formatter(std::make_shared<ConfigFile>());
+  app.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+void add_job_options(CLI::App& app, JobOptions& options, const std::string& group) {
+  const CLI::Range seconds(0.001, 1e9);
+  app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")
+      ->capture_default_str()
+      ->check(seconds)
+      ->group(group);
+  app.add_option(spellings("collective-timeout"), options.collective_timeout_seconds,
+                 "seconds before a stuck collective ends the job, naming the rank that did not arrive")
+      ->capture_default_str()
+      ->check(seconds)
+      ->group(group);
+  app.add_flag("--json", options.json, "print one JSON object with the result on stdout")->group(group);
+  app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
+}
+
+void print_on_stdout(const std::string& text) {
+  const bool failed_before = !std::cout;  // the reason is gone
+  std::cout << text << std::flush;
+  if (std::cout) return;
+  throw IoError(failed_before ? "stdout: cannot be written"
+                              : fmt::format("stdout: cannot be written: {}", std::strerror(errno)));
+}
+
+int run_alone(const std::function<void()>& body) {
+  try {
+    body();
+    return static_cast<int>(ExitCode::ok);
+  } catch (const Error& error) {
+    return tell(error);
+  }
+}
+
+int print_config(const CLI::App& app) {
+  return run_alone([&] {
+    if (speaks_for_the_job()) print_on_stdout(app.config_to_str(true, true));
+  });
+}
+
+int parse(CLI::App& app, int argc, char** argv) {
+  check_numbers(app);
+  if (asks_for_description(argc, argv)) return run_alone([&] { print_on_stdout(describe_options(app)); });
+  try {
+    refuse_piped_config(argc, argv);
+    app.parse(argc, argv);
+    return -1;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      return run_alone([&] {
+        std::ostringstream text;
+        app.exit(error, text, text);
+        if (speaks_for_the_job()) print_on_stdout(text.str());
+      });
+    }
+    if (speaks_for_the_job()) {
+      std::cerr << "error: " << words_of(app, argc, argv, error.what()) << what_was_meant(app, error) << "\n"
+                << "See " << app.get_name() << " --help.\n";
+    }
+    return static_cast<int>(ExitCode::usage);
+  } catch (const Error& error) {  // a word that is none of an option's
+    if (speaks_for_the_job()) std::cerr << "error: " << words_of(app, argc, argv, error.what()) << "\n";
+    return static_cast<int>(error.code());
+  }
+}
+
+void require_same_options(ProcessGroup& world, const CLI::App& app) {
+  const auto text = app.config_to_str(true, false);
+  // 52 bits of the text's hash fit a double exactly.
+  const auto digest = static_cast<double>(std::hash<std::string>{}(text) >> 12);
+  if (world.all_reduce(digest, Reduce::min) != world.all_reduce(digest, Reduce::max)) {
+    throw UsageError(
+        "the ranks were started with different options; start all with the same command line and --config file");
+  }
+}
+
+int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body) {
+  // A file-size limit is then an error of write(2), with a message, and no checkpoint before it is lost.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const auto level = options.quiet ? LogLevel::warning : LogLevel::info;
+  std::unique_ptr<RankEnvironment> ranks;
+  std::unique_ptr<ProcessGroup> world;
+  int code = static_cast<int>(ExitCode::ok);
+  std::optional<std::string> failure;
+  try {
+    if (launched_by_mpi()) {
+      ranks = start_ranks(
+          MpiOptions{milliseconds(options.init_timeout_seconds), milliseconds(options.collective_timeout_seconds)});
+      world = ranks->world();
+    } else {
+      world = make_single_group();
+    }
+    const Logger log(world->rank(), level);
+    nlohmann::json report;
+    code = static_cast<int>(body(*world, log, report));
+    if (world->rank() == 0) print_on_stdout(options.json ? printable_json(report, 1) + "\n" : "");
+  } catch (const Error& error) {
+    code = static_cast<int>(error.code());
+    failure = error.what();
+  } catch (const std::bad_alloc&) {
+    code = static_cast<int>(ExitCode::failed);
+    failure = "out of memory";
+  } catch (const std::exception& error) {
+    code = static_cast<int>(ExitCode::failed);
+    failure = error.what();
+  }
+  if (failure) {
+    const int rank = world != nullptr ? world->rank() : (speaks_before_ranks() ? 0 : 1);
+    const Logger log(rank, level);
+    if (rank == 0) log.error(*failure);
+    // Ranks that all met the same error end together and quietly; otherwise this one speaks and takes the job down.
+    if (ranks != nullptr && !ranks->everyone_failed(std::chrono::milliseconds(1500))) {
+      if (rank != 0) log.error(*failure);
+      ranks->abort_job(code);
+    }
+  }
+  world.reset();
+  if (ranks != nullptr) ranks->set_exit_code(code);
+  return code;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,66 @@
+#include "apps/common/runs_options.hpp"
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/common/app_main.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/output_file.hpp"
+#include "lib/reports/runs/run_summary.hpp"
+#include "lib/reports/runs/watch.hpp"
+
+namespace fsdp {
+
+void add_runs_options(CLI::App& app, RunsArguments& a) {
+  const auto* group = "Runs, by their files";
+  app.add_option(
+         "--runs", a.runs,
+         "instead of a checkpoint: folders of runs of fsdp-finetune, or a folder that holds several, compared by "
+         "what they have written: speed, memory, communication, losses. They may be going on")
+      ->expected(1, -1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  app.add_flag("--pool", a.pool, "with --runs: runs with the same settings are one, with all their steps")
+      ->group(group);
+  app.add_option("--plot", a.plot_file, "with --runs: draw losses and speeds, .svg or .png")->group(group);
+  app.add_option("--sort", a.sort_column,
+                 "with --runs: list them by this column of the table, the best first: last-loss, tokens/s, lr, ...")
+      ->type_name("COLUMN")
+      ->group(group);
+  app.add_flag("--markdown", a.markdown, "with --runs: the table as Markdown")->group(group);
+  app.add_flag("--watch", a.watch,
+               "with --runs: a view of each run, on a terminal renewed until they end: progress, losses, speed, memory")
+      ->group(group);
+}
+
+void require_runs(const CLI::App& app) {
+  for (const char* name : {"--pool", "--plot", "--sort", "--markdown", "--watch"}) {
+    if (app.get_option(name)->count() > 0) throw UsageError(std::string(name) + " goes with --runs");
+  }
+}
+
+int show_runs(const RunsArguments& a, const JobOptions& options) {
+  if (!speaks_for_the_job()) return static_cast<int>(ExitCode::ok);
+  return run_alone([&] {
+    const bool svg = a.plot_file.ends_with(".svg");
+    if (!a.plot_file.empty() && !svg && !a.plot_file.ends_with(".png"))
+      throw UsageError("--plot " + a.plot_file + ": name a file that ends in .svg or .png");
+    if (a.watch && (options.json || a.markdown || a.pool || !a.plot_file.empty() || !a.sort_column.empty()))
+      throw UsageError(
+          "--watch shows runs as they are now: it goes without --json, --markdown, --pool, --plot and --sort");
+    if (options.json && a.markdown) throw UsageError("--json and --markdown contradict each other: give one of them");
+    if (a.watch) return watch_runs(a.runs);
+    auto comparison = compare_runs(find_runs(a.runs), a.pool);
+    if (!a.sort_column.empty()) sort_runs(comparison, a.sort_column);
+    if (!a.plot_file.empty()) write_output(a.plot_file, run_comparison_picture(comparison, svg));
+    if (options.json) {
+      auto report = run_comparison_to_json(comparison);
+      if (!a.plot_file.empty()) report["plot"] = a.plot_file;
+      print_on_stdout(printable_json(report, 1) + "\n");
+    } else {
+      print_on_stdout(a.markdown ? run_comparison_to_markdown(comparison) : run_comparison_to_text(comparison));
+    }
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,154 @@
+// fsdp-ckpt-convert: any checkpoint to any other, and what is in one, whether two are equal, whether one is sound.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/common/app_main.hpp"
+#include "apps/common/quantize_options.hpp"
+#include "lib/files/transform/convert_job.hpp"
+#include "lib/ranks/mpi_plugin.hpp"
+
+namespace {
+
+using fsdp::spellings;
+
+constexpr const char* kExamples = R"(Examples
+  FSDP1 local state of 8 GPUs -> one file that torch.load reads:
+    fsdp-ckpt-convert runs/epoch3 full.pt --model-config runs/config.json
+  Training checkpoint -> a directory that transformers opens, in bf16:
+    fsdp-ckpt-convert runs/a/checkpoints/latest hf/ --to hf --dtype bf16 --config-from tokenizer/
+  Weights from transformers -> a checkpoint of 4 ranks to train on:
+    fsdp-ckpt-convert llama/ start/ --to dcp --shards 4
+  A run of 8 ranks, optimizer and all -> 4 ranks:
+    fsdp-ckpt-convert step-00001000 step-on-4 --shards 4
+  The attention weights only, renamed:
+    fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
+  The base that adapters were trained beside, and the adapters -> one model:
+    fsdp-ckpt-convert llama/ merged/ --merge-adapter runs/a/adapter --to hf
+  A model in 4 bits, as transformers opens it:
+    fsdp-ckpt-convert llama/ llama-4bit/ --to hf --quantize nf4 --double-quant
+  What is in it, is it sound, are they equal:
+    fsdp-ckpt-convert --inspect full.pt
+    fsdp-ckpt-convert --check runs/a/checkpoints/latest
+    fsdp-ckpt-convert --verify full.pt hf/ --model-only
+  On the cores of several nodes: mpiexec -n 8 fsdp-ckpt-convert IN OUT)";
+
+/// What the library would say of the paths helps nobody.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: fsdp-ckpt-convert IN OUT [OPTIONS]\n"
+           "       fsdp-ckpt-convert --inspect IN | --check IN | --verify A B  [OPTIONS]\n\n";
+  }
+  std::string make_positionals(const CLI::App*) const override { return ""; }
+};
+
+/// Each use of the option adds one text.
+void add_list(CLI::App& app, const std::string& name, std::vector<std::string>& list, const std::string& help,
+              const std::string& group) {
+  app.add_option(name, list, help)->allow_extra_args(false)->take_all()->group(group);
+}
+
+void add_modes(CLI::App& app, fsdp::ConvertOptions& o) {
+  const auto group = "Instead of converting";
+  app.add_flag("--inspect", o.inspect, "show what IN is and holds; reads no tensor data")->group(group);
+  app.add_flag("--verify", o.verify, "compare two checkpoints of any formats tensor by tensor; 3 if they differ")
+      ->group(group);
+  app.add_flag("--check", o.check, "read all of IN: 4 if it is damaged, 3 if it has NaN or infinite elements")
+      ->group(group);
+  app.add_option("--tolerance", o.tolerance,
+                 "of --verify: floating-point elements may differ by this, or by this times their size where that is "
+                 "more; 0: bit for bit")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_local_state_options(CLI::App& app, fsdp::InputOptions& o) {
+  const auto group = "FSDP1 local state: where the parameters' shapes come from (run.json beside it is found)";
+  app.add_option(spellings("model-config"), o.model_config, "config.json of the model, or its directory")->group(group);
+  app.add_option("--reference", o.reference, "a full checkpoint of the same model (.pt or safetensors)")->group(group);
+  app.add_option(spellings("param-shapes"), o.param_shapes, "JSON with names and shapes in the model's order")
+      ->group(group);
+  add_list(app, "--tie", o.ties, "A=B: parameter A has no storage of its own but is B; may be repeated", group);
+  app.add_option(spellings("optim-files"), o.optim_files,
+                 "pattern of raw per-rank optimizer states that belong to it, such as 'optim-rank*.pt'")
+      ->group(group);
+}
+
+void add_change_options(CLI::App& app, fsdp::InputOptions& o) {
+  const auto group = "What changes on the way";
+  add_list(app, "--include", o.include, "only names that match (* any letters, ? one); may be repeated", group);
+  add_list(app, "--exclude", o.exclude, "not the names that match; wins over --include; may be repeated", group);
+  add_list(app, "--rename", o.rename, "REGEX=NEW, $1..$9 for groups, split at the last '='; applied in order", group);
+  app.add_flag(spellings("model-only"), o.model_only, "drop optimizer, scheduler and counters")->group(group);
+  app.add_option(spellings("merge-adapter"), o.merge_adapter,
+                 "directory with an adapter (LoRA, rsLoRA, DoRA) that becomes part of IN's matrices")
+      ->group(group);
+  app.add_flag("--dequantize", o.dequantize, "matrices stored in 4 bits (bitsandbytes' nf4) as 16-bit ones again")
+      ->group(group);
+  fsdp::add_quantize_options(
+      app, o.quantize, "keep the matrices of a Llama's blocks in 4 bits, as transformers and bitsandbytes do: nf4",
+      group);
+  app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")
+      ->group(group);
+  app.add_option("--dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...")->group(group);
+}
+
+void add_output_options(CLI::App& app, fsdp::ConvertOptions& o) {
+  const auto group = "Output";
+  app.add_option("--to", o.to, "torch, safetensors, hf or dcp; by default as OUT's suffix says")->group(group);
+  app.add_option("--shards", o.shards, "of dcp: the ranks to write for (1)")->check(CLI::Range(1, 65536))->group(group);
+  app.add_option(spellings("max-shard-size"), o.max_shard_size, "of hf: the largest file (5GB)")->group(group);
+  app.add_option(spellings("config-from"), o.config_from, "of hf: directory with config.json and tokenizer files")
+      ->group(group);
+  app.add_flag("--overwrite", o.overwrite, "replace an existing OUT")->group(group);
+  app.add_flag("--sync", o.sync, "have everything on disk before OUT gets its name")->group(group);
+  app.add_flag(spellings("dry-run"), o.dry_run, "say what would be written, write nothing")->group(group);
+}
+
+void add_run_options(CLI::App& app, fsdp::ConvertOptions& o) {
+  const auto group = "How it runs";
+  app.add_option("--jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 256))
+      ->group(group);
+  app.add_option(spellings("progress-every"), o.progress_seconds, "seconds between progress lines in a log file")
+      ->capture_default_str()
+      ->group(group);
+  fsdp::add_job_options(app, o.job, group);
+}
+
+std::string version_text() {
+  return fmt::format("fsdp-ckpt-convert {}\nMPI {} (loaded under a launcher only)", FSDP_VERSION,
+                     fsdp::loaded_mpi_version());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Turns a checkpoint of any format into any other: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local\n"
+      "state, .pt files, safetensors and directories of them, fsdp-finetune's own. The input's format is found out.\n"
+      "Needs no GPU, no Python and little memory; the input is only read, the output appears whole or not at all.\n"
+      "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
+      "fsdp-ckpt-convert"};
+  app.formatter(std::make_shared<Help>());
+  app.footer(kExamples);
+  fsdp::let_later_options_win(app);
+  fsdp::ConvertOptions options;
+  app.add_option("paths", options.paths, "IN OUT")->take_all()->expected(1, 2)->required();
+  add_output_options(app, options);
+  add_change_options(app, options.input);
+  add_local_state_options(app, options.input);
+  add_modes(app, options);
+  add_run_options(app, options);
+  app.set_config("--config", "", "read options from a file");
+  app.set_version_flag("--version", version_text);
+  if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
+  return fsdp::run_job(options.job, fsdp::load_mpi,
+                       [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+                         fsdp::require_same_options(world, app);
+                         return fsdp::run_convert_job(world, options, log, report);
+                       });
+}

@@ -1,0 +1,238 @@
+// fsdp-download: a model or data set from the Hugging Face hub into its cache, resumable and verified; `tokens` turns
+// texts into token files (fsdp_download_tokens.cpp).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "apps/common/app_main.hpp"
+#include "apps/common/no_ranks.hpp"
+#include "apps/download/fsdp_download_tokens.hpp"
+#include "lib/base/core_dump.hpp"
+#include "lib/base/stop_signal.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/hub/download.hpp"
+#include "lib/hub/hub_client.hpp"
+#include "lib/hub/url.hpp"
+#include "lib/hub/verify_snapshot.hpp"
+
+namespace fsdp {
+namespace {
+
+struct Arguments {
+  std::string repo;
+  std::string type;  ///< "" for what the repository is known to be, else a model
+  std::string cache_dir;
+  std::string local_dir;
+  bool all_formats = false;
+  bool verify = false;
+  bool dry_run = false;
+  double retry_delay_seconds = 1;
+  double takeover_after_seconds = 90;
+  DownloadOptions download;
+  JobOptions job;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  auto& download = arguments.download;
+  const auto patterns = [](CLI::Option* option) {
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1)->allow_extra_args(false);
+  };
+  app.add_option("repo", arguments.repo, "OWNER/NAME on the hub")->required();
+  app.add_option("--type", arguments.type, "model or dataset (default: model, unless the repository is known)")
+      ->check(CLI::IsMember({"model", "dataset"}));
+  app.add_option("--revision", download.revision, "branch, tag or commit")->capture_default_str();
+  patterns(app.add_option("--include", download.selection.include,
+                          "only files that match; * matches / too; may be given several times"));
+  patterns(app.add_option("--exclude", download.selection.exclude, "not these; may be given several times"));
+  app.add_option(spellings("max-files"), download.selection.max_files, "the first N files by path; 0: all");
+  app.add_flag(spellings("all-formats"), arguments.all_formats,
+               "weights in other formats, too, where there are safetensors");
+  app.add_option(spellings("cache-dir"), arguments.cache_dir, "the cache (default: HF_HUB_CACHE, HF_HOME/hub)");
+  app.add_option(spellings("local-dir"), arguments.local_dir, "a plain folder instead of the cache");
+  app.add_flag("--verify", arguments.verify, "only compare what is there with its hashes; needs no network");
+  app.add_flag(spellings("dry-run"), arguments.dry_run, "only say what would be fetched");
+  app.add_option("--jobs", download.jobs, "connections at once")->capture_default_str()->check(CLI::Range(1, 64));
+  app.add_option(spellings("part-size"), download.part_bytes, "of a file that one request asks for, such as 64MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("64MiB");
+  app.add_option("--retries", download.retries.attempts, "attempts in a row without progress")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option(spellings("retry-delay"), arguments.retry_delay_seconds, "seconds before the second attempt; doubles")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_option(spellings("takeover-after"), arguments.takeover_after_seconds,
+                 "seconds of silence after which another process's download is taken over")
+      ->capture_default_str()
+      ->check(CLI::Range(0.2, 86400.0));
+  app.add_flag("--json", arguments.job.json, "print one JSON object with the result on stdout");
+  app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
+  app.set_config("--config", "", "read options from a file");
+  app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::llround(seconds * 1000)));
+}
+
+void complete(Arguments& arguments, HubSettings& settings) {
+  if (!arguments.cache_dir.empty() && !arguments.local_dir.empty()) {
+    throw UsageError("--cache-dir and --local-dir: give one of them");
+  }
+  auto& download = arguments.download;
+  const auto preset = preset_of(arguments.repo);
+  const auto type = arguments.type.empty()        ? preset.type
+                    : arguments.type == "dataset" ? RepoType::dataset
+                                                  : RepoType::model;
+  download.repo = RepoId::parse(type, arguments.repo);
+  download.selection.prefer_safetensors = !arguments.all_formats;
+  if (download.selection.include.empty() && !arguments.all_formats && type == preset.type) {
+    download.selection.include = preset.include;
+  }
+  if (!arguments.local_dir.empty()) download.local_dir = arguments.local_dir;
+  if (!arguments.cache_dir.empty()) settings.cache_dir = arguments.cache_dir;
+  if (download.part_bytes < 4096) throw UsageError("--part-size must be at least 4096 bytes");
+  download.piece_bytes = std::min(download.piece_bytes, download.part_bytes);
+  download.retries.first_delay = milliseconds(arguments.retry_delay_seconds);
+  download.takeover_after = milliseconds(arguments.takeover_after_seconds);
+}
+
+void print_line(const std::string& text) {
+  std::cout << text << std::endl;
+  if (!std::cout) throw IoError("stdout: cannot write the result");
+}
+
+nlohmann::json common_report(const Arguments& arguments, const std::string& commit,
+                             const std::filesystem::path& snapshot) {
+  const auto& download = arguments.download;
+  return {{"repo", download.repo.name},
+          {"type", download.repo.type_word()},
+          {"revision", download.revision},
+          {"commit", commit},
+          {"snapshot", snapshot.string()}};
+}
+
+nlohmann::json download_json(const Arguments& arguments, const DownloadReport& result) {
+  auto report = common_report(arguments, result.commit, result.snapshot);
+  auto& files = report["files"] = nlohmann::json::array();
+  for (const auto& file : result.files) {
+    const bool missing = std::find(result.missing.begin(), result.missing.end(), file.path) != result.missing.end();
+    files.push_back({{"path", file.path}, {"size", file.size_bytes}, {"hash", file.hash()}, {"was_there", !missing}});
+  }
+  report["bytes"] = result.total_bytes;
+  report["bytes_to_fetch"] = result.missing_bytes;
+  report["bytes_received"] = result.received_bytes;
+  report["seconds"] = result.seconds;
+  return report;
+}
+
+ExitCode verify(const Arguments& arguments, const HubSettings& settings, const Logger& log,
+                const std::function<bool()>& stop, nlohmann::json& report) {
+  const auto result = verify_snapshot(arguments.download, settings, stop);
+  report = common_report(arguments, result.commit, result.snapshot);
+  report["verified_against"] = result.source;
+  report["files"] = result.files;
+  report["bytes"] = result.bytes;
+  report["seconds"] = result.seconds;
+  auto& problems = report["problems"] = nlohmann::json::array();
+  for (const auto& problem : result.problems) {
+    problems.push_back({{"path", problem.path}, {"what", problem.what}});
+    log.error(problem.path + " " + problem.what);
+  }
+  if (!result.problems.empty()) {
+    log.warning(fmt::format("{} of {} wrong; run the same command without --verify to fetch them again",
+                            result.problems.size(),
+                            format_count_of(static_cast<std::int64_t>(result.files), "file") +
+                                (result.problems.size() == 1 ? " is" : " are")));
+    return ExitCode::answer_no;
+  }
+  log.info(fmt::format("{}, {}, all as they should be (by {})",
+                       format_count_of(static_cast<std::int64_t>(result.files), "file"),
+                       format_bytes(static_cast<double>(result.bytes)), result.source));
+  if (!arguments.job.json) print_line(result.snapshot.string());
+  return ExitCode::ok;
+}
+
+ExitCode plan(const Arguments& arguments, const HubSettings& settings, const Logger& log,
+              const std::function<bool()>& stop, nlohmann::json& report) {
+  const auto result = plan_download(arguments.download, settings, log, stop);
+  report = download_json(arguments, result);
+  if (arguments.job.json) return ExitCode::ok;
+  for (const auto& file : report["files"]) {
+    print_line(fmt::format("{:>9}  {}  {}", format_bytes(file["size"].get<double>()),
+                           file["was_there"].get<bool>() ? "there  " : "missing", file["path"].get<std::string>()));
+  }
+  log.info(fmt::format("{}, {}; {} to fetch into {}",
+                       format_count_of(static_cast<std::int64_t>(result.files.size()), "file"),
+                       format_bytes(static_cast<double>(result.total_bytes)),
+                       format_bytes(static_cast<double>(result.missing_bytes)), result.snapshot.string()));
+  return ExitCode::ok;
+}
+
+ExitCode download(const Arguments& arguments, const HubSettings& settings, const Logger& log,
+                  const std::function<bool()>& stop, nlohmann::json& report) {
+  const auto result = download_snapshot(arguments.download, settings, log, stop);
+  report = download_json(arguments, result);
+  if (settings.offline) {
+    log.info(fmt::format("{} there (offline; --verify compares their hashes)",
+                         format_count_of(static_cast<std::int64_t>(result.files.size()), "file") +
+                             (result.files.size() == 1 ? " is" : " are")));
+    if (!arguments.job.json) print_line(result.snapshot.string());
+    return ExitCode::ok;
+  }
+  report["ready"] = result.ready_mark.string();
+  log.info(fmt::format("{}, {} verified, {} received in {}",
+                       format_count_of(static_cast<std::int64_t>(result.files.size()), "file"),
+                       format_bytes(static_cast<double>(result.total_bytes)),
+                       format_bytes(static_cast<double>(result.received_bytes)), format_duration(result.seconds)));
+  if (!arguments.job.json) print_line(result.snapshot.string());
+  return ExitCode::ok;
+}
+
+int fetch_main(int argc, char** argv) {
+  CLI::App app{
+      "Downloads a model or data set from the Hugging Face hub into its cache, where transformers finds it.\n"
+      "Every file is checked against its hash; a later call goes on where an earlier one was stopped or killed.\n"
+      "Prints the folder of the snapshot. Exit codes: 0 done, 1 failed, 2 usage, 3 --verify found a wrong file,\n"
+      "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to go on.\n"
+      "Texts to token files to train on: fsdp-download tokens --help.",
+      "fsdp-download"};
+  let_later_options_win(app);
+  Arguments arguments;
+  add_options(app, arguments);
+  if (const int code = parse(app, argc, argv); code >= 0) return code;
+  forbid_core_dumps();  // HF_TOKEN lies in the environment and in requests
+  // A connection or a pipe that closes is an error to be told, not the end of the process.
+  std::signal(SIGPIPE, SIG_IGN);
+  return run_job(
+      arguments.job, [](const MpiOptions&) { return std::make_unique<NoRanks>(); },
+      [&](ProcessGroup&, const Logger& log, nlohmann::json& report) {
+        auto settings = hub_settings(process_environment());
+        complete(arguments, settings);
+        const StopSignal signal;
+        const auto stop = [&] { return signal.received() != 0; };
+        try {
+          const auto step = arguments.verify ? verify : arguments.dry_run ? plan : download;
+          return step(arguments, settings, log, stop, report);
+        } catch (const DownloadStopped&) {
+          arguments.job.json = false;
+          log.warning(fmt::format("stopped by signal {}; what arrived is kept: run the same command to go on",
+                                  signal.received()));
+          return ExitCode::stopped_early;
+        }
+      });
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  // A repository of this name would have its owner before it.
+  if (argc > 1 && std::string_view(argv[1]) == "tokens") return fsdp::tokens_main(argc - 1, argv + 1);
+  return fsdp::fetch_main(argc, argv);
+}

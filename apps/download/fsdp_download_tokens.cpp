@@ -1,0 +1,274 @@
+// fsdp-download tokens: Parquet, JSON Lines, CSV or text to HDF5 token files.
+#include "apps/download/fsdp_download_tokens.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/common/app_main.hpp"
+#include "apps/common/text_options.hpp"
+#include "apps/common/no_ranks.hpp"
+#include "lib/base/status_line.hpp"
+#include "lib/base/stop_signal.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/base/usable_cores.hpp"
+#include "lib/hub/local_snapshot.hpp"
+#include "lib/text/sources/data_files.hpp"
+#include "lib/text/sources/tokenize.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kExamples = R"(Examples
+  A text cell or a text file -> packed rows of 256 GPT-2 ids, for fsdp-finetune --train-data:
+    fsdp-download tokens --input data/shakespeare/train.csv --tokenizer gpt2 --output train.h5
+  Longer rows, the texts under another key of each JSON line, at most 100000 of them:
+    fsdp-download tokens --input a.jsonl b.jsonl --field content --max-rows 100000 --tokenizer gpt2 --seq-len 1024 --output rows.h5
+  One document per game (the column Moves of every Parquet file of a downloaded data set), with the model's tokenizer:
+    fsdp-download laion/strategic_game_chess --max-files 4
+    fsdp-download codellama/CodeLlama-7b-hf
+    fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --documents --output games.h5
+  Conversations ({"messages": [{"role": "user", "content": ...}, ...]} a line), of which the answers count:
+    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --max-length 2048 --output chats.h5
+  The same in rows of at most 4096 tokens, several conversations in each:
+    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --documents --pack --seq-len 4096 --output rows.h5)";
+
+struct Arguments {
+  TokenizeOptions tokenize;
+  std::vector<std::string> inputs;
+  std::string output;
+  bool pack = false;
+  bool documents = false;
+  JobOptions job;
+};
+
+class Help : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: fsdp-download tokens --input FILES... --tokenizer DIR|gpt2 --output X.h5 [OPTIONS]\n";
+  }
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  auto& o = arguments.tokenize;
+  app.add_option(
+         "--input", arguments.inputs,
+         "Parquet, JSON Lines, CSV or text files, directories of one kind of them, or data sets ORG/NAME in the "
+         "cache; may be given several "
+         "times")
+      ->required()
+      ->take_all();
+  app.add_option("--tokenizer", o.tokenizer_name,
+                 "gpt2 (built in), or a model's directory with tokenizer.model, tokenizer.json or vocab.json and "
+                 "merges.txt, or ORG/NAME in the cache")
+      ->required();
+  app.add_option("--output", arguments.output, "the HDF5 file to write; replaced when the new one is complete")
+      ->required();
+  app.add_option(spellings("seq-len"), o.seq_len, "ids per packed row; of packed documents: tokens")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 24));
+  app.add_flag("--pack", arguments.pack,
+               "all documents one after the other, cut into rows of --seq-len ids (the default for texts); with "
+               "--documents: whole documents in rows of at most --seq-len tokens, best fit, each cut to --seq-len ids");
+  app.add_flag("--documents", arguments.documents,
+               "one document for each text, of its own length (the default for conversations and completions)");
+  app.add_option("--seed", o.seed,
+                 "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed "
+                 "(fine-tuning: 42)")
+      ->capture_default_str();
+  app.add_option(spellings("max-length"), o.max_length, "ids of a document; the rest of it is cut; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option(
+      "--field", o.field,
+      "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
+      "messages");
+  add_conversation_options(app, o.conversations, "form", "Conversations and completions");
+  app.add_option(spellings("max-rows"), o.max_rows, "texts to read, over all files; 0: all")->capture_default_str();
+  o.threads = 0;
+  app.add_option("--threads", o.threads, "that encode; 0: the cores it may use, at most 8")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  app.add_flag("--json", arguments.job.json, "print one JSON object with the result on stdout");
+  app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
+  app.set_config("--config", "", "read options from a file");
+  app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
+}
+
+/// Which layouts the options name together. \throws UsageError
+void choose_layout(const CLI::App& app, Arguments& arguments) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  if (arguments.documents && !arguments.pack && given("--seq-len"))
+    throw UsageError("--seq-len is the length of rows, and --documents makes none: add --pack, or give --max-length");
+  if (!arguments.documents && (arguments.pack || given("--seq-len")) && given("--max-length"))
+    throw UsageError("--max-length cuts documents, and packed rows hold none: add --documents, or leave it out");
+  if (given("--seed") && !(arguments.documents && arguments.pack))
+    throw UsageError("--seed decides which documents share a row: it goes with --documents --pack");
+  auto& layout = arguments.tokenize.layout;
+  layout = TokenLayout::automatic;
+  if (arguments.documents) layout = arguments.pack ? TokenLayout::packed_documents : TokenLayout::documents;
+  if (!arguments.documents && (arguments.pack || given("--seq-len"))) layout = TokenLayout::packed;
+}
+
+/// A live line on a terminal, a line now and then in a log.
+class Progress {
+ public:
+  Progress(const Logger& log, std::int64_t max_rows) : status_(log), max_rows_(max_rows) {}
+
+  void show(const TokenizeProgress& now) {
+    const auto time = Clock::now();
+    if (time - last_ < (status_.on_terminal() ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    last_ = time;
+    status_.on_terminal() ? status_.show(line(now)) : status_.keep(line(now));
+  }
+  void finish() { status_.clear(); }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string line(const TokenizeProgress& now) const {
+    double done = now.bytes_total > 0 ? static_cast<double>(now.bytes_read) / static_cast<double>(now.bytes_total) : 0;
+    if (max_rows_ > 0) done = std::max(done, static_cast<double>(now.documents) / static_cast<double>(max_rows_));
+    const auto rate = static_cast<double>(now.tokens) / std::max(1e-3, seconds());
+    auto text = fmt::format("{} of {}, {:.0f} %, {}, {}, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
+                            format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99),
+                            format_count_of(now.documents, "document"), format_count_of(now.tokens, "token"),
+                            format_count(static_cast<std::int64_t>(rate)));
+    if (done > 0) text += fmt::format(", {} left", format_duration(seconds() * (1 - done) / done));
+    return text;
+  }
+
+  StatusLine status_;
+  std::int64_t max_rows_;
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_ = begin_;
+};
+
+std::int64_t cut_length(const TokenizeOptions& options, const TokenizeReport& result) {
+  if (!result.shares_rows) return options.max_length;
+  return options.max_length > 0 ? std::min(options.max_length, options.seq_len) : options.seq_len;
+}
+
+std::string summary(const TokenizeOptions& options, const TokenizeReport& result, double seconds) {
+  auto text = format_count_of(result.documents, "document");
+  if (result.cut_documents > 0)
+    text += fmt::format(" ({} cut to {} ids)", format_count(result.cut_documents), cut_length(options, result));
+  if (result.empty_documents > 0) text += fmt::format(" ({} empty)", format_count(result.empty_documents));
+  text += ", " + format_count_of(result.tokens, "token");
+  if (result.is_packed) {
+    text += fmt::format(", {} of {}, {} at the end left out", format_count_of(result.rows, "row"), options.seq_len,
+                        format_count_of(result.dropped_tokens, "token"));
+  }
+  if (result.shares_rows) {
+    text += fmt::format(", {} of at most {} tokens", format_count_of(result.rows, "row"), options.seq_len);
+    if (result.too_short > 0)
+      text += fmt::format(", {} of fewer than 2 ids left out", format_count_of(result.too_short, "document"));
+  }
+  return text + fmt::format("; {} written in {}", options.output.string(), format_duration(seconds));
+}
+
+nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& result, const Tokenizer& tokenizer,
+                         double seconds) {
+  nlohmann::json report{{"output", options.output.string()},
+                        {"layout", result.is_packed     ? "rows"
+                                   : result.shares_rows ? "packed documents"
+                                                        : "documents"},
+                        {"tokenizer", options.tokenizer_name},
+                        {"tokenizer_description", tokenizer.description()},
+                        {"vocab_size", tokenizer.vocab_size()},
+                        {"documents", result.documents},
+                        {"empty_documents", result.empty_documents},
+                        {"tokens", result.tokens},
+                        {"seconds", seconds}};
+  if (!result.chat_template.empty()) report["chat_template"] = result.chat_template;
+  if (options.max_length > 0 || result.shares_rows) report["cut_documents"] = result.cut_documents;
+  if (result.masked) {
+    report["counted_tokens"] = result.counted_tokens;
+    report["skipped"] = result.skipped;
+    if (result.skipped > 0) report["first_skipped"] = result.first_skipped;
+  }
+  if (result.is_packed) {
+    report["seq_len"] = options.seq_len;
+    report["rows"] = result.rows;
+    report["dropped_tokens"] = result.dropped_tokens;
+  }
+  if (result.shares_rows) {
+    report["seq_len"] = options.seq_len;
+    report["seed"] = options.seed;
+    report["rows"] = result.rows;
+    report["too_short"] = result.too_short;
+  }
+  auto& files = report["inputs"] = nlohmann::json::array();
+  for (const auto& file : result.files) files.push_back(file.string());
+  for (const auto& file : result.unread) report["not_read"].push_back(file.string());
+  return report;
+}
+
+ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log, nlohmann::json& report) {
+  auto& options = arguments.tokenize;
+  choose_layout(app, arguments);
+  const auto settings = hub_settings(process_environment());
+  for (const auto& input : arguments.inputs)
+    options.inputs.push_back(find_snapshot(input, RepoType::dataset, settings));
+  if (options.tokenizer_name != "gpt2") {
+    options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
+  }
+  options.output = arguments.output;
+  const int cores = usable_cores();
+  if (options.threads > cores) {
+    log.warning(fmt::format("--threads {}: this process may use {} cores and encodes with as many threads",
+                            options.threads, cores));
+    options.threads = cores;
+  }
+  if (options.threads == 0) options.threads = std::min(8, cores);
+  const auto tokenizer = open_tokenizer(options.tokenizer_name);
+  log.info(tokenizer->description());
+  const StopSignal signal;
+  Progress progress(log, options.max_rows);
+  const auto result = tokenize(
+      options, *tokenizer, [&](const TokenizeProgress& now) { progress.show(now); },
+      [&] { return signal.received() != 0; });
+  progress.finish();
+  if (result.stopped) {
+    throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
+  }
+  if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
+  if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread));
+  if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
+  if (result.skipped > 0) log.warning(skipped_line(result));
+  log.info(summary(options, result, progress.seconds()));
+  report = report_of(options, result, *tokenizer, progress.seconds());
+  if (!arguments.job.json) {
+    std::cout << options.output.string() << std::endl;
+    if (!std::cout) throw IoError("stdout: cannot write the result");
+  }
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+int tokens_main(int argc, char** argv) {
+  CLI::App app{
+      "Turns texts into a token file to train on: Parquet, JSON Lines, CSV or plain text in, HDF5 out.\n"
+      "Files are read as streams, encoded on several threads and written in order: the result does not depend on how\n"
+      "many. Prints the name of the file. Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input.",
+      "fsdp-download tokens"};
+  app.formatter(std::make_shared<Help>());
+  app.footer(kExamples);
+  let_later_options_win(app);
+  Arguments arguments;
+  add_options(app, arguments);
+  if (const int code = parse(app, argc, argv); code >= 0) return code;
+  return run_job(
+      arguments.job, [](const MpiOptions&) { return std::make_unique<NoRanks>(); },
+      [&](ProcessGroup&, const Logger& log, nlohmann::json& report) {
+        return run_tokens(app, arguments, log, report);
+      });
+}
+
+}  // namespace fsdp

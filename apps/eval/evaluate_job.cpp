@@ -1,0 +1,224 @@
+#include "apps/eval/evaluate_job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/eval/evaluate_data.hpp"
+#include "apps/eval/result.hpp"
+#include "lib/base/elapsed.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/compute/tensor/host_allocator.hpp"
+#include "lib/training/evaluate/chat_prompt.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
+#include "lib/training/evaluate/evaluation_progress.hpp"
+#include "lib/training/evaluate/subject.hpp"
+#include "lib/training/evaluate/generate_text.hpp"
+
+namespace fsdp {
+namespace {
+
+void check(const EvaluateOptions& o) {
+  if (o.data.empty() && !o.prompt && o.chess.empty())
+    throw UsageError("nothing to do: give --data, --chess, --prompt or several of them");
+  const auto at_least = [](std::int64_t value, std::int64_t least, const char* option) {
+    if (value < least) throw UsageError(fmt::format("{} is {}, it must be at least {}", option, value, least));
+  };
+  at_least(o.batch_size, 1, "--batch-size");
+  at_least(o.max_rows, 0, "--max-rows");
+  at_least(o.seq_len, 0, "--seq-len");
+  at_least(o.chess_positions, 0, "--chess-positions");
+  if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
+    throw UsageError("--double-quant needs --quantize nf4");
+  if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
+  if (o.chat && !o.prompt) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
+  if (!o.system.empty() && !o.chat) throw UsageError("--system goes with --chat");
+  if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
+  if (!o.compare.empty() && o.prompt) throw UsageError("--prompt does not go with --compare");
+}
+
+/// Gates that no figure of this evaluation can answer are told before the work.
+void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options, const EvaluationInput* input) {
+  for (const auto& gate : gates) {
+    const bool chess = gate.metric.starts_with("chess_");
+    if (chess && options.chess.empty()) throw UsageError("--gate " + gate.text + " needs --chess");
+    if (!chess && input == nullptr) throw UsageError("--gate " + gate.text + " needs --data");
+    if (gate.metric == "bits_per_byte" && !input->texts)
+      throw UsageError("--gate " + gate.text + " needs texts in --data: token files do not say their bytes");
+    if ((gate.metric == "loss" || gate.metric == "perplexity") && !input->same_tokens)
+      throw UsageError("--gate " + gate.text +
+                       ": the tokenizers of A and B make different tokens of these texts; gate bits_per_byte");
+    if (gate.metric == "chess_legal" && options.chess_positions == 0)
+      throw UsageError("--gate " + gate.text + " needs --chess-positions");
+  }
+}
+
+class EvaluateJob {
+ public:
+  EvaluateJob(ProcessGroup& world, const EvaluateOptions& options, const Logger& log)
+      : world_(world), options_(options), log_(log) {}
+
+  ExitCode run(nlohmann::json& report) {
+    check(options_);
+    std::vector<Gate> gates;
+    for (const auto& text : options_.gates) gates.push_back(parse_gate(text));
+    install_host_allocator();
+    const auto node = world_.split_by_node();
+    set_threads(node->size(), log_);
+    device_ = choose_device(options_.runtime.device, node->rank(), node->size());
+    warn_of_unused_gpus(world_, device_, log_);
+    open_subjects();
+    if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);
+    if (input_ && device_.backend != nullptr) {
+      for (auto& data : input_->of_subject) data.reader->pad_to(kGpuLengthStep);
+    }
+    check_gates(gates, options_, input_ ? &*input_ : nullptr);
+    report["world_size"] = world_.size();
+    if (options_.compare.empty()) {
+      evaluate(0, report);
+      return loss_is_finite_ ? ExitCode::ok : ExitCode::answer_no;
+    }
+    return compare_both(gates, report);
+  }
+
+ private:
+  void open_subjects() {
+    auto paths = options_.compare;
+    if (paths.empty()) paths.push_back(options_.checkpoint);
+    for (const auto& path : paths) {
+      std::error_code error;
+      subjects_.push_back(
+          open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
+      auto& subject = subjects_.back();
+      if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
+      for (const auto& remark : subject.remarks) {
+        if (world_.rank() == 0) log_.warning(remark);
+      }
+      // What is stored in 4 bits stays as it is.
+      if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
+      if (options_.prompt) open_prompt(subject);
+      if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
+      if (options_.seq_len > subject.config.block_size) {
+        throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len,
+                                     subject.config.block_size));
+      }
+    }
+  }
+
+  void open_prompt(EvaluationSubject& subject) {
+    open_subject_tokenizer(subject, "--prompt");
+    auto ends = generation_ends({subject.path, subject.tokenizer_name});
+    prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, options_.conversations,
+                                          {*options_.prompt, options_.system}, std::move(ends))
+                            : plain_prompt(*subject.tokenizer, *options_.prompt, std::move(ends));
+    if (prompt_->ids.empty())
+      throw UsageError("--prompt '" + *options_.prompt + "' is empty: at least one token is needed to go on from");
+  }
+
+  ExitCode compare_both(const std::vector<Gate>& gates, nlohmann::json& report) {
+    std::vector<std::vector<Metric>> metrics;
+    for (const char* name : {"a", "b"}) {
+      const auto index = metrics.size();
+      print(fmt::format("{}  {}", index == 0 ? "A" : "B", subjects_[index].path.string()));
+      metrics.push_back(evaluate(index, report[name]));
+    }
+    const auto comparison = compare(metrics[0], metrics[1], gates);
+    report["comparison"] = comparison_to_json(comparison);
+    print("");
+    for (const auto& line : comparison_to_text(comparison)) print(line);
+    return comparison.passed() ? ExitCode::ok : ExitCode::answer_no;
+  }
+
+  /// The model is gone when this returns: the next one may need the memory.
+  std::vector<Metric> evaluate(std::size_t index, nlohmann::json& report) {
+    auto& subject = subjects_[index];
+    auto sharding = options_.sharding;
+    sharding.lora = subject.lora;
+    sharding.quantize = subject.quantize;
+    ModelRuntime runtime(world_, subject.config, sharding, device_, 1);
+    load_subject(runtime, subject);
+    report["checkpoint"] = subject.path.string();
+    report["model"] = model_config_to_json(subject.config);
+    if (subject.tokenizer != nullptr) report["tokenizer"] = subject.tokenizer_name;
+    std::vector<Metric> metrics;
+    if (input_) evaluate_loss(runtime, index, report, metrics);
+    if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
+    if (prompt_) write_text(runtime, *subject.tokenizer, *prompt_, options_.sampling, !options_.runtime.json, report);
+    return metrics;
+  }
+
+  void evaluate_loss(ModelRuntime& runtime, std::size_t index, nlohmann::json& report, std::vector<Metric>& metrics) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto& data = input_->of_subject[index];
+    EvaluationProgress progress(log_, shows_progress(), "loss     ");
+    const ScoreOptions how{data.rows, options_.batch_size, input_->texts ? subjects_[index].tokenizer.get() : nullptr};
+    const auto rows = static_cast<std::int64_t>(rows_of_records(*data.reader, data.rows).size());
+    const auto scores = score_rows(runtime, *data.reader, how, [&](double done) {
+      progress.show(done, fmt::format("{} of {}", format_count(std::llround(done * static_cast<double>(rows))),
+                                      format_count_of(rows, "row")));
+    });
+    auto result = loss_result(scores);
+    result.ids_not_scored = data.ids_not_scored;
+    result.seconds = seconds_since(start);
+    report["data"] = options_.data;
+    if (data.reader->is_packed()) report["packed_rows"] = rows;
+    add_to_json(result, report);
+    if (!std::isfinite(result.loss.value)) {
+      loss_is_finite_ = false;
+      if (world_.rank() == 0) {
+        log_.warning(subjects_[index].path.string() +
+                     ": the loss is not finite: fsdp-ckpt-convert --check tells which weights are not");
+      }
+    }
+    for (const auto& line : to_text(result)) print(line);
+    if (input_->same_tokens) return add_metrics(result, metrics);
+    // Losses per token of different tokens do not compare.
+    metrics.push_back({"bits_per_byte", false, result.bits_per_byte});
+  }
+
+  void evaluate_games(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,
+                      std::vector<Metric>& metrics) {
+    ChessOptions how;
+    how.positions = options_.chess_positions;
+    how.seed = options_.sampling.seed;
+    how.limit = options_.seq_len;
+    for (const auto& s : subjects_) {
+      if (how.limit == 0 || s.config.block_size < how.limit) how.limit = s.config.block_size;
+    }
+    how.batch_size = options_.batch_size;
+    how.show_progress = shows_progress();
+    ChessGameStream games(world_, options_.chess, options_.data_field, options_.max_rows);
+    const auto result = evaluate_chess(runtime, *subject.tokenizer, games, how, log_).value();
+    add_to_json(result, report);
+    report["chess"]["data"] = options_.chess;
+    for (const auto& line : to_text(result)) print(line);
+    add_metrics(result, metrics);
+  }
+
+  bool shows_progress() const { return world_.rank() == 0 && !options_.runtime.quiet; }
+  void print(const std::string& line) const {
+    if (world_.rank() == 0 && !options_.runtime.json) std::cout << line << std::endl;
+  }
+
+  ProcessGroup& world_;
+  const EvaluateOptions& options_;
+  const Logger& log_;
+  DeviceChoice device_;
+  std::vector<EvaluationSubject> subjects_;
+  std::optional<EvaluationInput> input_;
+  std::optional<Prompt> prompt_;
+  bool loss_is_finite_ = true;  ///< of every subject with a loss
+};
+
+}  // namespace
+
+ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const Logger& log, nlohmann::json& report) {
+  return EvaluateJob(world, options, log).run(report);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,188 @@
+// fsdp-eval: loss, chess and text of a checkpoint, or of two against each other.
+#include <nlohmann/json.hpp>
+
+#include "apps/common/text_options.hpp"
+#include "apps/common/quantize_options.hpp"
+#include "apps/common/runs_options.hpp"
+#include "apps/common/torch_main.hpp"
+#include "apps/eval/evaluate_job.hpp"
+#include "lib/hub/local_snapshot.hpp"
+
+namespace {
+
+using fsdp::spellings;
+
+void add_loss_options(CLI::App& app, fsdp::EvaluateOptions& o) {
+  const auto* group = "What is evaluated";
+  app.add_option("checkpoint", o.checkpoint,
+                 "a checkpoint: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, a "
+                 "directory with config.json and safetensors, or ORG/NAME in the Hugging Face cache");
+  app.add_option("--compare", o.compare, "two of these: B against A, on the same data")->expected(2)->group(group);
+  app.add_option("--gate", o.gates,
+                 "METRIC:LIMIT, may be repeated: exit with 3 when B is worse than A by more than LIMIT (0.01, or 1% of "
+                 "A's). METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  app.add_option(spellings("model-config"), o.model_config,
+                 "config.json, or its directory, for a checkpoint that does not say what its model is")
+      ->group(group);
+  app.add_option("--adapter", o.adapter, "of a directory of weights: an adapter as peft writes it")->group(group);
+  app.add_option("--tokenizer", o.tokenizer,
+                 "gpt2, a directory or ORG/NAME; default: the checkpoint's or its run's, for minGPT gpt2")
+      ->group(group);
+  group = "Loss";
+  app.add_option("--data", o.data,
+                 "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, "
+                 "a directory, or a data set ORG/NAME in the Hugging Face cache")
+      ->group(group);
+  app.add_option(spellings("data-field"), o.data_field,
+                 "key or column of the texts (default: text, or Moves) or messages")
+      ->group(group);
+  fsdp::add_conversation_options(app, o.conversations, "data-form", group);
+  app.add_option(spellings("max-rows"), o.max_rows, "rows, texts or games to take; 0: all")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seq-len,--seq_len,--seq-length,--seq_length,--max-seq-length,--max_seq_length", o.seq_len,
+                 "longest sequence; 0: the model's, for texts up to 512 ids")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("batch-size"), o.batch_size, "sequences per rank at once")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--pack", o.pack,
+               "several texts or documents in each row instead of padding: faster, the same losses and counts; "
+               "--batch-size counts rows")
+      ->group(group);
+  app.add_option(spellings("cache-dir"), o.cache_dir,
+                 "keep encoded texts here for the next time; default: a temporary folder")
+      ->group(group);
+}
+
+void add_chess_and_text_options(CLI::App& app, fsdp::EvaluateOptions& o) {
+  const auto* group = "Chess";
+  app.add_option("--chess", o.chess,
+                 "games in UCI notation, 'e2e4 e7e5 ... 1-0': how often the next move is the game's, how often a move "
+                 "the model writes is legal. JSON Lines, Parquet, CSV, or a game a line; a file, a directory, ORG/NAME")
+      ->group(group);
+  app.add_option(spellings("chess-positions"), o.chess_positions, "positions at which legality is tried")
+      ->capture_default_str()
+      ->group(group);
+  group = "Text";
+  app.add_option("--prompt", o.prompt, "generate from this text, up to the model's end mark")->group(group);
+  app.add_flag("--chat", o.chat,
+               "the prompt is a user's message: put into the --chat-template (default: the tokenizer's own), answered "
+               "up to the end of the turn")
+      ->group(group);
+  app.add_option("--system", o.system, "of --chat: what the system says first")->group(group);
+  app.add_option(spellings("num-tokens"), o.sampling.num_tokens, "tokens to generate at most")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--temperature", o.sampling.temperature, "0: the most likely token each time")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("top-k"), o.sampling.top_k, "draw from the k most likely tokens; 0: all")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(spellings("top-p"), o.sampling.top_p,
+                 "draw from the most likely tokens that have this probability together")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seed", o.sampling.seed, "of the drawing, and of the chess positions")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag(spellings("no-cache"), o.sampling.no_cache, "compute the whole sequence for every token (a check; slow)")
+      ->group(group);
+}
+
+void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
+  add_loss_options(app, o);
+  add_chess_and_text_options(app, o);
+  const auto* group = "Sharding, precision";
+  app.add_option_function<std::string>(
+         "--precision",
+         [&](const std::string& text) { o.sharding.precision = fsdp::parse_float_type(text, "--precision"); },
+         "float32, bf16 or fp16")
+      ->default_str("float32")
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--sharding", [&](const std::string& text) { o.sharding.sharding = fsdp::parse_sharding(text); },
+         "how parameters are split over the ranks")
+      ->default_str("full-shard")
+      ->group(group);
+  fsdp::add_quantize_options(
+      app, o.sharding.quantize,
+      "keep the matrices of the blocks in 4 bits, for less memory, or to see what it costs: nf4; "
+      "weights stored in 4 bits stay so",
+      group);
+  fsdp::add_runtime_options(app, o.runtime);
+  app.set_config("--config", "", "read options from a file");
+  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
+}
+
+void check_subjects(const fsdp::EvaluateOptions& o) {
+  if (o.checkpoint.empty() && o.compare.empty())
+    throw fsdp::UsageError("a checkpoint is missing: name one, or two with --compare A B");
+  if (!o.compare.empty() && o.compare.size() != 2) throw fsdp::UsageError("--compare takes two checkpoints, A and B");
+  if (!o.checkpoint.empty() && !o.compare.empty())
+    throw fsdp::UsageError("'" + o.checkpoint + "' is one checkpoint too many beside --compare A B");
+}
+
+/// Names of repositories become their directories in the cache.
+void resolve_names(fsdp::EvaluateOptions& o) {
+  const auto settings = fsdp::hub_settings(fsdp::process_environment());
+  const auto resolve = [&](std::string& name, fsdp::RepoType type) {
+    if (!name.empty()) name = fsdp::find_snapshot(name, type, settings);
+  };
+  resolve(o.checkpoint, fsdp::RepoType::model);
+  for (auto& name : o.compare) resolve(name, fsdp::RepoType::model);
+  if (o.tokenizer != "gpt2") resolve(o.tokenizer, fsdp::RepoType::model);
+  resolve(o.data, fsdp::RepoType::dataset);
+  resolve(o.chess, fsdp::RepoType::dataset);
+}
+
+}  // namespace
+
+namespace {
+
+int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::EvaluateOptions& o) {
+  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt"}) {
+    if (app.get_option(name)->count() == 0) continue;
+    return fsdp::run_alone([&] {
+      throw fsdp::UsageError(
+          fmt::format("--runs reads what runs have written and evaluates nothing: it goes without {}", name));
+    });
+  }
+  return fsdp::show_runs(runs, o.runtime);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Evaluates a checkpoint: loss with its uncertainty on tokens or texts, moves of chess, text from a prompt; or\n"
+      "compares two. Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
+      "  fsdp-eval runs/big/checkpoints/latest --data validation.jsonl\n"
+      "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
+      "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
+      "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
+      "  fsdp-eval runs/chat/final --prompt 'What is a fork?' --chat --num-tokens 200\n"
+      "  fsdp-eval --runs runs/a runs/b --plot runs.svg\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare did not hold, 4 bad input.",
+      "fsdp-eval"};
+  fsdp::let_later_options_win(app);
+  fsdp::EvaluateOptions options;
+  add_options(app, options);
+  fsdp::RunsArguments runs;
+  fsdp::add_runs_options(app, runs);
+  if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
+  if (!runs.runs.empty()) return show(app, runs, options);
+  if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app); }); code != 0) return code;
+  return fsdp::run_torch_job(options.runtime,
+                             [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+                               check_subjects(options);
+                               fsdp::require_same_options(world, app);
+                               resolve_names(options);
+                               return fsdp::run_evaluate(world, options, log, report);
+                             });
+}

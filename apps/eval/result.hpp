@@ -1,0 +1,36 @@
+#pragma once
+// What one checkpoint scored, for people, for programs and for comparing it with another.
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/chess/evaluation/evaluate_games.hpp"
+#include "lib/training/evaluate/compare_results.hpp"
+#include "lib/training/evaluate/evaluate.hpp"
+
+namespace fsdp {
+
+/// The loss over sequences and what follows from it.
+struct LossResult {
+  Estimate loss;           ///< nats per token, by sequence
+  Estimate perplexity;     ///< exp(loss)
+  Estimate bits_per_byte;  ///< of texts; NaN otherwise
+  std::int64_t tokens = 0;
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;           ///< of the tokens' text; 0 where it is not known
+  std::int64_t ids_not_scored = 0;  ///< beyond the longest sequence
+  double seconds = 0;
+};
+
+LossResult loss_result(const RowScores& scores);
+
+void add_to_json(const LossResult& result, nlohmann::json& report);
+void add_to_json(const ChessEvaluation& result, nlohmann::json& report);
+std::vector<std::string> to_text(const LossResult& result);
+std::vector<std::string> to_text(const ChessEvaluation& result);
+/// Appends the metrics of a comparison.
+void add_metrics(const LossResult& result, std::vector<Metric>& metrics);
+void add_metrics(const ChessEvaluation& result, std::vector<Metric>& metrics);
+
+}  // namespace fsdp

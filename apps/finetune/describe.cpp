@@ -1,0 +1,157 @@
+#include "apps/finetune/describe.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/text_format.hpp"
+#include "lib/compute/ops/fp8.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/data/prepare_data.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+std::string validation_words(const RunSetup& setup) {
+  std::string text;
+  for (const auto& set : setup.validation) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "   validation " : ", ", set.name, set.name.empty() ? "" : " ",
+                        format_count_of(set.rows.num_rows(), "row"));
+  }
+  return text;
+}
+
+void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
+  const auto& data = *setup.train_data;
+  const auto rows = data.num_rows();
+  const auto length = data.tokens_per_row();
+  const bool documents = data.has_documents();
+  log.info(fmt::format(
+      "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
+      documents && !data.is_packed() ? format_count_of(rows, "text") + " of up to"
+                                     : format_count_of(rows, "row") + " x",
+      length, format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
+      setup.batches.micro_batch_size,
+      setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
+      format_count_of(setup.total_steps, "step"), validation_words(setup)));
+  if (data.is_packed()) {
+    log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone",
+                         format_count_of(data.num_records(), "text"), format_count_of(rows, "row"), 100 * data.fill()));
+  }
+  if (data.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
+  const auto ids = data.num_ids(data.num_records());
+  const auto left_out = data.ids_left_out(data.num_records());
+  if (left_out == 0) return;
+  const auto what =
+      fmt::format("{} of {} ids ({:.1f} %) are not trained on: of each {} the first {} count", format_count(left_out),
+                  format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
+                  documents ? "text" : "row", data.longest_sequence() + 1);
+  log.info("cut       " + what);
+  if (setup.train_data->has_loss_mask()) {
+    if (const auto none = world.rank() == 0 ? setup.train_data->documents_without_targets(data.num_records()) : 0;
+        none > 0) {
+      const auto ids_read = data.longest_sequence() + 1;
+      log.warning(fmt::format("{} of {} have no token that counts among their first {} and train nothing{}",
+                              format_count(none), format_count_of(data.num_records(), "text"), ids_read,
+                              ids_read >= setup.config.block_size
+                                  ? ""
+                                  : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
+    }
+    return;  // whole conversations cannot be packed without being cut elsewhere
+  }
+  if (2 * left_out <= ids || world.rank() != 0) return;
+  // One long text in a cell is one document; who has such data wants all of it.
+  const bool tokens_already = is_token_file(setup.options.train_data);
+  log.warning(fmt::format(
+      "--train-data {}: {}. To train on all of it, pack it: fsdp-download tokens --pack --seq-len {} --input {} "
+      "--tokenizer {} --output packed.h5, then --train-data packed.h5{}",
+      setup.options.train_data, what, data.longest_sequence() + 1,
+      tokens_already ? "ITS_TEXTS" : setup.options.train_data,
+      setup.tokenizer.name.empty() ? "DIR" : setup.tokenizer.name,
+      data.longest_sequence() + 1 < setup.config.block_size
+          ? fmt::format("; or give a longer --seq-len (up to {})", setup.config.block_size)
+          : ""));
+}
+
+/// Of its usual micro-batches.
+bool uses_graphs(const RunSetup& setup, const ModelRuntime& runtime) {
+  if (!setup.train_data || setup.train_data->is_packed()) return false;
+  return setup.batches.micro_batch_size * setup.train_data->tokens_per_row() <= runtime.policy().recorded_tokens;
+}
+
+/// Silent where all of a model is trained.
+void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const Logger& log) {
+  const auto& table = runtime.decoder().parameters;
+  const auto all = num_parameters(table), trained = num_trained(table, runtime.trainable());
+  if (trained == all) return;
+  const auto& [train_only, freeze] = setup.options.sharding.freeze;
+  const auto& lora = runtime.decoder().options.lora;
+  if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
+    log.info("weights   " + quantization_text(quantize) + " in the matrices of the blocks");
+  if (lora.enabled()) {
+    log.info(fmt::format("adapters  {} of rank {}, alpha {:g}{}, of {}",
+                         lora.dora     ? "DoRA"
+                         : lora.rslora ? "rsLoRA"
+                                       : "LoRA",
+                         lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
+                         fmt::join(lora_targets(setup.config, lora), " ")));
+  }
+  log.info(fmt::format("trained   {} of {} parameters ({:.2f} %){}{}", format_count(trained), format_count(all),
+                       100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                       train_only.empty() ? "" : fmt::format("   only {}", fmt::join(train_only, " ")),
+                       freeze.empty() ? "" : fmt::format("   frozen {}", fmt::join(freeze, " "))));
+}
+
+}  // namespace
+
+std::string agree_on_products(ProcessGroup& world, const ModelRuntime& runtime, const Logger& log) {
+  auto mine = runtime.ops().product_way(runtime.policy().precision.param_dtype);
+  if (asks_for_fp8(runtime.decoder().options.compute_dtype)) mine += ", blocks' " + runtime.ops().fp8_way();
+  const auto first = text_of_root(world, [&] { return mine; });
+  const auto other = first_problem(world, mine == first ? "" : mine);
+  if (other && world.rank() == 0) {
+    log.warning(fmt::format("processors differ: rank {} multiplies {}, rank 0 {}; the slowest sets the pace",
+                            other->rank, other->text, first));
+  }
+  return first;
+}
+
+void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const std::string& products,
+                  const Logger& log) {
+  const auto& device = setup.device;
+  const auto& mesh = runtime.mesh();
+  log.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
+                       format_count_of(world.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
+                       device.description, format_count_of(setup.threads, "thread"),
+                       device.backend != nullptr                                       ? "NCCL"
+                       : world.size() == 1                                             ? "no collectives"
+                       : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
+                                                                                       : "MPI collectives"));
+  const auto& policy = runtime.policy();
+  log.info(
+      fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}{}",
+                  architecture_name(setup.config), setup.config.num_layers, setup.config.embed_size,
+                  static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
+                  format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
+                  is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
+                                                           format_count_of(mesh.replicate->size(), "replica"))
+                                             : "",
+                  to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
+                  policy.limit_all_gathers ? ", 2 gathers in flight" : "",
+                  uses_graphs(setup, runtime) ? ", CUDA graphs" : "", float_type_name(policy.precision.param_dtype),
+                  !asks_for_fp8(runtime.decoder().options.compute_dtype) ? ""
+                  : runtime.ops().on_host()                              ? ", blocks multiply in fp8, emulated"
+                                                                         : ", blocks multiply in fp8",
+                  products.find(" through ") == std::string::npos ? ""
+                  : policy.wide_weights ? ", multiplied through float32, in which weights are kept"
+                                        : ", multiplied through float32"));
+  if (setup.options.sharding.wide_weights && !policy.wide_weights) {
+    log.info("--wide-weights changes nothing here: " + products);
+  }
+  if (setup.train_data) {
+    describe_training(setup, runtime, log);
+    describe_data(world, setup, log);
+  }
+}
+
+}  // namespace fsdp::detail

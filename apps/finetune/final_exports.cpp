@@ -1,0 +1,227 @@
+#include "apps/finetune/final_exports.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/path_below.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/files/read/source.hpp"
+#include "lib/files/transform/convert_job_output.hpp"
+#include "lib/files/write/copy.hpp"
+#include "lib/files/write/safetensors_target.hpp"
+#include "lib/files/write/torch_target.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/checkpoints/adapter_files.hpp"
+#include "lib/training/checkpoints/save.hpp"
+#include "lib/training/run/final_outputs.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+bool is_safetensors(const std::filesystem::path& file) { return file.extension() == ".safetensors"; }
+
+/// Removed when it goes out of scope, by the rank that made it.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory(std::filesystem::path path, bool mine) : path_(std::move(path)), mine_(mine) { remove(); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() { remove(); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void remove() const {
+    std::error_code ignored;
+    if (mine_) std::filesystem::remove_all(path_, ignored);
+  }
+  std::filesystem::path path_;
+  bool mine_;
+};
+
+CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesystem::path& file, CopyOptions options,
+                      ProcessGroup& world) {
+  const auto source = open_source(checkpoint);
+  if (is_safetensors(file)) {
+    SafetensorsTarget target(file);
+    return copy(*source, target, file, options, world);
+  }
+  TorchTarget target(file);
+  return copy(*source, target, file, options, world);
+}
+
+/// The floating-point type that most bytes have. \param names  of the tensors that count; empty: all
+std::string main_dtype(const Source& source, const std::set<std::string>& names = {}) {
+  std::map<DType, std::uint64_t> bytes;
+  for (const auto& tensor : source.tensors()) {
+    if (is_float(tensor.dtype) && (names.empty() || names.contains(tensor.name)))
+      bytes[tensor.dtype] += tensor.stored_bytes;
+  }
+  auto most = DType::f32;
+  for (const auto& [dtype, count] : bytes) {
+    if (count > bytes[most]) most = dtype;
+  }
+  return std::string(torch_name(most));
+}
+
+/// The folder of the weights that the run began with; empty: none is known, or it is gone.
+std::filesystem::path first_weights(const RunSetup& setup) {
+  std::filesystem::path weights = setup.options.model.directory;
+  if (weights.empty() && setup.restart && setup.restart->knows_run)
+    weights = setup.restart->manifest.data.value("weights", std::string());
+  std::error_code error;
+  return std::filesystem::exists(weights / "config.json", error) ? weights : std::filesystem::path();
+}
+
+}  // namespace
+
+void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
+  const auto& options = setup.options;
+  FinalOutputs outputs;
+  // "out/" and "out" are the same directory.
+  const auto directory = [](const std::string& name) {
+    return name.empty() ? std::filesystem::path() : (std::filesystem::path(name) / "").parent_path();
+  };
+  const auto& full = outputs.full = options.save_final_full;
+  outputs.hf = directory(options.save_final_hf);
+  outputs.adapter = directory(options.save_final_adapter);
+  const char* option = !full.empty()              ? "--save-final-full"
+                       : !outputs.hf.empty()      ? "--save-final-hf"
+                       : !outputs.adapter.empty() ? "--save-final-adapter"
+                                                  : nullptr;
+  if (option == nullptr) return;
+  const auto suffix = full.extension();
+  if (!full.empty() && suffix != ".pt" && suffix != ".pth" && suffix != ".bin" && !is_safetensors(full)) {
+    throw UsageError(
+        fmt::format("--save-final-full {}: end the name with .pt, .pth, .bin or .safetensors", full.string()));
+  }
+  if (!trains(options)) {
+    throw UsageError(std::string(option) + " is written at the end of training, --max-epochs -1 does not train");
+  }
+  outputs.run_directory = setup.directory;
+  const auto add = [&](const char* name, const std::filesystem::path& input) {
+    if (!input.empty()) outputs.inputs.emplace_back(name, input);
+  };
+  add("the folder of --model", setup.options.model.directory);
+  add("the data of --train-data", setup.options.train_data);
+  for (const auto& set : setup.options.val_sets) add("the data of --val-data", set.path);
+  add("the games of --val-chess", setup.options.validation.games.data);
+  add("the folder of --tokenizer", setup.options.model.tokenizer == "gpt2" ? "" : setup.options.model.tokenizer);
+  if (setup.restart) {
+    // A chain may go on from its one file and write it again.
+    const auto& checkpoint = setup.restart->candidates.front();
+    if (full.empty() || !path_below(checkpoint, full)) add("the checkpoint", checkpoint);
+    if (setup.restart->knows_run) {
+      add("the model that the run began with", setup.restart->manifest.data.value("weights", std::string()));
+    }
+  }
+  run_agreed(world, [&] {
+    if (world.rank() == 0) check_final_outputs(outputs);
+  });
+}
+
+std::string export_dtype(const RunSetup& setup) {
+  // A folder may hold config.json alone, where a checkpoint has the weights.
+  const auto weights = first_weights(setup);
+  if (!weights.empty() && holds_checkpoint(weights)) return main_dtype(*open_source(weights));
+  if (!setup.restart) return "";
+  if (setup.restart->knows_run) return setup.restart->manifest.data.value("weights_dtype", std::string());
+  const auto& checkpoint = *setup.restart->checkpoint;
+  std::set<std::string> names;
+  for (const auto& name : checkpoint.model_names()) {
+    if (const auto tensor = checkpoint.parameter(name)) names.insert(checkpoint.source().tensors()[*tensor].name);
+  }
+  return main_dtype(checkpoint.source(), names);
+}
+
+bool FinalExports::write(const std::filesystem::path& checkpoint) {
+  if (!exports_at_the_end(context_.setup.options)) return true;
+  const TemporaryDirectory temporary(context_.setup.directory / ".final-full", context_.world.rank() == 0);
+  context_.world.barrier();
+  const bool done = context_.runtime.has_adapters() ? save_merged(temporary.path())
+                                                    : save_model(state_for_final(checkpoint, temporary.path()));
+  context_.world.barrier();  // before the temporary checkpoint goes
+  return done;
+}
+
+bool FinalExports::save_model(const std::filesystem::path& checkpoint) {
+  return (context_.setup.options.save_final_full.empty() || save_full(checkpoint)) &&
+         (context_.setup.options.save_final_hf.empty() || save_hf(of_checkpoint(checkpoint)));
+}
+
+/// The weights that adapters were trained beside, and the adapters, as one model: in the type that these weights have,
+/// or in 4 bits again where the run had them so.
+bool FinalExports::save_merged(const std::filesystem::path& temporary) {
+  const auto adapter = temporary / "adapter";
+  const auto& base = context_.runtime.base().directory;
+  save_adapter(context_.runtime, adapter, base);
+  context_.world.barrier();
+  ConvertOptions options;
+  options.paths = {base, context_.setup.options.save_final_hf};
+  options.input.merge_adapter = adapter.string();
+  options.input.quantize = context_.runtime.decoder().options.quantize;
+  return save_hf(std::move(options));
+}
+
+std::filesystem::path FinalExports::state_for_final(std::filesystem::path checkpoint,
+                                                    const std::filesystem::path& temporary) {
+  if (!checkpoint.empty()) return checkpoint;
+  CheckpointSaver saver(context_.runtime, context_.trainer.optimizer(), temporary, 0);
+  saver.start(context_.manifest(), context_.current_lr());
+  const auto result = saver.finish();
+  if (!result.saved) throw IoError("the state at the end could not be written: " + result.error);
+  return result.path;
+}
+
+bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
+  const auto start = std::chrono::steady_clock::now();
+  CopyOptions options;
+  options.overwrite = true;
+  options.sync = true;
+  options.stop = [this] { return stopped_(); };
+  try {
+    const auto copied = write_full(checkpoint, context_.setup.options.save_final_full, options, context_.world);
+    context_.log.info(fmt::format("full      {}   {} in {:.1f} s", context_.setup.options.save_final_full,
+                                  format_bytes(static_cast<double>(copied.bytes_written)), seconds_since(start)));
+    return true;
+  } catch (const Stopped& stopped) {
+    context_.log.warning(
+        fmt::format("--save-final-full {}: {}", context_.setup.options.save_final_full, stopped.what()));
+    return false;
+  }
+}
+
+/// With the config and the tokenizer of the weights that the run began with.
+ConvertOptions FinalExports::of_checkpoint(const std::filesystem::path& checkpoint) const {
+  ConvertOptions options;
+  options.paths = {checkpoint.string(), context_.setup.options.save_final_hf};
+  options.tokenizer = context_.setup.tokenizer.name;
+  options.config_from = first_weights(context_.setup).string();
+  options.input.dtype = context_.setup.export_dtype;
+  return options;
+}
+
+bool FinalExports::save_hf(ConvertOptions options) {
+  const auto start = std::chrono::steady_clock::now();
+  options.to = "hf";
+  options.overwrite = true;
+  options.sync = true;
+  options.job.quiet = true;
+  options.job.json = true;  // nothing on stdout
+  nlohmann::json report;
+  try {
+    run_conversion(context_.world, options, Logger(context_.world.rank(), LogLevel::warning), report);
+  } catch (const Stopped& stopped) {
+    context_.log.warning(fmt::format("--save-final-hf {}: {}", context_.setup.options.save_final_hf, stopped.what()));
+    return false;
+  }
+  context_.log.info(fmt::format("hf        {}   {} in {:.1f} s", context_.setup.options.save_final_hf,
+                                format_bytes(report.value("bytes", 0.0)), seconds_since(start)));
+  return true;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,401 @@
+#include "apps/finetune/finetune.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/finetune/checkpointing.hpp"
+#include "apps/finetune/choose_child.hpp"
+#include "apps/finetune/describe.hpp"
+#include "apps/finetune/dry_run.hpp"
+#include "apps/finetune/final_exports.hpp"
+#include "apps/finetune/load_best.hpp"
+#include "apps/finetune/offload_watch.hpp"
+#include "apps/finetune/restore.hpp"
+#include "apps/finetune/speed_watch.hpp"
+#include "apps/finetune/step_log.hpp"
+#include "apps/finetune/validation.hpp"
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/output_file.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/compute/tensor/host_allocator.hpp"
+#include "lib/engine/fsdp/trace.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/models/config/adapter_config.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/checkpoints/adapter_files.hpp"
+#include "lib/training/checkpoints/best.hpp"
+#include "lib/training/checkpoints/load.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
+#include "lib/training/evaluate/generate_text.hpp"
+#include "lib/training/run/restart_command.hpp"
+#include "lib/training/step/initialize.hpp"
+#include "lib/training/step/throughput.hpp"
+
+namespace fsdp {
+namespace detail {
+namespace {
+
+std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runtime) {
+  if (!setup.train_data) return nullptr;
+  const auto& options = setup.options;
+  const TrainerOptions trainer_options{setup.batches,       setup.schedule,         plan_optimizer(options),
+                                       options.decay_all,   options.clip_grad_norm, options.seed,
+                                       !options.no_shuffle, options.fisher_samples};
+  return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
+}
+
+/// \param load  the weights of a directory
+template <typename Load>
+void tell_weights(ProcessGroup& world, const std::string& directory, const Logger& log, const Load& load) {
+  const auto start = std::chrono::steady_clock::now();
+  load();
+  world.barrier();
+  log.info(fmt::format("weights   {}   {:.1f} s", directory, seconds_since(start)));
+}
+
+void warn(const Logger& log, const std::vector<std::string>& remarks) {
+  if (log.rank() != 0) return;
+  for (const auto& remark : remarks) log.warning(remark);
+}
+
+/// The weights that adapters are for from their folder; adapters from a checkpoint, from peft's files, or new ones.
+std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
+                                          Trainer* trainer, const Logger& log) {
+  const auto& options = setup.options;
+  auto directory = options.model.directory;
+  if (setup.restart) {
+    const auto& saved = setup.restart->manifest.data;
+    if (directory.empty()) directory = saved.value("weights", std::string());
+    const BaseWeights base{directory, saved.value("weights_hash", std::string())};
+    tell_weights(world, directory, log, [&] { load_base(runtime, base, setup.restart->candidates.front()); });
+    return restore(world, setup, runtime, trainer, log);
+  }
+  if (directory.empty())
+    throw UsageError("--lora-rank needs the weights that adapters are for: --model DIR or ORG/NAME");
+  tell_weights(world, directory, log, [&] { load_weights(runtime, directory); });
+  if (options.adapter.empty()) {
+    warn(log, adapter_left_out(directory));
+    initialize_adapters(runtime, options.seed);
+  } else {
+    warn(log, load_adapter(runtime, options.adapter));
+    log.info("adapter   " + options.adapter);
+  }
+  return std::nullopt;
+}
+
+/// From a checkpoint, from weights, or from nothing. \return the checkpoint that was taken
+std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
+                                         Trainer* trainer, const Logger& log) {
+  const auto& options = setup.options;
+  if (runtime.has_adapters()) return fill_adapters(world, setup, runtime, trainer, log);
+  if (setup.restart) return restore(world, setup, runtime, trainer, log);
+  if (options.model.directory.empty()) {
+    initialize_parameters(runtime, options.seed);
+    return std::nullopt;
+  }
+  tell_weights(world, options.model.directory, log, [&] { load_weights(runtime, options.model.directory); });
+  warn(log, adapter_left_out(options.model.directory));
+  return std::nullopt;
+}
+
+/// Of a run that only evaluates. \return stopped_early: there is no result, nor anything for the next start
+ExitCode report_evaluation(const RunSetup& setup, const std::optional<ValidationResult>& result,
+                           nlohmann::json& report) {
+  report["stopped_early"] = !result;
+  if (!result) return ExitCode::stopped_early;
+  report_validation(setup, result, report);
+  if (!result->sets.empty()) report["perplexity"] = result->sets.at(setup.deciding.set).perplexity;
+  return ExitCode::ok;
+}
+
+/// \param stopped  asked by all ranks after each token
+/// \return false: it was, and the text ends there
+bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
+                   const std::function<bool()>& stopped, const Logger& log) {
+  const auto& options = setup.options;
+  const auto& [name, is_sure, tokenizer] = setup.tokenizer;
+  if (options.prompt.empty()) return true;
+  if (tokenizer == nullptr) throw UsageError("--prompt: no tokenizer is known, give --tokenizer");
+  check_vocabulary(*tokenizer, name, setup.config);
+  SamplingOptions sampling;
+  sampling.num_tokens = options.num_tokens;
+  sampling.seed = options.seed;
+  const auto prompt = plain_prompt(*tokenizer, options.prompt, generation_ends({options.model.directory, name}));
+  bool is_cut = false;
+  const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
+    is_cut = stopped();
+    return !is_cut && !prompt.is_end(id);
+  });
+  if (world.rank() == 0) log.info("text      " + options.prompt + continuation(*tokenizer, ids));
+  return !is_cut;
+}
+
+/// \return what went wrong, on rank 0: told when all that the training is worth is done
+std::string write_trace(ProcessGroup& world, const std::string& file, const TraceRecorder& trace, const Logger& log) {
+  if (file.empty()) return "";
+  const auto parts = world.gather(trace.events_json(world.rank()), 0);
+  if (world.rank() != 0) return "";
+  std::string text = "[";
+  for (std::size_t r = 0; r < parts.size(); ++r) text += (r == 0 ? "\n" : ",\n") + parts[r];
+  try {
+    write_output(file, text + "\n]\n");
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  log.info("trace     " + file + "   open it in Perfetto (ui.perfetto.dev) or chrome://tracing");
+  return "";
+}
+
+/// The training part of a job, from its first step to its last line.
+class Training {
+ public:
+  Training(const RunContext& context, RunStart& start, MemoryWatch& memory, const PartTimer& timer,
+           const std::optional<RestartPoint>& taken)
+      : context_(context),
+        clock_(start.clock),
+        memory_(memory),
+        taken_(taken),
+        record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
+        judge_(context, record_),
+        peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
+        graphs_(context),
+        log_(context, record_, graphs_, context.world.all_reduce(peak_flops_, Reduce::sum)),
+        speed_(context.world, context.setup, memory, timer, context.log),
+        validation_(context, record_, judge_, memory, clock_, graphs_),
+        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours, validation_),
+        offload_(context) {
+    speed_.predict(peak_flops_);
+    reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
+  }
+
+  ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
+    const auto& setup = context_.setup;
+    TrainLoop loop(
+        context_.trainer, {setup.total_steps, setup.total_samples},
+        {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &offload_},
+        [this] { return clock_.stop_wanted() || validation_.is_cut(); },
+        [this] { return validation_.out_of_patience(); });
+    const auto stop_wanted = [this] { return clock_.stop_wanted(); };
+    bool stopped = !choose_child(
+        context_, stop_wanted, [this] { checkpoints_.after_fisher_batch(); }, report);
+    if (!stopped && !loop.is_over()) checkpoints_.make_up_for_validation(last_checkpoint());
+    if (!stopped) stopped = loop.run();
+    checkpoints_.save_at_the_end(stopped);
+    if (!ends_with_best(stopped)) save_adapters();
+    if (!stopped) stopped = !validate_at_the_end();
+    context_.progress.finish();
+    record_.draw_losses();
+    const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
+    memory_.report(context_.runtime, report);
+    speed_.report(report);
+    offload_.report(report);
+    if (!stopped) stopped = !write_exports();
+    fill(report, stopped);
+    record_.end_job(stopped, validation_.why_early());
+    return stopped ? say_stopped(trace_error) : say_done(trace_error);
+  }
+
+ private:
+  bool ends_with_best(bool stopped) const { return !stopped && context_.setup.options.validation.ends_with_best; }
+
+  /// A run that --patience has ended stands where it was validated last. \return false: asked to stop
+  bool validate_at_the_end() {
+    const bool was_due = context_.trainer.state().validation_due;
+    if (!validation_.out_of_patience() && !validation_.run()) {
+      checkpoints_.save_at_the_end(/*stopped=*/true);
+      if (ends_with_best(false)) save_adapters();
+      return false;
+    }
+    if (validation_.decides() || was_due) checkpoints_.save_validation(last_checkpoint());
+    return true;
+  }
+
+  /// \return false: asked to stop
+  bool write_exports() {
+    auto checkpoint = checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path();
+    if (ends_with_best(false)) {
+      const auto best = load_best(context_);
+      if (best) checkpoint = *best;
+      exported_ = best ? "best" : "last";
+      save_adapters();
+    }
+    return FinalExports(context_, [this] { return clock_.signalled(); }).write(checkpoint);
+  }
+
+  /// Where the run's record is open: an older run of the name keeps its own.
+  void save_adapters() {
+    const auto& options = context_.setup.options;
+    if (!context_.runtime.has_adapters() || !record_.is_open()) return;
+    const auto base = options.model.model == "mingpt" ? context_.runtime.base().directory : options.model.model;
+    for (const auto& directory :
+         {context_.setup.directory / "adapter", std::filesystem::path(options.save_final_adapter)}) {
+      if (directory.empty()) continue;
+      save_adapter(context_.runtime, directory, base);
+      context_.log.info(fmt::format("adapter   {}", directory.string()));
+    }
+  }
+
+  std::filesystem::path last_checkpoint() const {
+    if (!record_.last_checkpoint().empty() || !taken_) return record_.last_checkpoint();
+    return taken_->candidates.front();
+  }
+
+  void fill(nlohmann::json& report, bool stopped) const {
+    const auto& setup = context_.setup;
+    const auto& options = setup.options;
+    if (!stopped && !options.save_final_full.empty()) report["full_checkpoint"] = options.save_final_full;
+    if (!stopped && !options.save_final_hf.empty()) report["hf_directory"] = options.save_final_hf;
+    const auto& table = context_.runtime.decoder().parameters;
+    report["trained_parameters"] = num_trained(table, context_.runtime.trainable());
+    report["steps"] = context_.trainer.state().step;
+    report["samples"] = context_.trainer.state().samples;
+    report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_records());
+    report["first_loss"] = losses_.first();
+    report["loss"] = losses_.last();
+    report_validation(setup, validation_.result(), report);
+    if (const auto& best = context_.trainer.state().validation; best.best_step >= 0) {
+      report["best_step"] = best.best_step;
+      report["best_metric"] = best.metric;
+      report["best_value"] = best.best_value;
+      const bool is_linked = best_link(setup.checkpoints()) == best.best_step;
+      report["best_checkpoint"] =
+          (setup.checkpoints() / (is_linked ? "best" : checkpoint_name(best.best_step))).string();
+    }
+    if (const auto why = validation_.why_early(); !why.empty()) report["ended_early"] = why;
+    if (!stopped && !exported_.empty()) report["final"] = exported_;
+    report["checkpoint"] = last_checkpoint().string();
+    report["metrics"] = (setup.directory / "metrics.jsonl").string();
+    report["seconds"] = clock_.seconds();
+    report["stopped_early"] = stopped;
+  }
+
+  ExitCode say_stopped(const std::string& trace_error) const {
+    const auto& log = context_.log;
+    const auto total_steps = context_.setup.total_steps;
+    if (!trace_error.empty()) log.warning("no trace: " + trace_error);
+    const auto reason = clock_.reason(context_.world);
+    log.info(record_.is_open()
+                 ? fmt::format("stopped   {}   step {} of {}; to go on, on any number of ranks: {}", reason,
+                               context_.trainer.state().step, total_steps, restart_command(context_.setup.options))
+                 : fmt::format("stopped   {}   before the first step of {}: nothing to save, and the earlier run in {} "
+                               "is as it was; start again in the same way",
+                               reason, total_steps, context_.setup.directory.string()));
+    return ExitCode::stopped_early;
+  }
+
+  /// Of a start that found the run at its end: what it made nevertheless.
+  std::string done_without_steps() const {
+    const auto& options = context_.setup.options;
+    const bool validated = !validation_.out_of_patience() || validation_.result();
+    const bool has_data = !context_.setup.validation.empty() || context_.setup.games;
+    std::vector<std::string> made;
+    if (validated && has_data) made.emplace_back("the validation");
+    if (validated && record_.is_open() && !options.validation.sample_prompts.empty()) made.emplace_back("the samples");
+    if (exports_at_the_end(options)) made.emplace_back("the exports");
+    if (context_.runtime.has_adapters() && record_.is_open()) made.emplace_back("the adapter's files");
+    return made.empty() ? "nothing to do" : fmt::format("no step was left; made: {}", fmt::join(made, ", "));
+  }
+
+  ExitCode say_done(const std::string& trace_error) const {
+    const auto step = context_.trainer.state().step;
+    const auto problem = context_.world.broadcast_text(trace_error, 0);
+    if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
+    const auto early = validation_.why_early();
+    if (losses_.steps() == 0 && !early.empty()) {
+      context_.log.info(
+          fmt::format("done      {}; the run was ended early at step {} of {}, since {}; a "
+                      "larger --patience, or 0 for none, goes on",
+                      done_without_steps(), step, context_.setup.total_steps, early));
+      return ExitCode::ok;
+    }
+    if (!early.empty())
+      context_.log.info(
+          fmt::format("early     step {} of {} is the last: {}", step, context_.setup.total_steps, early));
+    if (losses_.steps() == 0) {
+      context_.log.info(fmt::format("done      {}; step {} of {}; {} N goes on", done_without_steps(), step,
+                                    context_.setup.total_steps,
+                                    context_.setup.options.max_steps <= 0 ? "--max-epochs" : "--max-steps"));
+      return ExitCode::ok;
+    }
+    context_.log.info(fmt::format("done      {} in {}   loss {:.4f} -> {:.4f}   {}", format_count_of(step, "step"),
+                                  format_duration(clock_.seconds()), losses_.first(), losses_.last(),
+                                  (context_.setup.directory / "loss.svg").string()));
+    return ExitCode::ok;
+  }
+
+  const RunContext& context_;
+  RunClock& clock_;
+  MemoryWatch& memory_;
+  const std::optional<RestartPoint>& taken_;
+  RunRecord record_;
+  StepJudge judge_;
+  LossLog losses_;
+  double peak_flops_;  ///< of this rank's device
+  GraphWarnings graphs_;
+  StepLog log_;
+  SpeedWatch speed_;
+  Validation validation_;
+  Checkpoints checkpoints_;
+  OffloadWatch offload_;
+  std::string exported_;  ///< what --final best has led to; "": it was not asked for, or the run is stopped
+};
+
+}  // namespace
+}  // namespace detail
+
+ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& options,
+                      const nlohmann::json& saved_options, const Logger& log, nlohmann::json& report) {
+  using namespace detail;
+  install_host_allocator();
+  const auto setup = set_up_run(world, start, options, saved_options, log);
+  if (options.dry_run) {
+    dry_run(world, setup, log);
+    report["dry_run"] = true;
+    return ExitCode::ok;
+  }
+  TraceRecorder trace;
+  auto sharding = options.sharding;
+  if (!setup.train_data) sharding.offload_optimizer = {};  // nothing is updated
+  sharding.cuda_graphs = setup.cuda_graphs();
+  ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
+  if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
+  PartTimer timer;
+  runtime.engine().observers().add(timer);
+  const auto trainer = make_trainer(setup, runtime);
+  MemoryWatch memory(world, setup, log);
+  const auto products = agree_on_products(world, runtime, log);
+  describe_run(world, setup, runtime, products, log);
+  if (trainer) memory.predict();
+  const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
+  if (taken && !taken->manifest.products.empty() && taken->manifest.products != products) {
+    log.info(fmt::format("products  {}; the saved run had {}: sums differ from its own in their last bits", products,
+                         taken->manifest.products));
+  }
+  if (start.restart) start.restart->checkpoint.reset();  // its index is as large as the job
+  ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
+  auto code = ExitCode::ok;
+  if (trainer) {
+    const RunContext context{world, log, setup, runtime, *trainer, progress, products};
+    code = Training(context, start, memory, timer, taken).run(trace, report);
+  } else if (setup.validates()) {
+    const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
+    const auto step = taken ? taken->manifest.state.step : 0;
+    code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
+    if (code != ExitCode::ok)
+      progress.line(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
+                                start.clock.reason(world)));
+  }
+  const auto is_over = [&] { return any_rank(world, start.clock.is_over()); };
+  if (code == ExitCode::ok && !generate_text(world, setup, runtime, is_over, log)) {
+    progress.line(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
+    if (trainer) return code;  // what was trained is saved, all of it
+    report["stopped_early"] = true;
+    return ExitCode::stopped_early;
+  }
+  return code;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,22 @@
+#pragma once
+// The training job behind fsdp-finetune: one options struct in, an exit code out.
+#include <nlohmann/json_fwd.hpp>
+
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "lib/training/run/run_start.hpp"
+#include "lib/training/step/train_options.hpp"
+
+namespace fsdp {
+
+/// Trains (or only evaluates) as told. Collective over `world`.
+/// \param start          of the same options, as far as they were known then
+/// \param saved_options  options as text by long name, kept in checkpoints for resuming
+/// \param report         receives the result that --json prints (rank 0)
+/// \return ok, or stopped_early after a signal or time limit with a good checkpoint
+/// \throws Error subclasses; then the caller must end the job on all ranks
+ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& options,
+                      const nlohmann::json& saved_options, const Logger& log, nlohmann::json& report);
+
+}  // namespace fsdp

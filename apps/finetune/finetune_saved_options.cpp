@@ -1,0 +1,374 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "apps/common/finetune_options.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/files/transform/adapter_plan.hpp"
+#include "lib/hub/local_snapshot.hpp"
+#include "lib/models/config/adapter_config.hpp"
+#include "lib/text/chat/chat_template.hpp"
+#include "lib/training/run/saved_path.hpp"
+#include "lib/training/step/plan.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What a resumed run takes from its checkpoint unless told otherwise: what decides the trajectory.
+constexpr std::array kSavedOptions{"lr",
+                                   "lr-schedule",
+                                   "warmup-steps",
+                                   "schedule-steps",
+                                   "weight-decay",
+                                   "betas",
+                                   "eps",
+                                   "decay-all",
+                                   "clip-grad-norm",
+                                   "seed",
+                                   "no-shuffle",
+                                   "pack",
+                                   "dropout",
+                                   "seq-len",
+                                   "max-epochs",
+                                   "max-steps",
+                                   "train-data",
+                                   "val-data",
+                                   "val-chess",
+                                   "val-chess-games",
+                                   "val-chess-positions",
+                                   "save-every",
+                                   "save-interval-minutes",
+                                   "keep-last",
+                                   "sample-prompt",
+                                   "sample-chat",
+                                   "sample-tokens",
+                                   "eval-every",
+                                   "keep-best",
+                                   "patience",
+                                   "min-delta",
+                                   "precision",
+                                   "compute-dtype",
+                                   "warmup-ratio",
+                                   "tokenizer",
+                                   "data-field",
+                                   "data-form",
+                                   "chat-template",
+                                   "train-on",
+                                   "pairs",
+                                   "marks",
+                                   "max-rows",
+                                   "optimizer",
+                                   "momentum",
+                                   "nesterov",
+                                   "kahan",
+                                   "momentum-dtype",
+                                   "variance-dtype",
+                                   "quantize-all",
+                                   "min-8bit-size",
+                                   "adafactor-variant",
+                                   "relative-step",
+                                   "warmup-init",
+                                   "scale-parameter",
+                                   "adafactor-beta1",
+                                   "muon-adjust-lr",
+                                   "master-dtype",
+                                   "freeze",
+                                   "train-only",
+                                   "child-tuning",
+                                   "child-tuning-p",
+                                   "fisher-samples"};
+
+/// Which mean something else, or nothing, to another optimizer.
+constexpr std::array kOfOneOptimizer{"betas",           "eps",
+                                     "momentum",        "nesterov",
+                                     "kahan",           "momentum-dtype",
+                                     "variance-dtype",  "quantize-all",
+                                     "min-8bit-size",   "adafactor-variant",
+                                     "relative-step",   "warmup-init",
+                                     "scale-parameter", "adafactor-beta1",
+                                     "muon-adjust-lr",  "master-dtype"};
+
+/// Which mean nothing to another --child-tuning.
+const std::set<std::string_view> kOfOneChild{"child-tuning-p", "fisher-samples"};
+
+/// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
+void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,
+                         const std::filesystem::path& checkpoint) {
+  if (o.model != "mingpt") return;
+  const auto check = [&](const char* name, std::int64_t asked, std::int64_t has) {
+    if (app.get_option(name)->count() == 0 || asked == has) return;
+    throw UsageError(
+        fmt::format("{} {} contradicts the checkpoint {}, whose model has {}: leave the option out, or "
+                    "start a new run under another --run-name",
+                    name, asked, checkpoint.string(), has));
+  };
+  check("--num-layers", o.num_layers, config.num_layers);
+  check("--num-heads", o.num_heads, config.num_heads);
+  check("--embed-size", o.embed_size, config.embed_size);
+  check("--vocab-size", o.vocab_size, config.vocab_size);
+  if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
+}
+
+/// A run counts what it has read in rows: packed ones, or texts.
+void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
+                   const std::filesystem::path& checkpoint) {
+  const bool was = saved.value("pack", std::string("false")) == "true";
+  if (app.get_option("--pack")->count() == 0 || asked == was) return;
+  throw UsageError(fmt::format(
+      "--{} contradicts the checkpoint {}, whose run {} its texts and counts what it has read "
+      "in {}: leave the option out, or start a new run under another --run-name",
+      asked ? "pack" : "no-pack", checkpoint.string(), was ? "packed" : "padded", was ? "packed rows" : "texts"));
+}
+
+/// Several texts, which may hold blanks: kept as a list in JSON.
+constexpr std::string_view kTexts = "sample-prompt";
+
+bool is_path_option(std::string_view name) {
+  return name == "train-data" || name == "val-data" || name == "val-chess" || name == "tokenizer" ||
+         name == "chat-template";
+}
+
+/// \throws MissingInput
+std::vector<ValidationSet> find_validation_sets(const std::string& text) {
+  auto sets = parse_validation_sets(text);
+  for (auto& set : sets) {
+    try {
+      set.path = find_snapshot(set.path, RepoType::dataset, hub_settings(process_environment())).string();
+    } catch (const MissingInput& missing) {
+      throw MissingInput(fmt::format("{}{}{}", set.name.empty() ? "" : "--val-data " + set.name + ": ", missing.what(),
+                                     hint_about_names(set)));
+    }
+  }
+  return sets;
+}
+
+/// Each path as it is seen from any folder, where something is there and a folder's name does not look like a set.
+std::string with_whole_paths(const std::string& text) {
+  auto sets = parse_validation_sets(text);
+  std::error_code error;
+  for (auto& set : sets) {
+    if (std::filesystem::exists(set.path, error)) set.path = saved_path(set.path).value_or(set.path);
+  }
+  const auto whole = validation_sets_text(sets);
+  try {
+    return parse_validation_sets(whole) == sets ? whole : text;
+  } catch (const UsageError&) {
+    return text;
+  }
+}
+
+/// Says where a path that is not here comes from. \throws MissingInput
+void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
+  // A chat template says itself when it is neither a name nor there.
+  if (!is_path_option(name) || name == "chat-template" || text.empty() || text == "gpt2") return;
+  const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
+  try {
+    if (name == "val-data") {
+      (void)find_validation_sets(text);
+    } else {
+      find_snapshot(text, type, hub_settings(process_environment()));
+    }
+  } catch (const MissingInput& missing) {
+    throw MissingInput(fmt::format(
+        "the run of {} had --{} {}, which is not here{}: give --{} anew ({})", checkpoint.string(), name, text,
+        std::filesystem::path(text).is_relative() ? " (seen from where it was started)" : "", name, missing.what()));
+  }
+}
+
+/// What collect_saved_options() made of an option's values.
+void give_saved_value(CLI::Option& option, std::string_view name, const std::string& text) {
+  if (name == kTexts) {
+    for (const auto& word : parse_json(text, "--" + std::string(name))) option.add_result(word.get<std::string>());
+  } else if (option.get_expected_max() > 1) {
+    std::istringstream words(text);
+    for (std::string word; words >> word;) option.add_result(word);
+  } else {
+    option.add_result(text);  // a path may hold spaces
+  }
+  option.run_callback();
+}
+
+void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>& words) {
+  auto* option = app.get_option(std::string("--") + name);
+  if (option->count() > 0) return;
+  for (const auto& word : words) option->add_result(word);
+  option->run_callback();
+}
+
+/// Adapters decide what they are, too. \param owner  whose they are, for the message
+void take_adapter(TrainOptions& options, const LoraConfig& lora, const std::string& owner) {
+  auto& asked = options.sharding.lora;
+  if (asked.enabled() && asked.rank != lora.rank) {
+    throw UsageError(fmt::format("--lora-rank {} contradicts {}, whose adapters have {}: leave the option out",
+                                 asked.rank, owner, lora.rank));
+  }
+  asked = lora;
+}
+
+/// So does what weights are kept as. \param owner  whose they are, for the message
+void take_quantization(TrainOptions& options, const QuantizeConfig& stored, const std::string& owner) {
+  auto& asked = options.sharding.quantize;
+  if (asked.double_quant && !stored.double_quant)
+    throw UsageError(fmt::format("--double-quant contradicts {}, which has {}: leave the option out", owner,
+                                 quantization_text(stored)));
+  asked = stored;
+}
+
+}  // namespace
+
+nlohmann::json collect_saved_options(const CLI::App& app) {
+  nlohmann::json saved = nlohmann::json::object();
+  std::error_code error;
+  for (const char* name : kSavedOptions) {
+    const auto* option = app.get_option(std::string("--") + name);
+    if (option->count() == 0) continue;
+    auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
+    // The run may go on from another folder.
+    const auto kept = saved_path(text);
+    if (!kept) {
+      throw UsageError(
+          fmt::format("--{} {}: is no UTF-8, which a checkpoint's strings must be: give it another name, or "
+                      "make a link to it that has one",
+                      name, printable(text)));
+    }
+    if (std::string_view(name) == kTexts) {
+      saved[name] = json_text(option->results());
+      continue;
+    }
+    if (std::string_view(name) == "val-data") {
+      saved[name] = with_whole_paths(text);
+      continue;
+    }
+    const bool is_path = is_path_option(name) && !(std::string_view(name) == "chat-template" && chat_format(text));
+    saved[name] = is_path && std::filesystem::exists(text, error) ? *kept : text;
+  }
+  return saved;
+}
+
+std::map<std::string, std::string> collect_all_options(const CLI::App& app) {
+  std::map<std::string, std::string> all;
+  for (const auto* option : app.get_options()) {
+    if (!option->get_configurable() || option->get_lnames().empty() || option->get_group().empty()) continue;
+    const auto given = option->count() > 0;
+    const auto text = given ? fmt::format("{}", fmt::join(option->reduced_results(), " ")) : option->get_default_str();
+    if (!text.empty()) all[option->get_lnames().front()] = text;
+  }
+  return all;
+}
+
+void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoint& restart) {
+  if (!restart.knows_run) return;
+  const auto& checkpoint = restart.candidates.front();
+  const auto& manifest = restart.manifest;
+  check_model_options(app, options.model, manifest.config, checkpoint);
+  const auto& saved = manifest.options;
+  check_packing(app, options.pack, saved, checkpoint);
+  const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
+  const bool other_child = app.get_option("--child-tuning")->count() > 0 &&
+                           parse_child_tuning(saved.value("child-tuning", std::string("off"))) != options.child_tuning;
+  const bool freezing_given = app.get_option("--freeze")->count() + app.get_option("--train-only")->count() > 0;
+  const bool other_optimizer = app.get_option("--optimizer")->count() > 0 &&
+                               parse_optimizer(saved.value("optimizer", std::string("adamw"))) != options.optimizer;
+  for (const char* name : kSavedOptions) {
+    auto* option = app.get_option(std::string("--") + name);
+    if (!saved.contains(name) || option->count() > 0) continue;
+    if (other_optimizer &&
+        std::find(kOfOneOptimizer.begin(), kOfOneOptimizer.end(), std::string_view(name)) != kOfOneOptimizer.end())
+      continue;
+    if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
+    if (other_child && kOfOneChild.contains(name)) continue;
+    if (std::string_view(name).starts_with("val-chess-") && options.validation.games.data.empty()) continue;
+    if (std::string_view(name).starts_with("sample-") && !trains(options)) continue;
+    if (std::string_view(name) == "min-delta" && options.validation.patience == 0) continue;
+    if (freezing_given && (std::string(name) == "freeze" || std::string(name) == "train-only")) continue;
+    const auto text = saved[name].get<std::string>();
+    check_saved_path(name, text, checkpoint);
+    try {
+      give_saved_value(*option, name, text);
+    } catch (const std::exception&) {  // CLI11's, ours, or the JSON library's
+      throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
+    }
+  }
+  if (manifest.data.contains("adapter")) {
+    take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()).lora,
+                 "the checkpoint " + checkpoint.string());
+  }
+  if (manifest.data.contains("quantize")) {
+    take_quantization(options, quantization_from_json(manifest.data["quantize"], checkpoint.string()),
+                      "the checkpoint " + checkpoint.string());
+  }
+  const bool batch_given =
+      app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
+  if (saved.contains("total-batch-size") && !batch_given) {
+    const auto text = saved["total-batch-size"].get<std::string>();
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), options.total_batch_size);
+    if (result.ec != std::errc() || result.ptr != text.data() + text.size() || options.total_batch_size < 1) {
+      throw FormatError(
+          fmt::format("{}: its run had --total-batch-size '{}', which cannot be", checkpoint.string(), text));
+    }
+    options.total_batch_restored = true;
+  }
+}
+
+void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
+  // Its authors' betas: the sign of an average needs a longer one.
+  if (options.optimizer == OptimizerKind::lion || options.optimizer == OptimizerKind::lion_8bit)
+    set_if_open(app, "betas", {"0.9", "0.99"});
+  if (options.model.model == "mingpt") return;
+  // The warm-up belongs to the schedule: who chooses one chooses the other.
+  const bool own_schedule = app.get_option("--warmup-steps")->count() + app.get_option("--lr-schedule")->count() > 0;
+  // torch.optim.AdamW's own, a linear schedule with a tenth of warm-up, and the seed of the data order.
+  set_if_open(app, "lr", {"1e-5"});
+  if (!own_schedule) set_if_open(app, "warmup-ratio", {"0.1"});
+  set_if_open(app, "lr-schedule", {"linear"});
+  set_if_open(app, "betas", {"0.9", "0.999"});
+  set_if_open(app, "weight-decay", {"0.01"});
+  set_if_open(app, "decay-all", {"true"});
+  set_if_open(app, "seed", {"42"});
+}
+
+void resolve_names(TrainOptions& options) {
+  const auto settings = hub_settings(process_environment());
+  auto& model = options.model;
+  if (model.model != "mingpt") {
+    std::error_code error;
+    if (model.model.find('/') == std::string::npos && !std::filesystem::exists(model.model, error)) {
+      throw UsageError(
+          "--model is '" + model.model +
+          "': choose mingpt, a directory with config.json and safetensors, or ORG/NAME in the Hugging Face "
+          "cache");
+    }
+    model.directory = find_snapshot(model.model, RepoType::model, settings);
+    refuse_adapter_alone(model.directory);
+    if (const auto stored = stored_quantization(model.directory))
+      take_quantization(options, *stored, "--model " + model.model);
+  }
+  if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
+    model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
+  }
+  if (!options.adapter.empty()) {
+    // Without weights that it is for there is no run; that is told later.
+    const auto lora = model.directory.empty()
+                          ? read_adapter_config(options.adapter).lora
+                          : plan_adapter(options.adapter, base_modules(read_model_config(model.directory))).lora;
+    take_adapter(options, lora, "--adapter " + options.adapter);
+  }
+  if (!options.train_data.empty())
+    options.train_data = find_snapshot(options.train_data, RepoType::dataset, settings).string();
+  options.val_sets = find_validation_sets(options.val_data);
+  auto& games = options.validation.games.data;
+  if (!games.empty()) games = find_snapshot(games, RepoType::dataset, settings).string();
+}
+
+}  // namespace fsdp

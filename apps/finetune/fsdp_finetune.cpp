@@ -1,0 +1,63 @@
+// fsdp-finetune: trains minGPT from scratch, fine-tunes Llama, or goes on from a checkpoint.
+#include <nlohmann/json.hpp>
+
+#include "apps/common/finetune_options.hpp"
+#include "apps/common/runs_options.hpp"
+#include "apps/common/torch_main.hpp"
+#include "apps/finetune/finetune.hpp"
+#include "lib/base/error.hpp"
+
+namespace {
+
+/// The sizes that the user gave, for checkpoints that do not say theirs.
+void note_given_sizes(const CLI::App& app, fsdp::ModelOptions& o) {
+  for (const char* name : {"num-layers", "num-heads", "embed-size", "ffn-hidden-size", "vocab-size"}) {
+    if (app.get_option(std::string("--") + name)->count() > 0) o.given_sizes.emplace_back(name);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a Llama from its weights.\n"
+      "Run it under mpiexec or srun, one rank per GPU (or per group of cores), or alone.\n\n"
+      "  mpiexec -n 4 fsdp-finetune --model mingpt --train-data train.h5 --val-data validation.h5\n"
+      "  srun fsdp-finetune --model codellama/CodeLlama-7b-hf --train-data games.jsonl --max-seq-length 512 \\\n"
+      "      --batch-size 1 --total-batch-size 64 --precision bf16 --gradient-checkpointing\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, 4 bad input, 85 stopped early with a good checkpoint.",
+      "fsdp-finetune"};
+  fsdp::let_later_options_win(app);
+  fsdp::FinetuneArguments arguments;
+  fsdp::add_finetune_options(app, arguments);
+  fsdp::RunsArguments watched;
+  app.add_option(
+         "--watch", watched.runs,
+         "train nothing, show a run that goes on or is over: its folder, or that of several; on a terminal renewed "
+         "until they end")
+      ->configurable(false);
+  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
+  if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
+  if (const int code = fsdp::run_alone([&] { fsdp::settle_finetune_options(app, arguments); }); code != 0) return code;
+  watched.watch = !watched.runs.empty();
+  if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
+  if (arguments.print_config) return fsdp::print_config(app);
+  auto& options = arguments.options;
+  return fsdp::run_torch_job(options.runtime,
+                             [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+                               fsdp::require_same_options(world, app);
+                               note_given_sizes(app, options.model);
+                               fsdp::resolve_names(options);  // what is not there is told before a folder is claimed
+                               fsdp::RunStart start(world, options, log);
+                               if (start.restart) {
+                                 options.left_behind = fsdp::options_left_behind(app, *start.restart);
+                                 fsdp::apply_saved_options(app, options, *start.restart);
+                               }
+                               fsdp::apply_fine_tuning_defaults(app, options);
+                               const auto saved = fsdp::collect_saved_options(app);
+                               options.of_job = fsdp::collect_options_of_job(app);
+                               options.as_given = fsdp::collect_all_options(app);
+                               fsdp::resolve_names(options);  // of the checkpoint's run
+                               return fsdp::run_finetune(world, start, options, saved, log, report);
+                             });
+}

@@ -1,0 +1,161 @@
+#include "apps/finetune/memory_watch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string_view>
+
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/machine_memory.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/training/checkpoints/plan_load.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
+
+std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategory> categories) {
+  std::int64_t sum = 0;
+  for (const auto category : categories) sum += p.profile.at_peak[static_cast<std::size_t>(category)];
+  return sum;
+}
+
+}  // namespace
+
+void MemoryWatch::predict() {
+  if (world_.rank() != 0 || (setup_.device.backend != nullptr && setup_.options.sharding.host_staged)) return;
+  auto& request = request_;
+  request.config = setup_.config;
+  request.options = setup_.options;
+  request.options.sharding.cuda_graphs = setup_.cuda_graphs();
+  request.options.batch_size = setup_.batches.micro_batch_size;
+  request.options.total_batch_size = 0;
+  request.options.gradient_accumulation_steps = setup_.batches.accumulation_steps;
+  request.tokens_per_row = setup_.train_data->tokens_per_row();
+  request.job = {world_.size(), setup_.ranks_on_node, 0};
+  request.threads = setup_.threads;
+  request.has_child = setup_.restart && setup_.restart->checkpoint && has_child(*setup_.restart->checkpoint);
+  try {
+    if (setup_.device.backend != nullptr) {
+      request.gpu = gpu_of(setup_.device.backend->info(setup_.device.device.index()));
+      // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
+      request.context_bytes = std::max(usual_overheads(*request.gpu, 0, false).context_bytes,
+                                       bytes_outside_allocator(*setup_.device.backend, setup_.device.device.index()));
+    }
+    if (setup_.train_data->is_packed()) request.documents = documents_to_predict(request, &*setup_.train_data);
+    prediction_ = predict_memory(request);
+  } catch (const std::exception& error) {
+    // A job must not end for want of a forecast.
+    const std::string_view text = error.what();
+    log_.warning(fmt::format("memory cannot be predicted: {}", text.substr(0, text.find('\n'))));
+  }
+  if (prediction_) describe();
+}
+
+void MemoryWatch::describe() {
+  const auto& p = *prediction_;
+  using enum MemoryCategory;
+  const bool gpu = setup_.device.backend != nullptr;
+  const auto available =
+      gpu ? setup_.device.backend->info(setup_.device.device.index()).total_bytes : machine_memory_bytes();
+  log_.info(fmt::format(
+      "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
+      "{} of {}{}",
+      bytes(part(p, {parameters, gradients, optimizer})), bytes(part(p, {gathered})), bytes(part(p, {reduce_buffers})),
+      bytes(part(p, {activations, workspace, batch})), bytes(part(p, {logits})), bytes(p.total_bytes()),
+      bytes(available), gpu ? "" : " on the node"));
+  if (p.host.disk_bytes > 0) {
+    log_.info(fmt::format("disk      per rank in {}: {}, and {} more while a checkpoint is saved",
+                          setup_.options.sharding.offload_optimizer.directory, bytes(p.host.disk_bytes),
+                          bytes(p.host.disk_save_bytes)));
+  }
+  if (gpu && !p.fits()) {
+    log_.warning(
+        fmt::format("the steps want more than the GPU has: expect {}; a smaller --batch-size with more "
+                    "accumulation or --activation-checkpointing all helps, fsdp-memprobe --search finds what fits",
+                    p.allocator.num_ooms > 0 ? "to run out of memory" : "cudaMalloc retries, which stop it"));
+  }
+  if (!gpu && available > 0 && p.host.peak_bytes() * setup_.ranks_on_node > available) {
+    log_.warning(fmt::format("{} rank{} of {} each, with program and checkpoint, are more than the node's memory",
+                             setup_.ranks_on_node, setup_.ranks_on_node == 1 ? "" : "s", bytes(p.host.peak_bytes())));
+  }
+}
+
+/// Of steps that nothing else shared memory with: copies for checkpoints and validations are no part of a step.
+void MemoryWatch::after_step(const StepReport& step, bool) {
+  last_step_ = step;
+  if (was_disturbed_) return;
+  ++undisturbed_steps_;
+  longest_row_ = std::max(longest_row_, step.longest_row);
+  step_peak_bytes_ = std::max(
+      step_peak_bytes_,
+      static_cast<std::int64_t>(setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes));
+}
+
+/// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.
+std::string MemoryWatch::judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report) {
+  // The first step has no moments yet and the second may be the first with all of them.
+  if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
+  try {
+    // Texts are as long as they are; what was predicted is the longest that there could be.
+    const auto documents = std::reduce(request_.documents.begin(), request_.documents.end());
+    const auto longest = std::max(longest_row_, documents);
+    if (longest_row_ > 0 && longest < request_.tokens_per_row) {
+      request_.tokens_per_row = longest;
+      prediction_ = predict_memory(request_);
+    }
+    outcome.nodes = runtime.mesh().num_nodes;
+    outcome.communicators = prediction_->communicators;
+    outcome.predicted_bytes = prediction_->allocator_peak_bytes();
+    outcome.measured_bytes = step_peak_bytes_;
+    report["memory"] = to_json(outcome);
+    report["memory"]["longest_sequence"] = longest_row_;
+    replace_file(setup_.directory / "memory.json", printable_json(report["memory"], 2) + "\n");
+  } catch (const std::exception& error) {
+    log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
+    return "";
+  }
+  return fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
+}
+
+void MemoryWatch::report(const ModelRuntime& runtime, nlohmann::json& report) {
+  if (last_step_.step == 0) return;
+  report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
+  MemoryOutcome outcome;
+  outcome.device = "cpu";
+  if (setup_.device.backend == nullptr) {
+    log_.info(fmt::format("memory    peak {} in tensors, {} resident (highest rank){}",
+                          format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.peak_rss_bytes),
+                          judge(runtime, outcome, report)));
+    return;
+  }
+  const int device = setup_.device.device.index();
+  const auto info = setup_.device.backend->info(device);
+  const auto outside = static_cast<double>(bytes_outside_allocator(*setup_.device.backend, device));
+  outcome.device = info.name;
+  outcome.gpu_bytes = info.total_bytes;
+  outcome.overhead_bytes = static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(outside, Reduce::max)));
+  outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
+  const auto judgement = judge(runtime, outcome, report);
+  log_.info(fmt::format(
+      "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
+      "{} cudaMalloc retries, {} out of memory{}",
+      format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
+      100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.gpu_bytes), bytes(outcome.overhead_bytes),
+      outcome.alloc_retries, last_step_.num_ooms, judgement));
+  report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
+  report["alloc_retries"] = outcome.alloc_retries;
+  report["ooms"] = static_cast<std::int64_t>(last_step_.num_ooms);
+  if (outcome.alloc_retries == 0 || world_.rank() != 0) return;
+  log_.warning(fmt::format(
+      "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "
+      "--batch-size with more accumulation is faster (fsdp-memprobe --search finds the largest without retries)",
+      outcome.alloc_retries));
+}
+
+}  // namespace fsdp::detail

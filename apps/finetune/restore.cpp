@@ -1,0 +1,166 @@
+#include "apps/finetune/restore.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/checkpoints/load.hpp"
+#include "lib/training/checkpoints/restart.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// Where a run stands; but the scale of fp16's losses belongs to the precision. A checkpoint in another one has none to
+/// go on from: then as a new run begins. \param fresh  a new run's state, in the precision of this one
+RunState continued_state(const RunManifest& saved, const RunState& fresh, bool is_half) {
+  auto state = saved.state;
+  std::string precision;
+  if (saved.options.is_object()) precision = saved.options.value("precision", std::string());
+  // fp16 given by --param-dtype is not saved, but its scale is hardly ever 1.
+  const bool was_half = state.loss_scale != 1.0 || precision == "fp16" || precision == "float16";
+  if (was_half != is_half) {
+    state.loss_scale = fresh.loss_scale;
+    state.good_steps = fresh.good_steps;
+  }
+  return state;
+}
+
+/// One restart: the point may move to an older checkpoint on the way.
+class Restore {
+ public:
+  Restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer, const Logger& log)
+      : world_(world), setup_(setup), runtime_(runtime), trainer_(trainer), log_(log), point_(*setup.restart) {}
+
+  RestartPoint run();
+
+ private:
+  OptimizerPlan load();
+  void take_run(const OptimizerPlan& state);
+  void take_weights(const OptimizerPlan& state);
+  /// Where a run goes on from a checkpoint that does not know its run, and why, for the log.
+  struct Place {
+    std::int64_t step = 0, samples = 0;
+    std::string text;
+  };
+  Place place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const;
+  std::string name() const;
+  std::string about_optimizer(const OptimizerPlan& state) const;
+
+  ProcessGroup& world_;
+  const RunSetup& setup_;
+  ModelRuntime& runtime_;
+  Trainer* trainer_;
+  const Logger& log_;
+  RestartPoint point_;
+};
+
+RestartPoint Restore::run() {
+  const auto state = load();
+  if (point_.knows_run) {
+    take_run(state);
+  } else {
+    take_weights(state);
+  }
+  point_.checkpoint.reset();
+  return point_;
+}
+
+/// An older checkpoint is tried where one turns out damaged on some rank.
+OptimizerPlan Restore::load() {
+  for (;;) {
+    try {
+      return load_checkpoint(runtime_, trainer_ ? &trainer_->optimizer() : nullptr, *point_.checkpoint);
+    } catch (const FormatError& error) {  // on every rank
+      if (point_.candidates.size() == 1) throw;
+      warn_of_checkpoint(world_, point_, error.what(), log_);
+      point_.candidates.erase(point_.candidates.begin());
+      take_first_usable(world_, point_, log_);
+    }
+  }
+}
+
+void Restore::take_run(const OptimizerPlan& state) {
+  const auto& stood = point_.manifest.state;
+  if (trainer_) {
+    const bool scaled = runtime_.policy().precision.needs_loss_scale();
+    trainer_->state() = continued_state(point_.manifest, trainer_->state(), scaled);
+    if (!state.found) trainer_->optimizer().set_steps(0);
+    if (!state.child) trainer_->state().fisher_batches = 0;
+  }
+  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", name(), stood.step,
+                        format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
+                        point_.is_ours && state.found && state.remark.empty() ? "" : about_optimizer(state)));
+  if (const auto& left = setup_.options.left_behind; !left.empty())
+    log_.info(
+        fmt::format("options   the run was started with {}, which a restart does not take over: give them again "
+                    "where they are wanted",
+                    fmt::join(left, " ")));
+}
+
+void Restore::take_weights(const OptimizerPlan& state) {
+  auto& stood = point_.manifest.state;
+  const auto place = place_of(*point_.checkpoint, state);
+  stood.step = place.step;
+  if (trainer_) {
+    stood = trainer_->state();  // fp16's loss scale starts anew
+    stood.step = place.step;
+    stood.samples = place.samples;
+    stood.optimizer_steps = state.steps;
+    trainer_->state() = stood;
+  }
+  log_.info(fmt::format("restart   {}   {}{}; the file has no {}: these are as the command line says", name(),
+                        place.text, about_optimizer(state),
+                        place.step == 0 ? "options or random state" : "data position, options or random state"));
+}
+
+std::string Restore::name() const {
+  const auto path = point_.candidates.front().string();
+  return point_.is_ours ? path : fmt::format("{} ({})", path, point_.checkpoint->source().info().format);
+}
+
+/// Where a run goes on when only a number of steps or epochs is known.
+Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const {
+  Place place;
+  const auto product = [&](std::int64_t a, std::int64_t b, const char* what) {
+    std::int64_t result = 0;
+    if (__builtin_mul_overflow(a, b, &result))
+      throw FormatError(fmt::format("{}: {} {} are more than can be counted", checkpoint.path().string(), a, what));
+    return result;
+  };
+  const auto per_step = setup_.batches.rows_per_step;
+  if (checkpoint.step()) {
+    place.step = checkpoint.step()->second;
+    place.samples = product(place.step, per_step, "steps");
+    place.text = fmt::format("step {} (its '{}')", place.step, checkpoint.step()->first);
+  } else if (checkpoint.epochs_done() && setup_.train_data) {
+    place.samples = product(*checkpoint.epochs_done(), setup_.train_data->num_rows(), "epochs");
+    place.step = (place.samples + per_step / 2) / per_step;
+    place.text = fmt::format(
+        "after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*checkpoint.epochs_done(), "epoch"),
+        format_count_of(setup_.train_data->num_rows(), "row"), *checkpoint.epochs_done() - 1, place.step);
+  } else {
+    place.step = state.steps;
+    place.samples = product(place.step, per_step, "steps");
+    place.text = fmt::format("step {}{}", place.step, state.found ? " (its optimizer's)" : "");
+  }
+  return place;
+}
+
+std::string Restore::about_optimizer(const OptimizerPlan& state) const {
+  if (!trainer_) return "";
+  const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
+  const auto optimizer = trainer_->optimizer().name();
+  if (!state.found) return fmt::format("   without {} state, it starts anew{}", optimizer, remark);
+  return fmt::format("   {} state of {}{}", optimizer, format_count_of(state.steps, "step"), remark);
+}
+
+}  // namespace
+
+RestartPoint restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer,
+                     const Logger& log) {
+  return Restore(world, setup, runtime, trainer, log).run();
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,282 @@
+#include "apps/finetune/run_record.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/ranks/agree.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_entries(const fs::path& directory) {
+  std::error_code error;
+  return fs::is_directory(directory, error) && !fs::is_empty(directory, error);
+}
+
+bool has_bytes(const fs::path& file) {
+  std::error_code error;
+  const auto size = fs::file_size(file, error);
+  return !error && size > 0;
+}
+
+bool is_sample(const nlohmann::json& line) {
+  return line.is_object() && line.contains("step") && line["step"].is_number_integer() && line.contains("prompt") &&
+         line["prompt"].is_string();
+}
+
+/// What a crash or a full disk leaves of a line.
+bool is_torn(const std::string& line, const nlohmann::json& parsed) {
+  return line.empty() || (parsed.is_discarded() && (line[0] == '{' || line[0] == '\0'));
+}
+
+/// As TensorBoard shows it: Markdown that leaves the text as it is.
+std::string sample_markdown(const nlohmann::json& sample) {
+  std::string text = sample.value("prompt", std::string()) + sample.value("text", std::string());
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 5) text.replace(at, 1, "\n    ");
+  return "    " + text;
+}
+
+}  // namespace
+
+RunRecord::RunRecord(const RunContext& context, RunStart& start, MemoryWatch& memory, std::int64_t resume_step)
+    : context_(context), start_(start), memory_(memory), resume_step_(resume_step) {
+  keeps_old_run_ = resume_step_ < 0 && old_run_is_there();
+  if (!keeps_old_run_) open();
+}
+
+bool RunRecord::old_run_is_there() const {
+  const auto& setup = context_.setup;
+  const bool samples = !setup.options.validation.sample_prompts.empty();
+  const bool there =
+      context_.world.rank() == 0 &&
+      (has_entries(setup.checkpoints()) || has_bytes(setup.directory / "metrics.jsonl") ||
+       (samples && has_bytes(setup.directory / "samples.jsonl")) || !EventFile::in(setup.directory).empty());
+  return any_rank(context_.world, there);
+}
+
+/// A new run under a used name must neither mix with the old one's checkpoints nor lose them.
+void RunRecord::set_old_run_aside() const {
+  if (context_.world.rank() != 0) return;
+  std::error_code error;
+  int number = 1;
+  while (fs::exists(context_.setup.directory / fmt::format("previous-{}", number), error)) ++number;
+  const auto aside = context_.setup.directory / fmt::format("previous-{}", number);
+  fs::create_directories(aside, error);
+  std::vector<std::string> moved;
+  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "job.json", "memory.json",
+                                 "speed.json",  "samples.jsonl", "loss.svg", "loss.png"};
+  for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
+  for (const auto& name : names) {
+    std::error_code absent;
+    if (error || !fs::exists(context_.setup.directory / name, absent)) continue;
+    fs::rename(context_.setup.directory / name, aside / name, error);
+    if (!error) moved.push_back(name);
+  }
+  if (error) {
+    // All of the old run or nothing of it.
+    std::error_code ignored;
+    for (const auto& name : moved) fs::rename(aside / name, context_.setup.directory / name, ignored);
+    fs::remove(aside, ignored);
+    throw IoError(aside.string() + ": cannot set the run of that name aside: " + error.message() + " (see --run-name)");
+  }
+  context_.log.info(fmt::format("earlier   run of this name moved to {}", aside.string()));
+}
+
+void RunRecord::check_owner(bool now) {
+  if (start_.owner != nullptr) start_.owner->check(now);
+}
+
+void RunRecord::open() {
+  const auto& setup = context_.setup;
+  check_owner(true);
+  if (resume_step_ < 0 && old_run_is_there()) set_old_run_aside();
+  context_.world.barrier();
+  saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
+                                             setup.options.keep_last);
+  settle_best_checkpoint();
+  if (context_.world.rank() != 0) return;
+  metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log,
+                                           context_.trainer.state().validation_due && context_.validates_here());
+  job_ = std::make_unique<JobFile>(context_, std::max<std::int64_t>(0, resume_step_) + 1, memory_.predicted_bytes());
+  open_samples();
+  if (setup.options.no_tensorboard) return;
+  events_ = std::make_unique<EventFile>(setup.directory, resume_step_, context_.log);
+  std::string text = "| option | |\n|---|---|\n";
+  const auto manifest = context_.manifest();
+  for (const auto& [name, value] : manifest.options.items())
+    text += fmt::format("| {} | {} |\n", name, value.get<std::string>());
+  events_->add_text("options", text);
+}
+
+/// What the run knows as its best is what `best` points to.
+void RunRecord::settle_best_checkpoint() {
+  auto& validation = context_.trainer.state().validation;
+  if (resume_step_ < 0) {
+    validation = {};
+    return;
+  }
+  SettledBest best;
+  if (context_.world.rank() == 0) {
+    best = settle_best(context_.setup.checkpoints(), validation, resume_step_);
+    if (!best.remark.empty()) context_.log.warning(best.remark);
+  }
+  std::array<double, 2> figures{best.value, static_cast<double>(best.step)};
+  context_.world.broadcast(std::as_writable_bytes(std::span(figures)), 0);
+  validation.best_value = figures[0];
+  validation.best_step = static_cast<std::int64_t>(figures[1]);
+  best_.settle(validation);
+}
+
+/// The lines of steps that the run has not come to are cut off, as those of metrics.jsonl; without such a line, and
+/// without samples to come, the file stays as it is. So does one that somebody else has written.
+void RunRecord::open_samples() {
+  const auto file = context_.setup.directory / "samples.jsonl";
+  const bool writes = !context_.setup.options.validation.sample_prompts.empty();
+  std::error_code error;
+  const bool goes_on = resume_step_ >= 0 && fs::exists(file, error);
+  if (!writes && !goes_on) return;
+  std::ifstream old(file);
+  bool to_be_cut = false;
+  std::int64_t number = 0;
+  for (std::string line; goes_on && std::getline(old, line);) {
+    ++number;
+    const auto sample = nlohmann::json::parse(line, nullptr, false);
+    if (is_sample(sample)) {
+      const auto step = sample["step"].get<std::int64_t>();
+      to_be_cut = to_be_cut || step > resume_step_;
+      if (step <= resume_step_) old_samples_.emplace(step, sample["prompt"].get<std::string>());
+    } else if (is_torn(line, sample)) {
+      to_be_cut = true;
+    } else if (writes) {
+      throw FormatError(
+          fmt::format("{}, line {}: is no sample of --sample-prompt, so the file is left as it is; move "
+                      "it away, or leave out --sample-prompt",
+                      file.string(), number));
+    } else {
+      return;
+    }
+  }
+  if (writes || to_be_cut) samples_ = std::make_unique<MetricsFile>(file, resume_step_, context_.log);
+}
+
+void RunRecord::add_metrics(const nlohmann::json& record) {
+  if (metrics_) metrics_->add(record);
+  if (events_) events_->add(record);
+}
+
+void RunRecord::add_sample(const nlohmann::json& sample, int number) {
+  const auto step = sample.value("step", std::int64_t{0});
+  if (samples_ == nullptr || old_samples_.contains({step, sample.value("prompt", std::string())})) return;
+  samples_->add(sample);
+  if (events_) events_->add_text(fmt::format("samples/{}", number), sample_markdown(sample), step);
+}
+
+void RunRecord::end_job(bool stopped, const std::string& why_early) {
+  if (job_) job_->end(stopped ? "stopped" : "done", why_early);
+}
+
+double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }
+
+void RunRecord::amend_checkpoint() {
+  check_owner(true);
+  auto& state = context_.trainer.state();
+  best_.begin_save(state.step, state.validation);
+  const bool is_under_way = is_saving();  // finish_save() sees what becomes of it
+  if (!is_under_way && saved_step_ == state.step && !save_error_.empty())
+    return best_.end_save(false, state.validation);
+  std::string problem;
+  if (context_.world.rank() == 0 && saver_) {
+    try {
+      const auto warning = saver_->amend(state);
+      if (!warning.empty()) context_.log.warning(warning);
+    } catch (const std::exception& error) {
+      problem = error.what();
+      context_.log.warning(
+          fmt::format("{}; the checkpoint is good all the same, but does not know its validation", problem));
+    }
+  }
+  if (is_under_way) return;
+  problem = context_.world.broadcast_text(problem, 0);
+  best_.end_save(problem.empty(), state.validation);
+}
+
+void RunRecord::start_save(bool final_one, bool only_as_best) {
+  finish_save(true);
+  check_owner(true);
+  memory_.disturb();
+  auto manifest = context_.manifest();
+  manifest.only_as_best = only_as_best;
+  saver_->start(manifest, context_.current_lr());
+  saved_step_ = manifest.state.step;
+  best_.begin_save(saved_step_, manifest.state.validation);
+  last_save_ = std::chrono::steady_clock::now();
+  if (final_one) finish_save(true);
+}
+
+bool RunRecord::finish_save(bool wait) {
+  if (!saver_->under_way()) return false;
+  if (!wait && !every_rank(context_.world, saver_->written())) return false;
+  check_owner(true);
+  const auto result = saver_->finish();
+  start_.clock.after_save(result.seconds);
+  save_error_ = result.error;
+  best_.end_save(result.saved, context_.trainer.state().validation);
+  if (result.saved) {
+    if (metrics_) metrics_->sync();
+    if (samples_) samples_->sync();
+    last_checkpoint_ = result.path;
+    if (job_) job_->add_save(result, saved_step_);
+    context_.progress.line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
+                                       format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
+                                       result.blocked_seconds));
+    if (!result.warning.empty()) context_.log.warning(result.warning);
+  } else if (context_.world.rank() == 0) {
+    context_.log.warning(fmt::format("saving failed, the last good checkpoint stays: {}", result.error));
+  }
+  return true;
+}
+
+void RunRecord::give_up(const std::string& why) {
+  context_.progress.finish();
+  if (saver_) finish_save(true);
+  std::string advice;
+  if (context_.world.rank() == 0 && saver_) {
+    const auto proven = saver_->doubt();
+    std::error_code error;
+    const auto latest = fs::weakly_canonical(context_.setup.checkpoints() / "latest", error);
+    if (!proven.empty()) last_checkpoint_ = proven;
+    advice = fs::exists(latest, error) ? fmt::format("; {} is the newest checkpoint to go on from", latest.string())
+                                       : std::string("; no checkpoint was saved");
+  } else if (context_.world.rank() == 0 && keeps_old_run_) {
+    advice = fmt::format("; the earlier run in {} is as it was", context_.setup.directory.string());
+  }
+  throw RuntimeFailure(context_.world.broadcast_text(
+      why + advice + ". A smaller --lr, --clip-grad-norm, a longer --warmup-steps or float32 may help", 0));
+}
+
+void RunRecord::draw_losses() const {
+  if (!metrics_) return;
+  const auto& setup = context_.setup;
+  const auto& config = setup.config;
+  const auto& sharding = setup.options.sharding;
+  try {
+    draw_loss_curve(setup.directory,
+                    fmt::format("{} {} x {}", architecture_name(config), config.num_layers, config.embed_size),
+                    fmt::format("{}, {}, {}", to_string(sharding.sharding),
+                                format_count_of(context_.world.size(), "rank"), float_type_name(sharding.precision)));
+  } catch (const std::exception& error) {
+    context_.log.warning(fmt::format("no loss curve: {}", error.what()));  // the training is worth more
+  }
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,204 @@
+#include "apps/finetune/run_setup.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "apps/finetune/final_exports.hpp"
+#include "apps/finetune/samples.hpp"
+#include "apps/finetune/validation_games.hpp"
+#include "apps/finetune/validation_setup.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/path_below.hpp"
+#include "lib/bf16/verdict.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/text/token_files/token_notes.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/training/data/prepare_data.hpp"
+#include "lib/training/data/token_cache.hpp"
+#include "lib/training/run/saved_path.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// bf16 in software costs a multiple of float32's time: on a GPU that is a mistake, on a CPU it may be meant to save
+/// memory. fsdp-bf16check measures what this only looks up.
+void check_bf16(ProcessGroup& world, const TrainOptions& options, const DeviceChoice& device, const Logger& log) {
+  if (make_policy(options.sharding).precision.param_dtype != at::kBFloat16) return;
+  Bf16Answer answer;
+  if (device.backend != nullptr) {
+    const auto info = device.backend->info(device.device.index());
+    answer = bf16_support(&info);
+  } else {
+    answer = bf16_support(nullptr);
+  }
+  std::string problem;
+  if (answer.verdict != Bf16Verdict::native) problem = device.description + ": " + answer.reason;
+  const bool refuse = device.backend != nullptr && !options.sharding.allow_emulated_bf16;
+  const auto found = first_problem(world, problem);
+  if (!found) return;
+  const auto first = fmt::format("rank {}, {}", found->rank, found->text);
+  if (any_rank(world, refuse && !problem.empty())) {
+    throw UsageError(
+        "--precision bf16 would be emulated: " + first +
+        "; use float32 or fp16, other nodes (fsdp-bf16check names the bad ones), or --allow-emulated-bf16");
+  }
+  if (world.rank() != 0) return;
+  log.warning((device.backend != nullptr ? "bf16 is emulated here and will be slow: "
+                                         : "bf16 saves memory here, but no time: ") +
+              first);
+}
+
+/// The tokenizer that was asked for, else the one of the weights or of the run that goes on, else GPT-2's.
+TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& config,
+                                 const std::optional<RestartPoint>& restart) {
+  TokenizerChoice choice;
+  choice.name = model.tokenizer;
+  if (choice.name.empty() && !model.directory.empty() && has_tokenizer(model.directory)) choice.name = model.directory;
+  if (choice.name.empty() && restart && restart->knows_run) {
+    const auto saved = restart->manifest.data.value("tokenizer", std::string());
+    if (saved == "gpt2" || has_tokenizer(saved)) choice.name = saved;
+  }
+  // A run's "gpt2" may have been the default, too.
+  choice.is_sure = !choice.name.empty() && (choice.name != "gpt2" || !model.tokenizer.empty());
+  if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = "gpt2";
+  if (!choice.name.empty()) choice.tokenizer = open_tokenizer(choice.name);
+  return choice;
+}
+
+void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stopped) {
+  const auto& options = setup.options;
+  TextOptions texts;
+  texts.field = options.data_field;
+  texts.conversations = options.conversations;
+  texts.directory = std::filesystem::path(options.out_dir) / kTokenCacheName;
+  texts.tokenizer_name = setup.tokenizer.name;
+  texts.tokenizer = setup.tokenizer.tokenizer.get();
+  texts.model = &setup.config;
+  texts.check_origin = !options.allow_other_tokenizer;
+  texts.tokenizer_is_sure = setup.tokenizer.is_sure;
+  texts.quiet = options.runtime.quiet;
+  const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
+  const auto open = [&](const std::string& data, bool trained) {
+    const auto file = prepare_tokens(world, data, texts, log, stopped);
+    if (trained) setup.chat_template = read_token_notes(file).chat_template;
+    TokenLoader loader(file, limit, setup.config.vocab_size);
+    run_agreed(world, [&] {
+      if (world.rank() == 0) loader.require_targets(loader.num_records());
+    });
+    if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
+    // Rows to validate on are as full as they are.
+    if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});
+    return loader;
+  };
+  for (const auto& set : options.val_sets) setup.validation.push_back({set.name, open(set.path, false)});
+  texts.max_rows = options.max_rows;
+  if (trains(options)) setup.train_data.emplace(open(options.train_data, true));
+}
+
+void plan_length(RunSetup& setup) {
+  const auto& options = setup.options;
+  setup.total_steps = 1;
+  setup.total_samples = std::numeric_limits<std::int64_t>::max();
+  if (setup.train_data) {
+    const auto rows = setup.train_data->num_rows();
+    setup.total_steps = plan_steps(options, rows, setup.batches.rows_per_step);
+    if (options.max_steps <= 0)
+      setup.total_samples = static_cast<std::int64_t>(std::llround(options.max_epochs * static_cast<double>(rows)));
+  }
+  setup.schedule = plan_schedule(options, setup.total_steps);
+}
+
+}  // namespace
+
+namespace {
+
+/// A packed run's place in its data is a row, and other rows hold other texts. \throws UsageError
+void check_packed_rows(const RunSetup& setup) {
+  if (!setup.restart || !setup.train_data || !setup.train_data->is_packed()) return;
+  const auto& saved = setup.restart->manifest;
+  const auto rows = saved.data.find("rows");
+  if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
+  if (rows->get<std::int64_t>() == setup.train_data->num_rows()) return;
+  throw UsageError(fmt::format(
+      "the checkpoint stands at row {} of {} packed ones, and this --train-data with this --seq-len makes {}: texts "
+      "would be repeated and others left out; leave both as they were, or start a new run under another --run-name",
+      saved.state.samples, rows->get<std::int64_t>(), setup.train_data->num_rows()));
+}
+
+}  // namespace
+
+CudaGraphs RunSetup::cuda_graphs() const {
+  const auto asked = options.sharding.cuda_graphs;
+  const bool many_lengths = train_data && train_data->has_documents() && !train_data->is_packed();
+  return asked == CudaGraphs::automatic && many_lengths ? CudaGraphs::off : asked;
+}
+
+bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken) {
+  if (!taken) return true;
+  if (taken->manifest.state.step > 0) return false;
+  return !path_below(taken->candidates.front(), setup.checkpoints());
+}
+
+RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptions& options,
+                    const nlohmann::json& saved_options, const Logger& log) {
+  RunSetup setup(options, saved_options, start.restart);
+  const auto node = world.split_by_node();
+  setup.ranks_on_node = node->size();
+  setup.threads = set_threads(node->size(), log);
+  setup.device = choose_device(options.runtime.device, node->rank(), node->size());
+  warn_of_unused_gpus(world, setup.device, log);
+  check_bf16(world, options, setup.device, log);
+  setup.config = plan_model(options, setup.restart);
+  setup.batches = plan_batches(options, world.size());
+  check_compute_dtype(options);
+  check_adapter_options(options);
+  check_game_options(options);
+  if (trains(options)) setup.deciding = check_validation_options(options);
+  check_final_exports(world, setup);
+  if (trains(options)) run_agreed(world, [&] { setup.export_dtype = export_dtype(setup); });
+  if (trains(options) && options.train_data.empty())
+    throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
+  if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty()) {
+    throw UsageError("--max-epochs -1 evaluates only: give --val-data, --val-chess, --prompt or several of them");
+  }
+  if (!trains(options) && !options.validation.sample_prompts.empty())
+    throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
+  setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
+  if (trains(options)) check_sample_prompts(setup);
+  load_validation_games(world, setup);
+  open_data(world, setup, log, [&start] { return start.clock.signalled(); });
+  check_packed_rows(setup);
+  if (trains(options)) setup.sample_prompts = sample_prompts(setup);
+  plan_length(setup);
+  return setup;
+}
+
+RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size) {
+  const auto& options = setup.options;
+  RunManifest manifest;
+  manifest.config = setup.config;
+  manifest.state = state;
+  manifest.options = setup.saved_options;
+  manifest.options["decay-all"] = options.decay_all ? "true" : "false";
+  manifest.options["total-batch-size"] = std::to_string(setup.batches.rows_per_step);
+  manifest.data = {
+      {"train", options.train_data}, {"rows", setup.train_data->num_rows()}, {"shuffle", !options.no_shuffle}};
+  if (!setup.tokenizer.name.empty()) {
+    const auto path = saved_path(setup.tokenizer.name);
+    if (path) manifest.data["tokenizer"] = setup.tokenizer.name == "gpt2" ? setup.tokenizer.name : *path;
+  }
+  if (!options.of_job.empty()) manifest.data["options_of_job"] = options.of_job;
+  if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;
+  if (!options.model.directory.empty()) {
+    const auto path = saved_path(options.model.directory);
+    if (path) manifest.data["weights"] = *path;
+  }
+  manifest.world_size = world_size;
+  return manifest;
+}
+
+}  // namespace fsdp::detail

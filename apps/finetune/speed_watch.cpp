@@ -1,0 +1,195 @@
+#include "apps/finetune/speed_watch.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/bf16/processor.hpp"
+#include "lib/compute/ops/fp8.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// The first step finds nothing in caches.
+constexpr std::size_t kFewestSteps = 3;
+
+/// Of runs beside this one. What cannot be read is somebody else's.
+std::vector<SpeedOutcome> outcomes_beside(const std::filesystem::path& run_directory) {
+  constexpr int kMostRuns = 100;
+  std::vector<SpeedOutcome> outcomes;
+  std::error_code error;
+  int seen = 0;
+  for (std::filesystem::directory_iterator it(run_directory.parent_path(), error), end; !error && it != end;
+       it.increment(error)) {
+    if (++seen > kMostRuns) break;
+    try {
+      if (!std::filesystem::exists(it->path() / "speed.json", error)) continue;
+      const auto more = read_speed_outcomes(it->path() / "speed.json");
+      outcomes.insert(outcomes.end(), more.begin(), more.end());
+    } catch (const std::exception&) {
+      continue;
+    }
+  }
+  return outcomes;
+}
+
+}  // namespace
+
+void PartTimer::begin(std::string_view what, std::string_view category) {
+  if (open_.empty()) {
+    if (what == "read tokens") parts_.fill(0);  // a step begins
+    since_ = Clock::now();
+  } else {
+    book();
+  }
+  open_.push_back(part_of(what, category, open_.empty() ? StepPart::other : open_.back()));
+}
+
+void PartTimer::end() {
+  book();
+  open_.pop_back();
+}
+
+void PartTimer::book() {
+  const auto now = Clock::now();
+  parts_[static_cast<std::size_t>(open_.back())] += std::chrono::duration<double>(now - since_).count();
+  since_ = now;
+}
+
+/// Threads, or less where the ranks of the node have fewer cores together. Collective.
+HostShare SpeedWatch::share_of_rank() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ::sched_getaffinity(0, sizeof(set), &set);
+  std::string mask(CPU_SETSIZE, '-');
+  for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) {
+    if (CPU_ISSET(cpu, &set)) mask[cpu] = 'x';
+  }
+  const auto masks = world_.split_by_node()->gather(mask, 0);
+  for (const auto& other : masks) {
+    for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) mask[cpu] = std::max(mask[cpu], other[cpu]);
+  }
+  const auto cores = std::count(mask.begin(), mask.end(), 'x');
+  const auto ranks = static_cast<double>(std::max<std::size_t>(1, masks.size()));
+  // Of a host with more processors than the mask has room for nothing is known: its ranks have what they ask for.
+  const auto threads = static_cast<double>(setup_.threads);
+  const auto of_job = cores == 0 ? threads * ranks : static_cast<double>(cores);
+  const auto of_host = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
+  return {std::min(threads, of_job / ranks), std::min(threads * ranks, of_job) / std::max(of_job, of_host)};
+}
+
+StepTime SpeedWatch::time_of(std::int64_t tokens_per_row) const {
+  auto request = *memory_.request();
+  const bool same = request.tokens_per_row == tokens_per_row;
+  request.tokens_per_row = tokens_per_row;
+  const auto work = same ? memory_.prediction()->work : predict_memory(request).work;
+  return time_of_step(work, outcome_.rates, outcome_.share);
+}
+
+void SpeedWatch::predict(double peak_flops) {
+  const auto share = share_of_rank();
+  peak_flops = world_.all_reduce(peak_flops, Reduce::max);
+  if (memory_.request() == nullptr) return;  // all but the first rank, too
+  const auto& request = *memory_.request();
+  outcome_.is_half = setup_.options.sharding.param_dtype.value_or(setup_.options.sharding.precision) != at::kFloat;
+  outcome_.has_fp8_products = asks_for_fp8(setup_.options.sharding.compute_dtype);
+  outcome_.ranks = world_.size();
+  outcome_.ranks_per_node = setup_.ranks_on_node;
+  try {
+    if (request.gpu) {
+      const auto& gpu = *request.gpu;
+      const auto& facts = facts_of_gpu(gpu.name, gpu.total_bytes, gpu.compute_capability);
+      outcome_.device = gpu.name;
+      outcome_.model = facts.name;
+      outcome_.rates = rates_of_gpu(facts);
+    } else {
+      if (peak_flops <= 0) return;
+      outcome_.device = outcome_.model = read_processor().name;
+      outcome_.share = share;
+      const double of_core = peak_flops / setup_.threads;
+      outcome_.rates = rates_of_processor(outcome_.is_half ? 0 : of_core, outcome_.is_half ? of_core : 0,
+                                          "products as measured now");
+    }
+    auto known = outcome_.rates;
+    const auto outcomes = outcomes_beside(setup_.directory);
+    calibrate_speed(outcomes, {outcome_.model, outcome_.has_fp8_products}, known);
+    if (!request.gpu) {  // products were measured, the rest is what those runs took
+      known.half_flops = outcome_.rates.half_flops;
+      known.float32_flops = outcome_.rates.float32_flops;
+    }
+    outcome_.rates = known;
+    outcome_.predicted = time_of(request.tokens_per_row);
+  } catch (const std::exception& error) {
+    log_.warning(fmt::format("speed cannot be predicted: {}", error.what()));  // a job must not end for that
+    return;
+  }
+  is_predicted_ = std::isfinite(outcome_.predicted.seconds) && outcome_.predicted.seconds > 0;
+  if (!is_predicted_) return;
+  const double tokens = memory_.prediction()->tokens_per_step;
+  log_.info(fmt::format("speed     predicted {} tok/s, {:.3g} s a step: {}   by {}",
+                        format_count(static_cast<std::int64_t>(tokens / outcome_.predicted.seconds)),
+                        outcome_.predicted.seconds, describe_causes(outcome_.predicted), outcome_.rates.source));
+}
+
+void SpeedWatch::after_step(const StepReport& step, bool) {
+  if (!is_predicted_ || step.tokens == 0) return;
+  auto parts = timer_.parts();
+  // What has no name: ranks that agree, and what is between.
+  const double named = std::accumulate(parts.begin(), parts.end(), 0.0);
+  parts[static_cast<std::size_t>(StepPart::other)] += std::max(0.0, step.seconds - named);
+  steps_.push_back({step.seconds, static_cast<double>(step.tokens), step.longest_row, parts});
+}
+
+/// Without the first and without those that something else slowed down or that were shorter.
+std::vector<SpeedWatch::Timed> SpeedWatch::usual_steps() const {
+  auto steps = std::vector<Timed>(steps_.begin() + 1, steps_.end());
+  const auto per_token = [](const Timed& step) { return step.seconds / step.tokens; };
+  std::sort(steps.begin(), steps.end(), [&](const Timed& a, const Timed& b) { return per_token(a) < per_token(b); });
+  const auto quarter = static_cast<std::ptrdiff_t>(steps.size() / 4);
+  return {steps.begin() + quarter, steps.end() - quarter};
+}
+
+void SpeedWatch::report(nlohmann::json& report) {
+  if (!is_predicted_ || steps_.size() < kFewestSteps) return;
+  const auto steps = usual_steps();
+  const auto count = static_cast<double>(steps.size());
+  double tokens = 0, seconds = 0, rows = 0;
+  std::array<double, kNumStepParts> parts{};
+  for (const auto& step : steps) {
+    tokens += step.tokens / count;
+    seconds += step.seconds / count;
+    rows += static_cast<double>(step.longest_row) / count;
+    for (std::size_t p = 0; p < parts.size(); ++p) parts[p] += step.parts[p] / count;
+  }
+  outcome_.steps = static_cast<int>(steps.size());
+  outcome_.tokens = tokens;
+  outcome_.seconds = seconds;
+  if (!outcome_.rates.is_gpu) outcome_.parts = parts;
+  try {
+    // Texts are as long as they are; what was predicted is the longest that there could be. Packed rows are full.
+    const auto usual_row = static_cast<std::int64_t>(rows + 0.5);
+    const auto& request = *memory_.request();
+    if (request.documents.empty() && usual_row > 0 && usual_row < request.tokens_per_row)
+      outcome_.predicted = time_of(usual_row);
+    report["speed"] = to_json(outcome_);
+    replace_file(setup_.directory / "speed.json", printable_json(report["speed"], 2) + "\n");
+  } catch (const std::exception& error) {
+    log_.warning(fmt::format("speed.json: {}", error.what()));  // the training is worth more
+    return;
+  }
+  log_.info(fmt::format("speed     {} tok/s, {:.3g} s a step   {}",
+                        format_count(static_cast<std::int64_t>(tokens / seconds)), seconds,
+                        beside_prediction(outcome_)));
+}
+
+}  // namespace fsdp::detail

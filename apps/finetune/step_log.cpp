@@ -1,0 +1,91 @@
+#include "apps/finetune/step_log.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/models/config/model_flops.hpp"
+#include "lib/training/step/throughput.hpp"
+
+namespace fsdp::detail {
+
+nlohmann::json StepLog::record_of(const StepReport& step) {
+  nlohmann::json record{{"step", step.step},
+                        {"job_step", ++steps_},
+                        {"loss", step.has_loss() ? nlohmann::json(step.loss) : nlohmann::json()},
+                        {"grad_norm", step.grad_norm},
+                        {"lr", step.lr},
+                        {"tokens", step.tokens},
+                        {"step_seconds", step.seconds},
+                        {"tokens_per_second", static_cast<double>(step.tokens) / step.seconds},
+                        {"data_wait_seconds", step.data_wait_seconds},
+                        {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
+                        {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)},
+                        {"products", context_.products}};
+  if (!context_.setup.device.device.is_cpu()) {
+    record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);
+    record["alloc_retries"] = static_cast<std::int64_t>(step.alloc_retries);
+    record["cuda_graphs"] = context_.runtime.engine().recording_counts().replayed;
+  }
+  if (context_.runtime.store() != nullptr) {
+    record["update_seconds"] = step.update_seconds;
+    record["offload"] = {{"wait_seconds", step.offload_wait_seconds},
+                         {"bytes_read", step.offload_bytes_read},
+                         {"bytes_written", step.offload_bytes_written}};
+  }
+  if (context_.runtime.policy().precision.needs_loss_scale()) {
+    record["loss_scale"] = context_.trainer.state().loss_scale;
+    record["skipped"] = step.skipped;
+  } else if (step.skipped) {
+    record["skipped"] = true;
+  }
+  if (record_.is_saving()) record["saving"] = true;
+  const auto& counts = context_.runtime.engine().counts();
+  record["collectives"] = {
+      {"shard",
+       {{"all_gathers", counts.shard.all_gathers},
+        {"reduce_scatters", counts.shard.reduce_scatters},
+        {"bytes", counts.shard.bytes}}},
+      {"replicate", {{"all_reduces", counts.replicate.all_reduces}, {"bytes", counts.replicate.bytes}}}};
+  return record;
+}
+
+void StepLog::after_step(const StepReport& step, bool) {
+  graphs_.tell();
+  const auto total_steps = context_.setup.total_steps;
+  const double rate = static_cast<double>(step.tokens) / step.seconds;
+  const auto& runtime = context_.runtime;
+  const double flops =
+      rate * flops_per_token(context_.setup.config, attended_length_, runtime.decoder().parameters, runtime.trainable())
+                 .total();
+  if (peak_flops_ > 0 && flops > peak_flops_) {
+    // Nothing passes the peak: it was measured while something else kept the processor busy.
+    context_.progress.line(
+        fmt::format("peak      {:.4g} TFLOP/s was measured too low: this step reaches {:.4g}, of which the "
+                    "percentages are from here on",
+                    peak_flops_ / 1e12, flops / 1e12));
+    peak_flops_ = flops;
+  }
+  const double mfu = peak_flops_ > 0 ? flops / peak_flops_ : 0;
+  auto record = record_of(step);
+  if (peak_flops_ > 0) record["mfu"] = mfu;
+  record_.add_metrics(record);
+  const auto rest = fmt::format("norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.grad_norm, step.lr,
+                                format_count(static_cast<std::int64_t>(rate)),
+                                peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * mfu) : "",
+                                step.overflow  ? "   skipped (fp16 overflow)"
+                                : step.skipped ? "   skipped (not finite)"
+                                               : "");
+  const auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
+  // The line that scripts around the chess fine-tune know, and the one of a run from scratch.
+  const auto line =
+      context_.setup.config.architecture == Architecture::llama
+          ? fmt::format("({}/{}) loss={} ({:.3f}s/step)   {}", step.step, total_steps, loss, step.seconds, rest)
+          : fmt::format("step {:>6}/{}   loss {}   {}", step.step, total_steps, loss, rest);
+  context_.progress.step(step.step, total_steps, line, step.seconds);
+}
+
+}  // namespace fsdp::detail

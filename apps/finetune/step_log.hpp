@@ -1,0 +1,53 @@
+#pragma once
+// What is told of each step: a line of the log, and one of metrics.jsonl.
+#include <cmath>
+
+#include "apps/finetune/graph_warnings.hpp"
+#include "apps/finetune/run_record.hpp"
+
+namespace fsdp::detail {
+
+class StepLog final : public StepObserver {
+ public:
+  /// \param peak_flops  of all ranks' devices together, per second; 0: not known
+  StepLog(const RunContext& context, RunRecord& record, GraphWarnings& graphs, double peak_flops)
+      : context_(context),
+        record_(record),
+        graphs_(graphs),
+        peak_flops_(peak_flops),
+        attended_length_(std::llround(context.setup.train_data->attended_length())) {}
+  void after_step(const StepReport& step, bool last) override;
+
+ private:
+  /// A line of metrics.jsonl, but for what depends on the peak.
+  nlohmann::json record_of(const StepReport& step);
+
+  const RunContext& context_;
+  RunRecord& record_;
+  GraphWarnings& graphs_;
+  double peak_flops_;
+  std::int64_t attended_length_;  ///< tokens
+  std::int64_t steps_ = 0;        ///< of this job
+};
+
+/// The losses that a run's last line tells.
+class LossLog final : public StepObserver {
+ public:
+  void after_step(const StepReport& step, bool) override {
+    ++steps_;
+    if (!step.has_loss()) return;
+    if (std::isnan(first_)) first_ = step.loss;
+    last_ = step.loss;
+  }
+  double first() const { return first_; }
+  double last() const { return last_; }
+  /// Steps that this job made.
+  std::int64_t steps() const { return steps_; }
+
+ private:
+  double first_ = std::nan("");
+  double last_ = std::nan("");
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace fsdp::detail

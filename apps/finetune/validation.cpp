@@ -1,0 +1,193 @@
+#include "apps/finetune/validation.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "apps/eval/result.hpp"
+#include "apps/finetune/checkpointing.hpp"
+#include "apps/finetune/graph_warnings.hpp"
+#include "apps/finetune/samples.hpp"
+#include "apps/finetune/validation_games.hpp"
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/path_below.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/checkpoints/best.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// With rank 0's loss on every rank: a sum need not have the same bits on all of them, and decisions must be alike.
+/// \return nothing: it was stopped
+std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& setup, const ValidationData& set,
+                                       const std::function<bool()>& stopped) {
+  auto result = evaluate_rows(runtime, set.rows, setup.batches.micro_batch_size, stopped);
+  if (!result) return result;
+  std::array<double, 2> figures{result->loss, result->perplexity};
+  runtime.world().broadcast(std::as_writable_bytes(std::span(figures)), 0);
+  result->loss = figures[0];
+  result->perplexity = figures[1];
+  return result;
+}
+
+std::string eval_line(std::int64_t step, const ValidationData& set, const Evaluation& result) {
+  return fmt::format("eval   {:>6}   {}{}loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step, set.name,
+                     set.name.empty() ? "" : "   ", result.loss, result.perplexity, format_count(result.tokens),
+                     result.seconds);
+}
+
+/// As ValidationState has it.
+std::string deciding_set(const RunSetup& setup) {
+  const auto& [metric, set] = setup.deciding;
+  if (!setup.deciding.is_loss()) return setup.games->identity;
+  return set < setup.validation.size() ? setup.validation[set].name : "";
+}
+
+/// Than the run whose patience the checkpoint knows of: it has another folder, or goes by other data now.
+bool is_another(const RunSetup& setup, const ValidationState& state) {
+  if (!setup.restart || state.step < 0) return false;
+  if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
+  if (state.metric != setup.deciding.metric || state.set != deciding_set(setup)) return true;
+  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
+  return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
+}
+
+}  // namespace
+
+std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
+                                         ProgressLine* progress, std::int64_t step,
+                                         const std::function<bool()>& stopped) {
+  ValidationResult result;
+  for (const auto& set : setup.validation) {
+    const auto evaluation = evaluate_set(runtime, setup, set, stopped);
+    if (!evaluation) return std::nullopt;
+    result.sets.push_back(*evaluation);
+    if (progress != nullptr) progress->line(eval_line(step, set, *evaluation));
+  }
+  result.games = play_games(runtime, setup, log, stopped);
+  if (!result.games && setup.games) return std::nullopt;
+  if (result.games && progress != nullptr) progress->line(games_line(step, *result.games));
+  return result;
+}
+
+void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report) {
+  if (result && result->games) add_to_json(*result->games, report);
+  if (setup.validation.empty()) return;
+  report["val_loss"] = result ? result->sets.at(setup.deciding.set).loss : std::nan("");
+  for (std::size_t i = 0; result && i < result->sets.size(); ++i) {
+    const auto& name = setup.validation[i].name;
+    if (!name.empty()) report["val_losses"][name] = result->sets[i].loss;
+  }
+}
+
+Validation::Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory,
+                       RunClock& clock, GraphWarnings& graphs)
+    : context_(context), record_(record), judge_(judge), memory_(memory), clock_(clock), graphs_(graphs) {
+  const auto& asked = context.setup.options.validation;
+  rules_ = {asked.keeps_best(), asked.patience, asked.min_delta, !context.setup.deciding.is_loss()};
+  if (!is_another(context.setup, context.trainer.state().validation)) return;
+  auto& state = context.trainer.state().validation;
+  state.without_improvement = 0;
+  state.patience_value = ValidationState().patience_value;
+}
+
+bool Validation::run() {
+  found_the_best_ = false;
+  if (!context_.setup.validates()) return true;
+  const auto start = std::chrono::steady_clock::now();
+  auto result = compute();
+  graphs_.tell();
+  if (!result) {
+    is_cut_ = true;
+    context_.progress.line(
+        fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));
+    return false;
+  }
+  context_.trainer.state().validation_due = false;
+  const auto& sets = context_.setup.validation;
+  const auto& deciding = context_.setup.deciding;
+  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], result->sets[i], deciding.is_loss() && i == deciding.set);
+  if (result->games) take(*result->games);
+  result_ = std::move(result);
+  clock_.after_validation(seconds_since(start));
+  return true;
+}
+
+/// Of all sets, so that nothing is told of a validation that is left to the next start. Samples come first: those that
+/// are written are not written again. \return nothing: the job is to end
+std::optional<ValidationResult> Validation::compute() {
+  if (any_rank(context_.world, !clock_.has_time_to_validate())) return std::nullopt;
+  memory_.disturb();
+  const auto stopped = [this] { return must_end(); };
+  const bool samples = !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
+  if (samples && !write_samples(context_, record_, stopped)) return std::nullopt;
+  return validate(context_.runtime, context_.setup, context_.log, nullptr, context_.trainer.state().step, stopped);
+}
+
+/// The same answer on every rank.
+bool Validation::must_end() {
+  if (record_.is_saving()) record_.finish_save(false);
+  return any_rank(context_.world, clock_.must_end());
+}
+
+void Validation::take(const ValidationData& set, const Evaluation& result, bool decides) {
+  const auto step = context_.trainer.state().step;
+  const auto verdict = decides ? judge(set.name, result.tokens, result.loss) : std::string();
+  context_.progress.line(eval_line(step, set, result) + verdict);
+  nlohmann::json record{{"step", step},
+                        {"val_loss", result.loss},
+                        {"val_perplexity", result.perplexity},
+                        {"val_tokens", result.tokens},
+                        {"eval_seconds", result.seconds}};
+  if (!set.name.empty()) record["val_set"] = set.name;
+  record_.add_metrics(record);
+}
+
+void Validation::take(const ChessEvaluation& games) {
+  const auto step = context_.trainer.state().step;
+  const auto& metric = context_.setup.deciding.metric;
+  std::string verdict;
+  if (is_chess_metric(metric)) {
+    const auto [value, count] = game_score(games, metric);
+    verdict = judge(context_.setup.games->identity, count, value);
+  }
+  context_.progress.line(games_line(step, games) + verdict);
+  record_.add_metrics(games_record(step, games));
+}
+
+/// \return what it means, for the log
+std::string Validation::judge(const std::string& set, std::int64_t count, double value) {
+  auto& state = context_.trainer.state().validation;
+  const bool may_be_best = !judge_.fails() && record_.is_open();
+  const auto former_best = state.best_step;
+  const auto verdict = judge_validation(
+      state, rules_, {context_.trainer.state().step, set, count, value, may_be_best, context_.setup.deciding.metric});
+  found_the_best_ = verdict.is_best;
+  std::string words;
+  if (verdict.began_anew) {
+    words += "   by something else than before: the best is looked for anew";
+    if (context_.world.rank() == 0) keep_as_regular(context_.setup.checkpoints(), former_best);
+  }
+  if (verdict.is_best) words += "   best";
+  if (state.without_improvement > 0)
+    words += fmt::format("   {} of {} without improvement", state.without_improvement, rules_.patience);
+  return words;
+}
+
+std::string Validation::why_early() const {
+  const bool is_early = context_.trainer.state().step < context_.setup.total_steps;
+  if (!out_of_patience() || !is_early) return "";
+  const auto& state = context_.trainer.state().validation;
+  const bool names_a_set = context_.setup.deciding.is_loss() && !state.set.empty();
+  return fmt::format("{} in a row had no {}{}{} {} {:.4f}{}", format_count_of(state.without_improvement, "validation"),
+                     state.metric, !names_a_set ? "" : " of ", !names_a_set ? "" : state.set,
+                     rules_.higher_is_better ? "above" : "below", state.patience_value,
+                     rules_.min_delta > 0 ? fmt::format(" by more than {:g}", rules_.min_delta) : std::string());
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,78 @@
+// fsdp-memprobe: how much memory a training job will take, and what fits, before it is queued.
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/common/torch_main.hpp"
+#include "apps/memprobe/memprobe_options.hpp"
+
+namespace {
+
+/// A trial that takes too much is what the kernel should end, nothing else.
+void offer_to_the_oom_killer() { std::ofstream("/proc/self/oom_score_adj") << "1000"; }
+
+/// A trial is of no use without the process that reads its report; poll() tells whether that one has ended already.
+void end_with_the_search() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  pollfd report{STDOUT_FILENO, 0, 0};
+  if (::poll(&report, 1, 0) > 0 && (report.revents & POLLERR) != 0) ::_exit(static_cast<int>(fsdp::ExitCode::failed));
+}
+
+std::vector<std::string> own_command(int argc, char** argv) {
+  std::vector<std::string> command{"/proc/self/exe"};
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) command[0] = self.string();
+  command.insert(command.end(), argv + 1, argv + argc);
+  return command;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Predicts the memory of a training job, without running it and without a GPU: fsdp-finetune's own step on\n"
+      "tensors that have sizes and no data, through a model of the GPU's allocator. Takes fsdp-finetune's options.\n\n"
+      "  fsdp-memprobe --model codellama/CodeLlama-7b-hf --ranks 4 --gpu a100-80g --seq-len 512 --precision bf16 \\\n"
+      "      --gradient-checkpointing\n"
+      "  fsdp-memprobe ... --search --sharding all --activation-checkpointing both --plan plan.toml\n"
+      "  fsdp-memprobe ... --search model --sharding all --batch-size 1\n"
+      "  fsdp-memprobe ... --nodes 1,2,8 --ranks-per-node 4 --gpu a100-40g --search --sharding hybrid-full-shard\n"
+      "  mpiexec -n 2 fsdp-memprobe --num-layers 4 --num-heads 4 --embed-size 256 --measure\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing of what was asked for fits, 4 bad input.",
+      "fsdp-memprobe"};
+  fsdp::let_later_options_win(app);
+  fsdp::MemprobeArguments arguments;
+  fsdp::add_memprobe_options(app, arguments);
+  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });
+  if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
+  if (const int code = fsdp::run_alone([&] { fsdp::settle_spellings(app); }); code != 0) return code;
+  fsdp::settle_search(app, arguments);
+  if (arguments.job.print_config) return fsdp::print_config(app);
+  arguments.options.trial_command = own_command(argc, argv);
+  if (arguments.trial) end_with_the_search();
+  if (arguments.options.alone) offer_to_the_oom_killer();
+  return fsdp::run_torch_job(arguments.job.options.runtime,
+                             [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+                               fsdp::settle_memprobe_options(app, arguments);
+                               fsdp::require_same_options(world, app);
+                               std::optional<fsdp::MemprobeChoice> choice;
+                               const auto code = fsdp::run_memprobe(world, arguments.options, log, report, choice);
+                               if (world.rank() == 0 && !arguments.plan_file.empty()) {
+                                 if (choice) {
+                                   fsdp::write_plan(app, arguments, *choice);
+                                   report["plan"] = arguments.plan_file;
+                                   log.info("plan      " + arguments.plan_file);
+                                 } else {
+                                   log.warning("--plan: nothing fits, " + arguments.plan_file + " was not written");
+                                 }
+                               }
+                               return code;
+                             });
+}

@@ -1,0 +1,377 @@
+#include "apps/memprobe/memprobe.hpp"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/memprobe/memprobe_job.hpp"
+#include "apps/memprobe/memprobe_speed.hpp"
+#include "apps/memprobe/model_search.hpp"
+#include "lib/base/machine_memory.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/compute/tensor/host_allocator.hpp"
+#include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/planning/memory/calibration.hpp"
+#include "lib/planning/memory/device.hpp"
+#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/step/plan.hpp"
+
+namespace fsdp {
+namespace {
+
+using detail::Answer;
+using detail::Combination;
+
+class MemprobeJob {
+ public:
+  MemprobeJob(ProcessGroup& world, const MemprobeOptions& options, const Logger& log)
+      : world_(world), options_(options), log_(log) {}
+
+  ExitCode run(nlohmann::json& report, std::optional<MemprobeChoice>& choice) {
+    if (options_.search_model) detail::check_model_search(options_);
+    set_up();
+    if (options_.search_model) return search_models(report);
+    // A trial is asked for its memory.
+    if (!options_.alone) speed_.emplace(world_, options_, budget_.gpu);
+    for (const auto& combination : combinations()) answers_.push_back(answer(combination));
+    if (options_.search) detail::sort_by_speed(answers_);
+    if (world_.rank() != 0) return code();
+    print(answers_.size() == 1 ? detail::describe_answer(answers_.front(), options_, budget_)
+                               : detail::describe_table(answers_, budget_, options_.plan_for_largest));
+    write(report);
+    choice = choose();
+    if (!options_.plot_file.empty()) {
+      const auto& best = answers_[best_index()];
+      detail::draw_memory(
+          options_.plot_file, best, budget_,
+          fmt::format("{} {} x {}", architecture_name(config_), config_.num_layers, config_.embed_size));
+      log_.info("picture   " + options_.plot_file);
+    }
+    return code();
+  }
+
+ private:
+  void set_up() {
+    install_host_allocator();
+    const auto node = world_.split_by_node();
+    set_threads(node->size(), log_);
+    job_ranks_per_node_ = node->size();
+    config_ = plan_model(options_.train, std::nullopt);
+    check_compute_dtype(options_.train);
+    check_adapter_options(options_.train);
+    if (options_.gpu.empty() || options_.measure) {
+      device_ = choose_device(options_.train.runtime.device, node->rank(), node->size());
+    }
+    if (!options_.gpu.empty() && !(options_.measure && device_.backend == nullptr)) {
+      budget_.gpu = find_gpu(options_.gpu);
+    } else if (device_.backend != nullptr) {
+      budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
+    }
+    data_ = detail::open_token_file(options_.train, config_, budget_.gpu.has_value());
+    tokens_ = detail::tokens_per_sequence(options_.train, config_, data_);
+    if (!options_.memory.empty() && budget_.gpu) {
+      log_.warning("--memory " + options_.memory +
+                   " is passed over: it is of ranks on CPUs; --margin leaves room on a GPU");
+    }
+    if (!options_.gpu.empty() && !budget_.gpu) {
+      log_.warning("--gpu " + options_.gpu + " is passed over: what is measured here are ranks on CPUs");
+    }
+    if (options_.measure && !options_.search && !options_.alone && options_.ranks != 0 &&
+        options_.ranks != world_.size()) {
+      throw UsageError(
+          fmt::format("--measure runs on the {} ranks of this job, --ranks says {}: start {} ranks, or "
+                      "simulate one of them with --alone",
+                      world_.size(), options_.ranks, options_.ranks));
+    }
+    // A search asks trials: this process must not make a context beside theirs.
+    if (options_.measure && !options_.search && device_.backend != nullptr) {
+      in_use_bytes_ = bytes_outside_allocator(*device_.backend, device_.device.index());
+    }
+    in_use_bytes_ = static_cast<std::int64_t>(world_.all_reduce(static_cast<double>(in_use_bytes_), Reduce::max));
+    for (const auto& path : options_.calibrations) {
+      if (std::filesystem::path(path).filename() == "speed.json") continue;
+      const auto more = read_memory_outcomes(path);
+      if (more.empty()) log_.warning("--calibration " + path + ": no run has left a memory.json there yet");
+      outcomes_.insert(outcomes_.end(), more.begin(), more.end());
+    }
+    if (options_.rank != 0 && options_.measure && !options_.alone && !options_.search) {
+      throw UsageError("--rank goes with a prediction, --alone or --search");
+    }
+  }
+
+  std::vector<Combination> combinations() const {
+    return detail::combinations(options_, world_.size(), job_ranks_per_node_);
+  }
+
+  MemoryRequest request(const Combination& c, std::int64_t batch_size) const {
+    MemoryRequest request;
+    request.config = config_;
+    request.options = options_.train;
+    request.options.sharding.sharding = c.sharding;
+    request.options.sharding.checkpoint_every = c.checkpoint_every;
+    request.options.sharding.precision = c.precision;
+    request.options.batch_size = batch_size;
+    request.tokens_per_row = tokens_;
+    request.job = {c.ranks, c.ranks_per_node, options_.rank};
+    request.gpu = budget_.gpu;
+    request.threads = at::get_num_threads();
+    request.margin_bytes = budget_.margin_bytes;
+    if (options_.train.pack || (data_ && data_->is_packed()))
+      request.documents = documents_to_predict(request, data_ ? &*data_ : nullptr);
+    if (budget_.gpu) set_overheads(c, request);
+    return request;
+  }
+
+  /// Better than the usual ones is what earlier runs, the GPU at hand or the user know.
+  void set_overheads(const Combination& c, MemoryRequest& request) const {
+    const auto usual_context = usual_overheads(*budget_.gpu, 0, false).context_bytes;
+    if (const auto known = calibration(c).overhead_bytes) {
+      // Context and NCCL cannot be told apart by what a run saw; only their sum matters.
+      request.context_bytes = c.ranks > 1 ? std::min(usual_context, *known) : *known;
+      request.nccl_bytes = *known - *request.context_bytes;
+    } else if (in_use_bytes_ > usual_context) {
+      request.context_bytes = in_use_bytes_;  // other programs on this GPU
+    }
+    if (!options_.cuda_context.empty()) request.context_bytes = parse_bytes(options_.cuda_context, "--cuda-context");
+    if (!options_.nccl_buffers.empty()) request.nccl_bytes = parse_bytes(options_.nccl_buffers, "--nccl-buffers");
+  }
+
+  MemoryCalibration calibration(const Combination& c) const {
+    const auto group = options_.train.sharding.shard_group_size;
+    const int shards = group > 0 ? group : std::min(c.ranks, c.ranks_per_node);
+    const bool two_axes = is_hybrid(c.sharding) && shards > 1 && shards < c.ranks;
+    return calibrate_memory(outcomes_, {budget_.gpu ? budget_.gpu->total_bytes : 0,
+                                        c.ranks == 1 ? 0 : (two_axes ? 2 : 1), c.ranks > c.ranks_per_node});
+  }
+
+  /// Only a search chooses, so only a search keeps away from the edge unasked.
+  void plan_margin(const Combination& c) {
+    constexpr double kUnknown = 0.005;
+    const auto memory = budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes;
+    const auto known = calibration(c);
+    if (!options_.margin.empty()) {
+      budget_.margin_bytes = parse_bytes_or_percent(options_.margin, memory, "--margin");
+    } else if (options_.search) {
+      const double share = known.runs > 0 ? known.margin() : kUnknown;
+      budget_.margin_bytes = static_cast<std::int64_t>(share * static_cast<double>(memory));
+    }
+  }
+
+  void budget_for(const Combination& c) {
+    if (!budget_.gpu) {
+      budget_.host_bytes = options_.memory.empty() ? machine_memory_bytes() / c.ranks_per_node
+                                                   : parse_bytes(options_.memory, "--memory");
+    }
+    plan_margin(c);
+  }
+
+  Answer answer(const Combination& c) {
+    budget_for(c);
+    Answer answer;
+    answer.combination = c;
+    answer.alone = options_.alone;
+    answer.batch_size = options_.train.batch_size;
+    const auto predict = [&](std::int64_t batch) { return predict_memory(request(c, batch)); };
+    if (options_.search) {
+      const auto batches =
+          detail::allowed_batches(options_.train, c.ranks, options_.max_batch == 0 ? 65536 : options_.max_batch);
+      const auto guess =
+          detail::guess_largest(batches, [&](std::int64_t batch) { return detail::headroom(predict(batch), budget_); });
+      answer.largest = detail::largest_that_fits(
+          batches, guess, [&](std::int64_t batch) { return detail::fits_budget(predict(batch), budget_); });
+      if (options_.measure) search_by_measuring(answer, batches);
+      answer.batch_size = std::max<std::int64_t>(1, answer.measured_largest.value_or(*answer.largest));
+      if (speed_ && !options_.plan_for_largest && !options_.measure && *answer.largest > 0) {
+        answer.batch_size = detail::fastest_batch(batches, *answer.largest, [&](std::int64_t batch) {
+          const auto speed = speed_->of(predict(batch), c);
+          return speed ? speed->tokens_per_second : 0.0;
+        });
+      }
+    }
+    answer.prediction = predict(answer.batch_size);
+    if (speed_) answer.speed = speed_->of(answer.prediction, c);
+    answer.fits =
+        answer.measured_largest ? *answer.measured_largest > 0 : detail::fits_budget(answer.prediction, budget_);
+    if (options_.measure && !options_.search) measure(answer);
+    return answer;
+  }
+
+  ExitCode search_models(nlohmann::json& report) {
+    std::vector<detail::ModelAnswer> answers;
+    for (const auto& c : combinations()) {
+      budget_for(c);
+      answers.push_back(detail::search_model(c, config_, budget_, [&](const ModelConfig& config) {
+        auto asked = request(c, options_.train.batch_size);
+        asked.config = config;
+        return predict_memory(asked);
+      }));
+    }
+    report = detail::models_json(answers, budget_);
+    report["batch_size_per_device"] = options_.train.batch_size;
+    config_ = detail::with_layers(config_, std::max<std::int64_t>(1, report["largest_layers"]));
+    report["model"] = model_json();
+    if (world_.rank() == 0) print(detail::describe_models(answers, budget_));
+    return report["largest_layers"] > 0 ? ExitCode::ok : ExitCode::answer_no;
+  }
+
+  void measure(Answer& answer) {
+    const auto ask = request(answer.combination, answer.batch_size);
+    if (!options_.alone) {
+      answer.measured = measure_memory(world_, ask, device_);
+      return;
+    }
+    const auto& sharding = ask.options.sharding;
+    const auto lone = make_lone_rank(
+        ask.job, [&](ProcessGroup& group) { make_mesh(group, sharding.sharding, sharding.shard_group_size); });
+    auto device = device_;
+    std::shared_ptr<void> absent;  // what the job would hold beside, and is to stay free
+    if (device.backend != nullptr) {
+      const auto bytes = answer.prediction.overheads.nccl_bytes + budget_.margin_bytes;
+      if (bytes > 0) absent = device.backend->hold_memory(device.device.index(), bytes);
+      device.backend = make_lone_backend(device.backend);
+    }
+    answer.measured = measure_memory(*lone, ask, device);
+  }
+
+  /// Around the predicted one, each in a process of its own, on the first rank while the others wait.
+  void search_by_measuring(Answer& answer, const std::vector<std::int64_t>& batches) {
+    double largest = 0;
+    if (world_.rank() == 0) {
+      const auto& c = answer.combination;
+      const auto passes = [&](std::int64_t batch) {
+        // The others see that the search goes on, and this rank that they are there.
+        const auto pulse = [&] { world_.all_reduce(1.0, Reduce::max); };
+        const auto measured = detail::measure_in_child(options_, c, batch, budget_.margin_bytes, pulse);
+        if (!measured) return false;
+        const bool fits =
+            budget_.gpu ? measured->alloc_retries == 0 && measured->ooms == 0
+                        : measured->peak_bytes + answer_overhead(c, batch) + budget_.margin_bytes <= budget_.host_bytes;
+        if (fits) answer.measured = measured;
+        return fits;
+      };
+      largest = static_cast<double>(detail::largest_that_fits(batches, *answer.largest, passes));
+    }
+    while (world_.all_reduce(0.0, Reduce::max) > 0 && world_.rank() != 0) {
+    }
+    largest = world_.all_reduce(largest, Reduce::max);
+    answer.measured_largest = static_cast<std::int64_t>(largest);
+  }
+
+  /// On CPUs, what a rank takes beside its tensors.
+  std::int64_t answer_overhead(const Combination& c, std::int64_t batch) const {
+    const auto host = predict_memory(request(c, batch)).host;
+    return host.peak_bytes() - host.states_bytes;
+  }
+
+  std::size_t best_index() const { return detail::best_answer(answers_, options_.plan_for_largest); }
+
+  std::optional<MemprobeChoice> choose() const {
+    const auto& best = answers_[best_index()];
+    if (!best.fits || best.largest == 0) return std::nullopt;
+    const auto& c = best.combination;
+    return MemprobeChoice{
+        c.sharding,
+        c.checkpoint_every,
+        c.precision,
+        best.batch_size,
+        c.ranks,
+        c.ranks_per_node,
+        best.prediction.host.peak_bytes(),
+        budget_.gpu ? budget_.gpu->name : std::string(),
+        fmt::format("{} of {} per rank{}", format_bytes(static_cast<double>(detail::needed_bytes(best.prediction))),
+                    format_bytes(static_cast<double>(budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes)),
+                    best.speed ? "; predicted " + detail::describe_speed(*best.speed) : "")};
+  }
+
+  void print(const std::string& text) const {
+    auto head = fmt::format(
+        "model     {} {} x {}, {:.1f} M parameters   {} tokens per {}   {}", architecture_name(config_),
+        config_.num_layers, config_.embed_size, static_cast<double>(num_parameters(parameter_table(config_))) / 1e6,
+        tokens_, options_.train.pack ? "row of packed texts" : "sequence",
+        budget_.gpu
+            ? fmt::format("{}: {}", budget_.gpu->name, format_bytes(static_cast<double>(budget_.gpu->total_bytes)))
+            : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
+    if (speed_) head += "\nspeed     by " + speed_->source();
+    if (!options_.calibrations.empty() && !answers_.empty()) head += "\n" + describe_calibration();
+    if (options_.train.runtime.json) {
+      log_.info(head);
+      log_.info(text);
+    } else {
+      std::cout << head << "\n\n" << text << std::flush;
+      if (!std::cout) throw IoError("stdout: cannot write the report");
+    }
+  }
+
+  std::string describe_calibration() const {
+    const auto known = calibration(answers_[best_index()].combination);
+    std::string text = "earlier   ";
+    if (known.runs > 0) {
+      text += fmt::format("{} run{}: predictions were {:+.2f} to {:+.2f} % off", known.runs, known.runs == 1 ? "" : "s",
+                          100 * known.lowest_error, 100 * known.highest_error);
+    } else {
+      text +=
+          fmt::format("no run on {} without alloc retries among {}", budget_.gpu ? "a GPU" : "CPUs", outcomes_.size());
+    }
+    if (known.overhead_bytes) {
+      text += fmt::format("   {} outside the allocator on such a GPU",
+                          format_bytes(static_cast<double>(*known.overhead_bytes)));
+    }
+    return text;
+  }
+
+  nlohmann::json model_json() const {
+    return {{"architecture", std::string(architecture_name(config_))},
+            {"parameters", num_parameters(parameter_table(config_))},
+            {"tokens_per_sequence", tokens_}};
+  }
+
+  void write(nlohmann::json& report) const {
+    report = detail::answer_json(answers_[best_index()], options_, budget_);
+    report["model"] = model_json();
+    if (!options_.calibrations.empty()) {
+      const auto known = calibration(answers_[best_index()].combination);
+      report["calibration"] = {{"runs", known.runs}};
+      if (known.runs > 0) {
+        report["calibration"]["lowest_error"] = known.lowest_error;
+        report["calibration"]["highest_error"] = known.highest_error;
+      }
+      if (known.overhead_bytes) report["calibration"]["overhead_bytes"] = *known.overhead_bytes;
+    }
+    if (speed_) report["rates"] = speed_->json();
+    report["combinations"] = nlohmann::json::array();
+    for (const auto& answer : answers_)
+      report["combinations"].push_back(detail::answer_json(answer, options_, budget_));
+  }
+
+  ExitCode code() const {
+    const bool any = std::any_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.fits; });
+    return any ? ExitCode::ok : ExitCode::answer_no;
+  }
+
+  ProcessGroup& world_;
+  const MemprobeOptions& options_;
+  const Logger& log_;
+  ModelConfig config_;
+  std::int64_t tokens_ = 0;
+  std::optional<TokenLoader> data_;  ///< where --train-data is a token file
+  int job_ranks_per_node_ = 1;
+  DeviceChoice device_;
+  detail::MemoryBudget budget_;
+  std::vector<MemoryOutcome> outcomes_;  ///< of --calibration
+  std::int64_t in_use_bytes_ = 0;        ///< of the GPU at hand that is measured
+  std::optional<detail::SpeedModel> speed_;
+  std::vector<Answer> answers_;
+};
+
+}  // namespace
+
+ExitCode run_memprobe(ProcessGroup& world, const MemprobeOptions& options, const Logger& log, nlohmann::json& report,
+                      std::optional<MemprobeChoice>& choice) {
+  return MemprobeJob(world, options, log).run(report, choice);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,100 @@
+#pragma once
+// What fsdp-memprobe asks and what it was answered; internal to apps/memprobe.
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/memprobe/memprobe.hpp"
+#include "lib/planning/memory/measurement.hpp"
+#include "lib/planning/memory/prediction.hpp"
+#include "lib/planning/speed/step_time.hpp"
+#include "lib/training/data/data_loader.hpp"
+
+namespace fsdp::detail {
+
+struct Combination {
+  Sharding sharding = Sharding::full_shard;
+  int checkpoint_every = 0;
+  c10::ScalarType precision = c10::ScalarType::Float;
+  int ranks = 1, ranks_per_node = 1;
+
+  std::string checkpointing() const { return activation_checkpointing_name(checkpoint_every); }
+};
+
+/// What is predicted of a step's time.
+struct StepSpeed {
+  StepTime time;
+  double tokens = 0;  ///< targets of a step, all ranks
+  double tokens_per_second = 0;
+  double mfu = 0;  ///< of a model's operations, once each, as a part of the devices' peak
+};
+
+struct Answer {
+  Combination combination;
+  std::int64_t batch_size =
+      0;  ///< that prediction and measurement are about; of a search the fastest or the largest, or 1
+  MemoryPrediction prediction;
+  bool fits = true;
+  std::optional<std::int64_t> largest;           ///< of a search: 0 when not even one fits
+  std::optional<std::int64_t> measured_largest;  ///< of a search that measured
+  std::optional<MemoryMeasurement> measured;
+  std::optional<StepSpeed> speed;
+  bool alone = false;  ///< one process measured one rank
+};
+
+/// What a rank may take, and of what.
+struct MemoryBudget {
+  std::optional<GpuSpec> gpu;
+  std::int64_t host_bytes = 0;    ///< CPUs
+  std::int64_t margin_bytes = 0;  ///< of either, to stay free
+};
+
+/// Whether a rank's prediction stays inside: a GPU without retries; on CPUs with program and a save under way.
+bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget);
+/// What is held against the memory: on CPUs a rank's tensors, its program, and what a save or a load needs beside them;
+/// on a GPU segments, context and NCCL.
+std::int64_t needed_bytes(const MemoryPrediction& prediction);
+/// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
+std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
+
+/// --train-data where it is a token file, as a run reads it.
+std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
+/// Of that file, or what a run of the model would have without one.
+std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
+                                 const std::optional<TokenLoader>& data);
+
+/// What is asked for: every strategy, recomputation and precision on every number of ranks. Without --ranks those of
+/// this job. \throws UsageError naming the option
+std::vector<Combination> combinations(const MemprobeOptions& options, int world_size, int world_ranks_per_node);
+
+/// The batch sizes that keep a total: all when the job names none.
+std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);
+
+/// The largest of `batches` (ascending) that passes, 0 for none, as far as growing batches pass until one does not.
+/// \param guess  what is tried first
+std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::int64_t guess,
+                               const std::function<bool(std::int64_t)>& passes);
+/// Where the headroom of a growing batch should end, by its first two points.
+std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
+                           const std::function<std::int64_t(std::int64_t)>& room);
+
+/// One measurement in a process of its own, which may run out of memory without harm. \return nothing when it did
+/// \param pulse  called several times a second meanwhile; what it throws ends the measurement
+std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& combination,
+                                                  std::int64_t batch_size, std::int64_t margin_bytes,
+                                                  const std::function<void()>& pulse);
+
+nlohmann::json measurement_json(const MemoryMeasurement& measured);
+nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
+
+/// What a person reads: one answer in full, or a table of several.
+std::string describe_answer(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
+/// \param largest  as the plan is chosen
+std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest);
+
+/// Writes the last step's timeline, as SVG where the name ends so, else as PNG.
+void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,207 @@
+#include "apps/memprobe/memprobe_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/common/app_main.hpp"
+#include "apps/common/number_checks.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/output_file.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/hub/local_snapshot.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kOwnGroup = "What is asked";  // the options that fsdp-finetune does not have
+
+void add_speed_options(CLI::App& app, MemprobeOptions& o) {
+  const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
+  add(app.add_option("--rates", o.rates_file,
+                     "what fsdp-bf16check --json has printed on such nodes: its products and bandwidths instead of the "
+                     "GPU's data sheet, or of this processor's as measured now")
+          ->type_name("FILE"));
+  add(app.add_option(spellings("rates-threads"), o.check_threads, "threads of a rank of that check, on CPUs")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 4096)));
+  add(app.add_option(spellings("link-gb-per-s"), o.link_gb_per_s,
+                     "GB/s that a rank sends to others of its node, for predictions of speed; default: NVLink or PCIe "
+                     "of the GPU")
+          ->check(CLI::PositiveNumber));
+  add(app.add_option(spellings("network-gb-per-s"), o.network_gb_per_s,
+                     "GB/s that a node sends to another; default: 50 with GPUs, 10 without")
+          ->check(CLI::PositiveNumber));
+  add(app.add_option("--cores", o.cores, "of a node, for ranks on CPUs; default: this machine's")
+          ->check(CLI::Range(1, 4096)));
+  add(app.add_option_function<std::string>(
+             spellings("plan-for"),
+             [&o](const std::string& goal) {
+               if (goal != "fastest" && goal != "largest")
+                 throw UsageError("--plan-for is '" + goal + "', choose from fastest, largest");
+               o.plan_for_largest = goal == "largest";
+             },
+             "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
+             "once")
+          ->default_str("fastest"));
+}
+
+void take_search(MemprobeOptions& o, const std::string& text) {
+  o.search_model = text == "model";
+  if (o.search_model || text == "batch" || text.empty()) {
+    o.search = true;
+    return;
+  }
+  try {
+    o.search = CLI::detail::to_flag_value(text) > 0;  // as a flag, which it once was
+  } catch (const std::exception&) {
+    std::string meant;
+    if (text == "fastest" || text == "largest") meant = "; that is a choice of --plan-for";
+    if (text.find_first_of("./") != std::string::npos) meant = "; a file to write is named by --plan";
+    throw UsageError("--search is '" + text + "', choose from batch, model" + meant);
+  }
+}
+
+/// Before a search that may take minutes. \throws IoError
+void check_plan_folder(const MemprobeArguments& a) {
+  const auto folder = std::filesystem::path(a.plan_file).parent_path();
+  std::error_code error;
+  if (!folder.empty() && !a.trial && !std::filesystem::is_directory(folder, error))
+    throw IoError("--plan " + a.plan_file + ": there is no folder " + folder.string());
+}
+
+}  // namespace
+
+void settle_search(CLI::App& app, MemprobeArguments& a) {
+  auto* search = app.get_option("--search");
+  auto* none = app.get_option("--no-search");
+  if (search->count() > 0 && a.options.search && !a.options.search_model) set_option(app, "--search", "batch");
+  if (none->count() == 0) return;
+  const auto& order = app.parse_order();
+  const auto last = std::find_if(order.rbegin(), order.rend(), [&](const auto* o) { return o == search || o == none; });
+  if (last != order.rend() && *last == search) {
+    none->clear();
+    return;
+  }
+  search->clear();
+  a.options.search = !a.no_search;  // --no-search=false
+  a.options.search_model = false;
+}
+
+void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+  auto& o = a.options;
+  const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
+  add(says_of_lists(app.add_option("--ranks", o.ranks, "ranks of the job; default: this job's"),
+                    "a table over several sizes is --nodes 1,2,8 --ranks-per-node 4")
+          ->check(CLI::Range(1, 65536)));
+  add(app.add_option(spellings("ranks-per-node"), o.ranks_per_node, "of them on a node; default: all")
+          ->check(CLI::Range(1, 65536)));
+  add(app.add_option("--nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 65536)));
+  add(app.add_option("--rank", o.rank, "the rank that is simulated")
+          ->capture_default_str()
+          ->check(CLI::Range(0, 65535)));
+  add(app.add_option("--gpu", o.gpu,
+                     "each rank's card: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its bytes "
+                     "(79GiB); default: the GPU at hand, else CPUs"));
+  add(app.add_option("--memory", o.memory, "CPUs: what a rank may take; default: its share of this machine"));
+  add(app.add_option(spellings("cuda-context"), o.cuda_context,
+                     "bytes of the CUDA context, instead of the usual ones"));
+  add(app.add_option(spellings("nccl-buffers"), o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones"));
+  add(app.add_option_function<std::string>(
+             "--search", [&](const std::string& text) { take_search(o, text); },
+             "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
+             "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
+             "the most layers of the model's width at the batch size that is given (model)")
+          ->expected(0, 1));
+  add(app.add_flag("--no-search", a.no_search, "takes a --search before it back, or one in a --config file"));
+  add(app.add_option(spellings("max-batch"), o.max_batch, "end of the search; default: 65536")
+          ->check(CLI::Range(1, 1000000)));
+  add(app.add_option("--margin", o.margin,
+                     "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
+                     "--calibration's runs took beyond their predictions, else 0.5%"));
+  add(app.add_option("--calibration", o.calibrations,
+                     "memory.json or speed.json of earlier runs, a run's directory or a directory of runs: their "
+                     "context and NCCL bytes on such a GPU replace the usual ones, their errors set the margin, and "
+                     "the time that their steps took corrects the predicted one"));
+  add_speed_options(app, o);
+  add(app.add_flag("--measure", o.measure, "run real steps on this job's ranks and compare"));
+  add(app.add_flag("--alone", o.alone,
+                   "with --measure: this process is rank --rank of --ranks, the others are simulated"));
+  add(app.add_option("--plan,--write-plan,--write_plan", a.plan_file,
+                     "write the best choice as a file for fsdp-finetune --config"));
+  add(app.add_option("--plot", o.plot_file, "draw memory over a step, .svg or .png"));
+  app.add_flag("--trial", a.trial)->group("")->configurable(false);
+  a.job.compared.emplace();
+  add_finetune_options(app, a.job);
+  says_of_lists(app.get_option("--batch-size"), "--search finds the largest that fits, and how fast each is");
+  app.get_option("--sharding")->description(app.get_option("--sharding")->get_description() + "; a list, or all");
+}
+
+void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+  auto& o = a.options;
+  settle_finetune_options(app, a.job);
+  if (o.search_model && !a.plan_file.empty() && !a.trial)
+    throw UsageError("--plan writes a batch size down: it goes with --search batch");
+  check_plan_folder(a);
+  o.shardings = a.job.compared->shardings;
+  o.precisions = a.job.compared->precisions;
+  o.checkpointings = a.job.compared->checkpointings;
+  if (app.get_option("--nodes")->count() > 0 && app.get_option("--ranks")->count() > 0 && !o.alone) {
+    throw UsageError("--nodes and --ranks contradict each other: give one of them");
+  }
+  if (o.alone) o.nodes.clear();
+  if (!o.nodes.empty() && o.ranks_per_node == 0)
+    throw UsageError("--nodes needs --ranks-per-node: how many ranks a node has, such as --ranks-per-node 4");
+  if (a.trial) {
+    a.plan_file.clear();
+    o.plot_file.clear();
+  }
+  if (!o.plot_file.empty() && !o.plot_file.ends_with(".svg") && !o.plot_file.ends_with(".png")) {
+    throw UsageError("--plot " + o.plot_file + ": name a file that ends in .svg or .png");
+  }
+  if (o.alone && !o.measure) throw UsageError("--alone goes with --measure");
+  auto& model = a.job.options.model;
+  if (model.model != "mingpt") {
+    // Sizes follow from config.json: hundreds of GB of weights are not fetched for them.
+    model.directory =
+        find_snapshot(model.model, RepoType::model, hub_settings(process_environment()), " --include config.json")
+            .string();
+  }
+  o.train = a.job.options;
+}
+
+void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice& choice) {
+  set_option(app, "--sharding", std::string(to_string(choice.sharding)));
+  set_option(app, "--precision", std::string(float_type_name(choice.precision)));
+  set_option(app, "--activation-checkpointing", activation_checkpointing_name(choice.checkpoint_every));
+  set_option(app, "--batch-size", std::to_string(choice.batch_size));
+  for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // how this program was to speak
+  for (auto* option : app.get_options([](const CLI::Option* o) { return o->get_group() == kOwnGroup; }))
+    option->clear();
+  const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;
+  const int on_node = std::min(choice.ranks, choice.ranks_per_node);
+  const auto host_gib = [&](double factor) {
+    return static_cast<std::int64_t>(factor * static_cast<double>(choice.host_bytes) * on_node / 1073741824.0) + 1;
+  };
+  const auto& options = a.job.options;
+  const auto per_round = choice.batch_size * choice.ranks;
+  std::string text = fmt::format(
+      "# Written by fsdp-memprobe {}: {}\n# fsdp-finetune --config {}\n#\n"
+      "# Slurm:  --nodes={} --ntasks-per-node={}{} --mem={}G\n"
+      "# PBS:    -l select={}:mpiprocs={}{}:mem={}gb\n",
+      FSDP_VERSION, choice.summary, a.plan_file, nodes, on_node,
+      choice.gpu.empty() ? std::string() : fmt::format(" --gres=gpu:{}", on_node), host_gib(1.2), nodes, on_node,
+      choice.gpu.empty() ? std::string() : fmt::format(":ngpus={}", on_node), host_gib(1.2));
+  if (options.total_batch_size > 0) {
+    text += fmt::format("# accumulation: {} per step = {} x {} x {}\n",
+                        format_count_of(options.total_batch_size, "sequence"), format_count_of(choice.ranks, "rank"),
+                        choice.batch_size,
+                        format_count_of(options.total_batch_size / per_round, "micro-batch", "micro-batches"));
+  }
+  write_output(a.plan_file, text + app.config_to_str(false, false));
+}
+
+}  // namespace fsdp

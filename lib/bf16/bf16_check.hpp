@@ -1,0 +1,35 @@
+#pragma once
+// The whole check over the ranks of a job: facts, measurements, answer, report.
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/bf16/local.hpp"
+#include "lib/ranks/process_group.hpp"
+
+namespace fsdp {
+
+struct Bf16CheckOptions {
+  DeviceWish device = DeviceWish::automatic;
+  std::int64_t size_mb = 0;            ///< of the all-reduce's tensor, in MiB; 0: 64 on GPUs, 16 on CPUs
+  bool quick = false;                  ///< a quarter of the time
+  std::filesystem::path exclude_file;  ///< receives the bad hosts; empty: none
+  std::string mpi_library;             ///< "MPICH 5.0.2", for the report
+};
+
+struct Bf16CheckResult {
+  ExitCode exit_code = ExitCode::ok;  ///< the same on all ranks: ok when bf16 is native on all, else answer_no
+  std::string table;                  ///< on rank 0
+};
+
+/// Collective.
+/// \param report  filled on rank 0
+/// \throws UsageError for options that cannot work; RuntimeFailure when a rank does not arrive, or the launcher started
+///         several processes of which MPI sees only this one
+Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, const Bf16CheckOptions& options,
+                               const Logger& log, nlohmann::json& report);
+
+}  // namespace fsdp

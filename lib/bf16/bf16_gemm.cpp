@@ -1,0 +1,132 @@
+#include "lib/bf16/bf16_gemm.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/ops/wide_product.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Product = std::function<void(at::Tensor& out, const at::Tensor& a, const at::Tensor& b)>;
+
+/// Full float32: with TF32 the comparison would be one of two reduced precisions.
+class FullFloat32 {
+ public:
+  FullFloat32() : before_(at::globalContext().float32MatmulPrecision()) {
+    at::globalContext().setFloat32MatmulPrecision("highest");
+  }
+  FullFloat32(const FullFloat32&) = delete;
+  FullFloat32& operator=(const FullFloat32&) = delete;
+  ~FullFloat32() {
+    const char* before = "highest";
+    if (before_ == at::Float32MatmulPrecision::HIGH) before = "high";
+    if (before_ == at::Float32MatmulPrecision::MEDIUM) before = "medium";
+    at::globalContext().setFloat32MatmulPrecision(before);
+  }
+
+ private:
+  at::Float32MatmulPrecision before_;
+};
+
+/// One kind of product, timed again and again.
+class Timer {
+ public:
+  Timer(c10::Device device, c10::ScalarType type, Product product, const std::function<void()>& synchronize)
+      : options_(at::TensorOptions().dtype(type).device(device)),
+        product_(std::move(product)),
+        synchronize_(synchronize) {}
+
+  /// Doubles the size, from one that keeps the device busy, until a product takes `seconds`.
+  void find_size(double seconds, std::int64_t largest) {
+    std::int64_t size = std::min<std::int64_t>(options_.device().is_cpu() ? 256 : 1024, largest);
+    prepare(size);
+    for (; size * 2 <= largest && shortest_ < seconds; prepare(size)) size *= 2;
+  }
+
+  void repeat(double seconds) {
+    const auto start = Clock::now();
+    do {
+      const auto one = Clock::now();
+      product_(out_, a_, b_);
+      synchronize_();
+      shortest_ = std::min(shortest_, seconds_since(one));
+    } while (seconds_since(start) < seconds);
+  }
+
+  std::int64_t size() const { return out_.size(0); }
+  double tflops() const {
+    const auto n = static_cast<double>(size());
+    return 2 * n * n * n / shortest_ / 1e12;
+  }
+
+ private:
+  void prepare(std::int64_t size) {
+    // Random numbers: a GPU needs less power, and runs faster, on constants.
+    a_ = at::randn({size, size}, options_);
+    b_ = at::randn({size, size}, options_);
+    out_ = at::empty({size, size}, options_);
+    product_(out_, a_, b_);  // looks its code up
+    synchronize_();
+    shortest_ = 1e9;
+    repeat(0);
+  }
+
+  at::TensorOptions options_;
+  Product product_;
+  const std::function<void()>& synchronize_;
+  at::Tensor a_, b_, out_;
+  double shortest_ = 1e9;
+};
+
+}  // namespace
+
+GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchronize, const GemmBudget& budget) {
+  const FullFloat32 full_float32;
+  const Product training = [&](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+    device.is_cpu() ? host_product(out, a, b, false) : static_cast<void>(at::mm_out(out, a, b));
+  };
+  const Product aten = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mm_out(out, a, b); };
+  constexpr int kRounds = 6;
+  GemmFacts facts;
+  try {
+    std::vector<Timer> timers;
+    timers.emplace_back(device, at::kBFloat16, training, synchronize);
+    timers.emplace_back(device, at::kFloat, training, synchronize);
+    timers.emplace_back(device, at::kFloat, aten, synchronize);
+    if (device.is_cpu()) timers.emplace_back(device, at::kBFloat16, aten, synchronize);
+    for (auto& timer : timers) timer.find_size(budget.seconds_per_type / 64, budget.largest_size);
+    // In turns, so that what disturbs one disturbs them all.
+    for (int round = 0; round < kRounds; ++round) {
+      for (auto& timer : timers) timer.repeat(budget.seconds_per_type / kRounds);
+    }
+    facts.bf16_tflops = timers[0].tflops();
+    facts.float32_tflops = timers[1].tflops();
+    facts.float32_aten_tflops = timers[2].tflops();
+    facts.size = timers[0].size();
+    if (device.is_cpu()) {
+      facts.bf16_aten_tflops = timers[3].tflops();
+      facts.implementation = onednn_bf16_implementation();
+      facts.widened = is_widened(at::kBFloat16);
+    }
+  } catch (const c10::Error& error) {
+    facts.failure = error.what_without_backtrace();
+  } catch (const std::bad_alloc&) {
+    facts.failure = "out of memory";
+  }
+  return facts;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,199 @@
+#include "lib/chess/evaluation/evaluate_games.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/chess/evaluation/positions.hpp"
+#include "lib/chess/evaluation/scores.hpp"
+#include "lib/chess/evaluation/sequence.hpp"
+#include "lib/chess/rules/game.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/evaluate/evaluation_progress.hpp"
+
+namespace fsdp {
+namespace {
+
+/// The scores of a game in numbers that ranks can exchange.
+enum Figure : std::size_t { first_scored, scored, right, beyond, results, results_right, num_figures };
+using GameFigures = std::array<double, num_figures>;
+
+GameFigures figures_of(std::span<const WordScore> words, std::size_t num_moves) {
+  const auto moves = words.first(num_moves), result = words.subspan(num_moves);
+  const auto is_scored = [](WordScore s) { return s == WordScore::wrong || s == WordScore::right; };
+  const auto count = [](std::span<const WordScore> of, WordScore s) {
+    return static_cast<double>(std::ranges::count(of, s));
+  };
+  GameFigures figures{};
+  figures[first_scored] = static_cast<double>(std::ranges::find_if(moves, is_scored) - moves.begin());
+  figures[scored] = static_cast<double>(std::ranges::count_if(moves, is_scored));
+  figures[right] = count(moves, WordScore::right);
+  figures[beyond] = count(moves, WordScore::beyond);
+  figures[results] = static_cast<double>(std::ranges::count_if(result, is_scored));
+  figures[results_right] = count(result, WordScore::right);
+  return figures;
+}
+
+class ChessEvaluator {
+ public:
+  ChessEvaluator(ModelRuntime& runtime, const Tokenizer& tokenizer, ChessGameSource& source,
+                 const ChessOptions& options, const Logger& log, const std::function<bool()>& stopped)
+      : runtime_(runtime),
+        world_(runtime.world()),
+        tokenizer_(tokenizer),
+        source_(source),
+        options_(options),
+        log_(log),
+        stopped_(stopped),
+        ends_(tokenizer, runtime.decoder().config.vocab_size),
+        sample_(static_cast<std::size_t>(options.positions), options.seed) {}
+
+  std::optional<ChessEvaluation> run() {
+    const auto start = std::chrono::steady_clock::now();
+    if (!score_games() || !play_positions()) return std::nullopt;
+    result_.accuracy = ratio(right_, moves_);
+    result_.result_accuracy = ratio(results_right_, results_);
+    result_.seconds = seconds_since(start);
+    return std::move(result_);
+  }
+
+ private:
+  bool is_stopped() const { return stopped_ && stopped_(); }
+
+  /// \return false: stopped
+  bool score_games() {
+    EvaluationProgress progress(log_, options_.show_progress, "chess     games");
+    const auto ranks = static_cast<std::size_t>(world_.size());
+    for (;;) {
+      const auto games = source_.next(static_cast<std::size_t>(options_.batch_size) * ranks);
+      result_.skipped = source_.skipped();
+      if (games.texts.empty()) break;
+      if (is_stopped()) return false;
+      score_round(games);
+      progress.show(source_.share_read(),
+                    fmt::format("{}, {} of {} right", format_count_of(result_.games, "game"),
+                                format_count(result_.moves_right), format_count_of(result_.moves, "move")));
+    }
+    if (result_.games == 0) {
+      throw FormatError(source_.name() + ": holds no game" +
+                        (result_.skipped.count > 0 ? "; the first text: " + result_.skipped.first : std::string()));
+    }
+    return true;
+  }
+
+  void score_round(const ChessGames& games) {
+    const auto count = games.texts.size();
+    const auto ranks = static_cast<std::size_t>(world_.size());
+    const auto rank = static_cast<std::size_t>(world_.rank());
+    const auto begin = count * rank / ranks, end = count * (rank + 1) / ranks;
+    std::vector<ChessSequence> mine;
+    run_agreed(world_, [&] {
+      for (auto g = begin; g < end; ++g) mine.push_back(encode_game(tokenizer_, games.texts[g]));
+    });
+    const auto scores = score_words(runtime_, mine, options_.limit, ends_);
+
+    std::vector<double> figures(count * num_figures);
+    for (auto g = begin; g < end; ++g) {
+      std::ranges::copy(figures_of(scores[g - begin], games.moves[g]),
+                        figures.begin() + static_cast<std::ptrdiff_t>(g * num_figures));
+    }
+    world_.all_reduce(figures, Reduce::sum);  // each game is one rank's and zero on the others
+    for (std::size_t g = 0; g < count; ++g) {
+      std::vector<bool> right_moves;
+      for (std::size_t m = 0; g >= begin && g < end && m < games.moves[g]; ++m) {
+        right_moves.push_back(scores[g - begin][m] == WordScore::right);
+      }
+      add(games.texts[g], std::span(figures).subspan(g * num_figures, num_figures), right_moves);
+    }
+  }
+
+  void add(const std::string& text, std::span<const double> figures, const std::vector<bool>& right_moves) {
+    sample_.offer(result_.games, text, static_cast<std::size_t>(figures[first_scored]),
+                  static_cast<std::size_t>(figures[scored]), right_moves);
+    moves_.push_back(figures[scored]);
+    right_.push_back(figures[right]);
+    results_.push_back(figures[results]);
+    results_right_.push_back(figures[results_right]);
+    const auto whole = [&](Figure figure) { return static_cast<std::int64_t>(figures[figure]); };
+    ++result_.games;
+    result_.moves += whole(scored);
+    result_.moves_right += whole(right);
+    result_.results += whole(results);
+    result_.results_right += whole(results_right);
+    result_.moves_not_scored += whole(beyond);
+    if (whole(beyond) > 0) ++result_.games_cut;
+  }
+
+  /// \return false: stopped
+  bool play_positions() {
+    const auto positions = sample_.take();
+    std::vector<double> legal(positions.size());
+    for (std::size_t i = 0; i < positions.size(); ++i) legal[i] = positions[i].right ? 1 : 0;
+    world_.all_reduce(legal, Reduce::sum);  // each game is one rank's
+    EvaluationProgress progress(log_, options_.show_progress, "chess     positions");
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      // The game's own move is legal: nothing to generate where the model would write it.
+      if (legal[i] == 0) {
+        if (is_stopped()) return false;
+        if (plays_legally(positions[i])) legal[i] = 1;
+      }
+      progress.show(static_cast<double>(i + 1) / static_cast<double>(positions.size()),
+                    fmt::format("{} of {}", i + 1, positions.size()));
+    }
+    result_.positions = static_cast<std::int64_t>(positions.size());
+    result_.positions_legal = static_cast<std::int64_t>(std::accumulate(legal.begin(), legal.end(), 0.0));
+    result_.legal = ratio(legal, std::vector<double>(legal.size(), 1.0));
+    return true;
+  }
+
+  bool plays_legally(const ChessPosition& at) {
+    constexpr std::size_t kMostBytes = 8, kMostMistakes = 5;  // a move has 4 or 5
+    const auto game = encode_game(tokenizer_, *at.text);
+    const auto prefix =
+        std::vector(game.ids.begin(), game.ids.begin() + static_cast<std::ptrdiff_t>(game.words[at.move].first));
+    const auto word = generate_word(runtime_, prefix, tokenizer_, ends_, kMostBytes);
+    ++result_.positions_generated;
+    const auto words = chess::split_game(*at.text);
+    std::vector<std::string_view> moves(words.moves.begin(),
+                                        words.moves.begin() + static_cast<std::ptrdiff_t>(at.move));
+    moves.push_back(word);
+    const auto replay = chess::replay(moves);
+    if (replay.problem.empty()) return true;
+    ++(chess::parse_uci(word) ? result_.illegal : result_.not_a_move);
+    if (result_.mistakes.size() < kMostMistakes) {
+      moves.pop_back();
+      result_.mistakes.push_back({fmt::format("{}", fmt::join(moves, " ")), word, replay.problem});
+    }
+    return false;
+  }
+
+  ModelRuntime& runtime_;
+  ProcessGroup& world_;
+  const Tokenizer& tokenizer_;
+  ChessGameSource& source_;
+  const ChessOptions& options_;
+  const Logger& log_;
+  const std::function<bool()>& stopped_;
+  WordEnds ends_;
+  PositionSample sample_;
+  ChessEvaluation result_;
+  std::vector<double> moves_, right_, results_, results_right_;  ///< by game
+};
+
+}  // namespace
+
+std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer, ChessGameSource& games,
+                                              const ChessOptions& options, const Logger& log,
+                                              const std::function<bool()>& stopped) {
+  return ChessEvaluator(runtime, tokenizer, games, options, log, stopped).run();
+}
+
+}  // namespace fsdp

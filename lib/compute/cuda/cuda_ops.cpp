@@ -1,0 +1,353 @@
+#include "lib/compute/cuda/cuda_ops.hpp"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/compute/cuda/cuda_graphs.hpp"
+#include "lib/compute/cuda/device_kernels.hpp"
+#include "lib/compute/cuda/host_tensors.hpp"
+#include "lib/compute/cuda/staged_copies.hpp"
+#include "lib/compute/ops/fused_ops.hpp"
+#include "lib/compute/ops/gpu_attention.hpp"
+#include "lib/compute/ops/packed_heads.hpp"
+
+namespace fsdp {
+namespace {
+
+using namespace detail;
+
+/// What a fused kernel keeps: as ATen's forwards return it and its backwards take it.
+struct CudaAttentionState final : AttentionState {
+  at::Tensor logsumexp;
+  at::Tensor cum_seq_q, cum_seq_k;  ///< of ragged batches, which these are not: undefined
+  at::Tensor philox_seed, philox_offset;
+  std::int64_t max_q = 0, max_k = 0;
+};
+
+class CudaOps final : public FusedOps {
+ public:
+  CudaOps(at::Device device, const GpuAttentionTraits& traits, const EventWait& wait)
+      : FusedOps(device, device_kernels(device.index())), traits_(traits), wait_(wait), copies_(device.index(), wait) {
+    if (has_kernels()) recorder_ = make_cuda_recorder(device.index());
+  }
+
+  /// Plain operators read masks and positions on the host.
+  const WorkRecorder* recorder() const override { return recorder_.get(); }
+
+  /// What is not locked, if it is small, from a copy that is, which PyTorch's allocator keeps until the device has read
+  /// it: from other memory the driver may wait for what is queued. None of what is locked changes meanwhile. A graph
+  /// would read what the copy's place holds later.
+  at::Tensor to_device(const at::Tensor& x) const override {
+    if (!is_on_host(x)) return x.to(device());
+    if (is_capturing()) throw RuntimeFailure("memory of the host cannot be sent while a graph is captured");
+    const bool copied = x.nbytes() > 0 && x.nbytes() <= kMostPinned && !x.is_pinned();
+    return (copied ? pinned_copy(x) : x).to(device(), x.scalar_type(), /*non_blocking=*/true);
+  }
+  at::Tensor to_host(const at::Tensor& x) const override {
+    if (is_on_host(x)) return x;
+    const bool pinned = x.nbytes() <= kMostPinned;
+    auto here = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(pinned));
+    if (pinned) {
+      here.copy_(x, /*non_blocking=*/true);
+      wait_for_asked();
+    } else {
+      transfer(here, x.contiguous());
+    }
+    return here;
+  }
+  void transfer(const at::Tensor& to, const at::Tensor& from) const override {
+    if (is_on_host(to) == is_on_host(from)) return FusedOps::transfer(to, from);
+    const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
+    if (!plain) {
+      wait_for_asked();  // a copy between types blocks, and without a limit
+      return FusedOps::transfer(to, from);
+    }
+    if (is_on_host(to)) return copies_.to_host(bytes_in(to), bytes_of(from), from.nbytes());
+    copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
+      std::memcpy(room, bytes_of(from) + first, count);
+    });
+  }
+  std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
+    const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
+    if (!plain || is_on_host(to) == is_on_host(from)) return FusedOps::start_transfer(to, from);
+    return transfer_until(copies_.start(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes()), to, from);
+  }
+  std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
+    return is_on_host(x) ? lock_pages_of(x) : nullptr;
+  }
+  /// Master weights on the host are rounded there, into what is sent.
+  void publish(std::span<const PublishedRows> rows) const override {
+    std::vector<PublishedRows> here;
+    for (const auto& pair : rows) {
+      const bool apart = is_on_host(pair.from) && !is_on_host(pair.to);
+      if (apart && pair.to.is_contiguous() && pair.from.is_contiguous()) {
+        send_rounded(pair.to, pair.from);
+      } else {
+        here.push_back(pair);
+      }
+    }
+    FusedOps::publish(here);
+  }
+
+  std::string fp8_way() const override { return "float8 by cuBLASLt"; }
+  std::string fp8_problem() const override { return gpu_fp8_problem(traits_.compute_capability); }
+  void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
+    const bool apart = add || !can_take_fp8(out);
+    auto sum = apart ? at::empty(out.sizes(), out.options()) : out;
+    at::_scaled_mm_out(sum, a.values, b.values.t(), a.inverse, b.inverse, {}, {}, sum.scalar_type(),
+                       sums == Fp8Sums::fast);
+    if (add) {
+      out.add_(sum);
+    } else if (apart) {
+      out.copy_(sum);
+    }
+  }
+
+  at::Tensor rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                       const at::Tensor& out_ND, const AttentionShape& s,
+                                       std::unique_ptr<AttentionState> state, const Rotation& rotation) const override {
+    const auto dtype = qkv_NC.scalar_type();
+    if (s.packing == nullptr) return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
+    if (packs_by_flash(traits_, s, dtype))
+      return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
+    return Ops::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), rotation);
+  }
+
+ protected:
+  at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                           std::unique_ptr<AttentionState>* state) const override {
+    const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) return FusedOps::row_attention(qkv_NC, s, state);
+    auto saved = std::make_unique<CudaAttentionState>();
+    auto out_ND = merge_heads(forward(kernel, qkv_NC, s, state != nullptr, *saved), s);
+    if (state != nullptr) *state = std::move(saved);
+    return out_ND;
+  }
+  at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                    const AttentionShape& s, std::unique_ptr<AttentionState> state) const override {
+    return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
+  }
+
+  /// All documents in one flash kernel, padding as documents of their own, whose gradients are zeros times numbers.
+  at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                              std::unique_ptr<AttentionState>* state) const override {
+    if (!packs_by_flash(traits_, s, qkv_NC.scalar_type())) return Ops::packed_attention(qkv_NC, s, state);
+    const auto& packing = *s.packing;
+    const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
+    auto saved = std::make_unique<CudaAttentionState>();
+    auto [out, logsumexp, seed, offset, unused] = at::_flash_attention_forward(
+        tokens(Part::q), tokens(Part::k), tokens(Part::v), packing.starts, packing.starts, packing.longest,
+        packing.longest, 0.0, /*is_causal=*/true, false, given_scale(s), keys_before(s, packing.longest), 0);
+    saved->logsumexp = logsumexp;
+    saved->philox_seed = seed;
+    saved->philox_offset = offset;
+    if (state != nullptr) *state = std::move(saved);
+    return out.reshape({s.rows * s.length, s.heads * s.head_size});
+  }
+  at::Tensor packed_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                       const at::Tensor& out_ND, const AttentionShape& s,
+                                       std::unique_ptr<AttentionState> state) const override {
+    if (!packs_by_flash(traits_, s, qkv_NC.scalar_type()))
+      return Ops::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
+  }
+
+  /// Of 16 bits into float32 without a rounding in between.
+  void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    const bool widens = out.scalar_type() != a.scalar_type();
+    if (add) {
+      widens ? at::baddbmm_out(out, out, a, b, at::kFloat) : at::baddbmm_out(out, out, a, b);
+    } else {
+      widens ? at::bmm_out(out, a, b, at::kFloat) : at::bmm_out(out, a, b);
+    }
+  }
+  at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits_, dtype); }
+  bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
+    // Which products cannot read, none can widen.
+    const auto type = a.scalar_type();
+    if (type == at::kFloat || a.dim() != 2 || block_type(type) != type) return false;
+    if (add) {
+      at::addmm_out(out, out, a, b, at::kFloat);
+    } else {
+      at::mm_out(out, a, b, at::kFloat);
+    }
+    return true;
+  }
+
+ private:
+  /// What PyTorch's allocator of pinned memory is asked for at most, which keeps what it has.
+  static constexpr std::size_t kMostPinned = std::size_t{16} << 20;
+
+  static std::byte* bytes_in(const at::Tensor& x) { return static_cast<std::byte*>(x.mutable_data_ptr()); }
+  void wait_for_asked() const {
+    const UniqueEvent asked;
+    asked.record(c10::cuda::getCurrentCUDAStream(device().index()).stream());
+    wait_(asked);
+  }
+  static bool is_capturing() {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  }
+  static const std::byte* bytes_of(const at::Tensor& x) { return static_cast<const std::byte*>(x.const_data_ptr()); }
+
+  void send_rounded(const at::Tensor& to, const at::Tensor& from) const {
+    const auto element = to.element_size();
+    const auto flat = from.reshape({-1});
+    copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
+      const auto elements = static_cast<std::int64_t>(count / element);
+      at::from_blob(room, {elements}, at::TensorOptions(to.scalar_type()))
+          .copy_(flat.narrow(0, static_cast<std::int64_t>(first / element), elements));
+    });
+  }
+
+  /// How many keys before its own flash shows a query of rows that are so long at most; none: all.
+  static std::optional<std::int64_t> keys_before(const AttentionShape& s, std::int64_t longest) {
+    return s.window > 0 && s.window < longest ? std::optional(s.window - 1) : std::nullopt;
+  }
+
+  /// Of [B, heads, L, head_size] the tokens one after the other: [N, heads, head_size], a view.
+  static at::Tensor tokens_of(const at::Tensor& x_BHLD) { return x_BHLD.transpose(1, 2).flatten(0, 1); }
+
+  /// Gradients of q, k and v as pack_heads() takes them.
+  std::array<at::Tensor, 3> documents_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                               const at::Tensor& out_ND, const AttentionShape& s,
+                                               const AttentionState& state) const {
+    const auto& packing = *s.packing;
+    const auto& saved = static_cast<const CudaAttentionState&>(state);
+    const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
+    const auto by_heads = [&](const at::Tensor& x_ND) { return x_ND.view({-1, s.heads, s.head_size}); };
+    auto [gq, gk, gv] = at::_flash_attention_backward(
+        by_heads(grad_out_ND), tokens(Part::q), tokens(Part::k), tokens(Part::v), by_heads(out_ND), saved.logsumexp,
+        packing.starts, packing.starts, packing.longest, packing.longest, 0.0, /*is_causal=*/true, saved.philox_seed,
+        saved.philox_offset, given_scale(s), keys_before(s, packing.longest), 0);
+    const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {s.rows, s.length}).transpose(1, 2); };
+    return {rows(gq), rows(gk), rows(gv)};
+  }
+
+  /// \param rotation  null: queries and keys were not turned; below, too
+  at::Tensor packed_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                             const AttentionShape& s, std::unique_ptr<AttentionState> state,
+                             const Rotation* rotation) const {
+    auto grads = documents_backward(grad_out_ND, qkv_NC, out_ND, s, *state);
+    state.reset();
+    return pack_heads(std::move(grads), s, rotation);
+  }
+  at::Tensor fused_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                            const AttentionShape& s, std::unique_ptr<AttentionState> state,
+                            const Rotation* rotation) const {
+    const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) {
+      if (rotation == nullptr)
+        return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      return FusedOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
+    }
+    auto grads = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, static_cast<const CudaAttentionState&>(*state));
+    state.reset();
+    return pack_heads(std::move(grads), s, rotation);
+  }
+
+  /// [B, H, L, head_size]. Heads that share keys are the kernels' own business.
+  static at::Tensor forward(GpuAttention kernel, const at::Tensor& qkv_NC, const AttentionShape& s, bool keep,
+                            CudaAttentionState& saved) {
+    const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
+    if (kernel == GpuAttention::memory_efficient) {
+      auto [out, logsumexp, seed, offset] =
+          at::_scaled_dot_product_efficient_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true, given_scale(s));
+      saved.logsumexp = logsumexp;
+      saved.philox_seed = seed;
+      saved.philox_offset = offset;
+      return out;
+    }
+    if (!s.is_plain()) {
+      auto [out, logsumexp, seed, offset, unused] = at::_flash_attention_forward(
+          q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, {}, s.length, s.length, 0.0, /*is_causal=*/true,
+          false, given_scale(s), keys_before(s, s.length), 0);
+      saved.logsumexp = logsumexp;
+      saved.philox_seed = seed;
+      saved.philox_offset = offset;
+      return out.transpose(1, 2);
+    }
+    auto all =
+        kernel == GpuAttention::cudnn
+            ? at::_scaled_dot_product_cudnn_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true, false, given_scale(s))
+            : at::_scaled_dot_product_flash_attention(q, k, v, 0.0, /*is_causal=*/true, false, given_scale(s));
+    saved.logsumexp = std::get<1>(all);
+    saved.cum_seq_q = std::get<2>(all);
+    saved.cum_seq_k = std::get<3>(all);
+    saved.max_q = std::get<4>(all).expect_int();
+    saved.max_k = std::get<5>(all).expect_int();
+    saved.philox_seed = std::get<6>(all);
+    saved.philox_offset = std::get<7>(all);
+    return std::get<0>(all);
+  }
+
+  static std::array<at::Tensor, 3> backward(GpuAttention kernel, const at::Tensor& grad_out_ND,
+                                            const at::Tensor& qkv_NC, const at::Tensor& out_ND, const AttentionShape& s,
+                                            const CudaAttentionState& saved) {
+    const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
+    const auto grad_out = heads_of(grad_out_ND, s), out = heads_of(out_ND, s);
+    if (kernel == GpuAttention::memory_efficient) {
+      auto [gq, gk, gv, gbias] = at::_scaled_dot_product_efficient_attention_backward(
+          grad_out, q, k, v, {}, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, 0.0,
+          {true, true, true, false}, /*is_causal=*/true, given_scale(s));
+      return {gq, gk, gv};
+    }
+    if (!s.is_plain()) {
+      const auto tokens = [](const at::Tensor& x) { return x.transpose(1, 2); };
+      auto [gq, gk, gv] = at::_flash_attention_backward(
+          tokens(grad_out), tokens(q), tokens(k), tokens(v), tokens(out), saved.logsumexp, {}, {}, s.length, s.length,
+          0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset, given_scale(s), keys_before(s, s.length), 0);
+      return {tokens(gq), tokens(gk), tokens(gv)};
+    }
+    const auto all =
+        kernel == GpuAttention::cudnn
+            ? at::_scaled_dot_product_cudnn_attention_backward(
+                  grad_out, q, k, v, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, {}, saved.cum_seq_q,
+                  saved.cum_seq_k, saved.max_q, saved.max_k, 0.0, /*is_causal=*/true, given_scale(s))
+            : at::_scaled_dot_product_flash_attention_backward(
+                  grad_out, q, k, v, out, saved.logsumexp, saved.cum_seq_q, saved.cum_seq_k, saved.max_q, saved.max_k,
+                  0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset, given_scale(s));
+    return {std::get<0>(all), std::get<1>(all), std::get<2>(all)};
+  }
+
+  GpuAttentionTraits traits_;
+  EventWait wait_;
+  mutable StagedCopies copies_;
+  std::unique_ptr<WorkRecorder> recorder_;  ///< null without kernels
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, EventWait wait) {
+  constexpr long kCudnnWithAttention = 91500;  // sdp_utils.cpp, check_prefer_cudnn_attention
+  const auto& hooks = at::detail::getCUDAHooks();
+  const GpuAttentionTraits traits{compute_capability,
+                                  hooks.compiledWithCuDNN() && hooks.versionCuDNN() > kCudnnWithAttention};
+  return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits, wait);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,153 @@
+#pragma once
+// CUDA's device language, for nvcc, or for a host compiler by a header that emulates it (tests/support), and how
+// kernels read and write elements: eight at a time, in accesses of 128 bits where these are aligned.
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#else
+#include FSDP_EMULATED_CUDA
+#endif
+
+#include <cstdint>
+
+#include "lib/compute/ops/fused_kernels.hpp"
+
+namespace fsdp::cuda {
+
+using fused::GradTarget;
+using fused::Type;
+
+/// float32 into the type of the elements, once rounded, to nearest, ties to even.
+__device__ __forceinline__ void narrow(float& to, float x) { to = x; }
+__device__ __forceinline__ void narrow(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
+__device__ __forceinline__ void narrow(__half& to, float x) { to = __float2half_rn(x); }
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+
+template <typename T>
+struct alignas(16) Eight {
+  T items[8];
+};
+
+/// \param count   fewer than eight are read one by one; the others are zero
+/// \param packed  `from` is at a multiple of 16 bytes
+template <typename T>
+__device__ __forceinline__ void load_eight(float (&values)[8], const T* from, long long count, bool packed) {
+  Eight<T> all;
+  if (packed && count >= 8) {
+    auto* to = reinterpret_cast<uint4*>(&all);
+#pragma unroll
+    for (unsigned k = 0; k < sizeof(all) / sizeof(uint4); ++k) to[k] = reinterpret_cast<const uint4*>(from)[k];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) values[k] = widen(all.items[k]);
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 8; ++k) values[k] = k < count ? widen(from[k]) : 0.0f;
+}
+
+/// Likewise.
+template <typename T>
+__device__ __forceinline__ void store_eight(T* to, const float (&values)[8], long long count, bool packed) {
+  Eight<T> all;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) narrow(all.items[k], values[k]);
+  if (packed && count >= 8) {
+    const auto* from = reinterpret_cast<const uint4*>(&all);
+#pragma unroll
+    for (unsigned k = 0; k < sizeof(all) / sizeof(uint4); ++k) reinterpret_cast<uint4*>(to)[k] = from[k];
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    if (k < count) to[k] = all.items[k];
+  }
+}
+
+/// As the elements will be read again.
+template <typename T>
+__device__ __forceinline__ float rounded(float x) {
+  T narrowed;
+  narrow(narrowed, x);
+  return widen(narrowed);
+}
+
+template <typename T>
+__device__ __forceinline__ void put_eight(T* to, float (&values)[8], long long count, bool packed, bool add) {
+  if (add) {
+    float before[8];
+    load_eight(before, to, count, packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) values[k] += before[k];
+  }
+  store_eight(to, values, count, packed);
+}
+
+/// `values` are used up. \param at  first element
+__device__ __forceinline__ void put_eight(const GradTarget& to, long long at, float (&values)[8], long long count,
+                                          bool packed) {
+  if (to.type == Type::f32) put_eight(static_cast<float*>(to.data) + at, values, count, packed, to.add);
+  if (to.type == Type::bf16) put_eight(static_cast<__nv_bfloat16*>(to.data) + at, values, count, packed, to.add);
+  if (to.type == Type::fp16) put_eight(static_cast<__half*>(to.data) + at, values, count, packed, to.add);
+}
+
+template <typename T>
+__device__ __forceinline__ void put_one(T* to, float value, bool add) {
+  narrow(*to, add ? value + widen(*to) : value);
+}
+
+__device__ __forceinline__ void put_one(const GradTarget& to, long long at, float value) {
+  if (to.type == Type::f32) put_one(static_cast<float*>(to.data) + at, value, to.add);
+  if (to.type == Type::bf16) put_one(static_cast<__nv_bfloat16*>(to.data) + at, value, to.add);
+  if (to.type == Type::fp16) put_one(static_cast<__half*>(to.data) + at, value, to.add);
+}
+
+// --- sums over threads, in an order that does not depend on their timing
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+  return x;
+}
+__device__ __forceinline__ double warp_sum(double x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+  return x;
+}
+
+constexpr int kMaxWarps = 16;
+
+/// The same on every thread. One barrier. \param room  its next use must have another barrier in between
+template <typename X>
+__device__ __forceinline__ X block_sum(X x, X (&room)[kMaxWarps]) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+  __syncthreads();
+  X sum = 0;
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) sum += room[w];
+  return sum;
+}
+
+// --- launches, by host code
+
+template <typename Body>
+void with_type(Type type, const Body& body) {
+  if (type == Type::f32) body(float{});
+  if (type == Type::bf16) body(__nv_bfloat16{});
+  if (type == Type::fp16) body(__half{});
+}
+
+#ifdef __CUDACC__
+template <typename Pass>
+void launch(void (*kernel)(Pass), dim3 grid, unsigned threads, cudaStream_t stream, const Pass& pass) {
+  kernel<<<grid, threads, 0, stream>>>(pass);
+}
+#else
+template <typename Pass>
+void launch(void (*kernel)(Pass), dim3 grid, unsigned threads, cudaStream_t stream, const Pass& pass) {
+  emulated::launch(grid, {threads}, *stream, kernel, pass);
+}
+#endif
+
+}  // namespace fsdp::cuda

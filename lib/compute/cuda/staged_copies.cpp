@@ -1,0 +1,113 @@
+#include "lib/compute/cuda/staged_copies.hpp"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+namespace fsdp::detail {
+
+struct StagedCopies::Slots {
+  struct Free {
+    void operator()(void* memory) const { static_cast<void>(cudaFreeHost(memory)); }
+  };
+  struct Slot {
+    std::unique_ptr<void, Free> memory;
+    UniqueEvent done;  ///< the device is done with it
+    std::byte* data() const { return static_cast<std::byte*>(memory.get()); }
+  };
+  std::array<Slot, 2> both;
+  std::size_t turn = 0;  ///< over calls: small tensors take turns, too
+  UniqueEvent here;
+  UniqueStream stream;
+};
+
+StagedCopies::Slots& StagedCopies::slots() {
+  if (slots_ != nullptr) return *slots_;
+  auto made = std::make_shared<Slots>();
+  for (auto& slot : made->both) {
+    void* memory = nullptr;
+    check_cuda(cudaHostAlloc(&memory, kSlot_bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    slot.memory.reset(memory);
+  }
+  slots_ = std::move(made);
+  return *slots_;
+}
+
+/// Where an exception is on its way, a copy may be, too, behind a collective that never ends, and CUDA would wait for
+/// it to free the buffers: they stay until the process is gone.
+StagedCopies::~StagedCopies() {
+  if (slots_ != nullptr && std::uncaught_exceptions() > exceptions_at_birth_)
+    static_cast<void>(new std::shared_ptr<Slots>(std::move(slots_)));
+}
+
+void StagedCopies::to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  const c10::cuda::CUDAGuard guard(device_);
+  auto& all = slots();
+  all.here.record(c10::cuda::getCurrentCUDAStream(device_).stream());
+  all.here.make_wait(all.stream.get());
+  const auto size_at = [&](std::size_t first) { return std::min(kSlot_bytes, bytes - first); };
+  const auto slot_at = [&, turn = all.turn](std::size_t first) -> const Slots::Slot& {
+    return all.both[(turn + first / kSlot_bytes) % 2];
+  };
+  all.turn += (bytes + kSlot_bytes - 1) / kSlot_bytes;
+  const auto start = [&](std::size_t first) {
+    const auto& slot = slot_at(first);
+    check_cuda(cudaMemcpyAsync(slot.data(), from + first, size_at(first), cudaMemcpyDeviceToHost, all.stream.get()),
+               "cudaMemcpyAsync");
+    slot.done.record(all.stream.get());
+  };
+  if (bytes > 0) start(0);
+  for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
+    if (first + kSlot_bytes < bytes) start(first + kSlot_bytes);
+    const auto& slot = slot_at(first);
+    wait_(slot.done);
+    std::memcpy(to + first, slot.data(), size_at(first));
+  }
+}
+
+void StagedCopies::to_device(std::byte* to, std::size_t bytes,
+                             const std::function<void(std::byte*, std::size_t, std::size_t)>& fill) {
+  const std::scoped_lock lock(mutex_);
+  const c10::cuda::CUDAGuard guard(device_);
+  auto& all = slots();
+  const auto current = c10::cuda::getCurrentCUDAStream(device_).stream();
+  all.here.record(current);
+  all.here.make_wait(all.stream.get());
+  for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
+    const auto& slot = all.both[all.turn++ % 2];
+    wait_(slot.done);  // of an earlier call's transfer, too
+    const auto count = std::min(kSlot_bytes, bytes - first);
+    fill(slot.data(), first, count);
+    check_cuda(cudaMemcpyAsync(to + first, slot.data(), count, cudaMemcpyHostToDevice, all.stream.get()),
+               "cudaMemcpyAsync");
+    slot.done.record(all.stream.get());
+  }
+  all.here.record(all.stream.get());
+  all.here.make_wait(current);
+}
+
+UniqueEvent StagedCopies::start(void* to, const void* from, std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  const c10::cuda::CUDAGuard guard(device_);
+  if (early_ == nullptr) early_ = std::make_shared<UniqueStream>();
+  UniqueEvent here, done;
+  here.record(c10::cuda::getCurrentCUDAStream(device_).stream());
+  here.make_wait(early_->get());
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, early_->get()), "cudaMemcpyAsync");
+  done.record(early_->get());
+  return done;
+}
+
+std::shared_ptr<void> lock_host_pages(void* address, std::size_t bytes) {
+  if (bytes == 0 || cudaHostRegister(address, bytes, cudaHostRegisterPortable) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // not to be blamed on a later call
+    return nullptr;
+  }
+  return {address, [](void* locked) { static_cast<void>(cudaHostUnregister(locked)); }};
+}
+
+}  // namespace fsdp::detail

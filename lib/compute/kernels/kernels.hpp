@@ -1,0 +1,177 @@
+#pragma once
+// Fused CPU passes over rows of activations: everything between the matrix products of a decoder. Free of LibTorch.
+//
+// Every kernel works on rows [row_begin, row_end) so that the caller decides how threads share them, computes in
+// float32 whatever the storage type, and touches each element once. Arrays are row-major and contiguous unless a
+// leading dimension is named. Shape legend: T tokens (rows), D embedding size, V padded vocabulary, L row length of a
+// causal attention, all counted in elements.
+#include <cstdint>
+#include <span>
+
+#include "lib/compute/kernels/band_args.hpp"
+#include "lib/compute/kernels/llama_args.hpp"
+#include "lib/compute/kernels/nf4_code.hpp"
+#include "lib/compute/kernels/optim_args.hpp"
+
+namespace fsdp::kernels {
+
+/// Storage types; bf16 and f16 are bit patterns in memory.
+enum class Type { f32, bf16, f16 };
+
+struct EmbedArgs {
+  void* out_TD;
+  const void* token_VD;
+  const void* position_LD;  ///< may be null
+  const std::int32_t* ids_T;
+  std::int64_t row_length;  ///< L: row t sits at position t % L, shifted by first_position
+  std::int64_t first_position;
+  std::int64_t dim;
+  const std::int32_t* positions_T = nullptr;  ///< where rows sit instead; null: as above
+};
+
+struct NormArgs {
+  void* sum_out_TD;  ///< x + y + bias; null when y is null
+  void* out_TD;      ///< normalised, scaled, shifted
+  float* mean_T;
+  float* rstd_T;
+  const void* x_TD;
+  const void* y_TD;      ///< added to x first; may be null
+  const void* y_bias_D;  ///< added with y; may be null
+  const void* gamma_D;
+  const void* beta_D;
+  double eps;
+  std::int64_t dim;
+};
+
+struct NormBackwardArgs {
+  void* grad_x_TD;  ///< residual + gradient through the norm; may alias residual or grad_out
+  const void* grad_out_TD;
+  const void* residual_TD;  ///< gradient that flows past the norm; may be null
+  const void* x_TD;         ///< the norm's input
+  const float* mean_T;
+  const float* rstd_T;
+  const void* gamma_D;
+  float* grad_gamma_D;  ///< += over the rows
+  float* grad_beta_D;   ///< += over the rows
+  float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
+  std::int64_t dim;
+  void* recomputed_TD = nullptr;  ///< when not null, receives the norm's output once more (it need not be kept)
+  const void* beta_D = nullptr;   ///< needed for recomputed_TD
+};
+
+struct GeluArgs {
+  void* pre_TD;        ///< in: matmul output, out: + bias (kept for the backward)
+  void* out_TD;        ///< tanh-GELU
+  const void* bias_D;  ///< may be null
+  std::int64_t dim;
+};
+
+struct GeluBackwardArgs {
+  void* grad_TD;        ///< in: gradient of the output, out: gradient of the input
+  void* recomputed_TD;  ///< when not null, receives gelu(pre) once more
+  const void* pre_TD;
+  float* sum_grad_D;  ///< += column sums of the result; may be null
+  std::int64_t dim;
+};
+
+struct SoftmaxArgs {
+  void* scores;             ///< [rows, leading]; row i of each L-row block keeps columns 0..i, the others become 0
+  std::int64_t row_length;  ///< L
+  std::int64_t leading;     ///< elements between rows, >= L
+  float scale;
+};
+
+struct SoftmaxBackwardArgs {
+  void* grad;  ///< in: gradient of the probabilities, out: of the unscaled scores
+  const void* probs;
+  std::int64_t row_length;
+  std::int64_t leading;
+  float scale;
+};
+
+struct CrossEntropyArgs {
+  void* logits_TV;               ///< in: logits; out: their gradient, when write_gradient
+  const std::int32_t* target_T;  ///< negative: ignored
+  std::int64_t vocab;            ///< real columns
+  std::int64_t padded_vocab;     ///< columns in memory; the padding's gradient is 0
+  float grad_scale;              ///< the gradient of (grad_scale * sum of losses)
+  bool write_gradient;
+};
+
+/// Sums of the last reduction: loss in nats (float64, rows added in order) and the rows that counted.
+struct LossSum {
+  double loss = 0;
+  std::int64_t tokens = 0;
+};
+
+struct DropoutArgs {
+  void* x_TD;                  ///< scaled by 1/(1-p) or zeroed in place; the same call is its own backward
+  const std::uint64_t* key_T;  ///< one key per row: what makes a mask depend on the sample, not on the rank
+  float probability;
+  std::int64_t dim;
+};
+
+/// One table per instruction set; all take [row_begin, row_end).
+struct Table {
+  const char* name;
+  void (*embed)(Type, const EmbedArgs&, std::int64_t, std::int64_t);
+  void (*layer_norm)(Type, const NormArgs&, std::int64_t, std::int64_t);
+  void (*layer_norm_backward)(Type, const NormBackwardArgs&, std::int64_t, std::int64_t);
+  void (*bias_gelu)(Type, const GeluArgs&, std::int64_t, std::int64_t);
+  void (*bias_gelu_backward)(Type, const GeluBackwardArgs&, std::int64_t, std::int64_t);
+  void (*causal_softmax)(Type, const SoftmaxArgs&, std::int64_t, std::int64_t);
+  void (*causal_softmax_backward)(Type, const SoftmaxBackwardArgs&, std::int64_t, std::int64_t);
+  void (*band_softmax)(Type, const BandSoftmaxArgs&, std::int64_t, std::int64_t);
+  void (*band_softmax_backward)(Type, const BandSoftmaxBackwardArgs&, std::int64_t, std::int64_t);
+  LossSum (*cross_entropy)(Type, const CrossEntropyArgs&, std::int64_t, std::int64_t);
+  void (*dropout)(Type, const DropoutArgs&, std::int64_t, std::int64_t);
+  void (*rms_norm)(Type, const RmsNormArgs&, std::int64_t, std::int64_t);
+  void (*rms_norm_backward)(Type, const RmsNormBackwardArgs&, std::int64_t, std::int64_t);
+  void (*gated)(Type, const GatedArgs&, std::int64_t, std::int64_t);
+  void (*gated_backward)(Type, const GatedBackwardArgs&, std::int64_t, std::int64_t);
+  void (*rope)(Type, const RopeArgs&, std::int64_t, std::int64_t);
+  /// x[r, :] += y[r, :] + bias (y, bias may be null)
+  void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t,
+                   std::int64_t);
+  /// sum_D += column sums of x
+  void (*column_sum)(Type, const void* x_TD, float* sum_D, std::int64_t dim, std::int64_t, std::int64_t);
+  /// out[i] (+)= sum over the sources in their order, computed in float32; returns the float64 sum of out[i]^2.
+  double (*sum_sources)(Type, float* out, const void* const* sources, int num_sources, bool accumulate, std::int64_t,
+                        std::int64_t);
+  /// float32 -> Type
+  void (*narrow)(Type, void* out, const float* in, std::int64_t, std::int64_t);
+  /// out[i] += in[i] (Type into float32)
+  void (*upcast_add)(Type, float* out, const void* in, std::int64_t, std::int64_t);
+  /// float64 sum of squares
+  double (*sum_squares)(const float* x, std::int64_t, std::int64_t);
+  /// any element inf or NaN
+  bool (*has_non_finite)(const float* x, std::int64_t, std::int64_t);
+  // Weights of 4 bits, blocks [begin, end).
+  void (*quantize_nf4)(const Nf4QuantizeArgs&, std::int64_t, std::int64_t);
+  void (*dequantize_nf4)(Type, const Nf4Args&, std::int64_t, std::int64_t);
+  // Updates of parameters, elements [begin, end).
+  void (*sgd)(const SgdArgs&, std::int64_t, std::int64_t);
+  void (*lion)(const LionArgs&, std::int64_t, std::int64_t);
+  /// Types of the moments: f32 or bf16.
+  void (*any_precision)(Type param, Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
+  /// Blocks [begin, end).
+  void (*blockwise)(const BlockwiseArgs&, std::int64_t, std::int64_t);
+  /// The largest of a block's new moments.
+  void (*blockwise_largest)(const BlockwiseArgs&, std::int64_t block, double* first_and_second);
+  // Adafactor, rows [begin, end): row_var or variance and sums of the parameter's squares; of the update's; the update.
+  void (*adafactor_rows)(const AdafactorArgs&, std::int64_t, std::int64_t);
+  void (*adafactor_sizes)(const AdafactorArgs&, std::int64_t, std::int64_t);
+  void (*adafactor_apply)(const AdafactorArgs&, std::int64_t, std::int64_t);
+  /// Sums of squared gradients, columns [begin, end) of `rows` rows.
+  void (*adafactor_columns)(const AdafactorArgs&, std::int64_t rows, std::int64_t, std::int64_t);
+  /// to = (1 - weight) to + weight (scale * values + eps)
+  void (*adafactor_column_means)(const AdafactorArgs&, double scale, std::int64_t, std::int64_t);
+};
+
+/// The tables this processor runs, slowest first; the portable one is always there.
+std::span<const Table* const> runnable_tables();
+
+/// The best of them (avx512, avx2 or portable; on AArch64 sve or portable). FSDP_CPU_ISA=NAME takes another of them.
+const Table& table();
+
+}  // namespace fsdp::kernels

@@ -1,0 +1,200 @@
+#pragma once
+// Operations that write down what they would do: products with their sizes, passes with the bytes that they would read
+// and write. Operations inside of operations are theirs, but for products, which count wherever they are.
+#include <memory>
+#include <utility>
+
+#include "lib/compute/meta/work_items.hpp"
+#include "lib/compute/ops/ops.hpp"
+
+namespace fsdp::detail {
+
+/// \tparam kLeastBytes  what a pass takes for each element at least: a core computes in float32 whatever the type,
+///                      and is slower at that than at reading
+template <typename Base, std::size_t kLeastBytes>
+class CountedOps : public Base {
+ public:
+  template <typename... Args>
+  explicit CountedOps(std::shared_ptr<WorkLog> log, Args&&... args)
+      : Base(std::forward<Args>(args)...), log_(std::move(log)) {}
+
+  double sum_squares(std::span<const GradPart> parts) const override {
+    Pass pass(*this, 0);
+    for (const auto& part : parts) pass.touch(bytes_of({&part.grad}));
+    return Base::sum_squares(parts);
+  }
+  void publish(std::span<const PublishedRows> rows) const override {
+    Pass pass(*this, 0);
+    for (const auto& [to, from] : rows) pass.touch(bytes_of({&to, &from}));
+    Base::publish(rows);
+  }
+  void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
+                   bool accumulate) const override {
+    const auto elements = static_cast<double>(n);
+    const auto read = elements * static_cast<double>(c10::elementSize(dtype) * sources.size());
+    const Pass pass(*this, read + elements * (accumulate ? 8 : 4));
+    Base::sum_sources(out, n, sources, dtype, accumulate);
+  }
+  void sgd(const SgdUpdate& update) const override {
+    const Pass pass(*this, bytes_of_update(update, update.momentum_buffer));
+    Base::sgd(update);
+  }
+  void lion(const LionUpdate& update) const override {
+    const Pass pass(*this, bytes_of_update(update, update.exp_avg));
+    Base::lion(update);
+  }
+  void any_precision(const AnyPrecisionUpdate& update) const override {
+    const Pass pass(*this,
+                    bytes_of_update(update, update.exp_avg, update.exp_avg_sq) + 2 * bytes_of(update.compensation));
+    Base::any_precision(update);
+  }
+  void blockwise(const BlockwiseUpdate& update) const override {
+    const Pass pass(*this, bytes_of({&update.param, &update.param, &update.grad, &update.first.codes,
+                                     &update.first.codes, &update.second.codes, &update.second.codes}));
+    Base::blockwise(update);
+  }
+  void adafactor_statistics(const AdafactorUpdate& update) const override {
+    const Pass pass(*this, bytes_of({&update.grad, &update.param}));
+    Base::adafactor_statistics(update);
+  }
+  void adafactor_update_size(const AdafactorUpdate& update) const override {
+    const Pass pass(*this, bytes_of({&update.grad}));
+    Base::adafactor_update_size(update);
+  }
+  void adafactor_apply(const AdafactorUpdate& update) const override {
+    const Pass pass(*this, bytes_of({&update.grad, &update.param, &update.param}));
+    Base::adafactor_apply(update);
+  }
+  Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                     Fp8Matrix made) const override {
+    const double codes = sides == Fp8Sides::both ? 2 : 1;
+    const Pass pass(*this, 2 * size_of({&x_RC}) + codes * static_cast<double>(x_RC.numel()));  // its largest, too
+    return Base::fp8_cast(x_RC, largest, format, sides, std::move(made));
+  }
+  at::Tensor fp8_columns(const at::Tensor& rows_RC) const override {
+    const Pass pass(*this, 2 * static_cast<double>(rows_RC.numel()));
+    return Base::fp8_columns(rows_RC);
+  }
+  at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                   RopePlace place) const override {
+    Pass pass(*this, 0);
+    auto out = Base::embed(token_VD, position_PD, ids_N, place);
+    pass.touch((position_PD.defined() ? 3 : 2) * size_of({&out}));
+    return out;
+  }
+  void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                      const at::Tensor& ids_N, const RopePlace& place) const override {
+    const Pass pass(*this, 3 * size_of({&grad_ND}) + (grad_token_VD != nullptr ? size_of({grad_token_VD}) : 0));
+    Base::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, place);
+  }
+  NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                            const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override {
+    const Pass pass(*this, size_of({&x_ND, &x_ND, &y_ND, &y_ND}));
+    return Base::add_layer_norm(x_ND, y_ND, y_bias_D, gamma_D, beta_D, eps);
+  }
+  NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                          const at::Tensor& gamma_D, const RmsNorm& kind) const override {
+    const Pass pass(*this, size_of({&x_ND, &x_ND, &y_ND, &y_ND}));
+    return Base::add_rms_norm(x_ND, y_ND, y_bias_D, gamma_D, kind);
+  }
+  at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                                 const NormAgain* again = nullptr) const override {
+    const Pass pass(*this, bytes_of_backward(norm, again));
+    return Base::layer_norm_backward(norm, grads, again);
+  }
+  at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                               const NormAgain* again = nullptr) const override {
+    const Pass pass(*this, bytes_of_backward(norm, again));
+    return Base::rms_norm_backward(norm, grads, again);
+  }
+  at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override {
+    const Pass pass(*this, 3 * size_of({&pre_NF}));
+    return Base::bias_gelu(pre_NF, bias_F);
+  }
+  void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
+                          at::Tensor* again_NF = nullptr) const override {
+    const Pass pass(*this, (again_NF != nullptr ? 4 : 3) * size_of({&pre_NF}));
+    Base::bias_gelu_backward(grad_NF, pre_NF, grad_bias_F, again_NF);
+  }
+  at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const override {
+    const Pass pass(*this, 3 * size_of({&up_NF}));
+    return Base::gated(gate, gate_NF, up_NF);
+  }
+  void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const override {
+    const Pass pass(*this, 6 * size_of({&up_NF}));
+    Base::gated_backward(gate, grad_NF, gate_NF, up_NF);
+  }
+  void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const override {
+    const Pass pass(*this, size_of({&x_ND, &x_ND, &y_ND}));
+    Base::add_bias(x_ND, y_ND, bias_D);
+  }
+  void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override {
+    const Pass pass(*this, slot != nullptr ? size_of({&grad_ND}) : 0);
+    Base::bias_grad(slot, grad_ND);
+  }
+  void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override {
+    const Pass pass(*this, 2 * size_of({&x_ND}));
+    Base::dropout(x_ND, keys_N, probability);
+  }
+  void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+            const RopePlace& place, bool inverse) const override {
+    const Pass pass(*this,
+                    2 * size_of({&x_NC}) * static_cast<double>(heads * head_size) / static_cast<double>(x_NC.size(1)));
+    Base::rope(x_NC, heads, head_size, table, place, inverse);
+  }
+  void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+                     const GradScale& grad_scale) const override {
+    const Pass pass(*this, 3 * size_of({&logits_NV}));
+    Base::cross_entropy(sum, logits_NV, targets_N, vocab, grad_scale);
+  }
+
+ protected:
+  const std::shared_ptr<WorkLog>& work() const { return log_; }
+  void count(const WorkItem& work) const { log_->add(work); }
+  void count_adamw(const AdamWUpdate& update) const {
+    WorkItem work;
+    work.bytes = bytes_of_update(update, update.exp_avg, update.exp_avg_sq);
+    count(work);
+  }
+  /// What body() asks for, once, is a few of n.
+  void repeat_counted(std::int64_t n, std::int64_t most, const std::function<void(std::int64_t)>& body) const {
+    for (std::int64_t i = 0; i < std::min(n, most); ++i) {
+      // The last of the first ones stands for those that are left out.
+      const bool is_last = i + 1 == most && n > most + 1;
+      log_->begin_repeat(is_last ? static_cast<double>(n - most) : 1.0);
+      body(i);
+      log_->end_repeat();
+    }
+    if (n > most) body(n - 1);
+  }
+
+ private:
+  /// One pass, unless it is inside of another.
+  class Pass {
+   public:
+    Pass(const CountedOps& ops, double bytes) : ops_(ops), bytes_(bytes) { ++ops_.depth_; }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    void touch(double bytes) { bytes_ += bytes; }
+    ~Pass() {
+      if (--ops_.depth_ > 0 || bytes_ <= 0) return;
+      WorkItem work;
+      work.bytes = bytes_;
+      ops_.log_->add(work);
+    }
+
+   private:
+    const CountedOps& ops_;
+    double bytes_;
+  };
+
+  static double size_of(std::initializer_list<const at::Tensor*> tensors) { return bytes_of(tensors, kLeastBytes); }
+  static double bytes_of_backward(const NormBackward& norm, const NormAgain* again) {
+    return (again != nullptr ? 4 : 3) * size_of({&norm.grad_ND}) + size_of({&norm.residual_ND});
+  }
+
+  std::shared_ptr<WorkLog> log_;
+  mutable int depth_ = 0;
+};
+
+}  // namespace fsdp::detail

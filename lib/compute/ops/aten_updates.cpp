@@ -1,0 +1,50 @@
+// Optimizers of what a device has, and of what it has put off to the host.
+#include "lib/compute/ops/aten_ops.hpp"
+
+namespace fsdp {
+
+const Ops* AtenOps::host_updater(const at::Tensor& x) const {
+  return is_on_host(x) && !device().is_cpu() ? &host_ops() : nullptr;
+}
+
+void AtenOps::sgd(const SgdUpdate& u) const {
+  const auto* host = host_updater(u.params.front());
+  host != nullptr ? host->sgd(u) : Ops::sgd(u);
+}
+
+void AtenOps::lion(const LionUpdate& u) const {
+  const auto* host = host_updater(u.params.front());
+  host != nullptr ? host->lion(u) : Ops::lion(u);
+}
+
+void AtenOps::any_precision(const AnyPrecisionUpdate& u) const {
+  const auto* host = host_updater(u.params.front());
+  host != nullptr ? host->any_precision(u) : Ops::any_precision(u);
+}
+
+void AtenOps::blockwise(const BlockwiseUpdate& u) const {
+  const auto* host = host_updater(u.param);
+  host != nullptr ? host->blockwise(u) : Ops::blockwise(u);
+}
+
+void AtenOps::blockwise_edges(const BlockwiseUpdate& u, const at::Tensor& largest) const {
+  const auto* host = host_updater(u.param);
+  host != nullptr ? host->blockwise_edges(u, largest) : Ops::blockwise_edges(u, largest);
+}
+
+void AtenOps::adafactor_statistics(const AdafactorUpdate& u) const {
+  const auto* host = host_updater(u.param);
+  host != nullptr ? host->adafactor_statistics(u) : Ops::adafactor_statistics(u);
+}
+
+void AtenOps::adafactor_update_size(const AdafactorUpdate& u) const {
+  const auto* host = host_updater(u.param);
+  host != nullptr ? host->adafactor_update_size(u) : Ops::adafactor_update_size(u);
+}
+
+void AtenOps::adafactor_apply(const AdafactorUpdate& u) const {
+  const auto* host = host_updater(u.param);
+  host != nullptr ? host->adafactor_apply(u) : Ops::adafactor_apply(u);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,163 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/packed_heads.hpp"
+#include "lib/compute/ops/row_loops.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+namespace {
+
+struct CpuAttentionState final : AttentionState {
+  at::Tensor probs_BHLL;  ///< short rows
+  at::Tensor logsumexp;   ///< flash: float32 [B, H, L]
+};
+
+bool use_short_rows(const AttentionShape& s) { return s.length <= kShortRow || s.dropout > 0; }
+
+/// Row blocks of `length` are not split: a row's number within one tells how many columns it may see.
+std::int64_t score_grain(std::int64_t length) { return std::max<std::int64_t>(1, 32768 / (length * length)); }
+
+}  // namespace
+
+at::Tensor CpuOps::short_rows(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& probs) const {
+  const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
+  probs = at::empty({s.rows, s.heads, s.length, s.length}, qkv_NC.options());
+  auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
+  // Per sequence: the batch dimension is then the heads', whose stride batched products take without a copy.
+  repeat(s.rows, [&](std::int64_t b) {
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto scores = members(probs[b], s, m);
+      product(scores, members(q[b], s, m), k[b].transpose(1, 2), false);
+    }
+  });
+  const kernels::SoftmaxArgs args{probs.data_ptr(), s.length, s.length, score_scale(s)};
+  launch(s.rows * s.heads, score_grain(s.length), [&](std::int64_t b, std::int64_t e) {
+    kernels::table().causal_softmax(type_of(qkv_NC), args, b * s.length, e * s.length);
+  });
+  auto used = probs;
+  if (s.dropout > 0) {
+    used = probs.clone().view({-1, s.length});
+    dropout(used, dropout_keys(s.dropout_place, s.heads * s.length, kScoreKeyStep), s.dropout);
+    used = used.view(probs.sizes());
+  }
+  auto out = heads_of(out_ND, s);
+  repeat(s.rows, [&](std::int64_t b) {
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto target = members(out[b], s, m);
+      product(target, members(used[b], s, m), v[b], false);
+    }
+  });
+  return out_ND;
+}
+
+at::Tensor CpuOps::short_rows_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& s,
+                                       const at::Tensor& probs) const {
+  const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
+  const auto grad_out = heads_of(grad_out_ND, s);
+  auto grad_qkv = at::empty_like(qkv_NC);
+  const auto grad_q = part_of(grad_qkv, s, Part::q), grad_k = part_of(grad_qkv, s, Part::k),
+             grad_v = part_of(grad_qkv, s, Part::v);
+  /// out = sum over the group's members of a(member) @ b(member)
+  const auto sum_over_group = [&](at::Tensor out, const auto& a, const auto& b) {
+    product(out, a(0), b(0), false);
+    for (std::int64_t m = 1; m < s.group(); ++m) {
+      auto more = at::empty_like(out);
+      product(more, a(m), b(m), false);
+      out.add_(more);
+    }
+  };
+  auto used = probs;
+  at::Tensor keys;
+  if (s.dropout > 0) {
+    keys = dropout_keys(s.dropout_place, s.heads * s.length, kScoreKeyStep);
+    used = probs.clone().view({-1, s.length});
+    dropout(used, keys, s.dropout);
+    used = used.view(probs.sizes());
+  }
+  auto grad_scores = at::empty_like(probs);
+  repeat(s.rows, [&](std::int64_t b) {
+    const auto grad_of = [&](std::int64_t m) { return members(grad_out[b], s, m); };
+    sum_over_group(
+        grad_v[b], [&](std::int64_t m) { return members(used[b], s, m).transpose(1, 2); }, grad_of);
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto gs = members(grad_scores[b], s, m);
+      product(gs, grad_of(m), v[b].transpose(1, 2), false);
+    }
+  });
+  if (s.dropout > 0) {
+    auto flat = grad_scores.view({-1, s.length});
+    dropout(flat, keys, s.dropout);
+  }
+  const kernels::SoftmaxBackwardArgs args{grad_scores.data_ptr(), probs.const_data_ptr(), s.length, s.length,
+                                          score_scale(s)};
+  launch(s.rows * s.heads, score_grain(s.length), [&](std::int64_t b, std::int64_t e) {
+    kernels::table().causal_softmax_backward(type_of(qkv_NC), args, b * s.length, e * s.length);
+  });
+  repeat(s.rows, [&](std::int64_t b) {
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto gq = members(grad_q[b], s, m);
+      product(gq, members(grad_scores[b], s, m), k[b], false);
+    }
+    sum_over_group(
+        grad_k[b], [&](std::int64_t m) { return members(grad_scores[b], s, m).transpose(1, 2); },
+        [&](std::int64_t m) { return members(q[b], s, m); });
+  });
+  return grad_qkv;
+}
+
+at::Tensor CpuOps::flash(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& logsumexp) const {
+  auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+      part_of(qkv_NC, s, Part::q), for_every_head(part_of(qkv_NC, s, Part::k), s),
+      for_every_head(part_of(qkv_NC, s, Part::v), s), 0.0, /*is_causal=*/true, {}, given_scale(s));
+  logsumexp = sums;
+  return merge_heads(out, s);
+}
+
+at::Tensor CpuOps::flash_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                  const AttentionShape& s, const at::Tensor& logsumexp) const {
+  auto grad_qkv = at::empty_like(qkv_NC);
+  const auto write = [&](Part which, const at::Tensor& grad) { part_of(grad_qkv, s, which).copy_(grad); };
+  auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      heads_of(grad_out_ND, s), part_of(qkv_NC, s, Part::q), for_every_head(part_of(qkv_NC, s, Part::k), s),
+      for_every_head(part_of(qkv_NC, s, Part::v), s), heads_of(out_ND, s), logsumexp, 0.0, /*is_causal=*/true, {},
+      given_scale(s));
+  write(Part::q, gq);
+  write(Part::k, sum_of_groups(gk, s));
+  write(Part::v, sum_of_groups(gv, s));
+  return grad_qkv;
+}
+
+at::Tensor CpuOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                                 std::unique_ptr<AttentionState>* state) const {
+  if (s.rows == 0) return at::empty({0, s.heads * s.head_size}, qkv_NC.options());
+  if (!s.is_plain()) {
+    TORCH_INTERNAL_ASSERT(s.dropout == 0);
+    if (state != nullptr) *state = std::make_unique<CpuAttentionState>();
+    return band(qkv_NC, s);
+  }
+  auto saved = std::make_unique<CpuAttentionState>();
+  auto out_ND = use_short_rows(s) ? short_rows(qkv_NC, s, saved->probs_BHLL) : flash(qkv_NC, s, saved->logsumexp);
+  if (state != nullptr) *state = std::move(saved);
+  return out_ND;
+}
+
+at::Tensor CpuOps::row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& s,
+                                          std::unique_ptr<AttentionState> state) const {
+  if (s.rows == 0) return at::empty_like(qkv_NC);
+  if (!s.is_plain()) return band_backward(grad_out_ND, qkv_NC, s);
+  const auto& saved = static_cast<const CpuAttentionState&>(*state);
+  return use_short_rows(s) ? short_rows_backward(grad_out_ND, qkv_NC, s, saved.probs_BHLL)
+                           : flash_backward(grad_out_ND, qkv_NC, out_ND, s, saved.logsumexp);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,159 @@
+// Passes over many tensors at once: the gradients' squares and AdamW.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/compute/ops/fused_args.hpp"
+#include "lib/compute/ops/fused_ops.hpp"
+
+namespace fsdp {
+
+using namespace detail;
+
+namespace {
+
+template <typename Row>
+struct RowsOfPass {
+  std::vector<Row> together, others;
+};
+
+/// What a kernel takes of the rows that hold anything, all of the type that `typed` of the first one has; others are
+/// copied one by one.
+template <typename Row, typename Takes>
+RowsOfPass<Row> by_one_pass(std::span<const Row> rows, at::Tensor Row::*typed, const Takes& takes) {
+  RowsOfPass<Row> found;
+  for (const auto& row : rows) {
+    if ((row.*typed).numel() == 0) continue;
+    const bool alike =
+        found.together.empty() || (row.*typed).scalar_type() == (found.together.front().*typed).scalar_type();
+    (takes(row) && alike ? found.together : found.others).push_back(row);
+  }
+  return found;
+}
+
+/// As many a launch as a pass has room for. \param put  a row as the pass's n-th tensor
+template <typename Pass, typename Row, typename Put, typename Launch>
+void launch_together(const std::vector<Row>& rows, at::Tensor Row::*typed, const Put& put, const Launch& launch) {
+  for (std::size_t first = 0; first < rows.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, rows.size() - first);
+    Pass pass{};
+    pass.type = fused_type(rows.front().*typed);
+    for (const auto& row : std::span(rows).subspan(first, count))
+      put(pass, add_tensor(pass, (row.*typed).numel()), row);
+    launch(pass);
+  }
+}
+
+}  // namespace
+
+double FusedOps::sum_squares(std::span<const GradPart> parts) const {
+  std::vector<GradPart> on_device, on_host;
+  for (const auto& part : parts) {
+    if (part.elements > 0) (is_on_host(part.grad) ? on_host : on_device).push_back(part);
+  }
+  if (kernels_ == nullptr || on_device.empty()) return AtenOps::sum_squares(parts);
+  return (on_host.empty() ? 0.0 : AtenOps::sum_squares(on_host)) + read(device_sum_squares(on_device))[0];
+}
+
+at::Tensor FusedOps::device_sum_squares(std::span<const GradPart> parts) const {
+  const auto options = at::TensorOptions(at::kDouble).device(device());
+  std::int64_t blocks = 0;
+  for (const auto& part : parts) blocks += fused::update_blocks(part.elements);
+  if (blocks == 0) return at::zeros({1}, options);
+  const auto partial = at::empty({blocks}, options);
+  auto* to = static_cast<double*>(address_in(partial));
+  for (std::size_t first = 0; first < parts.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, parts.size() - first);
+    fused::SumSquares pass{};
+    pass.partial = to;
+    for (const auto& part : parts.subspan(first, count))
+      pass.data[add_tensor(pass, part.elements)] = floats_of(part.grad);
+    kernels_->sum_squares(pass);
+    to += pass.first_block[count];
+  }
+  auto sum = at::empty({1}, options);
+  kernels_->total_sum({static_cast<const double*>(address_of(partial)), blocks, static_cast<double*>(address_in(sum))});
+  return sum;
+}
+
+at::Tensor FusedOps::decide(const StepSums& sums) const {
+  auto decision = at::empty({fused::kDecisionSize}, sums.squares.options());
+  kernels_->decide_step({static_cast<const double*>(address_of(sums.squares)),
+                         static_cast<const double*>(address_of(sums.loss)), static_cast<double>(sums.replicas),
+                         sums.loss_scale, sums.clip_norm, static_cast<double*>(address_in(decision))});
+  return decision;
+}
+
+StepOutcome FusedOps::outcome_of(const at::Tensor& decision) const {
+  const auto values = read(decision);
+  return {values[fused::kNorm], values[fused::kNats], values[fused::kSkipped] != 0.0};
+}
+
+void FusedOps::publish(std::span<const PublishedRows> rows) const {
+  const auto [together, others] = by_one_pass(rows, &PublishedRows::to, [&](const auto& pair) {
+    return takes({&pair.to}) && takes({&pair.from}) && pair.from.scalar_type() == at::kFloat;
+  });
+  AtenOps::publish(others);
+  launch_together<fused::Publish>(
+      together, &PublishedRows::to,
+      [](fused::Publish& pass, std::size_t n, const auto& pair) {
+        pass.to[n] = address_in(pair.to);
+        pass.from[n] = floats_of(pair.from);
+      },
+      [&](const auto& pass) { kernels_->publish(pass); });
+}
+
+void FusedOps::widen(std::span<const WidenedRows> rows) const {
+  const auto [together, others] = by_one_pass(rows, &WidenedRows::from, [&](const auto& row) {
+    return takes({&row.to}) && takes({&row.from}) && row.to.scalar_type() == at::kFloat;
+  });
+  AtenOps::widen(others);
+  launch_together<fused::Widen>(
+      together, &WidenedRows::from,
+      [](fused::Widen& pass, std::size_t n, const auto& row) {
+        pass.to[n] = floats_in(row.to);
+        pass.from[n] = address_of(row.from);
+        pass.add[n] = row.add;
+      },
+      [&](const auto& pass) { kernels_->widen(pass); });
+}
+
+void FusedOps::adamw(const AdamWUpdate& u) const {
+  if (kernels_ == nullptr || is_on_host(u.params.front())) {
+    TORCH_CHECK(!u.decision.defined(), "a step that the device decides has parameters elsewhere");
+    return AtenOps::adamw(u);
+  }
+  for (std::size_t first = 0; first < u.params.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, u.params.size() - first);
+    fused::AdamW pass{};
+    for (std::size_t i = first; i < first + count; ++i) {
+      const auto elements = u.params[i].numel();
+      if (elements == 0) continue;
+      const auto n = add_tensor(pass, elements);
+      pass.param[n] = floats_in(u.params[i]);
+      pass.exp_avg[n] = floats_in(u.exp_avg[i]);
+      pass.exp_avg_sq[n] = floats_in(u.exp_avg_sq[i]);
+      pass.grad[n] = floats_of(u.grads[i]);
+      if (u.published.empty() || !u.published[i].defined()) continue;
+      pass.published[n] = address_in(u.published[i]);
+      pass.published_type = fused_type(u.published[i]);
+    }
+    if (pass.tensors == 0) continue;
+    const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(u.step)); };
+    pass.decay_factor = static_cast<float>(1 - u.lr * u.weight_decay);
+    pass.grad_divisor = static_cast<float>(u.grad_divisor);
+    pass.decision = static_cast<const double*>(address_of(u.decision));
+    pass.beta1 = static_cast<float>(u.beta1);
+    pass.beta2 = static_cast<float>(u.beta2);
+    pass.rest1 = static_cast<float>(1 - u.beta1);
+    pass.rest2 = static_cast<float>(1 - u.beta2);
+    pass.step_size = static_cast<float>(u.lr / (1 - power(u.beta1)));
+    pass.correction = static_cast<float>(std::sqrt(1 - power(u.beta2)));
+    pass.eps = static_cast<float>(u.eps);
+    kernels_->adamw(pass);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,88 @@
+#include "lib/compute/ops/gemm.hpp"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "lib/compute/ops/onednn_limit.hpp"
+#include "lib/compute/ops/wide_product.hpp"
+
+#ifdef FSDP_HAS_MKLDNN_MATMUL
+// Exported by libtorch_cpu, declared in no installed header; CMake found it in this LibTorch.
+namespace at::native {
+void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta, float alpha);
+}
+#endif
+
+namespace fsdp {
+namespace {
+
+bool choose_onednn() {
+  if (onednn_product() == nullptr) return false;
+  const char* wish = std::getenv("FSDP_FLOAT32_GEMM");
+#if defined(__x86_64__) || defined(__i386__)
+  // Without these LibTorch's entry refuses to work at all.
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+    return false;
+  if (!onednn_may_use(OnednnLevel::avx512)) return false;
+  if (wish == nullptr) return !__builtin_cpu_is("intel");
+#endif
+  return wish != nullptr && std::string_view(wish) == "onednn";
+}
+
+bool chosen_onednn() {
+  static const bool chosen = choose_onednn();
+  return chosen;
+}
+
+/// Finding a oneDNN primitive takes some 30 us, which a small product does not win back. Depends on sizes alone.
+constexpr std::int64_t kSmallProduct = std::int64_t{1} << 22;  // multiply-adds
+
+}  // namespace
+
+OnednnProduct* onednn_product() {
+#ifdef FSDP_HAS_MKLDNN_MATMUL
+  return &at::native::mkldnn_matmul;
+#else
+  return nullptr;
+#endif
+}
+
+bool goes_to_onednn(const at::Tensor& a, const at::Tensor& b) {
+  return chosen_onednn() && a.scalar_type() == at::kFloat && a.numel() * b.size(-1) >= kSmallProduct;
+}
+
+void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
+  if (a.dim() == 3) {
+    at::bmm_out(out, a, b);
+  } else if (add) {
+    out.addmm_(a, b);
+  } else {
+    at::mm_out(out, a, b);
+  }
+}
+
+void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
+  if (is_widened(a.scalar_type())) {
+    widened_product(out, a, b, add, host_product);
+  } else if (goes_to_onednn(a, b)) {
+    onednn_product()(a, b, out, add ? 1.0f : 0.0f, 1.0f);
+  } else {
+    aten_product(out, a, b, add);
+  }
+}
+
+std::string_view float32_gemm_name() { return chosen_onednn() ? "onednn" : "aten"; }
+
+std::string host_product_way(at::ScalarType dtype) {
+  const std::string wide = "float32 by " + std::string(float32_gemm_name());
+  if (dtype == at::kFloat) return wide;
+  const std::string name = dtype == at::kBFloat16 ? "bf16" : "fp16";
+  return is_widened(dtype) ? name + " through " + wide : name + " natively";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,44 @@
+#include "lib/compute/ops/gpu_attention.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What CUTLASS's products ask of a head's size: sdp_utils.cpp, minimum_gemm_alignment.
+std::int64_t head_alignment(int compute_capability, bool narrow) {
+  return narrow ? 8 : (compute_capability >= 80 ? 4 : 1);
+}
+
+}  // namespace
+
+bool is_small_generation(int capability) { return (capability > 80 && capability < 90) || capability >= 120; }
+
+GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
+  if (s.dropout > 0) return GpuAttention::formula;
+  if (s.softcap > 0) return GpuAttention::blocks;  // PyTorch's flash is built without caps
+  const bool narrow = c10::elementSize(dtype) == 2, whole = s.is_plain();
+  const int capability = gpu.compute_capability;
+  const bool even_heads = s.head_size % 8 == 0;
+  // Hopper and the data-center Blackwells: check_prefer_cudnn_attention.
+  const bool prefers_cudnn = gpu.has_cudnn && capability >= 90 && capability < 110 && whole;
+  if (narrow && prefers_cudnn && s.head_size <= 128 && even_heads && s.length % 64 == 0) return GpuAttention::cudnn;
+  const bool backward_missing = is_small_generation(capability) && s.head_size > 192 && s.head_size <= 224;
+  if (narrow && capability >= 80 && s.head_size <= 256 && even_heads && !backward_missing) return GpuAttention::flash;
+  if (!whole || s.group() > 1 || s.head_size % head_alignment(capability, narrow) != 0) return GpuAttention::blocks;
+  // Without bfloat16 below 8.0.
+  if (dtype == at::kBFloat16 && capability < 80) return GpuAttention::blocks;
+  return GpuAttention::memory_efficient;
+}
+
+at::ScalarType gpu_block_type(const GpuAttentionTraits& gpu, at::ScalarType dtype) {
+  return dtype == at::kBFloat16 && gpu.compute_capability < 80 ? at::kFloat : dtype;  // CUDABlas.cpp, bgemm
+}
+
+bool packs_by_flash(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
+  auto longest = s;
+  longest.packing = nullptr;
+  longest.length = s.packing->longest;
+  const auto kernel = choose_gpu_attention(gpu, longest, dtype);
+  return kernel == GpuAttention::flash || kernel == GpuAttention::cudnn;  // flash takes what cuDNN would
+}
+
+}  // namespace fsdp

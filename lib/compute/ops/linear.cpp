@@ -1,0 +1,70 @@
+// Products with weights. This is where adapters and weights of 4 bits come in.
+#include <ATen/ops/empty.h>
+
+#include "lib/compute/ops/ops.hpp"
+
+namespace fsdp {
+
+at::Tensor Ops::linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) const {
+  auto out_NO = at::empty({x_NI.size(0), weight_OI.size(0)}, x_NI.options());
+  linear_into(out_NO, x_NI, weight_OI);
+  return out_NO;
+}
+
+void Ops::linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) const {
+  product(out_NO, x_NI, weight_OI.t(), false);
+}
+
+at::Tensor Ops::linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {
+  auto out_NI = at::empty({grad_NO.size(0), weight_OI.size(1)}, grad_NO.options());
+  linear_backward_into(out_NI, grad_NO, weight_OI);
+  return out_NI;
+}
+
+void Ops::linear_backward_into(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {
+  product(out_NI, grad_NO, weight_OI, false);
+}
+
+void Ops::linear_backward_add(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {
+  product(out_NI, grad_NO, weight_OI, true);
+}
+
+void Ops::weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const {
+  if (slot == nullptr) return;
+  const auto grad_ON = grad_NO.t();
+  if (slot->grad.scalar_type() == grad_NO.scalar_type()) {
+    product(slot->grad, grad_ON, x_NI, slot->written);
+    slot->written = true;
+    return;
+  }
+  if (slot->grad.scalar_type() == at::kFloat && wide_product(slot->grad, grad_ON, x_NI, slot->written)) {
+    slot->written = true;
+    return;
+  }
+  auto sum_OI = at::empty({grad_ON.size(0), x_NI.size(1)}, x_NI.options());
+  product(sum_OI, grad_ON, x_NI, false);
+  accumulate(slot, sum_OI);
+}
+
+bool Ops::wide_product(at::Tensor&, const at::Tensor&, const at::Tensor&, bool) const { return false; }
+
+void Ops::accumulate(GradSlot* slot, const at::Tensor& values) const {
+  if (slot == nullptr) return;
+  auto& grad = slot->grad;
+  const auto shaped = values.view(grad.sizes());
+  if (!slot->written) {
+    grad.copy_(shaped);
+  } else if (grad.scalar_type() == shaped.scalar_type()) {
+    grad.add_(shaped);
+  } else {
+    add_converted(grad, shaped);
+  }
+  slot->written = true;
+}
+
+void Ops::finish(GradSlot& slot) {
+  if (!slot.written) slot.grad.zero_();
+  slot.written = true;
+}
+
+}  // namespace fsdp

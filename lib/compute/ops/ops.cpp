@@ -1,0 +1,96 @@
+#include "lib/compute/ops/ops.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <utility>
+
+#include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/compute/tensor/parallel.hpp"
+
+namespace fsdp {
+
+void Ops::launch(std::int64_t n, std::int64_t grain,
+                 const std::function<void(std::int64_t, std::int64_t)>& body) const {
+  parallel_for(n, grain, body);
+}
+
+std::string Ops::product_way(at::ScalarType dtype) const {
+  return dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bf16 natively" : "fp16 natively";
+}
+
+void Ops::publish(std::span<const PublishedRows> rows) const {
+  for (const auto& [to, from] : rows) to.copy_(from);
+}
+
+void Ops::widen(std::span<const WidenedRows> rows) const {
+  for (const auto& [to, from, add] : rows) add ? to.add_(from) : to.copy_(from);
+}
+
+at::Tensor Ops::zero_sums(const at::Tensor& x_ND) {
+  return at::zeros({x_ND.size(1)}, x_ND.options().dtype(at::kFloat));
+}
+
+at::Tensor Ops::rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& shape,
+                                          std::unique_ptr<AttentionState> state, const Rotation& rotation) const {
+  auto grad_qkv_NC = attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+  // Keys follow the queries, so their heads are turned in the same pass.
+  rope(grad_qkv_NC, shape.heads + shape.key_heads(), shape.head_size, rotation.table, rotation.place, true);
+  return grad_qkv_NC;
+}
+
+at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {
+  const MemoryScope scope(MemoryCategory::activations, true);
+  const auto samples = place.sample_keys_B.size(0);
+  auto keys = at::empty({samples * rows_per_sample}, at::TensorOptions(at::kLong).device(host()));
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    auto* out = keys.data_ptr<std::int64_t>();
+    const auto* sample = place.sample_keys_B.const_data_ptr<std::int64_t>();
+    for (std::int64_t b = 0; b < samples; ++b) {
+      const auto first = static_cast<std::uint64_t>(sample[b]) ^ place.place;
+      for (std::int64_t t = 0; t < rows_per_sample; ++t) {
+        *out++ = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(t) * step);
+      }
+    }
+  });
+  return keys;
+}
+
+RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
+  // It outlives the layer that happens to need it first.
+  const MemoryScope scope(MemoryCategory::workspace);
+  const auto half = static_cast<std::int64_t>(frequencies.size());
+  const auto options = at::TensorOptions(at::kFloat).device(host());
+  RopeTable table{at::empty({positions, half}, options), at::empty({positions, half}, options)};
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    auto* cosine = table.cos_PH.data_ptr<float>();
+    auto* sine = table.sin_PH.data_ptr<float>();
+    for (std::int64_t p = 0; p < positions; ++p) {
+      for (const float frequency : frequencies) {
+        // The angle is rounded to float32, as transformers has it; at position 16,384 that is a difference of 5e-4.
+        const float angle = static_cast<float>(p) * frequency;
+        *cosine++ = static_cast<float>(std::cos(static_cast<double>(angle)));
+        *sine++ = static_cast<float>(std::sin(static_cast<double>(angle)));
+      }
+    }
+  });
+  return {to_device(table.cos_PH), to_device(table.sin_PH)};
+}
+
+std::vector<double> Ops::read(const at::Tensor& values) const {
+  const auto here = to_host(values);
+  const auto* data = here.const_data_ptr<double>();
+  return {data, data + here.numel()};
+}
+
+void Ops::fetch(LossSum& sum) const {
+  if (!sum.pending.defined()) return;
+  const auto values = read(sum.pending);
+  sum.loss_sum += values[0];
+  sum.tokens += static_cast<std::int64_t>(values[1]);
+  sum.pending.reset();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,100 @@
+// Attention of documents that share rows: each by itself, as a row of its own length.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "lib/base/splitmix64.hpp"
+#include "lib/compute/ops/ops.hpp"
+#include "lib/compute/tensor/memory_scope.hpp"
+
+namespace fsdp {
+namespace {
+
+struct PackedAttentionState final : AttentionState {
+  std::vector<std::unique_ptr<AttentionState>> documents;
+};
+
+at::Tensor tokens_of(const at::Tensor& x, const Packing::Document& document) {
+  return x.narrow(0, document.first, document.length);
+}
+
+/// Zeros where no document is: uninitialised memory would reach the residual.
+void clear_padding(const at::Tensor& x, const Packing& packing) {
+  std::int64_t end = 0;
+  const auto clear_to = [&](std::int64_t next) {
+    if (next > end) x.narrow(0, end, next - end).zero_();
+  };
+  for (const auto& [first, length] : packing.documents) {
+    clear_to(first);
+    end = first + length;
+  }
+  clear_to(x.size(0));
+}
+
+}  // namespace
+
+AttentionShape Ops::shape_of(const AttentionShape& shape, const Packing::Document& document) const {
+  auto one = shape;
+  one.packing = nullptr;
+  one.rows = 1;
+  one.length = document.length;
+  if (shape.dropout == 0) return one;
+  // A mask depends on the row's sample and on the place in the row, as masks of other passes do.
+  const MemoryScope scope(MemoryCategory::activations, true);
+  auto key = at::empty({1}, at::TensorOptions(at::kLong).device(host()));
+  launch(1, 1, [&](std::int64_t, std::int64_t) {
+    const auto row = document.first / shape.length;
+    const auto of_row = shape.dropout_place.sample_keys_B.const_data_ptr<std::int64_t>()[row];
+    const auto place = static_cast<std::uint64_t>(document.first - row * shape.length);
+    key.data_ptr<std::int64_t>()[0] =
+        static_cast<std::int64_t>(splitmix64_output(static_cast<std::uint64_t>(of_row) + place * kSplitmix64Step));
+  });
+  one.dropout_place.sample_keys_B = key;
+  return one;
+}
+
+at::Tensor Ops::attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                          std::unique_ptr<AttentionState>* state) const {
+  return shape.packing == nullptr ? row_attention(qkv_NC, shape, state) : packed_attention(qkv_NC, shape, state);
+}
+
+at::Tensor Ops::attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
+                                   const AttentionShape& shape, std::unique_ptr<AttentionState> state) const {
+  return shape.packing == nullptr ? row_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state))
+                                  : packed_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+}
+
+at::Tensor Ops::packed_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
+                                 std::unique_ptr<AttentionState>* state) const {
+  const auto& documents = shape.packing->documents;
+  auto out_ND = at::empty({qkv_NC.size(0), shape.heads * shape.head_size}, qkv_NC.options());
+  auto saved = std::make_unique<PackedAttentionState>();
+  saved->documents.resize(documents.size());
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    auto* keep = state != nullptr ? &saved->documents[i] : nullptr;
+    tokens_of(out_ND, documents[i])
+        .copy_(row_attention(tokens_of(qkv_NC, documents[i]), shape_of(shape, documents[i]), keep));
+  }
+  clear_padding(out_ND, *shape.packing);
+  if (state != nullptr) *state = std::move(saved);
+  return out_ND;
+}
+
+at::Tensor Ops::packed_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& shape,
+                                          std::unique_ptr<AttentionState> state) const {
+  const auto& documents = shape.packing->documents;
+  auto& saved = static_cast<PackedAttentionState&>(*state);
+  auto grad_qkv_NC = at::empty_like(qkv_NC);
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const auto& document = documents[i];
+    tokens_of(grad_qkv_NC, document)
+        .copy_(row_attention_backward(tokens_of(grad_out_ND, document), tokens_of(qkv_NC, document),
+                                      tokens_of(out_ND, document), shape_of(shape, document),
+                                      std::move(saved.documents[i])));
+  }
+  clear_padding(grad_qkv_NC, *shape.packing);
+  return grad_qkv_NC;
+}
+
+}  // namespace fsdp

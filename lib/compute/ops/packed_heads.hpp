@@ -1,0 +1,62 @@
+#pragma once
+// Views of packed projections and of attention's output by heads; internal to lib/compute/ops and who implements
+// attention.
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lib/compute/ops/op_types.hpp"
+
+namespace fsdp::detail {
+
+enum class Part { q, k, v };
+
+/// A part of rows of [q | k | v]: [B, heads of that part, L, head_size], strided.
+inline at::Tensor part_of(const at::Tensor& qkv_NC, const AttentionShape& s, Part which) {
+  const auto width = s.packed_width();
+  const auto first_head = which == Part::q ? 0 : s.heads + (which == Part::v ? s.key_heads() : 0);
+  return qkv_NC.as_strided({s.rows, which == Part::q ? s.heads : s.key_heads(), s.length, s.head_size},
+                           {s.length * width, s.head_size, width, 1},
+                           qkv_NC.storage_offset() + first_head * s.head_size);
+}
+
+/// Keys or values [B, kv_heads, L, head_size] once for each head of queries.
+inline at::Tensor for_every_head(const at::Tensor& x, const AttentionShape& s) {
+  return s.group() == 1 ? x : x.repeat_interleave(s.group(), 1);
+}
+
+/// The inverse for gradients: heads of one group add up.
+inline at::Tensor sum_of_groups(const at::Tensor& x, const AttentionShape& s) {
+  return s.group() == 1 ? x : x.unflatten(1, {s.key_heads(), s.group()}).sum(2);
+}
+
+/// [B, H, L, head_size] of rows, a view.
+inline at::Tensor heads_of(const at::Tensor& x_ND, const AttentionShape& s) {
+  return x_ND.view({s.rows, s.length, s.heads, s.head_size}).transpose(1, 2);
+}
+
+/// Rows of heads: a view where they lie so already.
+inline at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
+  return x_BHLD.transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
+}
+
+/// Of x [H, ...] the heads that are member `member` of their groups: [kv_heads, ...], a view.
+inline at::Tensor members(const at::Tensor& x, const AttentionShape& s, std::int64_t member) {
+  if (s.group() == 1) return x;
+  return x.unflatten(0, {s.key_heads(), s.group()}).select(1, member);
+}
+
+inline float score_scale(const AttentionShape& s) {
+  return s.scale > 0 ? static_cast<float>(s.scale) : 1.0f / std::sqrt(static_cast<float>(s.head_size));
+}
+
+/// As ATen's kernels take it: none where it is their own.
+inline std::optional<double> given_scale(const AttentionShape& s) {
+  return s.scale > 0 ? std::optional<double>(s.scale) : std::nullopt;
+}
+
+/// Between the keys of a sample's rows of scores: a dropped probability depends on sample, head and position alone.
+inline constexpr std::uint64_t kScoreKeyStep = 0x632be59bd9b4e019ull;
+
+}  // namespace fsdp::detail

@@ -1,0 +1,17 @@
+#pragma once
+// Between the LibTorch-free element types of checkpoints and ATen's, and the kernels' storage types.
+#include <c10/core/ScalarType.h>
+
+#include "lib/base/dtype.hpp"
+#include "lib/compute/kernels/kernels.hpp"
+
+namespace fsdp {
+
+/// \throws FormatError for an element type ATen lacks
+c10::ScalarType to_scalar_type(DType dtype);
+/// \throws std::logic_error for an ATen type no checkpoint can hold
+DType to_dtype(c10::ScalarType type);
+/// float32, bfloat16 or float16. \throws std::logic_error otherwise
+kernels::Type kernel_type(c10::ScalarType type);
+
+}  // namespace fsdp

@@ -1,0 +1,201 @@
+// The DeviceBackend of CUDA, and the two symbols libfsdp_cuda.so shows.
+//
+// Exceptions leave this library for the program. Both sides hide their type information from the linker, and libstdc++
+// compares it by name, so a RuntimeFailure thrown here is one there.
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstring>
+#include <fstream>
+
+#include "lib/base/error.hpp"
+#include "lib/compute/cuda/cuda_handles.hpp"
+#include "lib/compute/cuda/cuda_ops.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
+#include "lib/engine/collectives/nccl/comm_watch.hpp"
+#include "lib/engine/collectives/nccl/nccl_collectives.hpp"
+
+namespace fsdp {
+namespace {
+
+using detail::check_cuda;
+using detail::NcclComm;
+
+/// CUDA counts 1000 * major + 10 * minor.
+LibraryVersion cuda_version(int code) { return {code / 1000, code % 1000 / 10, 0}; }
+
+/// NCCL counts 10000 * major + 100 * minor + patch, and 1000 * major before 2.9.
+LibraryVersion nccl_version(int code) {
+  const int step = code < 10000 ? 1000 : 10000;
+  return {code / step, code % step / 100, code % 100};
+}
+
+int numa_node_of(std::string pci_bus_id) {
+  std::transform(pci_bus_id.begin(), pci_bus_id.end(), pci_bus_id.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ifstream file("/sys/bus/pci/devices/" + pci_bus_id + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+class CudaBackend final : public DeviceBackend {
+ public:
+  explicit CudaBackend(int device_count) : device_count_(device_count) {}
+
+  int device_count() const override { return device_count_; }
+
+  std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    auto comm = std::make_shared<NcclComm>(group, device);
+    comms_->add(comm);
+    return detail::make_nccl_collectives(std::move(comm), make_ops(device));
+  }
+
+  std::unique_ptr<Ops> make_ops(int device) override {
+    const auto facts = info(device);
+    return make_cuda_ops(
+        checked(device), 10 * facts.compute_major + facts.compute_minor,
+        [comms = comms_, device](const detail::UniqueEvent& event) { comms->wait_for(event, device); });
+  }
+
+  void set_device(int device) override { c10::cuda::set_device(checked(device)); }
+
+  DeviceInfo info(int device) const override {
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, checked(device)), "cudaGetDeviceProperties");
+    DeviceInfo info;
+    info.name = properties.name;
+    info.compute_major = properties.major;
+    info.compute_minor = properties.minor;
+    info.multiprocessors = properties.multiProcessorCount;
+    info.total_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+    int version = 0;
+    check_cuda(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+    info.driver = cuda_version(version);
+    check_cuda(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+    info.runtime = cuda_version(version);
+    info.nccl_built = nccl_version(NCCL_VERSION_CODE);
+    if (ncclGetVersion(&version) == ncclSuccess) info.nccl = nccl_version(version);
+    std::array<char, 32> bus_id{};
+    check_cuda(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device), "cudaDeviceGetPCIBusId");
+    info.pci_bus_id = bus_id.data();
+    info.numa_node = numa_node_of(info.pci_bus_id);
+    return info;
+  }
+
+  DeviceMemory memory(int device) const override {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(checked(device));
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return {stats.allocated_bytes[kAll].current, stats.allocated_bytes[kAll].peak, stats.reserved_bytes[kAll].current,
+            stats.reserved_bytes[kAll].peak,     stats.num_alloc_retries,          stats.num_ooms};
+  }
+
+  std::int64_t free_bytes(int device) const override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<std::int64_t>(free);
+  }
+
+  void reset_peak(int device) override { c10::cuda::CUDACachingAllocator::resetPeakStats(checked(device)); }
+
+  /// Of all devices: a process computes on one.
+  void release_cached(int device) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  }
+
+  std::shared_ptr<void> hold_memory(int device, std::int64_t bytes) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    return {memory, [](void* p) { static_cast<void>(cudaFree(p)); }};
+  }
+
+  void synchronize(int device) override {
+    const c10::cuda::CUDAGuard guard(checked(device));
+    comms_->wait_for_all(device);
+  }
+
+  void wait_for_compute(int device) override {
+    const auto index = checked(device);
+    const c10::cuda::CUDAGuard guard(index);
+    const detail::UniqueEvent computed;
+    computed.record(c10::cuda::getCurrentCUDAStream(index).stream());
+    comms_->wait_for(computed, device);
+  }
+
+ private:
+  c10::DeviceIndex checked(int device) const {
+    if (device < 0 || device >= device_count_) {
+      throw UsageError(fmt::format("device {} does not exist: {} visible, numbered from 0 (CUDA_VISIBLE_DEVICES)",
+                                   device, device_count_));
+    }
+    return static_cast<c10::DeviceIndex>(device);
+  }
+
+  int device_count_;
+  std::shared_ptr<detail::CommWatch> comms_ = std::make_shared<detail::CommWatch>();
+};
+
+std::unique_ptr<DeviceBackend> make_backend() {
+  int count = 0;
+  const auto code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    static_cast<void>(cudaDriverGetVersion(&driver));
+    const auto has = cuda_version(driver);
+    const auto needs = cuda_version(CUDART_VERSION);
+    throw RuntimeFailure(driver == 0 ? "no NVIDIA driver on this machine"
+                                     : fmt::format("the NVIDIA driver runs CUDA up to {}.{}, this build needs {}.{}: "
+                                                   "a newer driver or a LibTorch for CUDA {} is needed",
+                                                   has.major, has.minor, needs.major, needs.minor, has.major));
+  }
+  check_cuda(code, "cudaGetDeviceCount");
+  if (count == 0) throw RuntimeFailure("CUDA sees no device (CUDA_VISIBLE_DEVICES)");
+  if (!at::detail::getCUDAHooks().hasCUDA()) {
+    throw RuntimeFailure("LibTorch was used before the CUDA back end was loaded, and believes that there is no CUDA");
+  }
+  // Makes the allocator, so that memory() works before the first tensor. Nothing here may touch a stream or memory:
+  // that would make a context (half a gigabyte) on device 0 for every rank of the node.
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  return std::make_unique<CudaBackend>(count);
+}
+
+void copy_text(const char* text, char* out, std::size_t out_bytes) {
+  if (out == nullptr || out_bytes == 0) return;
+  const auto length = std::min(std::strlen(text), out_bytes - 1);
+  std::memcpy(out, text, length);
+  out[length] = '\0';
+}
+
+}  // namespace
+}  // namespace fsdp
+
+extern "C" {
+
+// Named in backend.map, which hides everything else.
+__attribute__((visibility("default"))) const char* fsdp_cuda_backend_abi() { return fsdp::detail::kDeviceBackendAbi; }
+
+/// \return null with one line in `error` when CUDA cannot be used; never throws
+__attribute__((visibility("default"))) fsdp::DeviceBackend* fsdp_make_cuda_backend(char* error,
+                                                                                   std::size_t error_bytes) noexcept {
+  try {
+    return fsdp::make_backend().release();
+  } catch (const std::exception& failure) {
+    fsdp::copy_text(failure.what(), error, error_bytes);
+  } catch (...) {
+    fsdp::copy_text("the CUDA back end failed for an unknown reason", error, error_bytes);
+  }
+  return nullptr;
+}
+
+}  // extern "C"

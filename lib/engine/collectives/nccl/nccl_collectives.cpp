@@ -1,0 +1,241 @@
+#include "lib/engine/collectives/nccl/nccl_collectives.hpp"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp::detail {
+namespace {
+
+using c10::cuda::CUDAStream;
+
+/// Why no buffer needs recordStream in the usual case. All buffers come from the caching allocator under the compute
+/// stream, and the allocator may give freed memory to that stream's next kernel at once, though our stream still uses
+/// it. Three orders keep that harmless:
+///   - our stream starts after an event recorded behind all compute queued when the collective is issued, so memory
+///     that was recycled for these buffers is no longer used by older kernels;
+///   - until wait() this object holds the tensors, so they cannot be freed;
+///   - wait() queues the compute stream behind the transfer, so whatever is recycled after it is used after it.
+/// Peak memory then depends on the schedule alone, not on when the device gets around to things. recordStream is needed
+/// only for our own buffers when wait() is called under another stream than the issue, see below.
+class NcclWork final : public Work {
+ public:
+  NcclWork(std::shared_ptr<NcclComm> comm, std::shared_ptr<const Ops> ops, CUDAStream issued_on)
+      : comm_(std::move(comm)), ops_(std::move(ops)), issued_on_(issued_on) {}
+  NcclWork(const NcclWork&) = delete;
+  NcclWork& operator=(const NcclWork&) = delete;
+  /// Dropped without wait() (an exception is on its way): the tensors are about to be freed while the transfer runs, so
+  /// the stream that would recycle them has to come after it all the same.
+  ~NcclWork() override {
+    if (done_ != nullptr) static_cast<void>(cudaStreamWaitEvent(issued_on_.stream(), done_->get(), 0));
+  }
+
+  void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
+  /// A sum that arrives in the wire's dtype and still has to go into its float32 shard.
+  void add_arrival(WidenedRows arrival) { arrivals_.push_back(std::move(arrival)); }
+  void started(std::shared_ptr<UniqueEvent> done) { done_ = std::move(done); }
+
+  void wait() override {
+    if (done_ == nullptr) return;
+    const c10::cuda::CUDAGuard guard(issued_on_.device());
+    comm_->check();
+    const auto current = c10::cuda::getCurrentCUDAStream(issued_on_.device_index());
+    done_->make_wait(current.stream());
+    if (current != issued_on_) done_->make_wait(issued_on_.stream());
+    done_.reset();
+    ops_->widen(arrivals_);
+    // The buffers return to the pool of the stream they were made under, which does not wait for this one.
+    for (const auto& arrival : arrivals_) {
+      if (current != issued_on_)
+        c10::cuda::CUDACachingAllocator::recordStream(arrival.from.storage().data_ptr(), current);
+    }
+    arrivals_.clear();
+    kept_.clear();
+  }
+
+ private:
+  std::shared_ptr<NcclComm> comm_;
+  std::shared_ptr<const Ops> ops_;
+  CUDAStream issued_on_;
+  std::shared_ptr<UniqueEvent> done_;  ///< null before the start and after wait()
+  std::vector<at::Tensor> kept_;
+  std::vector<WidenedRows> arrivals_;
+};
+
+struct Transfer {
+  const void* from;
+  void* to;
+  std::size_t count;  ///< elements of one rank's part
+  ncclDataType_t type;
+};
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(std::string("NCCL collective: ") + what);
+}
+
+class NcclCollectives final : public TensorCollectives {
+ public:
+  NcclCollectives(std::shared_ptr<NcclComm> comm, std::shared_ptr<const Ops> ops)
+      : comm_(std::move(comm)),
+        ops_(std::move(ops)),
+        device_(at::kCUDA, static_cast<c10::DeviceIndex>(comm_->device())) {}
+  int rank() const override { return comm_->rank(); }
+  int size() const override { return comm_->size(); }
+
+  std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
+    auto work = new_work();
+    std::vector<Transfer> transfers;
+    CollectiveLabel label{"all-gather", tensors.size(), 0};
+    for (const auto& [shard, full] : tensors) {
+      require_ours(shard);
+      require_ours(full);
+      require(full.scalar_type() == shard.scalar_type(), "shard and gathered tensor differ in dtype");
+      require(full.numel() == shard.numel() * size(), "the gathered tensor must be size() shards");
+      transfers.push_back({shard.const_data_ptr(), full.mutable_data_ptr(), static_cast<std::size_t>(shard.numel()),
+                           nccl_type(shard.scalar_type())});
+      label.bytes += static_cast<std::int64_t>(shard.nbytes());
+      work->keep(shard);
+      work->keep(full);
+    }
+    start(*work, label, [&transfers](ncclComm_t comm, cudaStream_t stream) {
+      return each(transfers,
+                  [&](const Transfer& t) { return ncclAllGather(t.from, t.to, t.count, t.type, comm, stream); });
+    });
+    return work;
+  }
+
+  std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
+    auto work = new_work();
+    std::vector<Transfer> transfers;
+    CollectiveLabel label{"reduce-scatter", tensors.size(), 0};
+    for (const auto& [full, shard, accumulate] : tensors) {
+      require_ours(full);
+      require_ours(shard);
+      require(shard.scalar_type() == at::kFloat, "gradient shards are float32");
+      require(full.is_floating_point(), "only floating-point gradients can be summed");
+      require(full.numel() == shard.numel() * size(), "the full gradient must be size() shards");
+      at::Tensor target = shard;
+      if (accumulate || full.scalar_type() != at::kFloat) {
+        target = at::empty(shard.sizes(), full.options());
+        work->add_arrival({shard, target, accumulate});
+      }
+      transfers.push_back({full.const_data_ptr(), target.mutable_data_ptr(), static_cast<std::size_t>(shard.numel()),
+                           nccl_type(full.scalar_type())});
+      label.bytes += static_cast<std::int64_t>(full.nbytes());
+      work->keep(full);
+      work->keep(shard);
+    }
+    start(*work, label, [&transfers](ncclComm_t comm, cudaStream_t stream) {
+      return each(transfers, [&](const Transfer& t) {
+        return ncclReduceScatter(t.from, t.to, t.count, t.type, ncclSum, comm, stream);
+      });
+    });
+    return work;
+  }
+
+  std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
+    auto work = new_work();
+    std::vector<Transfer> transfers;
+    CollectiveLabel label{"all-to-all", tensors.size(), 0};
+    for (const auto& [in, out] : tensors) {
+      require_ours(in);
+      require_ours(out);
+      require(in.scalar_type() == out.scalar_type(), "what is sent and what arrives differ in dtype");
+      require(in.numel() == out.numel() && in.numel() % size() == 0, "what is sent must be size() equal parts");
+      transfers.push_back(
+          {in.const_data_ptr(), out.mutable_data_ptr(), static_cast<std::size_t>(in.nbytes()) / ranks(), ncclInt8});
+      label.bytes += static_cast<std::int64_t>(in.nbytes());
+      work->keep(in);
+      work->keep(out);
+    }
+    start(*work, label, [this, &transfers](ncclComm_t comm, cudaStream_t stream) {
+      return each(transfers, [&](const Transfer& t) { return exchange(t, comm, stream); });
+    });
+    return work;
+  }
+
+  std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
+    auto work = new_work();
+    std::vector<Transfer> transfers;
+    CollectiveLabel label{"all-reduce", tensors.size(), 0};
+    for (const auto& tensor : tensors) {
+      require_ours(tensor);
+      const auto type = tensor.scalar_type();
+      require(type == at::kFloat || type == at::kDouble || type == at::kBFloat16,
+              "all-reduce takes float32, float64 or bfloat16 tensors");
+      auto* data = tensor.mutable_data_ptr();
+      transfers.push_back({data, data, static_cast<std::size_t>(tensor.numel()), nccl_type(tensor.scalar_type())});
+      label.bytes += static_cast<std::int64_t>(tensor.nbytes());
+      work->keep(tensor);
+    }
+    start(*work, label, [&transfers](ncclComm_t comm, cudaStream_t stream) {
+      return each(transfers, [&](const Transfer& t) {
+        return ncclAllReduce(t.from, t.to, t.count, t.type, ncclSum, comm, stream);
+      });
+    });
+    return work;
+  }
+
+ private:
+  std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+
+  /// Bytes to and from each rank; inside a group of calls, so none waits for another.
+  ncclResult_t exchange(const Transfer& t, ncclComm_t comm, cudaStream_t stream) const {
+    auto result = ncclSuccess;
+    for (std::size_t r = 0; r < ranks() && (result == ncclSuccess || result == ncclInProgress); ++r) {
+      const auto peer = static_cast<int>(r);
+      result = ncclSend(static_cast<const char*>(t.from) + r * t.count, t.count, t.type, peer, comm, stream);
+      if (result != ncclSuccess && result != ncclInProgress) break;
+      result = ncclRecv(static_cast<char*>(t.to) + r * t.count, t.count, t.type, peer, comm, stream);
+    }
+    return result;
+  }
+
+  std::unique_ptr<NcclWork> new_work() const {
+    return std::make_unique<NcclWork>(comm_, ops_, c10::cuda::getCurrentCUDAStream(device_.index()));
+  }
+
+  /// Call after the last allocation: buffers made behind the event could still be in use by older kernels.
+  void start(NcclWork& work, const CollectiveLabel& label,
+             const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls) {
+    const c10::cuda::CUDAGuard guard(device_);
+    const UniqueEvent ready;
+    ready.record(c10::cuda::getCurrentCUDAStream(device_.index()).stream());
+    work.started(comm_->submit(label, ready, calls));
+  }
+
+  /// Makes the calls up to the first that is refused. NCCL may answer "in progress": it is, until the group closes.
+  template <class Call>
+  static ncclResult_t each(const std::vector<Transfer>& transfers, const Call& call) {
+    for (const auto& transfer : transfers) {
+      if (transfer.count == 0) continue;
+      const auto result = call(transfer);
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+    }
+    return ncclSuccess;
+  }
+
+  void require_ours(const at::Tensor& tensor) const {
+    require(tensor.defined() && tensor.device() == device_, "a tensor lies on another device than the communicator");
+    require(tensor.is_contiguous(), "tensors must be contiguous");
+  }
+
+  std::shared_ptr<NcclComm> comm_;
+  std::shared_ptr<const Ops> ops_;
+  at::Device device_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm,
+                                                         std::shared_ptr<const Ops> ops) {
+  return std::make_unique<NcclCollectives>(std::move(comm), std::move(ops));
+}
+
+}  // namespace fsdp::detail

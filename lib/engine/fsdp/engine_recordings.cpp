@@ -1,0 +1,175 @@
+#include "lib/engine/fsdp/engine_recordings.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "lib/compute/tensor/memory_scope.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Of documents of many lengths: each recording costs the driver memory of its own.
+constexpr std::int64_t kMostRecordings = 16;
+/// A device that has refused so many refuses whatever comes.
+constexpr std::int64_t kMostRefused = 4;
+
+}  // namespace
+
+bool Engine::Recordings::takes(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const {
+  const auto& input = engine_.input_;
+  const bool crosses_ranks = place.last && input.mesh->replicate->size() > 1;
+  // Gradients of several micro-batches lie in one place for good where their number was announced.
+  const bool adds_up = !place.first || !place.last;
+  return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.recorded_tokens && batch.packing == nullptr &&
+         batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.accumulation_steps > 1);
+}
+
+std::optional<LossSum> Engine::Recordings::run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+  if (place.first) ++step_;
+  if (!counts_.given_up.empty() || !takes(batch, place, grad_scale)) return std::nullopt;
+  const Key key{batch.rows, batch.length, place.first, place.last, batch.sample_keys.defined()};
+  const auto [at, is_new] = recordings_.try_emplace(key);
+  auto& recording = at->second;
+  if (is_new) recording.seen_in_step = step_;
+  // In a step of its own everything has run once, and no other shape of the step needs what the first ones left.
+  const bool is_ready = recording.work != nullptr;
+  if (!is_ready && (recording.is_refused || recording.seen_in_step == step_ || counts_.recorded == kMostRecordings ||
+                    counts_.refused == kMostRefused))
+    return std::nullopt;
+  const at::NoGradGuard no_grad;
+  const EngineObservers::Scope scope(engine_.observers_, "recorded micro-batch", "compute");
+  const auto& inputs = fill(batch, grad_scale);
+  if (!is_ready && !record(recording, inputs, place, grad_scale)) return std::nullopt;
+  // The next run() of this or another recording changes what they hold. Where there is no room for a copy, nothing has
+  // been added yet.
+  auto loss = recording.loss;
+  loss.pending = at::empty_like(loss.pending);
+  if (is_ready) follow(place);
+  recording.work->run();
+  ++counts_.replayed;
+  loss.pending.copy_(recording.loss.pending);
+  return loss;
+}
+
+/// A second run must count no gradient twice. Before anything was added it is the same as the first one; the first
+/// micro-batch of a step sets gradients, whatever is there. One that adds to the sums of others has spoilt them, and a
+/// copy of them to go back to would need the memory that is missing: their step runs again. Sums that cross ranks are
+/// not begun twice, since the others' would not be.
+LossSum Engine::Recordings::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
+  const auto gathered = gathered_units();
+  auto& progress = engine_.progress_;
+  progress = {};
+  // Of evaluations: a step would cut large segments of theirs to pieces, and then find none as large.
+  if (redo != Redo::nothing && std::exchange(cache_is_others_, false)) engine_.input_.ops->recorder()->empty_cache();
+  try {
+    return micro_batch();
+  } catch (const c10::OutOfMemoryError& error) {
+    const bool is_too_late = progress.crossed || (progress.changed && redo == Redo::nothing);
+    if (is_too_late || !keep_memory()) throw;
+    // For good: recorded again they would be in the way again.
+    counts_.given_up = error.what_without_backtrace();
+  }
+  engine_.input_.ops->recorder()->wait();
+  recordings_.clear();
+  inputs_.clear();
+  engine_.input_.ops->recorder()->empty_cache();
+  stand_as_before(gathered);
+  if (progress.changed) {
+    for (const auto& unit : engine_.units_) {
+      if (unit->grads != nullptr) unit->grads->stand(false);
+    }
+    if (redo == Redo::step) throw GradientsLost();
+  }
+  cache_is_others_ = redo == Redo::nothing;
+  return micro_batch();
+}
+
+bool Engine::Recordings::keep_memory() const {
+  return std::any_of(recordings_.begin(), recordings_.end(),
+                     [](const auto& one) { return one.second.work != nullptr; });
+}
+
+std::vector<bool> Engine::Recordings::gathered_units() const {
+  std::vector<bool> gathered;
+  for (const auto& unit : engine_.units_) gathered.push_back(unit->is_gathered);
+  return gathered;
+}
+
+/// A micro-batch that was left in the middle; but for gradients.
+void Engine::Recordings::stand_as_before(const std::vector<bool>& gathered) {
+  engine_.settling_ = nullptr;
+  for (std::size_t i = 0; i < gathered.size(); ++i) engine_.units_[i]->is_gathered = gathered[i];
+}
+
+Engine::Recordings::Inputs& Engine::Recordings::fill(const MicroBatch& batch, double grad_scale) {
+  const bool drops = batch.sample_keys.defined();
+  auto& inputs = inputs_[{batch.rows, batch.length, drops}];
+  auto& there = inputs.batch;
+  if (!inputs.scale.defined()) {
+    const MemoryScope scope(MemoryCategory::batch);
+    const auto device = engine_.input_.ops->device();
+    there.rows = batch.rows;
+    there.length = batch.length;
+    there.ids_N = at::empty_like(batch.ids_N);
+    there.targets_N = at::empty_like(batch.targets_N);
+    if (drops) there.sample_keys = at::empty({batch.rows}, at::TensorOptions(at::kLong).device(device));
+    inputs.scale = at::empty({1}, at::TensorOptions(at::kFloat).device(device));
+  }
+  there.num_targets = batch.num_targets;
+  there.ids_N.copy_(batch.ids_N);
+  there.targets_N.copy_(batch.targets_N);
+  if (drops) there.sample_keys.copy_(engine_.input_.ops->to_device(batch.sample_keys));
+  inputs.scale.fill_(grad_scale);
+  return inputs;
+}
+
+/// \return false: the device cannot, the engine stands as before, and so do other recordings
+bool Engine::Recordings::record(Recording& recording, const Inputs& inputs, MicroBatchPlace place, double grad_scale) {
+  const auto gathered = gathered_units();
+  GradScale scale(grad_scale);
+  scale.on_device = inputs.scale;
+  try {
+    recording.work = engine_.input_.ops->recorder()->record([&] {
+      Run state{inputs.batch, place, scale, true, {}, {}, {}, {}, {}};
+      recording.loss = engine_.run(engine_.plan(true, place), state);
+    });
+    if (!recording.loss.pending.defined()) throw std::logic_error("a recorded loss that is not the device's");
+    ++counts_.recorded;
+    return true;
+  } catch (const std::exception& error) {
+    counts_.problem = error.what();
+    ++counts_.refused;
+  }
+  recording = {};
+  recording.is_refused = true;
+  stand_as_before(gathered);
+  for (const auto& unit : engine_.units_) {
+    if (unit->grads != nullptr) unit->grads->stand(!place.first);
+  }
+  engine_.progress_ = {};
+  return false;
+}
+
+/// What the engine itself does in a micro-batch whose work the device was given.
+void Engine::Recordings::follow(MicroBatchPlace place) {
+  for (const auto& action : engine_.plan(true, place)) {
+    const bool gathers = action.kind == ActionKind::unshard || action.kind == ActionKind::wait_for_unshard ||
+                         action.kind == ActionKind::reshard;
+    if (!gathers) continue;
+    auto& unit = *engine_.units_[static_cast<std::size_t>(action.index)];
+    if (action.kind == ActionKind::wait_for_unshard) unit.is_gathered = true;
+    if (action.kind == ActionKind::reshard) unit.is_gathered = false;
+  }
+  for (const auto& unit : engine_.units_) {
+    if (unit->grads != nullptr) unit->grads->stand(!place.last);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+#include "lib/engine/fsdp/mesh.hpp"
+
+#include <string>
+#include <utility>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+
+Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
+  Mesh mesh;
+  auto node = world.split_by_node();
+  mesh.ranks_per_node = node->size();
+  mesh.local_rank = node->rank();
+  mesh.num_nodes = static_cast<int>(world.all_reduce(node->rank() == 0 ? 1.0 : 0.0, Reduce::sum) + 0.5);
+  int group = world.size();
+  if (sharding == Sharding::no_shard) group = 1;
+  if (is_hybrid(sharding)) {
+    const auto smallest = static_cast<int>(world.all_reduce(node->size(), Reduce::min));
+    const auto largest = static_cast<int>(world.all_reduce(node->size(), Reduce::max));
+    group = shard_group_size;
+    if (group == 0) {
+      if (smallest != largest) {
+        throw UsageError("--sharding " + std::string(to_string(sharding)) +
+                         " needs the same number of ranks on every node (" + std::to_string(smallest) + " to " +
+                         std::to_string(largest) + " here); set --shard-group-size");
+      }
+      // By node and place within it: a launcher may deal ranks out to the nodes in turn.
+      mesh.replicate = world.split(node->rank());
+      mesh.shard = std::move(node);
+      return mesh;
+    }
+    if (group < 1 || world.size() % group != 0) {
+      throw UsageError("--shard-group-size " + std::to_string(group) + " does not divide the " +
+                       std::to_string(world.size()) + " ranks of this job");
+    }
+  }
+  mesh.shard = world.split(world.rank() / group);
+  mesh.replicate = world.split(world.rank() % group);
+  return mesh;
+}
+
+}  // namespace fsdp

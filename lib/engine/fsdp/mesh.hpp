@@ -1,0 +1,23 @@
+#pragma once
+// The ranks as a grid: a shard axis (parameters are split along it) and a replicate axis (copies are kept equal).
+#include <memory>
+
+#include "lib/engine/fsdp/policy.hpp"
+#include "lib/ranks/process_group.hpp"
+
+namespace fsdp {
+
+struct Mesh {
+  std::unique_ptr<ProcessGroup> shard;
+  std::unique_ptr<ProcessGroup> replicate;
+  int num_nodes = 1;
+  int ranks_per_node = 1;  ///< of this rank's node
+  int local_rank = 0;
+};
+
+/// full/grad-shard: all ranks on the shard axis; no-shard: all on the replicate axis; hybrid: `shard_group_size`
+/// neighbouring ranks on the shard axis, by default the ranks of a node.
+/// Collective. \throws UsageError when the group size does not divide the ranks or differs between nodes
+Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size);
+
+}  // namespace fsdp

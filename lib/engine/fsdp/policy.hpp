@@ -1,0 +1,70 @@
+#pragma once
+// What a user chooses about sharding, as plain structs.
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+/// Names follow FSDP1 (torch.distributed.fsdp.ShardingStrategy); ZeRO stage in brackets.
+enum class Sharding {
+  full_shard,         ///< parameters, gradients, optimizer state sharded; gathered twice per micro-batch (ZeRO-3)
+  grad_shard,         ///< gathered once, kept until the backward is done (ZeRO-2; FSDP1's SHARD_GRAD_OP)
+  no_shard,           ///< replicated, gradients all-reduced (DDP)
+  hybrid_full_shard,  ///< full_shard inside a group of ranks, replicated across groups
+  hybrid_grad_shard   ///< grad_shard inside a group of ranks, replicated across groups
+};
+
+enum class BackwardPrefetch { none, pre, post };
+
+enum class CudaGraphs : std::uint8_t { automatic, on, off };
+
+struct MixedPrecision {
+  c10::ScalarType param_dtype = c10::ScalarType::Float;   ///< gathered parameters and activations
+  c10::ScalarType reduce_dtype = c10::ScalarType::Float;  ///< gradients on the wire; always summed in float32 on CPUs
+  c10::ScalarType buffer_dtype = c10::ScalarType::Float;
+  c10::ScalarType master_dtype = c10::ScalarType::Float;  ///< of the weights that the optimizer updates
+
+  /// Gradients pass through fp16, whose smallest numbers they would vanish among.
+  bool needs_loss_scale() const {
+    return param_dtype == c10::ScalarType::Half || reduce_dtype == c10::ScalarType::Half;
+  }
+};
+
+struct EnginePolicy {
+  Sharding sharding = Sharding::full_shard;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;          ///< at most two units gathered or on their way, beside the root
+  int checkpoint_every = 0;               ///< recompute every n-th block's activations in the backward; 0: none
+  bool reduce_every_micro_batch = false;  ///< accumulate sharded gradients: less memory, a reduction per micro-batch
+  bool cpu_offload = false;               ///< master weights, gradients and optimizer state on the host
+  bool wide_weights = false;              ///< on processors that widen 16-bit products: weights in float32 as well
+  bool offload_frozen = false;            ///< rows of frozen parameters, too, between gathers
+  /// Micro-batches of at most so many tokens are recorded where the device can do that, and run as a whole when such
+  /// a one comes again; 0: none.
+  std::int64_t recorded_tokens = 0;
+  MixedPrecision precision;
+};
+
+bool gathers_again_in_backward(Sharding sharding);  ///< full_shard and its hybrid
+bool is_hybrid(Sharding sharding);
+
+/// "full-shard" and so on; hybrid-shard means hybrid-full-shard. \throws UsageError naming the choices
+Sharding parse_sharding(std::string_view text);
+std::string_view to_string(Sharding sharding);
+BackwardPrefetch parse_backward_prefetch(std::string_view text);
+std::string_view to_string(BackwardPrefetch prefetch);
+CudaGraphs parse_cuda_graphs(std::string_view text);
+/// none, all or every:N as the N of every N-th block; 0: none. \throws UsageError naming the choices
+int parse_activation_checkpointing(std::string_view text);
+std::string activation_checkpointing_name(int every);
+/// float32 (fp32), bf16 (bfloat16), fp16 (float16). \throws UsageError naming `option`
+c10::ScalarType parse_float_type(std::string_view text, std::string_view option);
+/// Those, and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it. \throws UsageError naming `option`
+c10::ScalarType parse_compute_type(std::string_view text, std::string_view option);
+std::string_view float_type_name(c10::ScalarType type);
+
+}  // namespace fsdp

@@ -1,0 +1,257 @@
+#include "lib/engine/fsdp/unit_params.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/compute/ops/wide_weights.hpp"
+#include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/engine/fsdp/buffer_bytes.hpp"
+#include "lib/engine/fsdp/fp8_rows.hpp"
+#include "lib/engine/fsdp/side_by_side.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Of a matrix of products in 16 bits, which is widened in each of them.
+bool has_wide_copy(const UnitContext& context, const ParamLayout& layout, at::ScalarType dtype) {
+  return context.wide_weights && layout.shape.size() == 2 && !layout.is_fp8 &&
+         c10::elementSize(detail::type_of(layout, dtype)) == 2;
+}
+
+class SharedUnitParams final : public UnitParams {
+ public:
+  SharedUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
+                   std::unique_ptr<PeerMemory> memory, std::string name)
+
+      : group_(context.shard_group),
+        ops_(context.ops),
+        memory_(std::move(memory)),
+        name_("the gather of " + std::move(name)) {
+    std::size_t offset = 0;
+    for (const auto& layout : layouts) {
+      const auto rows = layout.buffer_rows(group_.size());
+      auto buffer =
+          ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), detail::type_of(layout, dtype));
+      const auto range = shard_range(layout.rows(), group_.size(), group_.rank());
+      own_.push_back(buffer.narrow(0, range.padded_rows * group_.rank(), range.padded_rows));
+      count(own_.back(), offset);
+      offset += detail::buffer_bytes(layout, dtype, group_.size());
+      if (has_wide_copy(context, layout, dtype)) {
+        const auto wide = ops_.tensor_at(memory_->data() + offset, layout.shape_with_rows(rows), at::kFloat);
+        wide_own_.push_back({own_.size() - 1, wide.narrow(0, range.padded_rows * group_.rank(), range.padded_rows)});
+        count(wide_own_.back().second, offset);
+        offset += detail::buffer_bytes(layout, at::kFloat, group_.size());
+        buffer = with_wide_copy(buffer, wide);
+      }
+      full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
+    }
+    ops_.count_window(counted_bytes_);
+  }
+  SharedUnitParams(const SharedUnitParams&) = delete;
+  SharedUnitParams& operator=(const SharedUnitParams&) = delete;
+  ~SharedUnitParams() override { ops_.count_window(-counted_bytes_); }
+
+  static std::size_t bytes_needed(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                  at::ScalarType dtype) {
+    const int ranks = context.shard_group.size();
+    std::size_t total = 0;
+    for (const auto& layout : layouts) {
+      total += detail::buffer_bytes(layout, dtype, ranks);
+      if (has_wide_copy(context, layout, dtype)) total += detail::buffer_bytes(layout, at::kFloat, ranks);
+    }
+    return total;
+  }
+
+  at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  at::ScalarType gathered_type(std::size_t param) const override { return own_[param].scalar_type(); }
+  void finish_sync() override {
+    for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
+    ++version_;
+    memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
+  }
+  void unshard() override {}
+  void wait_for_unshard() override {
+    for (int r = 0; r < group_.size(); ++r) {
+      if (r != group_.rank())
+        wait_for_counter(group_, memory_->counter(static_cast<std::size_t>(r)), version_, r, name_);
+    }
+  }
+  at::Tensor full(std::size_t param) override { return full_[param]; }
+  void reshard() override {
+    for (const auto& [offset, bytes] : others_) memory_->forget(offset, bytes);
+  }
+
+ private:
+  /// This rank's rows of a buffer at `offset` of the window: its own memory; the others' rows are theirs.
+  void count(const at::Tensor& own, std::size_t offset) {
+    counted_bytes_ += static_cast<std::int64_t>(own.nbytes());
+    const auto own_bytes = static_cast<std::size_t>(own.nbytes());
+    const auto before = own_bytes * static_cast<std::size_t>(group_.rank());
+    const auto all = own_bytes * static_cast<std::size_t>(group_.size());
+    others_.push_back({offset, before});
+    others_.push_back({offset + before + own_bytes, all - before - own_bytes});
+  }
+
+  ProcessGroup& group_;
+  const Ops& ops_;
+  std::unique_ptr<PeerMemory> memory_;
+  std::string name_;
+  std::vector<at::Tensor> own_;
+  std::vector<std::pair<std::size_t, at::Tensor>> wide_own_;  // parameter and its rows in float32
+  std::vector<at::Tensor> full_;
+  std::vector<std::pair<std::size_t, std::size_t>> others_;  // offset and bytes of the other ranks' rows
+  std::uint64_t version_ = 0;
+  std::int64_t counted_bytes_ = 0;
+};
+
+class CollectiveUnitParams final : public UnitParams {
+ public:
+  CollectiveUnitParams(const UnitContext& context, const std::vector<ParamLayout>& layouts, at::ScalarType dtype)
+      : context_(context),
+        layouts_(layouts),
+        dtype_(dtype),
+        groups_(side_by_side(layouts, context.shard_group.size(), context.ops.joins_products())),
+        own_(layouts.size()),
+        full_(layouts.size()),
+        wide_(layouts.size()),
+        fp8_(context_, layouts_) {
+    const int ranks = context_.shard_group.size();
+    for (const auto& group : groups_) {
+      if (!stays_gathered(group.front())) continue;
+      // The own rows are the whole parameter: no second copy is made.
+      const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
+        return at::zeros(sizes, options(layouts_[group.front()]));
+      });
+      for (std::size_t n = 0; n < group.size(); ++n) {
+        const auto i = group[n];
+        own_[i] = buffers[n].narrow(0, 0, layouts_[i].rows());
+        full_[i] = with_wide(i, buffers[n]).narrow(0, 0, layouts_[i].compute_rows());
+      }
+    }
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      if (own_[i].defined()) continue;
+      const auto& layout = layouts_[i];
+      const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
+      const MemoryScope scope(MemoryCategory::parameters, is_elsewhere(i));
+      const auto device = is_elsewhere(i) ? context_.ops.host() : context_.ops.device();
+      own_[i] = at::zeros(layout.shape_with_rows(range.padded_rows), options(layout).device(device));
+      if (is_elsewhere(i)) locked_.push_back(context_.ops.lock_pages(own_[i]));
+    }
+  }
+
+  at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  at::ScalarType gathered_type(std::size_t param) const override {
+    return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : own_[param].scalar_type();
+  }
+  void begin_sync() override { fp8_.begin_update(own_); }
+  bool sync_asks_ranks() const override { return fp8_.has_any(); }
+  void finish_sync() override {
+    widen(true);
+    fp8_.finish_update(own_);
+  }
+
+  void unshard() override {
+    const MemoryScope scope(MemoryCategory::gathered);
+    const int ranks = context_.shard_group.size();
+    std::vector<TensorGather> gathers;
+    for (const auto& group : groups_) {
+      if (stays_gathered(group.front())) continue;
+      const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
+        return at::empty(sizes, options(layouts_[group.front()]).dtype(gathered_type(group.front())));
+      });
+      for (std::size_t n = 0; n < group.size(); ++n) gather(group[n], buffers[n], gathers);
+    }
+    if (!gathers.empty()) work_ = context_.collectives.all_gather(gathers);
+  }
+  void wait_for_unshard() override {
+    if (work_ != nullptr) work_->wait();
+    work_.reset();
+    sent_.clear();
+    for (const auto& transfer : transfers_) transfer->wait();
+    transfers_.clear();
+    widen(false);
+  }
+  at::Tensor full(std::size_t param) override { return full_.at(param); }
+  void reshard() override {
+    for (std::size_t i = 0; i < full_.size(); ++i) {
+      if (stays_gathered(i)) continue;
+      full_[i].reset();
+      wide_[i] = {};
+    }
+  }
+
+ private:
+  void gather(std::size_t i, const at::Tensor& buffer, std::vector<TensorGather>& gathers) {
+    const auto rows = buffer.size(0), gathered_rows = own_[i].size(0) * context_.shard_group.size();
+    if (fp8_.has(i)) {
+      // Their rows are a multiple of what all ranks have, or the last ranks sent zeros: none is left out.
+      full_[i] = fp8_.with_scale(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
+      gathers.push_back({fp8_.rows(i).view(at::kByte), buffer.view(at::kByte).narrow(0, 0, gathered_rows)});
+      return;
+    }
+    if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
+    full_[i] = with_wide(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
+    if (alone()) {
+      if (auto transfer = context_.ops.start_transfer(buffer.narrow(0, 0, gathered_rows), own_[i]))
+        transfers_.push_back(std::move(transfer));
+      return;
+    }
+    sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
+    gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
+  }
+
+  /// The buffer, with room for a float32 copy where it is to have one.
+  at::Tensor with_wide(std::size_t i, const at::Tensor& buffer) {
+    if (!has_wide_copy(context_, layouts_[i], dtype_)) return buffer;
+    wide_[i] = {buffer, at::empty(buffer.sizes(), buffer.options().dtype(at::kFloat))};
+    return with_wide_copy(buffer, wide_[i].wide);
+  }
+  /// The copies of what stays gathered, or of what does not.
+  void widen(bool staying) {
+    for (std::size_t i = 0; i < wide_.size(); ++i) {
+      if (wide_[i].half.defined() && stays_gathered(i) == staying) wide_[i].wide.copy_(wide_[i].half);
+    }
+  }
+
+  bool alone() const { return context_.shard_group.size() == 1; }
+  /// On the host between gathers.
+  bool is_elsewhere(std::size_t i) const { return context_.offload_frozen && !layouts_[i].trainable; }
+  bool stays_gathered(std::size_t i) const { return alone() && !is_elsewhere(i); }
+  at::TensorOptions options(const ParamLayout& layout) const {
+    return at::TensorOptions(detail::type_of(layout, dtype_)).device(context_.ops.device());
+  }
+
+  UnitContext context_;
+  std::vector<ParamLayout> layouts_;
+  at::ScalarType dtype_;
+  std::vector<std::vector<std::size_t>> groups_;  ///< what is gathered into one buffer
+  std::vector<at::Tensor> own_;
+  std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
+  struct WideCopy {
+    at::Tensor half, wide;
+  };
+  std::vector<WideCopy> wide_;    ///< likewise; empty where there is none
+  detail::Fp8Rows fp8_;           ///< what is gathered in 8 bits
+  std::vector<at::Tensor> sent_;  ///< what a gather under way reads
+  std::unique_ptr<Work> work_;
+  std::vector<std::shared_ptr<void>> locked_;  ///< rows on the host
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
+                                             at::ScalarType dtype, const std::string& unit_name) {
+  if (context.use_peer_memory) {
+    auto memory = context.shard_group.peer_memory(SharedUnitParams::bytes_needed(context, layouts, dtype),
+                                                  static_cast<std::size_t>(context.shard_group.size()));
+    if (memory == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for " + unit_name);
+    return std::make_unique<SharedUnitParams>(context, layouts, dtype, std::move(memory), unit_name);
+  }
+  return std::make_unique<CollectiveUnitParams>(context, layouts, dtype);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+#include "lib/engine/offload/offload.hpp"
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+constexpr std::string_view kNvme = "nvme:";
+}  // namespace
+
+OffloadConfig parse_offload(std::string_view text) {
+  if (text == "none") return {};
+  if (text == "cpu") return {OffloadConfig::Place::cpu, "", 0};
+  if (text.starts_with(kNvme) && text.size() > kNvme.size())
+    return {OffloadConfig::Place::nvme, std::string(text.substr(kNvme.size())), 0};
+  throw UsageError("--offload-optimizer is '" + std::string(text) +
+                   "', choose from none, cpu, nvme:DIR (a directory on a disk of each node)");
+}
+
+std::string to_string(const OffloadConfig& offload) {
+  switch (offload.place) {
+    case OffloadConfig::Place::nvme:
+      return std::string(kNvme) + offload.directory;
+    case OffloadConfig::Place::cpu:
+      return "cpu";
+    case OffloadConfig::Place::device:
+      break;
+  }
+  return "none";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,166 @@
+#include "lib/engine/runtime/model_runtime.hpp"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "lib/base/error.hpp"
+#include "lib/base/usable_cores.hpp"
+#include "lib/compute/ops/fp8.hpp"
+#include "lib/compute/ops/wide_product.hpp"
+#include "lib/engine/runtime/graph_choice.hpp"
+#include "lib/ranks/agree.hpp"
+
+namespace fsdp {
+namespace {
+
+DeviceChoice with_ops(DeviceChoice device) {
+  if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
+  if (device.ops == nullptr) device.ops = {std::shared_ptr<void>(), &host_ops()};
+  return device;
+}
+
+bool is_multiplied_in_fp8(const ParameterSpec& spec) {
+  return spec.is_matrix_of_block() && spec.storage == Storage::model && can_be_fp8(spec.shape[0], spec.shape[1]);
+}
+
+/// \throws UsageError on every rank
+void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterSpec>& parameters) {
+  if (std::none_of(parameters.begin(), parameters.end(), is_multiplied_in_fp8))
+    throw UsageError(
+        "--compute-dtype fp8 would change nothing: no matrix of this model's blocks has two sides that are multiples "
+        "of " +
+        std::to_string(kFp8Multiple));
+  run_agreed(world, [&] {
+    if (const auto problem = ops.fp8_problem(); !problem.empty())
+      throw UsageError("--compute-dtype fp8: rank " + std::to_string(world.rank()) +
+                       "'s GPU has no products in 8 bits (" + problem +
+                       "): --compute-dtype auto goes on without, or ask for Hopper's, Ada's or newer ones");
+  });
+}
+
+}  // namespace
+
+DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node, const std::filesystem::path& driver) {
+  DeviceChoice choice;
+  choice.description = "cpu";
+  if (device == DeviceWish::cpu) return choice;
+  std::string why_not;
+  auto backend = load_cuda_backend(&why_not);
+  if (backend == nullptr) {
+    if (device == DeviceWish::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
+    std::error_code ignored;
+    if (std::filesystem::exists(driver, ignored)) choice.unused_gpu = why_not;
+    return choice;
+  }
+  const int count = backend->device_count();
+  if (count == 0) {
+    if (device == DeviceWish::cuda) throw UsageError("--device cuda: the driver shows no GPU to this process");
+    return choice;
+  }
+  // A launcher may show each rank its own GPU only; several ranks on one GPU exist for tests.
+  const int index = local_rank % count;
+  if (ranks_on_node > count && count > 1 && device == DeviceWish::automatic) {
+    throw UsageError(
+        fmt::format("{} ranks on a node with {} GPUs: start one rank per GPU, or name --device", ranks_on_node, count));
+  }
+  backend->set_device(index);
+  choice.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  choice.description = "cuda: " + backend->info(index).name;
+  choice.backend = std::move(backend);
+  return choice;
+}
+
+void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log) {
+  const auto found = first_problem(world, device.unused_gpu);
+  if (found && world.rank() == 0) {
+    log.warning(
+        fmt::format("rank {} has an NVIDIA driver and no GPU that can be used, and computes on the CPU: {} "
+                    "(--device cpu says that this is meant, --device cuda makes it an error)",
+                    found->rank, found->text));
+  }
+}
+
+EnginePolicy make_policy(const ShardingOptions& options) {
+  EnginePolicy policy;
+  policy.sharding = options.sharding;
+  policy.backward_prefetch = options.backward_prefetch;
+  policy.forward_prefetch = options.forward_prefetch.value_or(false);
+  policy.limit_all_gathers = options.limit_all_gathers;
+  policy.checkpoint_every = options.checkpoint_every;
+  policy.reduce_every_micro_batch = options.reduce_every_micro_batch;
+  policy.cpu_offload = options.cpu_offload || options.offload_optimizer.place != OffloadConfig::Place::device;
+  policy.offload_frozen = options.cpu_offload;
+  policy.wide_weights = options.wide_weights;
+  policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
+  policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
+  policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);
+  policy.precision.master_dtype = options.master_dtype.value_or(at::kFloat);
+  return policy;
+}
+
+int set_threads(int ranks_on_node, const Logger& log) {
+  const auto count = threads_of_rank(ranks_on_node);
+  if (!count.warning.empty() && log.rank() == 0) log.warning(count.warning);
+  at::set_num_threads(count.threads);
+  return count.threads;
+}
+
+ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
+                           const DeviceChoice& device, int accumulation_steps)
+    : world_(world),
+      device_(with_ops(device)),
+      policy_(make_policy(options)),
+      decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
+      trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
+  // Where memory is shared nothing is sent ahead, and elsewhere on the host nothing goes on beside a transfer.
+  if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
+  policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
+  mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
+  if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops(), decoder_.parameters);
+  const bool staged = options.host_staged || device_.backend == nullptr;
+  const auto make = [&](ProcessGroup& group) {
+    if (staged) return make_host_collectives(group, ops());
+    return group.size() == 1 ? make_lone_collectives()
+                             : device_.backend->make_collectives(group, device_.device.index());
+  };
+  shard_collectives_ = make(*mesh_.shard);
+  replicate_collectives_ = make(*mesh_.replicate);
+
+  EngineInput input;
+  for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
+  input.loss = decoder_.loss.get();
+  std::vector<WrapInput> wrap_inputs;
+  for (const auto& spec : decoder_.parameters) {
+    ParamLayout layout{spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()]};
+    layout.is_float = spec.storage == Storage::float32;
+    layout.is_byte = spec.storage == Storage::byte;
+    layout.is_fp8 = asks_for_fp8(options.compute_dtype) && is_multiplied_in_fp8(spec);
+    // DoRA asks for the matrices as they are.
+    layout.travels_in_fp8 = layout.is_fp8 && layout.trainable && !options.lora.enabled();
+    layout.same_input = spec.same_input;
+    input.parameters.push_back(std::move(layout));
+    wrap_inputs.push_back({input.parameters.back().elements(), spec.block});
+  }
+  input.units = make_units(wrap_inputs, options.wrap);
+  num_units_ = input.units.size();
+  input.ops = device_.ops.get();
+  input.mesh = &mesh_;
+  input.shard_collectives = shard_collectives_.get();
+  input.replicate_collectives = replicate_collectives_.get();
+  if (options.offload_optimizer.on_disk()) {
+    StoreOptions where;
+    if (device_.has_values) where.directory = options.offload_optimizer.directory;
+    if (options.offload_optimizer.group_bytes > 0) where.group_bytes = options.offload_optimizer.group_bytes;
+    run_agreed(world, [&] { store_ = std::make_unique<TensorStore>(ops(), where); });
+    input.store = store_.get();
+  }
+  input.allow_peer_memory = !options.host_staged;
+  input.accumulation_steps = accumulation_steps;
+  policy_.recorded_tokens = recorded_tokens(options, decoder_, mesh_, ops());
+  engine_ = std::make_unique<Engine>(input, policy_);
+}
+
+}  // namespace fsdp

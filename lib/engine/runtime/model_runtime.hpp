@@ -1,0 +1,107 @@
+#pragma once
+// A decoder on its mesh: layers, collectives and engine wired together for one job.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/log.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
+#include "lib/engine/collectives/device_wish.hpp"
+#include "lib/engine/fsdp/engine.hpp"
+#include "lib/engine/fsdp/wrap.hpp"
+#include "lib/engine/offload/tensor_store.hpp"
+#include "lib/engine/runtime/sharding_options.hpp"
+#include "lib/models/layers/decoder.hpp"
+
+namespace fsdp {
+
+/// Where tensors live and how that was decided.
+struct DeviceChoice {
+  at::Device device = at::kCPU;
+  std::shared_ptr<DeviceBackend> backend;  ///< null on the CPU
+  std::shared_ptr<const Ops> ops;          ///< null: the back end's, or the CPU's
+  std::string description;                 ///< for the first line of the log
+  std::string unused_gpu;                  ///< why the node's GPU cannot be used; empty: it is, or there is none
+  bool has_values = true;                  ///< false: tensors are counted, nothing is computed or kept
+};
+
+/// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
+/// \param driver  a file that is there where the node has a GPU and its driver
+DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node,
+                           const std::filesystem::path& driver = "/dev/nvidiactl");
+
+/// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.
+void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log);
+
+/// The engine's part of the options, with the dtypes that --precision sets.
+EnginePolicy make_policy(const ShardingOptions& options);
+
+/// Threads per rank, by threads_of_rank(). Returns the number set.
+int set_threads(int ranks_on_node, const Logger& log);
+
+/// The weights that adapters are for: frozen, read from where they are and saved nowhere else.
+struct BaseWeights {
+  std::string directory;
+  std::string hash;  ///< of their values as they are stored there, whatever the number of ranks
+};
+
+/// Owns everything between a model configuration and running micro-batches.
+class ModelRuntime {
+ public:
+  /// Collective over `world`, which must outlive this object.
+  ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
+               const DeviceChoice& device, int accumulation_steps);
+  ModelRuntime(const ModelRuntime&) = delete;
+  ModelRuntime& operator=(const ModelRuntime&) = delete;
+
+  const Decoder& decoder() const { return decoder_; }
+  const Mesh& mesh() const { return mesh_; }
+  bool has_adapters() const { return decoder_.options.lora.enabled(); }
+  const BaseWeights& base() const { return base_; }
+  void set_base(BaseWeights base) { base_ = std::move(base); }
+  Engine& engine() { return *engine_; }
+  /// Of master weights, gradients and states that are on a disk; null: they are in memory.
+  TensorStore* store() { return store_.get(); }
+  const EnginePolicy& policy() const { return policy_; }
+  /// By index in the decoder's parameters.
+  const std::vector<bool>& trainable() const { return trainable_; }
+  std::size_t num_units() const { return num_units_; }
+  at::Device device() const { return device_.device; }
+  /// Null on the CPU.
+  DeviceBackend* backend() const { return device_.backend.get(); }
+  const Ops& ops() const { return *device_.ops; }
+  /// Waits for the device; where a rank died this is where it shows. Before Ops::fetch() and other reads of the device.
+  void synchronize() const {
+    if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
+  }
+  /// The same, but for collectives that nothing computed so far waits for: first gathers go on.
+  void wait_for_compute() const {
+    if (device_.backend != nullptr) device_.backend->wait_for_compute(device_.device.index());
+  }
+  ProcessGroup& world() { return world_; }
+  /// Of the ranks that have the other rows of this one's parameters.
+  TensorCollectives& shard_collectives() { return *shard_collectives_; }
+  /// True on the ranks whose shards are saved: one copy of each.
+  bool saves_shards() const { return mesh_.replicate->rank() == 0; }
+
+  /// False: tensors are counted, nothing is computed or kept.
+  bool has_values() const { return device_.has_values; }
+
+ private:
+  ProcessGroup& world_;
+  DeviceChoice device_;
+  EnginePolicy policy_;
+  Decoder decoder_;
+  std::vector<bool> trainable_;
+  BaseWeights base_;
+  Mesh mesh_;
+  std::unique_ptr<TensorCollectives> shard_collectives_;
+  std::unique_ptr<TensorCollectives> replicate_collectives_;
+  std::unique_ptr<TensorStore> store_;
+  std::unique_ptr<Engine> engine_;
+  std::size_t num_units_ = 0;
+};
+
+}  // namespace fsdp

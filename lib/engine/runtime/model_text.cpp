@@ -1,0 +1,37 @@
+#include "lib/engine/runtime/model_text.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+
+void check_vocabulary(const Tokenizer& tokenizer, const std::string& name, const ModelConfig& config) {
+  if (tokenizer.required_rows() <= config.vocab_size) return;
+  throw FormatError(
+      fmt::format("the tokenizer {} ({}) has {} ids, the model has embeddings for {} only: they do not belong together",
+                  name, tokenizer.description(), tokenizer.required_rows(), config.vocab_size));
+}
+
+std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view text) {
+  auto ids = tokenizer.encode_document(text);
+  const auto end = tokenizer.eos_id();
+  // Names of marks in a text are plain text: an end mark is the tokenizer's own.
+  if (ids.size() > 1 && end && ids.back() == *end) ids.pop_back();
+  return ids;
+}
+
+std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  // One id after the other: decode() would take the first one for a text's beginning and drop its space.
+  std::string text;
+  for (const auto id : ids) {
+    if (id >= 0 && id < tokenizer.vocab_size()) text += tokenizer.decode_one(id);
+  }
+  return text;
+}
+
+std::string architecture_name(const ModelConfig& config) {
+  return config.architecture == Architecture::llama ? config.traits.family : "mingpt";
+}
+
+}  // namespace fsdp

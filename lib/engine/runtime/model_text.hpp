@@ -1,0 +1,26 @@
+#pragma once
+// Where a model and a tokenizer meet.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/models/config/model_config.hpp"
+#include "lib/text/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+/// \throws FormatError when the tokenizer has ids that the model has no embedding for, naming both
+void check_vocabulary(const Tokenizer& tokenizer, const std::string& name, const ModelConfig& config);
+
+/// Ids of a text to go on from: what encode_document() gives, without a mark at its end.
+std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view text);
+
+/// The text of generated ids. A model may have more ids than its tokenizer has pieces: those are left out.
+std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids);
+
+/// "mingpt", or the family of Llama's kin: "qwen3"
+std::string architecture_name(const ModelConfig& config);
+
+}  // namespace fsdp

@@ -1,0 +1,285 @@
+// Reads `.metadata`. Source: torch 1.13 to 2.11 torch/distributed/checkpoint/metadata.py and filesystem.py.
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/files/formats/block.hpp"
+#include "lib/files/formats/dcp.hpp"
+#include "lib/files/formats/dcp_rank_metadata.hpp"
+#include "lib/files/formats/inside_directory.hpp"
+#include "lib/files/formats/pickle_reader.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::size_t max_dims = 64;
+constexpr std::uint64_t max_metadata_bytes = 4ull << 30;
+
+/// Modules that held the metadata classes in one version of torch or another.
+constexpr std::array<std::string_view, 5> modules{
+    "torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem",
+    "torch.distributed._shard.checkpoint.metadata", "torch.distributed._shard.checkpoint.filesystem",
+    "torch.distributed._shard.sharded_tensor.metadata"};
+
+/// Identity of a stored item: key, and for tensors the chunk's offsets.
+using StorageKey = std::tuple<std::string, bool, Shape>;
+
+class MetadataParser {
+ public:
+  explicit MetadataParser(const std::filesystem::path& path)
+      : path_(path),
+        document_(read_pickle(
+            {std::make_shared<const std::string>(read_text_file(path, max_metadata_bytes)), 0, path.string(), 0})) {
+    if (document_.length_bytes != document_.text->size()) {
+      throw FormatError(path.string(), document_.length_bytes, "more bytes follow the end of the metadata");
+    }
+  }
+
+  DcpMetadata parse() {
+    const auto& top = state_of(*document_.root, "Metadata");
+    parse_storage(dict(field(top, "storage_data")));
+    check_storage_ranges();
+    const auto& entries = dict(field(top, "state_dict_metadata"));
+    for (const auto& [key, entry] : entries.items) parse_entry(std::string(text(*key)), *entry);
+    find_producer(top);
+    const auto* planner_data = find(top, "planner_data");
+    if (planner_data != nullptr && !planner_data->is_none()) parse_paths(dict(*planner_data));
+    return std::move(metadata_);
+  }
+
+ private:
+  struct Place {
+    std::string file;
+    std::uint64_t offset_bytes, length_bytes;
+    bool zstd;
+  };
+
+  [[noreturn]] void fail(const PickleValue& at, const std::string& what) const {
+    throw FormatError(path_.string(), at.offset_bytes, what);
+  }
+
+  /// Adds the place to what `compute` has to complain about.
+  template <typename Compute>
+  auto in_this_file(const PickleValue& at, Compute&& compute) const {
+    try {
+      return compute();
+    } catch (const FormatError& error) {
+      fail(at, error.what());
+    }
+  }
+
+  // --- plain values ---
+  const PickleDict& dict(const PickleValue& value) const {
+    if (value.dict() == nullptr) fail(value, "a dict was expected, found " + describe(value));
+    return *value.dict();
+  }
+  std::string_view text(const PickleValue& value) const {
+    if (value.string() == nullptr) fail(value, "a str was expected, found " + describe(value));
+    return value.string()->text;
+  }
+  std::int64_t count(const PickleValue& value) const {
+    if (value.integer() == nullptr || *value.integer() < 0) {
+      fail(value, "a size or offset was expected, found " + describe(value));
+    }
+    return *value.integer();
+  }
+  static PickleRef find(const PickleDict& fields, std::string_view name) {
+    PickleRef found = nullptr;
+    for (const auto& [key, item] : fields.items) {
+      if (key->string() != nullptr && key->string()->text == name) found = item;
+    }
+    return found;
+  }
+  const PickleValue& field(const PickleDict& fields, std::string_view name) const {
+    const auto* found = find(fields, name);
+    if (found == nullptr) fail(*document_.root, "a field \"" + std::string(name) + "\" is missing");
+    return *found;
+  }
+
+  // --- objects ---
+  const PickleObject* instance(const PickleValue& value, std::string_view class_name) const {
+    const auto* object = value.object();
+    if (object == nullptr) return nullptr;
+    const auto* name = object->callable->global();
+    const bool known = std::find(modules.begin(), modules.end(), name->module) != modules.end();
+    return known && name->name == class_name ? object : nullptr;
+  }
+  const PickleDict& state_of(const PickleValue& value, std::string_view class_name) const {
+    const auto* object = instance(value, class_name);
+    if (object == nullptr || object->state == nullptr || object->state->dict() == nullptr) {
+      fail(value, "a DCP " + std::string(class_name) + " was expected, found " + describe(value));
+    }
+    return *object->state->dict();
+  }
+  Shape shape(const PickleValue& value) const {
+    const auto* object = value.object_of("torch", "Size");
+    const auto* sizes = object != nullptr && object->args->tuple()->items.size() == 1
+                            ? object->args->tuple()->items[0]->tuple()
+                            : nullptr;
+    if (sizes == nullptr || sizes->items.size() > max_dims)
+      fail(value, "a torch.Size was expected, found " + describe(value));
+    Shape shape;
+    for (const auto item : sizes->items) shape.push_back(count(*item));
+    return shape;
+  }
+
+  // --- storage_data ---
+  void parse_storage(const PickleDict& entries) {
+    for (const auto& [index, info] : entries.items) {
+      const auto& identity = state_of(*index, "MetadataIndex");
+      const auto* offset = find(identity, "offset");
+      const bool is_tensor = offset != nullptr && !offset->is_none();
+      StorageKey key(text(field(identity, "fqn")), is_tensor, is_tensor ? shape(*offset) : Shape());
+      const auto& fields = state_of(*info, "_StorageInfo");
+      const bool zstd = is_zstd(std::get<0>(key), find(fields, "transform_descriptors"));
+      Place place{std::string(text(field(fields, "relative_path"))),
+                  static_cast<std::uint64_t>(count(field(fields, "offset"))),
+                  static_cast<std::uint64_t>(count(field(fields, "length"))), zstd};
+      inside_directory({}, place.file, path_);
+      if (!storage_.emplace(std::move(key), std::move(place)).second) fail(*index, "an item is stored twice");
+    }
+  }
+  bool is_zstd(const std::string& item, PickleRef transforms) const {
+    if (transforms == nullptr || transforms->is_none()) return false;
+    const auto* list = transforms->list();
+    if (list != nullptr && list->items.empty()) return false;
+    const auto* name = list != nullptr && list->items.size() == 1 ? list->items[0]->string() : nullptr;
+    if (name == nullptr || name->text != "stream.zstd/1") {
+      fail(*transforms, "item \"" + item +
+                            "\" is stored through an unknown extension (transform_descriptors); known is "
+                            "stream.zstd/1 alone");
+    }
+    return true;
+  }
+  /// No two items share bytes, so that a damaged offset cannot point at another item unnoticed; except that two names
+  /// of one tied tensor may name the very same bytes (a whole archive each, which is longer than its tensor).
+  void check_storage_ranges() const {
+    std::vector<std::pair<const Place*, const StorageKey*>> places;
+    for (const auto& [key, place] : storage_) {
+      if (place.length_bytes > 0) places.emplace_back(&place, &key);
+    }
+    std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.first->file, a.first->offset_bytes) < std::tie(b.first->file, b.first->offset_bytes);
+    });
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      const Place &before = *places[i - 1].first, &after = *places[i].first;
+      const bool tied = before.file == after.file && before.offset_bytes == after.offset_bytes &&
+                        before.length_bytes == after.length_bytes && std::get<1>(*places[i - 1].second) &&
+                        std::get<1>(*places[i].second) &&
+                        std::get<2>(*places[i - 1].second) == std::get<2>(*places[i].second);
+      const bool safetensors = before.offset_bytes == 0 && after.offset_bytes == 0;
+      if (tied || safetensors) continue;
+      if (before.file == after.file && before.length_bytes > after.offset_bytes - before.offset_bytes) {
+        throw FormatError(path_.string() + ": items \"" + std::get<0>(*places[i - 1].second) + "\" and \"" +
+                          std::get<0>(*places[i].second) + "\" share bytes of " + before.file +
+                          ": .metadata is damaged");
+      }
+    }
+  }
+  const Place& place_of(const PickleValue& at, const StorageKey& key) const {
+    const auto found = storage_.find(key);
+    if (found == storage_.end()) fail(at, "nothing says where item \"" + std::get<0>(key) + "\" is stored");
+    return found->second;
+  }
+
+  // --- state_dict_metadata ---
+  void parse_entry(const std::string& key, const PickleValue& entry) {
+    if (metadata_.tensors.contains(key) || metadata_.values.contains(key))
+      fail(entry, "key \"" + key + "\" occurs twice");
+    metadata_.keys.push_back(key);
+    if (instance(entry, "BytesStorageMetadata") != nullptr) {
+      const auto& place = place_of(entry, {key, false, {}});
+      metadata_.values[key] = {place.file, place.offset_bytes, place.length_bytes, place.zstd};
+      return;
+    }
+    const auto& fields = state_of(entry, "TensorStorageMetadata");
+    DcpTensor& tensor = metadata_.tensors[key];
+    tensor.dtype = dtype_of(field(fields, "properties"));
+    tensor.shape = shape(field(fields, "size"));
+    in_this_file(entry, [&] { return num_elements(tensor.shape); });  // refuses an overflow
+    const auto& chunks = field(fields, "chunks");
+    if (chunks.list() == nullptr) fail(chunks, "a list was expected, found " + describe(chunks));
+    for (const auto chunk : chunks.list()->items) tensor.chunks.push_back(parse_chunk(key, tensor.shape, *chunk));
+  }
+  DType dtype_of(const PickleValue& properties) const {
+    const auto* object = instance(properties, "TensorProperties");
+    const auto* state = object != nullptr && object->state != nullptr ? object->state->tuple() : nullptr;
+    if (state == nullptr || state->items.empty() || state->items[0]->global() == nullptr ||
+        state->items[0]->global()->module != "torch") {
+      fail(properties, "a DCP TensorProperties was expected, found " + describe(properties));
+    }
+    return in_this_file(properties, [&] { return dtype_from_torch(state->items[0]->global()->name); });
+  }
+  DcpTensor::Chunk parse_chunk(const std::string& key, const Shape& tensor_shape, const PickleValue& value) const {
+    const auto& fields = state_of(value, "ChunkStorageMetadata");
+    DcpTensor::Chunk chunk;
+    chunk.offsets = shape(field(fields, "offsets"));
+    chunk.sizes = shape(field(fields, "sizes"));
+    if (!block_is_inside({chunk.offsets, chunk.sizes}, tensor_shape)) {
+      fail(value, "a chunk of tensor \"" + key + "\" lies outside the tensor");
+    }
+    const auto& place = place_of(value, {key, true, chunk.offsets});
+    chunk.file = place.file;
+    chunk.offset_bytes = place.offset_bytes;
+    chunk.length_bytes = place.length_bytes;
+    chunk.zstd = place.zstd;
+    return chunk;
+  }
+
+  /// The classes moved between versions. Source: torch 1.13, 2.0, 2.4 and 2.11, torch/distributed/checkpoint.
+  void find_producer(const PickleDict& top) {
+    const auto* version = find(top, "version");
+    if (document_.root->object()->callable->global()->module == "torch.distributed._shard.checkpoint.metadata") {
+      metadata_.producer = "PyTorch 1.13";
+    } else if (version != nullptr && version->string() != nullptr) {
+      metadata_.producer = "PyTorch 2.4 or later (DCP " + std::string(version->string()->text.substr(0, 40)) + ")";
+    } else {
+      metadata_.producer = find(top, "storage_meta") != nullptr ? "PyTorch 2.3 or later" : "PyTorch 2.0 to 2.2";
+    }
+  }
+
+  // --- planner_data ---
+  void parse_paths(const PickleDict& entries) {
+    auto& paths = metadata_.paths.emplace();
+    for (const auto& [key, value] : entries.items) {
+      if (value->tuple() == nullptr) fail(*value, "a path was expected, found " + describe(*value));
+      StatePath path;
+      for (const auto part : value->tuple()->items) {
+        if (part->string() != nullptr) {
+          path.emplace_back(std::string(part->string()->text));
+        } else {
+          path.emplace_back(count(*part));
+        }
+      }
+      if (!paths.emplace(text(*key), std::move(path)).second) fail(*key, "a path occurs twice");
+    }
+  }
+
+  std::filesystem::path path_;
+  PickleDocument document_;
+  std::map<StorageKey, Place> storage_;
+  DcpMetadata metadata_;
+};
+
+}  // namespace
+
+DcpMetadata read_dcp_metadata(const std::filesystem::path& directory) {
+  const auto path = directory / ".metadata";
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return MetadataParser(path).parse();
+  const auto rank_files = detail::rank_metadata_files(directory);
+  if (rank_files.empty()) {
+    throw FormatError(directory.string() + ": is not a DCP checkpoint: it has no .metadata" +
+                      (std::filesystem::is_directory(directory, ignored) ? "; a save may have been cut short"
+                                                                         : " because it is not a directory"));
+  }
+  DcpMetadata all;
+  for (const auto& file : rank_files) {
+    detail::merge_rank_metadata(all, MetadataParser(file).parse(), file.string());
+  }
+  return all;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,80 @@
+#pragma once
+// One torch.save archive that holds one tensor or one plain python value: the unit of DCP data files.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/base/dtype.hpp"
+#include "lib/base/file.hpp"
+#include "lib/files/formats/byte_sink.hpp"
+#include "lib/files/formats/pickle_value.hpp"
+#include "lib/files/formats/shard_record.hpp"
+#include "lib/files/formats/zip.hpp"
+
+namespace fsdp {
+
+/// Writes a contiguous tensor of shape `sizes`; `data` has exactly its bytes. Returns the archive's length.
+std::uint64_t write_tensor_blob(ByteSink& sink, DType dtype, const Shape& sizes, std::span<const std::byte> data);
+/// Writes None, bool, int, float, str, list or dict. Returns the archive's length.
+std::uint64_t write_value_blob(ByteSink& sink, const nlohmann::json& value);
+
+/// What a pickle says about one tensor: a view of a storage. Strides and offset count elements.
+struct TensorView {
+  std::string storage_key;  ///< its bytes are the entry "data/<storage_key>"
+  DType dtype = DType::f32;
+  Shape sizes, strides;
+  std::uint64_t storage_offset = 0;
+  std::uint64_t storage_bytes = 0;           ///< of the whole storage, as the pickle says
+  bool conjugated = false, negated = false;  ///< still to be done to the storage's numbers ("lazy" bits)
+
+  bool is_contiguous() const;
+  std::uint64_t length_bytes() const;  ///< of the tensor itself
+};
+
+/// A pickled reference to a storage.
+struct StorageReference {
+  std::string key;
+  std::optional<DType> dtype;  ///< nothing for untyped storages, which count bytes
+  std::uint64_t length_bytes = 0;
+};
+
+/// \throws FormatError when the persistent id `value` is no storage of a supported class
+StorageReference storage_reference(const PickleValue& value, const std::string& file);
+
+/// The tensor that `value` would rebuild (torch._utils._rebuild_tensor_v2 or _v3, torch.nn.Parameter around one), or
+/// nothing when it is not a tensor. The view is checked to lie inside its storage.
+/// \throws FormatError when it is a tensor of a kind not supported; `file` is for messages
+std::optional<TensorView> tensor_view(const PickleValue& value, const std::string& file);
+
+/// A plain value as JSON: tuples and sets become arrays, integer keys become strings, OrderedDict a plain object.
+/// \throws FormatError naming what JSON cannot say: bytes, tensors, other objects
+nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
+
+/// Reads the archive at [begin, begin + length) of a file.
+class TorchBlob {
+ public:
+  /// Reads directory and data.pkl. The file must outlive it. \throws FormatError
+  TorchBlob(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes);
+  TorchBlob(std::shared_ptr<const RandomAccess> input, std::uint64_t begin_bytes, std::uint64_t length_bytes);
+
+  const PickleDocument& document() const { return document_; }
+  const ZipReader& zip() const { return zip_; }
+  /// Hands the document over.
+  PickleDocument release_document() { return std::move(document_); }
+  /// The entry that holds the view's storage. \throws FormatError when it is missing or has another size
+  const ZipEntry& storage(const TensorView& view) const;
+
+ private:
+  std::shared_ptr<const RandomAccess> input_;
+  std::uint64_t begin_bytes_;
+  ZipReader zip_;
+  std::string prefix_;  // of all entry names, with the slash
+  PickleDocument document_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,232 @@
+#include "lib/files/read/safetensors_source.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/files/formats/inside_directory.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::uint64_t max_index_bytes = 100'000'000, max_config_bytes = 1u << 20;
+constexpr const char* index_name = "model.safetensors.index.json";
+constexpr const char* whole_name = "model.safetensors";
+constexpr const char* adapter_name = "adapter_model.safetensors";  // as peft writes it
+constexpr const char* sharding_key = "DCP_SHARDING_INFO";
+
+/// PREFIX*.safetensors, sorted.
+std::vector<std::filesystem::path> files_called(const std::filesystem::path& directory, const std::string& prefix) {
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto name = entry->path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".safetensors")) found.push_back(entry->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// The offsets of a rank's block of every tensor: {name: {"saved_offsets": [..]}}.
+std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
+  const std::string file = reader.path().string();
+  const auto json = parse_json_or_discard(reader.metadata().at(sharding_key), file);
+  if (!json.is_object()) throw FormatError(file, 8, "DCP_SHARDING_INFO is not a JSON object");
+  std::map<std::string, Shape> offsets;
+  for (const auto& [name, entry] : json.items()) {
+    const auto saved = entry.is_object() ? entry.value("saved_offsets", nlohmann::json()) : nlohmann::json();
+    Shape& shape = offsets[name];
+    if (!saved.is_array()) throw FormatError(file, 8, "DCP_SHARDING_INFO has no saved_offsets for \"" + name + "\"");
+    for (const auto& offset : saved) {
+      if (!offset.is_number_integer() || offset < 0 || offset > std::int64_t{1} << 62) {
+        throw FormatError(file, 8, "DCP_SHARDING_INFO of \"" + name + "\" holds an impossible offset");
+      }
+      shape.push_back(offset.get<std::int64_t>());
+    }
+  }
+  return offsets;
+}
+
+}  // namespace
+
+bool SafetensorsSource::recognizes(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(directory, ignored) &&
+         (std::filesystem::exists(directory / index_name, ignored) || !files_called(directory, "model").empty() ||
+          !files_called(directory, "shard-").empty() || std::filesystem::exists(directory / adapter_name, ignored));
+}
+
+SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
+  std::error_code ignored;
+  info_.format = "safetensors";
+  if (!std::filesystem::is_directory(path, ignored)) {
+    info_.directory = path.parent_path().empty() ? "." : path.parent_path();
+    if (path.extension() == ".json") {
+      add_index(path);
+    } else if (path.filename() == adapter_name) {
+      add_adapter(path);
+    } else {
+      add_file(path);
+    }
+  } else {
+    info_.directory = path;
+    if (std::filesystem::exists(path / index_name, ignored)) {
+      add_index(path / index_name);
+    } else if (std::filesystem::exists(path / whole_name, ignored)) {
+      add_file(path / whole_name);  // the model; others beside it are variants or left over
+    } else {
+      auto files = files_called(path, "model");
+      if (files.empty()) files = files_called(path, "shard-");
+      for (const auto& file : files) add_file(file);
+      if (files.empty()) add_adapter(path / adapter_name);
+    }
+  }
+  finish();
+}
+
+/// What the weights are stands beside them; without it they are tensors like others.
+void SafetensorsSource::add_adapter(const std::filesystem::path& file) {
+  add_file(file);
+  const auto beside = file.parent_path() / "adapter_config.json";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(beside, error)) return;
+  const auto config = parse_json_or_discard(read_text_file(beside, max_config_bytes), beside.string());
+  if (config.is_object()) info_.adapter = json_text(config);
+}
+
+void SafetensorsSource::add_index(const std::filesystem::path& index) {
+  const auto text = read_text_file(index, max_index_bytes);
+  const auto json = parse_json_or_discard(text, index.string());
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    throw FormatError(index.string() + ": is not an index of safetensors files (no weight_map)");
+  }
+  std::map<std::string, std::string> weight_map;
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : json["weight_map"].items()) {
+    if (!file.is_string()) throw FormatError(index.string() + ": weight_map names something else than a file");
+    weight_map.emplace(tensor, file.get<std::string>());
+    names.insert(file.get<std::string>());
+  }
+  if (weight_map.empty()) throw FormatError(index.string() + ": names no tensor");
+  for (const auto& name : names) {
+    const auto file = inside_directory(info_.directory, name, index);
+    if (std::error_code error; !std::filesystem::exists(file, error)) {
+      throw MissingInput(file.string() + ": is missing, " + index.filename().string() +
+                         " names it; fetch the model again (fsdp-download goes on where it stopped)");
+    }
+    add_file(file, &weight_map, name);
+  }
+  for (const auto& [tensor, file] : weight_map) {
+    if (!gathered_by_name_.contains(tensor)) {
+      throw FormatError(index.string() + ": tensor \"" + tensor + "\" should be in " + file + " but is not");
+    }
+  }
+}
+
+void SafetensorsSource::add_file(const std::filesystem::path& path,
+                                 const std::map<std::string, std::string>* weight_map, const std::string& indexed_as) {
+  const SafetensorsReader reader(path);
+  gather(reader, files_.add(path), weight_map, indexed_as);
+  for (const auto& [key, text] : reader.metadata()) {
+    if (key != sharding_key) info_.metadata.emplace(key, text);
+  }
+}
+
+void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t file,
+                               const std::map<std::string, std::string>* weight_map, const std::string& indexed_as) {
+  std::map<std::string, Shape> offsets;
+  const bool sharded = reader.metadata().contains(sharding_key);
+  if (sharded) offsets = parse_sharding(reader);
+  is_sharded_ = is_sharded_ || sharded;
+  std::vector<std::pair<std::uint64_t, const std::string*>> order;
+  for (const auto& [name, entry] : reader.tensors()) order.emplace_back(entry.begin, &name);
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [begin, name] : order) {
+    const SafetensorsEntry& entry = reader.tensors().at(*name);
+    Shape at(entry.shape.size(), 0);
+    if (weight_map != nullptr) {
+      const auto wanted = weight_map->find(*name);
+      if (wanted == weight_map->end() || wanted->second != indexed_as) continue;  // not in the index
+    }
+    if (const auto found = offsets.find(*name); found != offsets.end()) at = found->second;
+    if (at.size() != entry.shape.size()) {
+      throw FormatError(reader.path().string() + ": tensor \"" + *name +
+                        "\" has another number of dims than its DCP_SHARDING_INFO");
+    }
+    const auto [place, is_new] = gathered_by_name_.emplace(*name, gathered_.size());
+    if (is_new) gathered_.push_back({*name, {}});
+    auto& pieces = gathered_[place->second].pieces;
+    const auto same =
+        std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.offsets == at; });
+    if (same != pieces.end() && sharded && same->entry.shape == entry.shape) continue;  // every rank has it
+    if (!pieces.empty() && (!sharded || pieces[0].entry.dtype != entry.dtype || same != pieces.end())) {
+      throw FormatError(reader.path().string() + ": tensor \"" + *name + "\" is also in " +
+                        files_.paths()[pieces[0].file].string());
+    }
+    pieces.push_back({file, entry, std::move(at)});
+  }
+}
+
+void SafetensorsSource::finish() {
+  for (auto& [name, pieces] : gathered_) {
+    SourceTensor tensor{
+        name, {name}, pieces[0].entry.dtype, pieces[0].entry.shape, static_cast<std::int64_t>(pieces.size())};
+    tensor.other = pieces[0].entry.other;
+    if (tensor.other && pieces.size() > 1)
+      throw FormatError(info_.directory.string() + ": tensor \"" + name + "\" is in pieces of type " +
+                        tensor.other->name + ", which are not put together here");
+    std::vector<Block> blocks;
+    for (auto& piece : pieces) {
+      const std::string file = files_.paths()[piece.file].string();
+      if (piece.offsets.size() != tensor.shape.size()) {
+        throw FormatError(file + ": tensor \"" + name + "\" has another number of dims than in other files");
+      }
+      for (std::size_t dim = 0; dim < tensor.shape.size(); ++dim) {
+        std::int64_t end = 0;
+        if (__builtin_add_overflow(piece.offsets[dim], piece.entry.shape[dim], &end)) {
+          throw FormatError(file + ": tensor \"" + name + "\" has an impossible size");
+        }
+        tensor.shape[dim] = std::max(tensor.shape[dim], end);
+      }
+      tensor.stored_bytes += piece.entry.end - piece.entry.begin;
+      Stored stored;
+      stored.file = piece.file;
+      stored.tensor.storage_begin_bytes = piece.entry.begin;
+      stored.tensor.view = contiguous_view(piece.entry.dtype, piece.entry.shape);
+      stored.tensor.storage = static_cast<std::uint32_t>(chunks_.size());
+      chunks_.push_back(std::move(stored));
+      blocks.push_back({std::move(piece.offsets), std::move(piece.entry.shape)});
+    }
+    add_tensor(std::move(tensor), std::move(blocks), info_.directory.string());
+  }
+  gathered_.clear();
+  gathered_by_name_.clear();
+  info_.files = files_.paths();
+  if (is_sharded_) {
+    info_.format = "safetensors shards (DCP)";
+    info_.producer = "PyTorch (HuggingFaceStorageWriter)";
+    std::set<std::string> ranks;  // shard-<rank + 1>-model-<k>-of-<n>.safetensors
+    for (const auto& file : info_.files) {
+      const auto name = file.filename().string();
+      ranks.insert(name.substr(0, name.find("-model")));
+    }
+    info_.world_size = static_cast<int>(ranks.size());
+  }
+}
+
+LoadedValue SafetensorsSource::value(std::size_t /*value*/) const {
+  throw UsageError("safetensors files hold no values");
+}
+
+std::optional<std::uint32_t> SafetensorsSource::read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
+                                                           std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+  const Stored& stored = chunks_[chunk];
+  return read_stored(*files_.open(stored.file), stored.tensor, first, count, out, sums);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,65 @@
+#pragma once
+// safetensors as a source: one file, a model directory, or the shards that PyTorch's HuggingFaceStorageWriter writes,
+// one per rank, each with its blocks' offsets in the metadata (DCP_SHARDING_INFO).
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/files/formats/safetensors.hpp"
+#include "lib/files/read/chunked_source.hpp"
+#include "lib/files/read/file_set.hpp"
+#include "lib/files/read/tensor_in_file.hpp"
+
+namespace fsdp {
+
+class SafetensorsSource : public ChunkedSource {
+ public:
+  /// \param path  a safetensors file, an index .json, or a directory that recognizes() takes.
+  /// Reads headers only. \throws FormatError, IoError
+  explicit SafetensorsSource(const std::filesystem::path& path);
+
+  /// True for a directory with model.safetensors.index.json, model*.safetensors, shard-*.safetensors or
+  /// adapter_model.safetensors.
+  static bool recognizes(const std::filesystem::path& directory);
+
+  LoadedValue value(std::size_t value) const override;  ///< there are none
+
+ protected:
+  std::optional<std::uint32_t> read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
+                                          std::span<std::byte> out, std::vector<ReadSum>* sums) const override;
+
+ private:
+  struct Piece {
+    std::uint32_t file = 0;
+    SafetensorsEntry entry;
+    Shape offsets;
+  };
+  /// A tensor while its files are being read.
+  struct Gathered {
+    std::string name;
+    std::vector<Piece> pieces;
+  };
+  struct Stored {
+    std::uint32_t file = 0;
+    TensorInFile tensor;
+  };
+
+  /// \param indexed_as  the name that `weight_map` knows the file by; without one every tensor counts
+  void add_file(const std::filesystem::path& path, const std::map<std::string, std::string>* weight_map = nullptr,
+                const std::string& indexed_as = {});
+  void add_index(const std::filesystem::path& index);
+  void add_adapter(const std::filesystem::path& file);
+  void gather(const SafetensorsReader& reader, std::uint32_t file, const std::map<std::string, std::string>* weight_map,
+              const std::string& indexed_as);
+  void finish();
+
+  FileSet files_;
+  bool is_sharded_ = false;
+  std::vector<Gathered> gathered_;
+  std::map<std::string, std::size_t> gathered_by_name_;
+  std::vector<Stored> chunks_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,152 @@
+#include "lib/files/read/stored_nf4.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/compute/kernels/eight_bit_code.hpp"
+#include "lib/compute/kernels/nf4_code.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kState = ".quant_state.bitsandbytes__";
+constexpr std::array<std::string_view, 4> kParts{".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"};
+constexpr std::uint64_t kLongestState_bytes = 1u << 16;
+
+std::int64_t parts_of(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
+
+class Finder {
+ public:
+  explicit Finder(const Source& source) : source_(source) {
+    for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers_.emplace(source.tensors()[i].name, i);
+  }
+
+  std::map<std::string, StoredNf4> find() const {
+    std::map<std::string, StoredNf4> found;
+    for (const auto& [name, number] : numbers_) {
+      const auto at = name.find(kState);
+      if (at == std::string::npos) continue;
+      const auto matrix = name.substr(0, at);
+      if (name.substr(at + kState.size()) != "nf4")
+        throw wrong(matrix, "is stored as " + name.substr(at + kState.size()) + "; nf4 can be read");
+      found.emplace(matrix, read(matrix, number));
+    }
+    return found;
+  }
+
+ private:
+  FormatError wrong(const std::string& matrix, const std::string& what) const {
+    const auto& info = source_.info();
+    return FormatError(fmt::format("{}: '{}' {}", info.directory.string(), matrix, what));
+  }
+
+  std::size_t part(const std::string& matrix, const std::string& suffix) const {
+    const auto found = numbers_.find(matrix + suffix);
+    if (found == numbers_.end()) throw wrong(matrix, "is stored in 4 bits, but lacks its '" + suffix + "'");
+    return found->second;
+  }
+
+  void expect(const std::string& matrix, std::size_t tensor, DType dtype, std::int64_t elements) const {
+    const auto& found = source_.tensors()[tensor];
+    if (found.dtype == dtype && num_elements(found.shape) == elements) return;
+    throw wrong(matrix, fmt::format("has a '{}' of {} {}s, {} {}s were expected", found.name, num_elements(found.shape),
+                                    torch_name(found.dtype), elements, torch_name(dtype)));
+  }
+
+  nlohmann::json state(const std::string& matrix, std::size_t tensor) const {
+    const auto& stored = source_.tensors()[tensor];
+    if (stored.dtype != DType::u8 || stored.size_bytes() > kLongestState_bytes)
+      throw wrong(matrix, "has a quant_state that is no short text");
+    std::string text(stored.size_bytes(), '\0');
+    source_.read(tensor, 0, text.size(), std::as_writable_bytes(std::span(text.data(), text.size())), nullptr);
+    auto json = parse_json_or_discard(text, matrix);
+    if (!json.is_object()) throw wrong(matrix, "has a quant_state that is no JSON object");
+    return json;
+  }
+
+  StoredNf4 read(const std::string& matrix, std::size_t state_tensor) const {
+    const auto json = state(matrix, state_tensor);
+    StoredNf4 stored;
+    try {
+      const auto require = [&](const char* field, const nlohmann::json& value) {
+        if (json.at(field) != value)
+          throw wrong(matrix,
+                      fmt::format("has {} {}, {} can be read", field, json_text(json.at(field)), json_text(value)));
+      };
+      require("quant_type", "nf4");
+      require("blocksize", kernels::kNf4Block);
+      stored.dtype = dtype_from_torch(json.at("dtype").get<std::string>());
+      stored.shape = json.at("shape").get<Shape>();
+      if (json.contains("nested_offset")) {
+        require("nested_blocksize", kernels::kEightBitBlock);
+        require("nested_dtype", "float32");
+        stored.nested_offset = json.at("nested_offset").get<float>();
+        stored.nested_absmax = part(matrix, ".nested_absmax");
+      }
+    } catch (const nlohmann::json::exception& error) {
+      throw wrong(matrix, std::string("has a quant_state that cannot be read: ") + error.what());
+    }
+    stored.codes = part(matrix, "");
+    stored.absmax = part(matrix, ".absmax");
+    check(matrix, stored);
+    return stored;
+  }
+
+  void check(const std::string& matrix, const StoredNf4& stored) const {
+    const auto& [rows_columns, dtype] = std::tie(stored.shape, stored.dtype);
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    if (rows_columns.size() != 2 || rows_columns[0] < 1 || rows_columns[1] < 1 || rows_columns[0] > kMost ||
+        rows_columns[1] > kMost / rows_columns[0] || !is_float(dtype))
+      throw wrong(matrix, fmt::format("is a {} tensor of shape [{}], a matrix was expected", torch_name(dtype),
+                                      fmt::join(rows_columns, ", ")));
+    const auto n = rows_columns[0] * rows_columns[1], blocks = parts_of(n, kernels::kNf4Block);
+    const auto& codes = source_.tensors()[stored.codes];
+    // quant_storage: the bytes may be called something wider.
+    const auto item = static_cast<std::int64_t>(dtype_size_bytes(codes.dtype));
+    if (static_cast<std::int64_t>(codes.size_bytes()) != parts_of(parts_of(n, 2), item) * item || item > 8)
+      throw wrong(matrix, fmt::format("has {} bytes of codes, {} were expected for a matrix of shape [{}]",
+                                      codes.size_bytes(), parts_of(n, 2), fmt::join(rows_columns, ", ")));
+    expect(matrix, stored.absmax, stored.nested_absmax ? DType::u8 : DType::f32, blocks);
+    if (stored.nested_absmax)
+      expect(matrix, *stored.nested_absmax, DType::f32, parts_of(blocks, kernels::kEightBitBlock));
+    check_code(matrix);
+  }
+
+  /// Another code would make other numbers of the same bytes.
+  void check_code(const std::string& matrix) const {
+    const auto map = part(matrix, ".quant_map");
+    expect(matrix, map, DType::f32, static_cast<std::int64_t>(kernels::kNf4Code.size()));
+    std::array<float, kernels::kNf4Code.size()> code{};
+    source_.read(map, 0, code.size(), std::as_writable_bytes(std::span(code)), nullptr);
+    constexpr float kRounding = 1e-6f;
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      if (!(std::abs(code[i] - kernels::kNf4Code[i]) < kRounding))
+        throw wrong(matrix, fmt::format("has another code: its quant_map begins otherwise at {}", i));
+    }
+  }
+
+  const Source& source_;
+  std::map<std::string, std::size_t> numbers_;
+};
+
+}  // namespace
+
+std::map<std::string, StoredNf4> find_stored_nf4(const Source& source) { return Finder(source).find(); }
+
+bool is_part_of(const std::map<std::string, StoredNf4>& found, const std::string& name) {
+  if (const auto at = name.find(kState); at != std::string::npos) return found.contains(name.substr(0, at));
+  return std::any_of(kParts.begin(), kParts.end(), [&](std::string_view part) {
+    return name.ends_with(part) && found.contains(name.substr(0, name.size() - part.size()));
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,197 @@
+#include "lib/files/transform/cast_float.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian");
+static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559);
+
+/// A sign, `exponent_bits`, `mantissa_bits`. With `has_infinity`, the largest exponent means infinity and NaN; without,
+/// only all ones mean NaN.
+struct FloatFormat {
+  int exponent_bits = 0, mantissa_bits = 0;
+  bool has_infinity = true;
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  int sign_shift() const { return exponent_bits + mantissa_bits; }
+  std::uint64_t infinity() const { return ((std::uint64_t{1} << exponent_bits) - 1) << mantissa_bits; }
+  std::uint64_t all_ones() const { return (std::uint64_t{1} << sign_shift()) - 1; }
+};
+
+FloatFormat format_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return {11, 52};
+    case DType::f32:
+      return {8, 23};
+    case DType::f16:
+      return {5, 10};
+    case DType::bf16:
+      return {8, 7};
+    case DType::f8_e4m3fn:
+      return {4, 3, false};
+    case DType::f8_e5m2:
+      return {5, 2};
+    default:
+      throw std::logic_error("no floating-point type");
+  }
+}
+
+/// The bits of the double of the same value. A NaN keeps the upper bits of its payload.
+std::uint64_t upcast(const FloatFormat& format, std::uint64_t bits) {
+  if (format.mantissa_bits == 52) return bits;
+  const auto magnitude = bits & format.all_ones();
+  const auto sign = (bits >> format.sign_shift() & 1) << 63;
+  const auto mantissa = magnitude & ((std::uint64_t{1} << format.mantissa_bits) - 1);
+  const bool special = format.has_infinity ? magnitude >= format.infinity() : magnitude == format.all_ones();
+  if (special) return sign | std::uint64_t{0x7ff} << 52 | mantissa << (52 - format.mantissa_bits);
+  const auto exponent = static_cast<int>(magnitude >> format.mantissa_bits);
+  const auto significand = exponent == 0 ? mantissa : mantissa | std::uint64_t{1} << format.mantissa_bits;
+  const auto scale = (exponent == 0 ? 1 : exponent) - format.bias() - format.mantissa_bits;
+  return sign | std::bit_cast<std::uint64_t>(std::ldexp(static_cast<double>(significand), scale));
+}
+
+/// Rounds the double with `bits`.
+std::uint64_t narrow(const FloatFormat& format, std::uint64_t bits) {
+  if (format.mantissa_bits == 52) return bits;
+  const auto sign = (bits >> 63) << format.sign_shift();
+  const auto exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  const auto mantissa = bits & ((std::uint64_t{1} << 52) - 1);
+  const auto overflow = format.has_infinity ? format.infinity() : format.all_ones();
+  if (exponent == 0x7ff) {
+    if (mantissa == 0) return sign | overflow;
+    const auto payload = mantissa >> (52 - format.mantissa_bits);
+    const auto quiet = std::uint64_t{1} << (format.mantissa_bits - 1);
+    return sign | (format.has_infinity ? format.infinity() | quiet | payload : format.all_ones());
+  }
+  if (exponent == 0) return sign;  // a subnormal double is far below half of any target's smallest value
+  const auto unbiased = exponent - 1023;
+  const auto lowest = 1 - format.bias();
+  if (unbiased > format.bias() + 1) return sign | overflow;
+  const auto shift = 52 - format.mantissa_bits + (unbiased < lowest ? lowest - unbiased : 0);
+  if (shift > 53) return sign;
+  const auto significand = mantissa | std::uint64_t{1} << 52;
+  const auto half = std::uint64_t{1} << (shift - 1);
+  const auto rest = significand & (half * 2 - 1);
+  auto rounded = significand >> shift;
+  if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
+  // The significand's leading one counts as one step of the exponent, and so does a carry out of it.
+  if (unbiased >= lowest) {
+    rounded += static_cast<std::uint64_t>(unbiased - lowest) << format.mantissa_bits;
+  }
+  return sign | (rounded >= overflow ? overflow : rounded);
+}
+
+template <typename T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void store(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof(T));
+}
+
+std::uint64_t load_bits(const std::byte* at, std::size_t size) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, at, size);
+  return bits;
+}
+
+std::uint16_t float_to_bfloat16(std::uint32_t bits) {
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const auto rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  return static_cast<std::uint16_t>(nan ? bits >> 16 | 0x40u : rounded);
+}
+
+/// A float addition does the rounding: source github.com/Maratyszcza/FP16, fp16_ieee_from_fp32_value.
+std::uint16_t float_to_half(std::uint32_t bits) {
+  const auto magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+  const auto scaled = magnitude * 0x1.0p+112f * 0x1.0p-110f;
+  const auto doubled = bits << 1;
+  auto bias = doubled & 0xff000000u;
+  bias = bias < 0x71000000u ? 0x71000000u : bias;
+  const auto sum = std::bit_cast<std::uint32_t>(std::bit_cast<float>((bias >> 1) + 0x07800000u) + scaled);
+  const auto rounded = (sum >> 13 & 0x7c00u) + (sum & 0xfffu);
+  const auto nan = 0x7e00u | (bits >> 13 & 0x1ffu);
+  return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | (doubled > 0xff000000u ? nan : rounded));
+}
+
+template <typename In, typename Out, typename Convert>
+void each(std::span<const std::byte> in, std::span<std::byte> out, Convert convert) {
+  const auto count = in.size() / sizeof(In);
+  for (std::size_t i = 0; i < count; ++i) {
+    store<Out>(out.data() + i * sizeof(Out), convert(load<In>(in.data() + i * sizeof(In))));
+  }
+}
+
+template <typename In, typename Out>
+void look_up(const std::vector<std::byte>& table, std::span<const std::byte> in, std::span<std::byte> out) {
+  each<In, Out>(in, out, [&](In index) { return load<Out>(table.data() + index * sizeof(Out)); });
+}
+
+template <typename In>
+void look_up(const std::vector<std::byte>& table, std::size_t size, std::span<const std::byte> in,
+             std::span<std::byte> out) {
+  if (size == 1) return look_up<In, std::uint8_t>(table, in, out);
+  if (size == 2) return look_up<In, std::uint16_t>(table, in, out);
+  if (size == 4) return look_up<In, std::uint32_t>(table, in, out);
+  look_up<In, std::uint64_t>(table, in, out);
+}
+
+}  // namespace
+
+double float_to_double(DType dtype, std::span<const std::byte> element) {
+  return std::bit_cast<double>(upcast(format_of(dtype), load_bits(element.data(), dtype_size_bytes(dtype))));
+}
+
+FloatConverter::FloatConverter(DType from, DType to) : from_(from), to_(to) {
+  const auto in = format_of(from), out = format_of(to);
+  const auto in_size = dtype_size_bytes(from), out_size = dtype_size_bytes(to);
+  if (from == to || in_size > 2) return;
+  const std::size_t values = std::size_t{1} << (8 * in_size);
+  table_.resize(values * out_size);
+  for (std::size_t i = 0; i < values; ++i) {
+    const auto bits = narrow(out, upcast(in, i));
+    std::memcpy(table_.data() + i * out_size, &bits, out_size);
+  }
+}
+
+void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte> out) const {
+  const auto in_size = dtype_size_bytes(from_), out_size = dtype_size_bytes(to_);
+  if (in.size() % in_size != 0 || out.size() / out_size != in.size() / in_size || out.size() % out_size != 0) {
+    throw std::logic_error("FloatConverter: sizes do not match");
+  }
+  if (in.empty()) return;
+  if (from_ == to_) {
+    std::memcpy(out.data(), in.data(), in.size());
+  } else if (in_size == 1) {
+    look_up<std::uint8_t>(table_, out_size, in, out);
+  } else if (in_size == 2) {
+    look_up<std::uint16_t>(table_, out_size, in, out);
+  } else if (from_ == DType::f32 && to_ == DType::f64) {
+    each<float, double>(in, out, [](float value) { return static_cast<double>(value); });
+  } else if (from_ == DType::f64 && to_ == DType::f32) {
+    each<double, float>(in, out, [](double value) { return static_cast<float>(value); });
+  } else if (from_ == DType::f32 && to_ == DType::bf16) {
+    each<std::uint32_t, std::uint16_t>(in, out, float_to_bfloat16);
+  } else if (from_ == DType::f32 && to_ == DType::f16) {
+    each<std::uint32_t, std::uint16_t>(in, out, float_to_half);
+  } else {
+    const auto source = format_of(from_), target = format_of(to_);
+    for (std::size_t i = 0; i < in.size() / in_size; ++i) {
+      const auto bits = narrow(target, upcast(source, load_bits(in.data() + i * in_size, in_size)));
+      std::memcpy(out.data() + i * out_size, &bits, out_size);
+    }
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,125 @@
+#include "lib/files/transform/convert_job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/stop_signal.hpp"
+#include "lib/files/read/deepspeed.hpp"
+#include "lib/files/transform/check_files.hpp"
+#include "lib/files/transform/convert_job_output.hpp"
+#include "lib/files/transform/inspect.hpp"
+#include "lib/files/transform/byte_progress.hpp"
+#include "lib/files/transform/verify.hpp"
+
+namespace fsdp {
+namespace {
+
+void require_paths(const ConvertOptions& options) {
+  const int modes = options.inspect + options.verify + options.check;
+  if (modes > 1) throw UsageError("--inspect, --verify and --check are three different things: give one");
+  const auto expect = [&](std::size_t number, const char* what) {
+    if (options.paths.size() != number) {
+      throw UsageError(fmt::format("{}, but {} {} given", what, options.paths.size(),
+                                   options.paths.size() == 1 ? "path was" : "paths were"));
+    }
+  };
+  if (options.inspect) return expect(1, "--inspect wants one checkpoint");
+  if (options.check) return expect(1, "--check wants one checkpoint");
+  if (options.verify) return expect(2, "--verify wants the two checkpoints to compare");
+  expect(2, "a conversion wants the input and the output");
+}
+
+/// Text for people on stdout, JSON into the report.
+void answer(ProcessGroup& world, const ConvertOptions& options, nlohmann::json& report, nlohmann::json json,
+            const std::string& text) {
+  if (world.rank() != 0) return;
+  report = std::move(json);
+  if (options.job.json) return;
+  std::cout << text << std::flush;
+  if (!std::cout) throw IoError("stdout: cannot write the result");
+}
+
+ExitCode run_inspect(ProcessGroup& world, const ConvertOptions& options, nlohmann::json& report) {
+  const auto source = transformed(open_input(options.paths[0], options.input, false), options.input);
+  auto inspection = inspect(*source);
+  const auto text = inspection_table(inspection);
+  answer(world, options, report, std::move(inspection), text);
+  return ExitCode::ok;
+}
+
+ScanOptions scan_options(const ConvertOptions& options, ByteProgress& progress, const StopSignal& stop) {
+  ScanOptions scan;
+  scan.jobs = options.jobs;
+  scan.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  scan.stop = [&] { return stop.received() != 0; };
+  return scan;
+}
+
+/// Rank 0 has the report; the others return what it found.
+ExitCode agreed(ProcessGroup& world, ExitCode code) {
+  return static_cast<ExitCode>(static_cast<int>(world.all_reduce(static_cast<double>(code), Reduce::max)));
+}
+
+ExitCode run_check(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
+  const auto original = open_input(options.paths[0], options.input, false);
+  const auto source = transformed(original, options.input);
+  if (is_deepspeed_file(*original)) refuse_nothing(*source, *original, options.paths[0]);
+  const StopSignal stop;
+  ByteProgress progress(log, "read", options.progress_seconds);
+  const auto found = check(*source, world, scan_options(options, progress, stop));
+  progress.finish();
+  answer(world, options, report, to_json(found), to_text(found));
+  if (!found.damage.empty()) return agreed(world, ExitCode::bad_input);
+  return agreed(world, found.non_finite.empty() ? ExitCode::ok : ExitCode::answer_no);
+}
+
+bool has_view_as_real(const Source& source) {
+  return std::any_of(source.tensors().begin(), source.tensors().end(),
+                     [](const auto& tensor) { return tensor.name.ends_with("@view_as_real"); });
+}
+
+ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
+  const bool both_flat =
+      is_local_state(*open_source(options.paths[0])) && is_local_state(*open_source(options.paths[1]));
+  auto input_b = options.input;
+  if (!is_local_state(*open_source(options.paths[1]))) input_b.optim_files.clear();
+  input_b.merge_adapter.clear();
+  input_b.dequantize = false;
+  input_b.quantize = {};
+  auto a = transformed(open_input(options.paths[0], options.input, !both_flat), options.input);
+  auto b = open_input(options.paths[1], input_b, !both_flat);
+  // B is compared under the names that a conversion of A would have: what selects goes for both, unless names change.
+  const bool renames = !options.input.rename.empty() || parse_name_map(options.input.map) != NameMap::none;
+  if (!renames) {
+    input_b.dtype.clear();
+    b = transformed(std::move(b), input_b);
+  }
+  // safetensors has no complex numbers: a conversion stores them as pairs.
+  if (has_view_as_real(*b)) a = view_complex_as_real(std::move(a));
+  if (has_view_as_real(*a)) b = view_complex_as_real(std::move(b));
+
+  const StopSignal stop;
+  ByteProgress progress(log, "compared", options.progress_seconds);
+  const auto found = verify(*a, *b, world, {options.tolerance, scan_options(options, progress, stop)});
+  progress.finish();
+  answer(world, options, report, to_json(found), to_text(found));
+  return agreed(world, found.equal() ? ExitCode::ok : ExitCode::answer_no);
+}
+
+}  // namespace
+
+ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& options, const Logger& log,
+                         nlohmann::json& report) {
+  require_paths(options);
+  if (options.jobs < 0 || options.jobs > 256) throw UsageError("--jobs: must be 0 (automatic) to 256 threads");
+  if (!(options.tolerance >= 0)) throw UsageError("--tolerance: must be 0 or more");
+  if (options.inspect) return run_inspect(world, options, report);
+  if (options.check) return run_check(world, options, log, report);
+  if (options.verify) return run_verify(world, options, log, report);
+  return run_conversion(world, options, log, report);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,356 @@
+#include "lib/files/transform/convert_job_output.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/stop_signal.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/files/read/deepspeed.hpp"
+#include "lib/files/transform/export_tokenizer.hpp"
+#include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/output_kind.hpp"
+#include "lib/files/transform/byte_progress.hpp"
+#include "lib/files/transform/quantize.hpp"
+#include "lib/files/transform/transform.hpp"
+#include "lib/files/write/copy.hpp"
+#include "lib/files/write/dcp_target.hpp"
+#include "lib/files/write/hf_target.hpp"
+#include "lib/files/write/run_json.hpp"
+#include "lib/files/write/safetensors_target.hpp"
+#include "lib/files/write/torch_target.hpp"
+#include "lib/models/config/adapter_config.hpp"
+#include "lib/text/tokenizer/tokenizer_files.hpp"
+
+namespace fsdp {
+namespace {
+
+/// What is going to be written, and how it came to be.
+struct Plan {
+  std::filesystem::path output;
+  OutputKind kind = OutputKind::torch;
+  std::shared_ptr<const Source> source;
+  std::unique_ptr<Target> target;
+};
+
+OutputKind kind_of(const ConvertOptions& options) {
+  OutputRequest request;
+  request.output = options.paths[1];
+  request.to = options.to;
+  request.shards_given = options.shards != 0;
+  request.max_shard_size_given = !options.max_shard_size.empty();
+  const auto kind = choose_output_kind(request);
+  if (!options.config_from.empty() && kind != OutputKind::hf) {
+    throw UsageError("--config-from goes with --to hf only: other formats have no place for these files");
+  }
+  return kind;
+}
+
+/// "out/" and "out" are the same directory; a file must not be written as one.
+std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind) {
+  std::filesystem::path output = options.paths[1];
+  const bool is_file = kind == OutputKind::torch || kind == OutputKind::safetensors;
+  if (output.has_filename()) return output;
+  if (is_file) {
+    throw UsageError(
+        fmt::format("{}: --to {} writes a file, but this names a directory", output.string(), to_string(kind)));
+  }
+  return output.parent_path();
+}
+
+bool changes_tensors(const InputOptions& input) {
+  return !input.include.empty() || !input.exclude.empty() || !input.rename.empty() || input.model_only ||
+         !input.merge_adapter.empty() || input.dequantize || input.quantize.enabled() || !input.dtype.empty() ||
+         parse_name_map(input.map) != NameMap::none;
+}
+
+/// \param why  for the log
+void keep_model_alone(const Source& source, const Logger& log, InputOptions& input, const std::string& why) {
+  if (!input.model_only && !source.values().empty())
+    log.info(why + ": optimizer state, counters and other values are left out");
+  input.model_only = true;
+}
+
+/// What Hugging Face's format cannot hold is left out, and names become transformers' where the model is known.
+void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
+  keep_model_alone(source, log, input, "hf holds a model only");
+  if (!input.map.empty() || !input.rename.empty()) return;
+  const auto model = known_model(source, input);
+  if (model && model->architecture == Architecture::mingpt && !conv1d_layout(source).value_or(false)) {
+    log.info("a minGPT: its names and matrices become GPT-2's (--map mingpt-to-gpt2; --map none keeps them)");
+    input.map = "mingpt-to-gpt2";
+  }
+}
+
+/// Belongs to a matrix in 4 bits.
+bool is_scale(std::string_view name) {
+  return name.ends_with(".absmax") || name.ends_with(".nested_absmax") || name.ends_with("quant_map");
+}
+
+/// The most common floating-point type, for config.json. Of 4 bits that which they stand for: scales do not count.
+std::string main_dtype(const Source& source) {
+  std::map<std::string_view, std::uint64_t> bytes;
+  for (const auto& tensor : source.tensors()) {
+    if (is_float(tensor.dtype) && !is_scale(tensor.name)) bytes[torch_name(tensor.dtype)] += tensor.size_bytes();
+  }
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "float32" : std::string(most->first);
+}
+
+/// The model_type of a directory's config.json; nothing where there is none.
+std::optional<std::string> model_type_of(const std::filesystem::path& directory) {
+  std::error_code error;
+  const auto file = directory / "config.json";
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  const auto text = read_text_file(file, 1u << 20);
+  const auto json = parse_json_or_discard(text, file.string());
+  const bool has_type = json.is_object() && json.contains("model_type") && json["model_type"].is_string();
+  return has_type ? json["model_type"].get<std::string>() : "";
+}
+
+/// The input's or --config-from's goes along, unless it says GPT-2 of a minGPT that keeps its names and matrices, or
+/// the reverse.
+void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const InputOptions& input,
+                const Source& source, const Logger& log) {
+  const bool is_mingpt = model && model->architecture == Architecture::mingpt;
+  const bool keeps_names = input.map == "none" || (input.map.empty() && !input.rename.empty());
+  for (const auto& directory : hf.carry_from) {
+    const auto type = model_type_of(directory);
+    if (!type) continue;
+    if (!is_mingpt || (*type == "gpt2") != keeps_names) return;
+    break;
+  }
+  if (model) {
+    auto config = is_mingpt && keeps_names ? model_config_to_json(*model) : hf_config(*model);
+    config["torch_dtype"] = main_dtype(source);
+    hf.files["config.json"] = json_text(config, 2) + "\n";
+    return;
+  }
+  log.warning(
+      "no config.json is known, without which transformers does not open the output: give --config-from DIR or "
+      "--model-config FILE");
+}
+
+struct ConfigFile {
+  std::string name;  ///< for messages
+  nlohmann::json json;
+};
+
+/// config.json as it is going to be written; none: there is none, or it is no object.
+std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
+  const auto parsed = [](const std::string& text, const std::string& file) -> std::optional<ConfigFile> {
+    auto config = parse_json_or_discard(text, file);
+    return config.is_object() ? std::optional(ConfigFile{file, std::move(config)}) : std::nullopt;
+  };
+  if (const auto made = hf.files.find("config.json"); made != hf.files.end()) return parsed(made->second, made->first);
+  for (const auto& directory : hf.carry_from) {
+    const auto file = directory / "config.json";
+    std::error_code error;
+    if (std::filesystem::exists(file, error)) return parsed(read_text_file(file, 1u << 20), file.string());
+  }
+  return std::nullopt;
+}
+
+/// config.json says what the tensors are now: their type, and whether matrices are in 4 bits. One that transformers 5
+/// wrote says it so that 4 reads the same.
+void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& source) {
+  auto file = config_of(hf);
+  if (!file) return;  // which was told
+  auto& config = file->json;
+  const bool is_gpt2 = config.value("model_type", nlohmann::json()) == "gpt2";
+  if (is_gpt2 && !conv1d_layout(source).value_or(true))
+    throw UsageError(
+        "config.json says gpt2, whose matrices are [in, out], and these are [out, in]: give "
+        "--map mingpt-to-gpt2");
+  const bool changed = spell_rope_for_all(config, file->name);
+  const auto before = config;
+  if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
+  const auto dtype = main_dtype(source);
+  if (input.quantize.enabled())
+    config["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
+  if (!input.dtype.empty() || config != before)
+    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;  // transformers' new name, and its old one
+  if (changed || config != before) hf.files["config.json"] = json_text(config, 2) + "\n";
+}
+
+void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
+                   const ConvertOptions& options, const Logger& log) {
+  const auto has_one = [](const auto& directory) { return tokenizer_kind(directory) != TokenizerKind::none; };
+  if (options.tokenizer.empty() && std::any_of(hf.carry_from.begin(), hf.carry_from.end(), has_one)) return;
+  const auto name = options.tokenizer.empty() ? recorded_tokenizer(original) : options.tokenizer;
+  auto tokenizer = find_export_tokenizer(name, model ? model->vocab_size : 0);
+  if (!tokenizer.missing.empty()) {
+    log.warning("no tokenizer goes along: " + tokenizer.missing + " (--config-from DIR names a directory with one)");
+    return;
+  }
+  for (auto& [file, bytes] : tokenizer.files) hf.files[file] = std::move(bytes);
+  hf.tokenizer_from = tokenizer.directory.value_or("");
+}
+
+/// A tied model whose file has the head alone: under the embedding's name, as transformers writes it.
+std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source> source, const HfTargetOptions& hf) {
+  const auto file = config_of(hf);
+  if (!file || !says_tied(file->json)) return source;
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(source->tensors(), [&](const auto& tensor) { return tensor.name == name; });
+  };
+  if (!has(kTiedHead) || std::ranges::any_of(kTiedEmbeddings, has)) return source;
+  const bool is_gpt2 = file->json.value("model_type", nlohmann::json()) == "gpt2";
+  SelectOptions rename;
+  rename.rename.emplace_back("^lm_head\\.weight$", std::string(kTiedEmbeddings[is_gpt2 ? 0 : 1]));
+  return select(std::move(source), rename);
+}
+
+/// \param source  takes the name of a tied embedding, where that is missing
+std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original,
+                                       std::shared_ptr<const Source>& source, const Logger& log) {
+  HfTargetOptions hf;
+  if (!options.max_shard_size.empty()) hf.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
+  if (!options.config_from.empty()) {
+    if (!std::filesystem::is_directory(options.config_from)) {
+      throw MissingInput("--config-from " + options.config_from + ": is no directory");
+    }
+    hf.carry_from.emplace_back(options.config_from);
+  }
+  if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
+  const auto model = known_model(original, options.input);
+  add_config(hf, model, options.input, *source, log);
+  adapt_config(hf, options.input, *source);
+  source = under_embedding_name(std::move(source), hf);
+  add_tokenizer(hf, model, original, options, log);
+  return std::make_unique<HfTarget>(std::move(hf));
+}
+
+std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Source& original) {
+  DcpTargetOptions dcp;
+  dcp.num_shards = options.shards == 0 ? 1 : options.shards;
+  // run.json describes the run's own tensors: it goes along only with all of them, unchanged.
+  if (!changes_tensors(options.input)) carry_run_json(dcp, original.info().directory);
+  return std::make_unique<DcpTarget>(std::move(dcp));
+}
+
+/// Warns of the parts of an adapter that do not act.
+void warn_of_adapters(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
+  for (const auto& remark : source.info().remarks) log.warning(remark);
+  const bool is_adapter = !original.info().adapter.empty() || !std::filesystem::is_directory(options.paths[0]);
+  if (is_adapter || !options.input.merge_adapter.empty()) return;
+  for (const auto& remark : adapter_left_out(options.paths[0])) log.warning(remark);
+}
+
+/// \throws FormatError naming the first tensor of a type that the output cannot hold
+void refuse_other_types(const Source& source) {
+  for (const auto& tensor : source.tensors())
+    if (tensor.other)
+      throw FormatError(
+          fmt::format("{}: tensor \"{}\" is of type {}, which only safetensors can hold: convert to "
+                      "safetensors or hf, or leave it out with --exclude",
+                      source.info().directory.string(), tensor.name, tensor.other->name));
+}
+
+Plan make_plan(const ConvertOptions& options, const Logger& log) {
+  Plan plan;
+  plan.kind = kind_of(options);
+  plan.output = output_path(options, plan.kind);
+  const auto original = open_input(options.paths[0], options.input, true);
+  refuse_nothing(*original, *original, options.paths[0]);
+  auto input = options.input;
+  if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
+  // Optimizer state belongs to the weights as they were.
+  if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
+  plan.source = transformed(original, input);
+  refuse_nothing(*plan.source, *original, options.paths[0]);
+  if (is_deepspeed_file(*original))
+    log.warning(options.paths[0] +
+                ": is one of DeepSpeed's: these are the weights that products were computed with, the float32 masters "
+                "lie in the *_optim_states.pt beside it (zero_to_fp32.py makes one file of them)");
+  if (plan.kind == OutputKind::torch || plan.kind == OutputKind::dcp) refuse_other_types(*plan.source);
+  switch (plan.kind) {
+    case OutputKind::torch:
+      plan.target = std::make_unique<TorchTarget>(plan.output);
+      break;
+    case OutputKind::safetensors:
+      plan.source = view_complex_as_real(std::move(plan.source));
+      plan.target = std::make_unique<SafetensorsTarget>(plan.output);
+      break;
+    case OutputKind::hf:
+      plan.source = view_complex_as_real(std::move(plan.source));
+      plan.target = make_hf_target(options, *original, plan.source, log);
+      break;
+    case OutputKind::dcp:
+      plan.target = make_dcp_target(options, *original);
+      break;
+  }
+  log.info(fmt::format("{}: {}, {}, {} -> {} ({})", options.paths[0], original->info().format,
+                       format_count_of(static_cast<std::int64_t>(original->tensors().size()), "tensor"),
+                       format_count_of(static_cast<std::int64_t>(original->values().size()), "value"),
+                       plan.output.string(), to_string(plan.kind)));
+  if (log.rank() == 0) warn_of_adapters(options, *original, *plan.source, log);
+  return plan;
+}
+
+nlohmann::json describe(const ConvertOptions& options, const Plan& plan) {
+  nlohmann::json report{{"input", options.paths[0]},
+                        {"input_format", plan.source->info().format},
+                        {"output", plan.output.string()},
+                        {"output_format", to_string(plan.kind)},
+                        {"tensors", plan.source->tensors().size()},
+                        {"values", plan.source->values().size()}};
+  if (!options.input.merge_adapter.empty()) report["merged_adapter"] = options.input.merge_adapter;
+  return report;
+}
+
+void dry_run(const ConvertOptions& options, Plan& plan, const Logger& log, nlohmann::json& report) {
+  const auto layout = plan.target->plan(*plan.source);
+  auto files = nlohmann::json::array();
+  std::uint64_t bytes = 0;
+  for (const auto& file : layout.files) {
+    const auto name = plan.target->is_directory() ? plan.output / file.name : plan.output.parent_path() / file.name;
+    log.info(fmt::format("would write {} to {}", format_count_of(static_cast<std::int64_t>(file.size_bytes), "byte"),
+                         name.string()));
+    files.push_back({{"name", name.string()}, {"bytes", file.size_bytes}});
+    bytes += file.size_bytes;
+  }
+  report = describe(options, plan);
+  report["dry_run"] = true;
+  report["files"] = std::move(files);
+  report["bytes"] = bytes;
+}
+
+}  // namespace
+
+ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
+  const StopSignal stop;
+  auto plan = make_plan(options, log);
+  if (options.dry_run) {
+    dry_run(options, plan, log, report);
+    return ExitCode::ok;
+  }
+  ByteProgress progress(log, "written", options.progress_seconds);
+  CopyOptions how;
+  how.jobs = options.jobs;
+  how.sync = options.sync;
+  how.overwrite = options.overwrite;
+  how.progress = [&](const CopyProgress& done) { progress.update(done.bytes_done, done.bytes_total); };
+  how.stop = [&] { return stop.received() != 0; };
+  const auto copied = copy(*plan.source, *plan.target, plan.output, how, world);
+  progress.finish();
+  const auto bytes = static_cast<double>(copied.bytes_written);
+  log.info(fmt::format("wrote {}: {} in {} {}, {:.2f} s ({}/s)", plan.output.string(), format_bytes(bytes),
+                       copied.num_files, copied.num_files == 1 ? "file" : "files", copied.seconds,
+                       format_bytes(copied.seconds > 0 ? bytes / copied.seconds : 0)));
+  report = describe(options, plan);
+  report["bytes"] = copied.bytes_written;
+  report["num_files"] = copied.num_files;
+  report["seconds"] = copied.seconds;
+  return ExitCode::ok;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,19 @@
+#pragma once
+// What a checkpoint is and holds, from its headers alone: --inspect.
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "lib/files/read/source.hpp"
+
+namespace fsdp {
+
+/// {"format", "producer", "world_size", "files": [...], "metadata": {...}, "tensors": [{"name", "dtype", "shape",
+/// "shards", "bytes", "stored_bytes"}], "values": [{"name", "value"}], "totals": {...}}, and of an adapter {"adapter":
+/// the fields of adapter_config.json}. Reads no tensor data.
+/// \throws FormatError on a damaged value
+nlohmann::json inspect(const Source& source);
+
+/// The same as text for people, one tensor a line; ends with a newline.
+std::string inspection_table(const nlohmann::json& inspection);
+
+}  // namespace fsdp

@@ -1,0 +1,209 @@
+// Renames a model's tensors between the worlds and lays out again what lies differently there.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/files/transform/name_map_table.hpp"
+#include "lib/files/transform/select_model.hpp"
+#include "lib/files/transform/transform_decorated.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::uint64_t kBufferBytes = 8u << 20;
+
+bool reorders_heads(NameChange change) { return change != NameChange::none && change != NameChange::transposed; }
+
+bool is_queries(NameChange change) {
+  return change == NameChange::pairs_to_halves_q || change == NameChange::halves_to_pairs_q;
+}
+
+struct MatrixSize {
+  std::uint64_t rows, columns;
+  std::size_t item;  ///< bytes of an element
+};
+
+/// out[c * rows + r] = in[r * columns + c] for rows [first, first + part) of `in`, in tiles that stay in cache.
+void scatter_rows(std::span<const std::byte> in, std::uint64_t first, std::uint64_t part, const MatrixSize& size,
+                  std::span<std::byte> out) {
+  const auto [rows, columns, item] = size;
+  constexpr std::uint64_t kTile = 64;
+  for (std::uint64_t r0 = 0; r0 < part; r0 += kTile) {
+    for (std::uint64_t c0 = 0; c0 < columns; c0 += kTile) {
+      for (auto c = c0; c < std::min(c0 + kTile, columns); ++c) {
+        for (auto r = r0; r < std::min(r0 + kTile, part); ++r) {
+          std::memcpy(out.data() + (c * rows + first + r) * item, in.data() + (r * columns + c) * item, item);
+        }
+      }
+    }
+  }
+}
+
+class MappedSource final : public DecoratedSource {
+ public:
+  MappedSource(std::shared_ptr<const Source> source, NameMap map, const ModelConfig* config)
+      : DecoratedSource(std::move(source)) {
+    if (config != nullptr) {
+      config_ = *config;
+    } else if (auto json = inner_->model_config(); json.is_object() && json.value("model_type", "") == "llama") {
+      config_ = model_config_from_json(json, info_.directory.string());
+    }
+    const auto model = model_part(*inner_);
+    for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
+      auto tensor = inner_->tensors()[i];
+      const auto name = tensor.name.substr(model.contains[i] ? model.prefix.size() : 0);
+      auto mapped = model.contains[i] ? mapped_name(map, name) : std::nullopt;
+      if (!mapped) refuse(tensor.name, model.contains[i]);
+      if (mapped->change == NameChange::dropped) continue;
+      check_shape(tensor, mapped->change);
+      if (mapped->change == NameChange::transposed) std::swap(tensor.shape[0], tensor.shape[1]);
+      if (mapped->name != name) {
+        const bool nested = tensor.path.size() > 1;
+        if (nested) {
+          tensor.path = {tensor.path.front(), mapped->name};
+        } else {
+          tensor.path = {model.prefix + mapped->name};
+        }
+        tensor.name = model.prefix + mapped->name;
+      }
+      add_tensor(i, std::move(tensor));
+      changes_.push_back(mapped->change);
+    }
+    add_all_values();
+    check_unique_names(*this);
+  }
+
+  bool prefers_whole(std::size_t tensor) const override {
+    return changes_.at(tensor) == NameChange::transposed || DecoratedSource::prefers_whole(tensor);
+  }
+
+  std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                    std::span<std::byte> out, std::vector<ReadSum>* sums) const override {
+    const auto change = changes_.at(tensor);
+    if (change == NameChange::none) return DecoratedSource::read(tensor, first, count, out, sums);
+    check_read(tensors_[tensor], first, count, out.size());
+    if (count == 0) return std::nullopt;
+    if (first != 0 || count != static_cast<std::uint64_t>(num_elements(tensors_[tensor].shape))) {
+      if (change == NameChange::transposed) return read_columns(tensor, first, count, out);
+      return read_heads(tensor, first, count, out, nullptr);
+    }
+    if (change == NameChange::transposed) {
+      transpose(tensor, out, sums);
+      return std::nullopt;
+    }
+    return read_heads(tensor, first, count, out, sums);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& name, bool is_model) const {
+    if (is_model) {
+      throw UsageError("the name map does not know \"" + name +
+                       "\": is it another kind of model? --exclude leaves it out");
+    }
+    throw UsageError("\"" + name +
+                     "\" is not part of the model, and names are mapped for models only: add --model-only");
+  }
+
+  void check_shape(const SourceTensor& tensor, NameChange change) const {
+    if (change == NameChange::none) return;
+    if (tensor.shape.size() != 2) throw FormatError("tensor \"" + tensor.name + "\" should be a matrix");
+    if (!reorders_heads(change)) return;
+    if (!config_ || config_->architecture != Architecture::llama) {
+      throw UsageError("\"" + tensor.name +
+                       "\" lies head by head in Meta's files: give --model-config with a Llama's " + "number of heads");
+    }
+    if (tensor.shape[0] % heads(change) != 0 || tensor.shape[0] / heads(change) % 2 != 0) {
+      throw FormatError("tensor \"" + tensor.name + "\" has " + std::to_string(tensor.shape[0]) +
+                        " rows, which are no " + std::to_string(heads(change)) + " heads of even width");
+    }
+  }
+
+  std::int64_t heads(NameChange change) const { return is_queries(change) ? config_->num_heads : config_->kv_heads(); }
+
+  /// Reads the matrix as it is stored, a buffer of rows at a time, and hands each on with its first row and their
+  /// number.
+  template <typename Body>
+  void for_row_blocks(std::size_t tensor, std::vector<ReadSum>* sums, const Body& body) const {
+    const auto inner = inner_tensor_[tensor];
+    const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
+    const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
+    const auto item = dtype_size_bytes(tensors_[tensor].dtype);
+    const auto step =
+        inner_->prefers_whole(inner) ? rows : std::clamp<std::uint64_t>(kBufferBytes / (columns * item), 1, rows);
+    std::vector<std::byte> buffer(step * columns * item);
+    for (std::uint64_t row = 0; row < rows; row += step) {
+      const auto part = std::min(step, rows - row);
+      const auto in = std::span(buffer).first(part * columns * item);
+      inner_->read(inner, row * columns, part * columns, in, sums);
+      body(std::span<const std::byte>(in), row, part);
+    }
+  }
+
+  void transpose(std::size_t tensor, std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+    const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
+    const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
+    const auto item = dtype_size_bytes(tensors_[tensor].dtype);
+    for_row_blocks(tensor, sums, [&](auto in, auto row, auto part) {
+      scatter_rows(in, row, part, {rows, columns, item}, out);
+    });
+  }
+
+  /// A part of a transposed matrix, for whoever does not take it whole: a pass over everything for each buffer of rows.
+  std::optional<std::uint32_t> read_columns(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                            std::span<std::byte> out) const {
+    const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
+    const auto columns = static_cast<std::uint64_t>(tensors_[tensor].shape[0]);
+    const auto item = dtype_size_bytes(tensors_[tensor].dtype);
+    for_row_blocks(tensor, nullptr, [&](auto in, auto row, auto part) {
+      for (auto c = first / rows; c <= (first + count - 1) / rows; ++c) {
+        const auto begin = std::max(first, c * rows + row), end = std::min(first + count, c * rows + row + part);
+        for (auto at = begin; at < end; ++at) {
+          const auto r = at - c * rows - row;
+          std::memcpy(out.data() + (at - first) * item, in.data() + (r * columns + c) * item, item);
+        }
+      }
+    });
+    return std::nullopt;
+  }
+
+  /// Rows change places inside a head, so one head at a time is enough.
+  std::optional<std::uint32_t> read_heads(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                          std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+    const auto change = changes_[tensor];
+    const auto inner = inner_tensor_[tensor];
+    const auto& shape = tensors_[tensor].shape;
+    const auto item = dtype_size_bytes(tensors_[tensor].dtype);
+    const auto columns = static_cast<std::uint64_t>(shape[1]);
+    const auto width = static_cast<std::uint64_t>(shape[0] / heads(change));
+    const auto to_halves = change == NameChange::pairs_to_halves_q || change == NameChange::pairs_to_halves_k;
+    const auto head_elements = width * columns;
+    std::vector<std::byte> buffer(head_elements * item);
+    for (auto head = first / head_elements; head <= (first + count - 1) / head_elements; ++head) {
+      inner_->read(inner, head * head_elements, head_elements, buffer, sums);
+      for (std::uint64_t row = 0; row < width; ++row) {
+        const auto from = to_halves ? row % (width / 2) * 2 + row / (width / 2) : row % 2 * (width / 2) + row / 2;
+        const auto place = head * head_elements + row * columns;
+        const auto begin = std::max(first, place), end = std::min(first + count, place + columns);
+        if (begin >= end) continue;
+        std::memcpy(out.data() + (begin - first) * item, buffer.data() + (from * columns + begin - place) * item,
+                    (end - begin) * item);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<ModelConfig> config_;
+  std::vector<NameChange> changes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap map, const ModelConfig* config) {
+  return std::make_unique<MappedSource>(std::move(source), map, config);
+}
+
+}  // namespace fsdp

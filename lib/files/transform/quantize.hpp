@@ -1,0 +1,23 @@
+#pragma once
+// Matrices of blocks into 4 bits, as transformers stores what bitsandbytes makes of them: --quantize nf4.
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+
+#include "lib/base/dtype.hpp"
+#include "lib/files/read/source.hpp"
+#include "lib/models/config/quantize_config.hpp"
+
+namespace fsdp {
+
+/// `source` with each matrix W of its blocks ("model.layers.3.mlp.up_proj.weight") as codes W, uint8 [bytes, 1], and
+/// W.absmax, W.quant_map, W.nested_absmax, W.nested_quant_map (with double_quant) and
+/// W.quant_state.bitsandbytes__nf4: bit for bit what bitsandbytes makes of it. The rest passes through.
+/// Stays lazy: a matrix is read once for its codes and once for its scales, some blocks at a time.
+/// \throws UsageError where there is no such matrix, or they are in 4 bits; FormatError, when it is read, naming a
+///         matrix with elements that are not finite
+std::unique_ptr<Source> quantize_nf4(std::shared_ptr<const Source> source, const QuantizeConfig& quantize);
+
+/// config.json's quantization_config of such a model, as transformers writes it. \param compute  type of products
+nlohmann::json hf_quantization_config(const QuantizeConfig& quantize, DType compute);
+
+}  // namespace fsdp

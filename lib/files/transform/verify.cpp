@@ -1,0 +1,275 @@
+#include "lib/files/transform/verify.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/files/transform/check_files.hpp"
+#include "lib/files/transform/check_numbers.hpp"
+#include "lib/files/transform/verify_values.hpp"
+#include "lib/ranks/agree.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+/// Two tensors of one name and shape, by number.
+struct Pair {
+  std::size_t a = 0, b = 0;
+};
+
+/// By pair; doubles, so that ranks can combine them.
+struct Findings {
+  explicit Findings(std::size_t pairs) : different(pairs), first(pairs, kNone), max_abs(pairs), max_rel(pairs) {}
+  std::mutex mutex;
+  std::vector<double> different, first, max_abs, max_rel;
+};
+
+struct PieceDifference {
+  std::uint64_t different = 0, first = 0;
+  double max_abs = 0, max_rel = 0;
+};
+
+double distance(const ElementValue& a, const ElementValue& b) {
+  const bool equal_real = a.real == b.real;  // infinities have no difference
+  const bool equal_imaginary = a.imaginary == b.imaginary;
+  return std::hypot(equal_real ? 0 : a.real - b.real, equal_imaginary ? 0 : a.imaginary - b.imaginary);
+}
+
+double magnitude(const ElementValue& value) { return std::hypot(value.real, value.imaginary); }
+bool has_nan(const ElementValue& value) { return std::isnan(value.real) || std::isnan(value.imaginary); }
+
+/// The elements of one piece. A NaN equals a NaN only by its bits, or within a tolerance.
+PieceDifference compare_piece(DType type_a, std::span<const std::byte> a, DType type_b, std::span<const std::byte> b,
+                              double tolerance) {
+  PieceDifference found;
+  const bool exact = tolerance == 0;
+  if (type_a == type_b && std::memcmp(a.data(), b.data(), a.size()) == 0) return found;
+  const std::uint64_t width_a = dtype_size_bytes(type_a);
+  const std::uint64_t width_b = dtype_size_bytes(type_b);
+  for (std::uint64_t i = 0, n = a.size() / width_a; i < n; ++i) {
+    if (type_a == type_b && std::memcmp(a.data() + i * width_a, b.data() + i * width_b, width_a) == 0) continue;
+    const auto value_a = element_value(type_a, a, i);
+    const auto value_b = element_value(type_b, b, i);
+    const bool nan_a = has_nan(value_a);
+    const bool nan_b = has_nan(value_b);
+    const double apart = nan_a && nan_b ? 0 : distance(value_a, value_b);
+    const double scale = std::max(magnitude(value_a), magnitude(value_b));
+    if (!exact && std::isfinite(apart) && apart <= tolerance * std::max(1.0, scale)) continue;
+    if (found.different++ == 0) found.first = i;
+    // One NaN, or an infinity against a number, is as far apart as can be.
+    const double rel = apart == 0 ? 0 : apart / scale;
+    found.max_abs = std::max(found.max_abs, std::isnan(apart) ? kNone : apart);
+    found.max_rel = std::max(found.max_rel, std::isnan(rel) ? kNone : rel);
+  }
+  return found;
+}
+
+/// What one thread needs.
+struct Thread {
+  std::vector<std::byte> a, b;
+  std::vector<ReadSum> sums_a, sums_b;
+};
+
+/// One side's elements of a range: read at once when the range is a whole tensor and that is cheaper, else in pieces.
+class Side {
+ public:
+  Side(const Source& source, std::size_t tensor, const ElementRange& range, std::vector<std::byte>& kept,
+       std::vector<ReadSum>& sums)
+      : source_(source),
+        tensor_(tensor),
+        width_(dtype_size_bytes(source.tensors()[tensor].dtype)),
+        range_(range),
+        kept_(kept),
+        sums_(sums) {
+    if (!range.whole || !source.prefers_whole(tensor)) return;
+    whole_.resize(range.count * width_);
+    source.read(tensor, range.first, range.count, whole_, &sums);
+  }
+  DType dtype() const { return source_.tensors()[tensor_].dtype; }
+  /// Valid until the next call.
+  std::span<const std::byte> elements(std::uint64_t first, std::uint64_t count) {
+    if (!whole_.empty()) return std::span(whole_).subspan((first - range_.first) * width_, count * width_);
+    kept_.resize(count * width_);
+    source_.read(tensor_, first, count, kept_, &sums_);
+    return kept_;
+  }
+
+ private:
+  const Source& source_;
+  std::size_t tensor_;
+  std::uint64_t width_;
+  const ElementRange& range_;
+  std::vector<std::byte>& kept_;
+  std::vector<ReadSum>& sums_;
+  std::vector<std::byte> whole_;
+};
+
+PieceDifference compare_range(const Source& source_a, const Source& source_b, const Pair& pair,
+                              const ElementRange& range, const VerifyOptions& options, Thread& thread) {
+  Side a(source_a, pair.a, range, thread.a, thread.sums_a);
+  Side b(source_b, pair.b, range, thread.b, thread.sums_b);
+  const auto step = std::max<std::uint64_t>(1, options.scan.piece_bytes / (range.bytes / range.count));
+  PieceDifference all;
+  for (std::uint64_t done = 0; done < range.count; done += step) {
+    const auto count = std::min(step, range.count - done);
+    const auto found = compare_piece(a.dtype(), a.elements(range.first + done, count), b.dtype(),
+                                     b.elements(range.first + done, count), options.tolerance);
+    if (found.different == 0) continue;
+    if (all.different == 0) all.first = done + found.first;
+    all.different += found.different;
+    all.max_abs = std::max(all.max_abs, found.max_abs);
+    all.max_rel = std::max(all.max_rel, found.max_rel);
+  }
+  return all;
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string text = "[";
+  for (const auto size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+std::map<std::string, std::size_t> by_name(const Source& source) {
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t t = 0; t < source.tensors().size(); ++t) numbers.emplace(source.tensors()[t].name, t);
+  return numbers;
+}
+
+/// Names, shapes and types; what is left to compare by its elements.
+std::vector<Pair> compare_headers(const Source& a, const Source& b, double tolerance, VerifyReport& report) {
+  std::vector<Pair> pairs;
+  auto rest = by_name(b);
+  for (std::size_t t = 0; t < a.tensors().size(); ++t) {
+    const auto& in_a = a.tensors()[t];
+    const auto found = rest.find(in_a.name);
+    if (found == rest.end()) {
+      report.only_in_a.push_back(in_a.name);
+      continue;
+    }
+    const auto number = found->second;
+    const auto& in_b = b.tensors()[number];
+    rest.erase(found);
+    ++report.num_tensors;
+    report.bytes += in_a.size_bytes();
+    TensorDifference difference;
+    difference.name = in_a.name;
+    const auto has_tolerance = [](DType dtype) { return is_float(dtype) || is_complex(dtype); };
+    const bool comparable = tolerance > 0 && has_tolerance(in_a.dtype) && has_tolerance(in_b.dtype);
+    if (in_a.shape != in_b.shape) {
+      difference.what = "shape";
+      difference.a = shape_text(in_a.shape);
+      difference.b = shape_text(in_b.shape);
+      report.tensors.push_back(std::move(difference));
+    } else if (in_a.dtype != in_b.dtype && !comparable) {
+      difference.what = "dtype";
+      difference.a = torch_name(in_a.dtype);
+      difference.b = torch_name(in_b.dtype);
+      report.tensors.push_back(std::move(difference));
+    } else {
+      pairs.push_back({t, number});
+    }
+  }
+  for (const auto& [name, number] : rest) report.only_in_b.push_back(name);
+  return pairs;
+}
+
+void compare_values(const Source& a, const Source& b, VerifyReport& report) {
+  report.values_compared = !a.values().empty() == !b.values().empty();
+  if (!report.values_compared) return;
+  const auto in_a = plain_values(a);
+  auto in_b = plain_values(b);
+  for (const auto& [name, value] : in_a) {
+    const auto found = in_b.find(name);
+    if (found == in_b.end()) {
+      report.values.push_back({name, json_text(value), ""});
+      continue;
+    }
+    ++report.num_values;
+    if (value != found->second) report.values.push_back({name, json_text(value), json_text(found->second)});
+    in_b.erase(found);
+  }
+  for (const auto& [name, value] : in_b) report.values.push_back({name, "", json_text(value)});
+}
+
+std::string element_text(const Source& source, std::size_t tensor, std::uint64_t index) {
+  const auto dtype = source.tensors()[tensor].dtype;
+  std::vector<std::byte> bytes(dtype_size_bytes(dtype));
+  source.read(tensor, index, 1, bytes, nullptr);
+  const auto value = element_value(dtype, bytes, 0);
+  if (dtype != DType::c64 && dtype != DType::c128) return number_text(value.real);
+  return number_text(value.real) + (std::signbit(value.imaginary) ? "" : "+") + number_text(value.imaginary) + "j";
+}
+
+TensorDifference describe(const Source& a, const Source& b, const Pair& pair, const Findings& findings, std::size_t p) {
+  const auto first = static_cast<std::uint64_t>(findings.first[p]);
+  const auto& tensor = a.tensors()[pair.a];
+  return {tensor.name,
+          "elements",
+          element_text(a, pair.a, first),
+          element_text(b, pair.b, first),
+          static_cast<std::uint64_t>(findings.different[p]),
+          static_cast<std::uint64_t>(num_elements(tensor.shape)),
+          position_of(first, tensor.shape),
+          findings.max_abs[p],
+          findings.max_rel[p]};
+}
+
+}  // namespace
+
+VerifyReport verify(const Source& a, const Source& b, ProcessGroup& group, const VerifyOptions& options) {
+  VerifyReport report;
+  const auto pairs = compare_headers(a, b, options.tolerance, report);
+  std::vector<ElementRange> ranges;
+  for (std::size_t p = 0; p < pairs.size(); ++p) {
+    const bool whole = a.prefers_whole(pairs[p].a) || b.prefers_whole(pairs[p].b);
+    add_ranges(a.tensors()[pairs[p].a], p, whole, options.scan.piece_bytes, ranges);
+  }
+
+  Findings findings(pairs.size());
+  std::vector<Thread> threads(static_cast<std::size_t>(scan_threads(options.scan)));
+  scan(ranges, group, options.scan, [&](const ElementRange& range, int number) {
+    const auto found =
+        compare_range(a, b, pairs[range.tensor], range, options, threads[static_cast<std::size_t>(number)]);
+    if (found.different == 0) return;
+    const std::lock_guard lock(findings.mutex);
+    findings.different[range.tensor] += static_cast<double>(found.different);
+    findings.first[range.tensor] =
+        std::min(findings.first[range.tensor], static_cast<double>(range.first + found.first));
+    findings.max_abs[range.tensor] = std::max(findings.max_abs[range.tensor], found.max_abs);
+    findings.max_rel[range.tensor] = std::max(findings.max_rel[range.tensor], found.max_rel);
+  });
+
+  group.all_reduce(findings.different, Reduce::sum);
+  group.all_reduce(findings.first, Reduce::min);
+  group.all_reduce(findings.max_abs, Reduce::max);
+  group.all_reduce(findings.max_rel, Reduce::max);
+  std::vector<std::vector<ReadSum>> sums_a;
+  std::vector<std::vector<ReadSum>> sums_b;
+  for (auto& thread : threads) {
+    sums_a.push_back(std::move(thread.sums_a));
+    sums_b.push_back(std::move(thread.sums_b));
+  }
+  auto all_a = gather_sums(group, sums_a);
+  auto all_b = gather_sums(group, sums_b);
+  run_agreed(group, [&] {
+    if (group.rank() != 0) return;
+    a.verify_sums(std::move(all_a));
+    b.verify_sums(std::move(all_b));
+    compare_values(a, b, report);
+    for (std::size_t p = 0; p < pairs.size(); ++p) {
+      if (findings.different[p] > 0) report.tensors.push_back(describe(a, b, pairs[p], findings, p));
+    }
+  });
+  return report;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,56 @@
+#pragma once
+// Compares two checkpoints of any formats tensor by tensor: --verify.
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/files/read/source.hpp"
+#include "lib/files/transform/check_scan.hpp"
+#include "lib/ranks/process_group.hpp"
+
+namespace fsdp {
+
+struct TensorDifference {
+  std::string name;
+  std::string what;                                   ///< "shape", "dtype" or "elements"
+  std::string a, b;                                   ///< shapes, types, or the two values at `position`
+  std::uint64_t num_different = 0, num_elements = 0;  ///< of elements
+  std::vector<std::int64_t> position;                 ///< of the first one
+  double max_abs = 0;  ///< largest |a - b|; infinite where only one side is NaN or infinite
+  double max_rel = 0;  ///< largest |a - b| / max(|a|, |b|)
+};
+
+struct ValueDifference {
+  std::string name;
+  std::string a, b;  ///< JSON; "" when it is not there
+};
+
+struct VerifyReport {
+  std::size_t num_tensors = 0;                    ///< compared
+  std::size_t num_values = 0;                     ///< plain values compared
+  std::uint64_t bytes = 0;                        ///< of the tensors compared, of one side
+  std::vector<std::string> only_in_a, only_in_b;  ///< names of tensors
+  std::vector<TensorDifference> tensors;
+  std::vector<ValueDifference> values;
+  bool values_compared = true;  ///< false when one side has none at all (a safetensors file, say)
+
+  bool equal() const { return only_in_a.empty() && only_in_b.empty() && tensors.empty() && values.empty(); }
+};
+
+struct VerifyOptions {
+  /// 0: bits must be equal. T: floating-point elements may differ by T * max(1, |a|, |b|), in dtypes that may differ.
+  double tolerance = 0;
+  ScanOptions scan;
+};
+
+/// Reads both once; a piece of each per thread is in memory. Collective over `group`, which shares the reading; the
+/// report is complete on rank 0 only.
+/// \throws FormatError on damage of either; Error(failed) when stopped
+VerifyReport verify(const Source& a, const Source& b, ProcessGroup& group, const VerifyOptions& options);
+
+nlohmann::json to_json(const VerifyReport& report);
+/// For people; ends with a newline.
+std::string to_text(const VerifyReport& report);
+
+}  // namespace fsdp

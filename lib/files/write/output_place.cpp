@@ -1,0 +1,241 @@
+#include "lib/files/write/output_place.hpp"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/base/output_file.hpp"
+#include "lib/base/path_below.hpp"
+#include "lib/base/shared_write.hpp"
+#include "lib/files/write/export_record.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const char* what, const std::error_code& error) {
+  throw IoError(path.string() + ": cannot " + what + ": " + error.message());
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+/// The output as "DIR/NAME" without a slash at its end.
+fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+/// Both names exist and change places at once. False where the file system cannot do that (NFS, Lustre).
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  fail(b, "give the finished output this name", {errno, std::system_category()});
+}
+
+/// Gives the output its name. Without `replace` what came there since the start stays, and this fails.
+void rename_or_fail(const fs::path& from, const fs::path& to, bool replace) {
+  if (!replace) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+    const bool cannot = errno == EINVAL || errno == ENOSYS || errno == ENOTSUP;
+    // A second name is refused where there is one already, on file systems that cannot rename so.
+    if (cannot && !fs::is_directory(from)) {
+      if (::link(from.c_str(), to.c_str()) == 0) {
+        ::unlink(from.c_str());
+        return;
+      }
+      if (errno != EEXIST && !is_there(to)) return rename_or_fail(from, to, true);
+      errno = EEXIST;
+    }
+    if (errno == EEXIST) {
+      throw UsageError(to.string() + ": came into being meanwhile and stays; choose another name or add --overwrite");
+    }
+    if (!cannot) fail(to, "give the finished output this name", {errno, std::system_category()});
+  }
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail(to, "give the finished output this name", error);
+}
+
+void check_size_limit(const Layout& layout) {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  for (const auto& file : layout.files) {
+    if (file.size_bytes > limit.rlim_cur) {
+      throw IoError(file.name.string() + ": needs " + std::to_string(file.size_bytes) +
+                    " bytes, but files of at most " + std::to_string(limit.rlim_cur) +
+                    " bytes may be written here (ulimit -f)");
+    }
+  }
+}
+
+void check_free_space(const Layout& layout, const fs::path& directory, const fs::path& output) {
+  std::uint64_t needed = 0;
+  for (const auto& file : layout.files) needed += file.size_bytes;
+  struct statvfs status {};
+  if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0) return;  // some file systems do not tell
+  const auto available = std::uint64_t{status.f_bavail} * status.f_frsize;
+  if (needed > available) {
+    throw IoError(output.string() + ": the output needs " + std::to_string(needed) + " bytes, but only " +
+                  std::to_string(available) + " are free on this file system; nothing was written");
+  }
+}
+
+}  // namespace
+
+OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::path& output, bool is_directory,
+                         bool overwrite)
+    : layout_(layout), output_(without_slash(output)), is_directory_(is_directory), overwrite_(overwrite) {
+  if (!output_.has_filename() || output_.filename() == "." || output_.filename() == "..") {
+    throw UsageError("'" + output.string() + "' is no name for an output");
+  }
+  std::error_code ignored;
+  // A link stays one: what it leads to is replaced.
+  if (is_directory_ && fs::is_directory(output_, ignored)) output_ = fs::canonical(output_, ignored);
+  if (is_directory_) restore_export(output_);
+  if (!is_directory_) {
+    for (const auto& file : layout_.files) destinations_.push_back(seekable_output(output_.parent_path() / file.name));
+    output_ = seekable_output(output_);
+  }
+  parent_ = output_.has_parent_path() ? output_.parent_path() : fs::path(".");
+  if (is_directory_) {
+    check_target(output_, overwrite);
+  } else {
+    for (const auto& path : destinations_) check_target(path, overwrite);
+  }
+  check_input(source);
+  make_temporary();
+}
+
+OutputPlace::~OutputPlace() {
+  std::error_code ignored;
+  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+}
+
+void OutputPlace::check_target(const fs::path& path, bool overwrite) const {
+  if (!is_there(path)) return;
+  std::error_code ignored;
+  const bool directory = fs::is_directory(path, ignored);
+  const bool has_content = !directory || !is_directory_ || !fs::is_empty(path, ignored);
+  if (has_content && !overwrite) throw UsageError(path.string() + ": exists; choose another name or add --overwrite");
+  if (directory != is_directory_) {
+    throw UsageError(path.string() + ": is " + (directory ? "a directory" : "a file") + ", the output " +
+                     (is_directory_ ? "a directory" : "a file") + ": remove it first or choose another name");
+  }
+  if (!directory) return;
+  const auto obstacle = export_obstacle(path);
+  if (!obstacle.empty()) throw UsageError(path.string() + ": " + obstacle);
+}
+
+void OutputPlace::check_input(const Source& source) const {
+  std::vector<fs::path> written;
+  if (is_directory_) {
+    written.push_back(output_);
+  } else {
+    written = destinations_;
+  }
+  for (const auto& file : source.info().files) {
+    for (const auto& path : written) {
+      if (path_below(file, path)) throw UsageError(output_.string() + ": would replace the input " + file.string());
+    }
+  }
+}
+
+void OutputPlace::make_temporary() {
+  constexpr std::size_t longest_name = 200;
+  constexpr int tries = 100;
+  const auto name = "." + output_.filename().string().substr(0, longest_name) + ".tmp-" + process_tag();
+  for (int i = 0; i < tries; ++i) {
+    auto candidate = parent_ / (i == 0 ? name : name + "-" + std::to_string(i));
+    std::error_code error;
+    if (fs::create_directory(candidate, error)) {
+      temporary_ = std::move(candidate);
+      return;
+    }
+    if (error) fail(output_, "write here", error);
+  }
+  throw IoError((parent_ / name).string() + ": is in the way, and so are others like it; remove them");
+}
+
+void OutputPlace::create_files() const {
+  check_size_limit(layout_);
+  check_free_space(layout_, temporary_, output_);
+  for (const auto& file : layout_.files) {
+    auto created = File::create(temporary_ / file.name);
+    created.truncate(file.size_bytes);
+    created.close();
+  }
+}
+
+void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
+  File file;
+  std::size_t open = layout_.files.size();
+  for (const auto& literal : literals) {
+    if (literal.file != open) {
+      if (file.is_open()) file.close();
+      file = File::open_write(temporary_ / layout_.files[literal.file].name);
+      open = literal.file;
+    }
+    file.write_at(literal.offset_bytes, std::as_bytes(std::span(literal.bytes.data(), literal.bytes.size())));
+  }
+  if (file.is_open()) file.close();
+}
+
+/// At every moment the name leads to all of the old export or all of the new one; only where the file system cannot
+/// exchange two names it leads nowhere for a moment, which restore_export() mends after a kill.
+void OutputPlace::publish_directory() {
+  std::error_code error;
+  if (!is_there(output_) || fs::is_empty(output_, error)) {
+    if (const auto status = fs::status(output_, error); fs::is_directory(status)) {
+      fs::permissions(temporary_, status.permissions(), error);
+    }
+    return rename_or_fail(temporary_, output_, true);  // over an empty directory, not over one that is not any more
+  }
+  if (!overwrite_) {
+    throw UsageError(output_.string() +
+                     ": came into being meanwhile and stays; choose another name or add --overwrite");
+  }
+  const auto obstacle = export_obstacle(output_);  // what came in since the start
+  if (!obstacle.empty()) throw UsageError(output_.string() + ": " + obstacle);
+  fs::permissions(temporary_, fs::status(output_, error).permissions(), error);
+  auto old = std::exchange(temporary_, {});  // not to be removed as a whole any more
+  if (!exchange(old, output_)) {
+    const auto aside = set_aside_name(old);
+    rename_or_fail(output_, aside, true);
+    fs::rename(old, output_, error);
+    if (error) {
+      temporary_ = old;
+      std::error_code ignored;
+      fs::rename(aside, output_, ignored);
+      fail(output_, "give the finished output this name", error);
+    }
+    old = aside;
+  }
+  remove_export(old, output_);
+}
+
+void OutputPlace::publish(bool sync) {
+  if (is_directory_) write_export_record(temporary_, sync);
+  if (sync) {
+    for (const auto& file : layout_.files) File::open_write(temporary_ / file.name).sync();
+    sync_directory(temporary_);
+  }
+  if (is_directory_) {
+    publish_directory();
+  } else {
+    // The file that was asked for comes last: it is there only when what belongs to it is.
+    for (auto i = layout_.files.size(); i-- > 0;) {
+      keep_mode(destinations_[i], temporary_ / layout_.files[i].name);
+      rename_or_fail(temporary_ / layout_.files[i].name, destinations_[i], overwrite_);
+    }
+  }
+  if (sync) sync_directory(parent_);
+}
+
+}  // namespace fsdp::detail

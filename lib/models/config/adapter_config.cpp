@@ -1,0 +1,219 @@
+#include "lib/models/config/adapter_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/lower_case.hpp"
+#include "lib/models/config/model_config_fields.hpp"
+
+namespace fsdp {
+namespace {
+
+using config_detail::field;
+using config_detail::field_or;
+
+constexpr std::uint64_t kConfigLimit_bytes = 1u << 20;
+
+/// Of peft 0.21's LoraConfig: what is computed here, or does not change what an adapter computes once it is trained.
+/// fan_in_fan_out says how the base keeps its matrices, which whoever reads the base knows; A and B do not change.
+constexpr std::array kHarmless{"auto_mapping",
+                               "base_model_name_or_path",
+                               "bias",
+                               "corda_config",
+                               "ensure_weight_tying",
+                               "eva_config",
+                               "fan_in_fan_out",
+                               "inference_mode",
+                               "init_lora_weights",
+                               "lora_alpha",
+                               "lora_dropout",
+                               "lora_ga_config",
+                               "loftq_config",
+                               "megatron_core",
+                               "monteclora_config",
+                               "peft_type",
+                               "peft_version",
+                               "qalora_group_size",
+                               "r",
+                               "revision",
+                               "runtime_config",
+                               "target_modules",
+                               "task_type",
+                               "use_dora",
+                               "use_rslora",
+                               "velora_config"};
+
+/// Those that change it, or what else is trained, in a way that is not built.
+constexpr std::array kNotBuilt{"alora_invocation_tokens",
+                               "alpha_pattern",
+                               "arrow_config",
+                               "exclude_modules",
+                               "kasa_config",
+                               "layer_replication",
+                               "layers_pattern",
+                               "layers_to_transform",
+                               "lora_bias",
+                               "megatron_config",
+                               "modules_to_save",
+                               "rank_pattern",
+                               "target_parameters",
+                               "trainable_token_indices",
+                               "use_bdlora",
+                               "use_qalora"};
+
+template <typename Names>
+bool names(const Names& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+/// null, false, "", [] and {} are as if the field were not there.
+bool is_set(const nlohmann::json& value) {
+  return !value.is_null() && value != false && value != "" && !(value.is_structured() && value.empty());
+}
+
+void refuse_what_is_not_built(const nlohmann::json& json, const std::string& source) {
+  for (const auto& [name, value] : json.items()) {
+    if (!is_set(value) || names(kHarmless, name)) continue;
+    if (names(kNotBuilt, name))
+      throw FormatError(fmt::format("{}: field '{}' is set, which adapters here do not have", source, name));
+    throw FormatError(
+        fmt::format("{}: field '{}' is not known, so what it changes is not either: where it changes no "
+                    "number, take it out",
+                    source, name));
+  }
+  const auto bias = field_or(json, "bias", std::string("none"), source);
+  if (bias != "none") throw FormatError(fmt::format("{}: bias '{}' is not supported, none is", source, bias));
+}
+
+/// How A and B began is nothing to what they are now, unless peft changes the base for it each time it opens the
+/// adapter: it takes from each matrix what A and B began as.
+void refuse_changed_base(const nlohmann::json& json, const std::string& source) {
+  const auto found = json.find("init_lora_weights");
+  if (found == json.end() || found->is_null() || found->is_boolean()) return;
+  const auto name = found->is_string() ? ascii_lower(found->get<std::string>()) : json_text(*found);
+  constexpr std::array kLeaveBase{"gaussian", "eva", "orthogonal", "mica"};
+  if (names(kLeaveBase, name)) return;
+  if (name.starts_with("pissa") || name.starts_with("corda") || name == "olora" || name == "loftq" || name == "lora_ga")
+    throw FormatError(fmt::format(
+        "{}: init_lora_weights is '{}', which changes the base's matrices, too; this is not supported: save "
+        "the adapter with peft's save_pretrained(..., path_initial_model_for_weight_conversion=...), which "
+        "makes it one of the unchanged base, or merge it there",
+        source, name));
+  throw FormatError(fmt::format("{}: init_lora_weights is '{}', which is not known", source, name));
+}
+
+/// target_modules as peft reads it.
+void read_targets(const nlohmann::json& json, const std::string& source, AdapterConfig& adapter) {
+  const auto targets = json.value("target_modules", nlohmann::json());
+  if (!targets.is_string() && !targets.is_array())
+    throw FormatError(
+        fmt::format("{}: field 'target_modules' is {}, a list of names or a regular expression was expected", source,
+                    targets.type_name()));
+  if (!targets.is_string()) {
+    adapter.lora.targets = targets.get<std::vector<std::string>>();
+    return;
+  }
+  adapter.lora.targets.clear();
+  adapter.pattern = targets.get<std::string>();
+  if (adapter.pattern.empty()) throw FormatError(source + ": target_modules is empty");
+  adapter.all_linear = ascii_lower(adapter.pattern) == "all-linear";
+  if (adapter.all_linear) adapter.pattern.clear();
+}
+
+}  // namespace
+
+AdapterConfig adapter_config_from_json(const nlohmann::json& json, const std::string& source) {
+  try {
+    const auto type = field<std::string>(json, "peft_type", source);
+    if (type != "LORA") throw FormatError(fmt::format("{}: peft_type '{}' is not supported, LORA is", source, type));
+    refuse_what_is_not_built(json, source);
+    refuse_changed_base(json, source);
+    AdapterConfig adapter;
+    auto& lora = adapter.lora;
+    lora.rank = field<std::int64_t>(json, "r", source);
+    if (lora.rank < 1) throw FormatError(fmt::format("{}: field 'r' is {}, a rank was expected", source, lora.rank));
+    lora.alpha = field<double>(json, "lora_alpha", source);
+    lora.dropout = field_or(json, "lora_dropout", 0.0, source);
+    if (!(lora.alpha > 0) || !std::isfinite(lora.alpha))
+      throw FormatError(fmt::format("{}: field 'lora_alpha' is {}, a number above 0 was expected", source, lora.alpha));
+    if (!(lora.dropout >= 0 && lora.dropout < 1))
+      throw FormatError(
+          fmt::format("{}: field 'lora_dropout' is {}, a share from 0 to below 1 was expected", source, lora.dropout));
+    lora.rslora = field_or(json, "use_rslora", false, source);
+    lora.dora = field_or(json, "use_dora", false, source);
+    read_targets(json, source, adapter);
+    adapter.starts_by_chance = json.value("init_lora_weights", nlohmann::json()) == false;
+    for (const auto& [field, part] :
+         {std::pair("velora_config", ".lora_velora_"), {"monteclora_config", ".lora_monteclora_"}}) {
+      if (json.contains(field) && is_set(json[field])) adapter.training_parts.emplace_back(part);
+    }
+    return adapter;
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(source + ": is no adapter_config.json as peft writes it: " + error.what());
+  }
+}
+
+AdapterConfig read_adapter_config(const std::filesystem::path& directory) {
+  const auto path = directory / kAdapterConfig;
+  const auto text = read_text_file(path, kConfigLimit_bytes);
+  try {
+    return adapter_config_from_json(parse_json(text, path.string()), path.string());
+  } catch (const nlohmann::json::parse_error& error) {
+    throw FormatError(path.string(), error.byte, "not valid JSON");
+  }
+}
+
+bool has_adapter(const std::filesystem::path& directory) {
+  std::error_code error;
+  const auto has = [&](const char* name) { return std::filesystem::is_regular_file(directory / name, error); };
+  return has(kAdapterConfig) && (has(kAdapterWeights) || has(kAdapterPickle));
+}
+
+std::vector<std::string> adapter_left_out(const std::filesystem::path& directory) {
+  if (!has_adapter(directory)) return {};
+  return {
+      fmt::format("{0}: an adapter is there, too, which transformers would add to the weights; here it is left out: "
+                  "--adapter {0} takes it (fsdp-ckpt-convert: --merge-adapter {0})",
+                  directory.string())};
+}
+
+void refuse_adapter_alone(const std::filesystem::path& path) {
+  const bool is_file = path.filename() == kAdapterWeights || path.filename() == kAdapterPickle;
+  const auto directory = is_file ? path.parent_path() : path;
+  std::error_code error;
+  if (std::filesystem::exists(directory / "config.json", error) || !has_adapter(directory)) return;
+  const auto json =
+      parse_json_or_discard(read_text_file(directory / kAdapterConfig, kConfigLimit_bytes), path.string());
+  const auto base = json.is_object() ? json.value("base_model_name_or_path", nlohmann::json()) : nlohmann::json();
+  throw FormatError(fmt::format(
+      "{}: is an adapter, not a model: give the model that it was trained for{} and this with --adapter", path.string(),
+      base.is_string() ? " (by its adapter_config.json " + base.get<std::string>() + ")" : std::string()));
+}
+
+nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfig& lora, const std::string& base) {
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"base_model_name_or_path", base},
+          {"r", lora.rank},
+          {"lora_alpha", lora.alpha},
+          {"lora_dropout", lora.dropout},
+          {"target_modules", lora_targets(config, lora)},
+          {"use_rslora", lora.rslora},
+          {"use_dora", lora.dora},
+          {"bias", "none"},
+          {"fan_in_fan_out", config.architecture == Architecture::mingpt},  // of transformers' GPT-2
+          {"inference_mode", true},
+          {"init_lora_weights", true},
+          {"modules_to_save", nullptr}};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,137 @@
+// Final norm, head and cross-entropy: the logits exist for one chunk of tokens at a time, and their gradient is
+// written over them.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "lib/compute/ops/ops.hpp"
+#include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/models/layers/decoder.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Rows of logits at once. 510 rows and more cost nothing against all at once; 128 rows cost 8 %.
+constexpr std::int64_t kChunkRows = 512;
+constexpr std::int64_t kSmallBuffer_bytes = std::int64_t{16} << 20;  // a small vocabulary: no need to chunk
+/// The weight's gradient is a sum over chunks, rounded each time when it is kept in 16 bits: few chunks then.
+constexpr std::int64_t kMaxChunks16 = 4;
+
+std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow) {
+  auto rows = std::max(kChunkRows, kSmallBuffer_bytes / row_bytes);
+  if (narrow) rows = std::max(rows, (tokens + kMaxChunks16 - 1) / kMaxChunks16);
+  const auto chunks = (tokens + rows - 1) / rows;
+  return (tokens + chunks - 1) / chunks;  // equal chunks
+}
+
+class HeadLayer final : public DecoderHead {
+ public:
+  HeadLayer(const Ops& ops, const ModelConfig& config, std::vector<int> parameters)
+      : ops_(ops), config_(config), parameters_(std::move(parameters)) {}
+  const std::string& name() const override { return name_; }
+  const std::vector<int>& parameters() const override { return parameters_; }
+
+  LossSum forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
+    const auto norm = final_norm(p, x_ND);
+    LossSum loss;
+    for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+      ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0);
+    });
+    return loss;
+  }
+
+  LossSum forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
+                           const GradScale& grad_scale, at::Tensor* grad_x_ND) override {
+    const auto norm = final_norm(p, x_ND);
+    const bool trains_norm =
+        std::any_of(g.begin(), std::prev(g.end()), [](const auto* slot) { return slot != nullptr; });
+    const bool into_norm = grad_x_ND != nullptr || trains_norm;
+    at::Tensor grad_norm_ND;
+    if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
+    LossSum loss;
+    for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+      const auto slope = cap_slope(logits);
+      ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
+      if (slope.defined()) logits.mul_(slope);
+      if (grad_scale.value == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
+      if (into_norm) {
+        auto part = grad_norm_ND.narrow(0, first, rows);
+        ops_.linear_backward_into(part, logits, p.back());
+      }
+      ops_.weight_grad(g.back(), logits, norm.out_ND.narrow(0, first, rows));
+    });
+    if (!into_norm) return loss;
+    auto grad_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
+    if (grad_x_ND != nullptr) *grad_x_ND = std::move(grad_ND);
+    return loss;
+  }
+
+  at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {
+    auto logits = ops_.linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
+    cap_in_place(logits);
+    return logits;
+  }
+
+ private:
+  double cap() const { return config_.traits.logit_softcap; }
+
+  void cap_in_place(at::Tensor& logits) const {
+    if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
+  }
+
+  /// Of c tanh(logit / c), given its value; undefined where nothing is capped.
+  at::Tensor cap_slope(const at::Tensor& capped) const {
+    if (cap() == 0) return {};
+    return 1 - (capped / cap()).square_();
+  }
+
+  /// GPT's final norm has weight and bias, Llama's a weight only.
+  static bool is_layer_norm(LayerParams p) { return p.size() == 3; }
+
+  NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
+    return is_layer_norm(p) ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps)
+                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], detail::rms_norm_of(config_));
+  }
+
+  at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
+                                 const NormResult& norm) const {
+    const NormBackward backward{grad_ND, {}, x_ND, norm, p[0]};
+    return is_layer_norm(p) ? ops_.layer_norm_backward(backward, {g[0], g[1], nullptr})
+                            : ops_.rms_norm_backward(backward, {g[0], nullptr, nullptr});
+  }
+
+  template <typename Body>
+  void for_chunks(const at::Tensor& x_ND, const at::Tensor& weight_VD, const Body& body) const {
+    const auto n = x_ND.size(0);
+    if (n == 0) return;
+    const auto padded_vocab = weight_VD.size(0);
+    const auto row_bytes = padded_vocab * static_cast<std::int64_t>(x_ND.element_size());
+    const auto rows = chunk_rows(n, row_bytes, x_ND.element_size() < 4);
+    const MemoryScope scope(MemoryCategory::logits);
+    auto buffer = at::empty({rows, padded_vocab}, x_ND.options());
+    ops_.repeat((n + rows - 1) / rows, [&](std::int64_t chunk) {
+      const auto first = chunk * rows, count = std::min(rows, n - first);
+      auto logits = buffer.narrow(0, 0, count);
+      ops_.linear_into(logits, x_ND.narrow(0, first, count), weight_VD);
+      cap_in_place(logits);
+      body(first, count, logits);
+    });
+  }
+
+  const Ops& ops_;
+  ModelConfig config_;
+  std::vector<int> parameters_;
+  std::string name_ = "head";
+};
+
+}  // namespace
+
+std::unique_ptr<DecoderHead> detail::make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters) {
+  return std::make_unique<HeadLayer>(ops, config, std::move(parameters));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,280 @@
+#include "lib/models/layers/linear_group.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lib/base/splitmix64.hpp"
+#include "lib/compute/ops/ops.hpp"
+#include "lib/models/layers/fp8_linear.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
+GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
+
+/// out = x W^T, in W's type where that is another.
+void multiply_as_it_is(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) {
+  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI);
+  out_NO.copy_(ops.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
+}
+
+/// out (+)= grad W, likewise. \param out_NI  undefined: the first one
+void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) {
+  if (weight_OI.scalar_type() != grad_NO.scalar_type()) {
+    const auto part_NI = ops.linear_backward(grad_NO.to(weight_OI.scalar_type()), weight_OI);
+    out_NI = out_NI.defined() ? out_NI.add_(part_NI) : part_NI.to(grad_NO.scalar_type());
+  } else if (out_NI.defined()) {
+    ops.linear_backward_add(out_NI, grad_NO, weight_OI);
+  } else {
+    out_NI = ops.linear_backward(grad_NO, weight_OI);
+  }
+}
+
+/// Rows of `parts` as one matrix, where they lie behind each other in one storage; undefined where not.
+at::Tensor joined_rows(std::span<const at::Tensor> parts) {
+  if (parts.size() < 2) return {};
+  const auto& first = parts.front();
+  auto rows = std::int64_t{0};
+  for (const auto& part : parts) {
+    if (part.dim() != 2 || !part.is_contiguous() || !part.is_alias_of(first) ||
+        part.scalar_type() != first.scalar_type() || part.size(1) != first.size(1) ||
+        part.storage_offset() != first.storage_offset() + rows * first.size(1))
+      return {};
+    rows += part.size(0);
+  }
+  return first.as_strided({rows, first.size(1)}, {first.size(1), 1});
+}
+
+/// Columns likewise.
+at::Tensor joined_columns(std::span<const at::Tensor> parts) {
+  if (parts.size() < 2) return {};
+  const auto& first = parts.front();
+  auto columns = std::int64_t{0};
+  for (const auto& part : parts) {
+    if (part.dim() != 2 || part.strides() != first.strides() || part.stride(1) != 1 || !part.is_alias_of(first) ||
+        part.storage_offset() != first.storage_offset() + columns)
+      return {};
+    columns += part.size(1);
+  }
+  return first.as_strided({first.size(0), columns}, {first.stride(0), 1});
+}
+
+}  // namespace
+
+LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vector<Linear> matrices,
+                         std::uint64_t dropout_place)
+    : ops_(ops),
+      lora_(options.lora),
+      compute_dtype_(options.compute_dtype),
+      fp8_(asks_for_fp8(options.compute_dtype)),
+      matrices_(std::move(matrices)),
+      dropout_place_(dropout_place) {
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    if (matrices_[i].lora_a >= 0) adapted_.push_back(i);
+  }
+}
+
+at::Tensor LinearGroup::joined_weight(LayerParams p, at::ScalarType activations) const {
+  std::vector<at::Tensor> weights;
+  for (const auto& matrix : matrices_) {
+    // Matrices in 8 bits have scales of their own.
+    if (fp8_ || matrix.absmax >= 0 || matrix.magnitude >= 0 || p[matrix.weight].scalar_type() != activations) return {};
+    weights.push_back(p[matrix.weight]);
+  }
+  return joined_rows(weights);
+}
+
+std::vector<at::Tensor> LinearGroup::make_outputs(LayerParams p, const at::Tensor& x_NI) const {
+  std::vector<at::Tensor> outs_NO;
+  const auto joined = joined_weight(p, x_NI.scalar_type());
+  const auto all_NO = joined.defined() ? at::empty({x_NI.size(0), joined.size(0)}, x_NI.options()) : at::Tensor();
+  auto first = std::int64_t{0};
+  for (const auto& matrix : matrices_) {
+    outs_NO.push_back(all_NO.defined() ? all_NO.narrow(1, first, matrix.rows)
+                                       : at::empty({x_NI.size(0), matrix.rows}, x_NI.options()));
+    first += matrix.rows;
+  }
+  return outs_NO;
+}
+
+at::Tensor LinearGroup::weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const {
+  if (matrix.absmax < 0) return p[matrix.weight];
+  const bool nested = matrix.nested_absmax >= 0;
+  return ops_.dequantize(
+      {p[matrix.weight], param(p, matrix.absmax), nested ? param(p, matrix.nested_absmax) : at::Tensor(),
+       nested ? param(p, matrix.nested_offset) : at::Tensor(), matrix.rows, matrix.columns},
+      compute_dtype_.value_or(activations));
+}
+
+bool LinearGroup::is_fp8(const Linear& matrix) const {
+  return fp8_ && matrix.absmax < 0 && can_be_fp8(matrix.rows, matrix.columns);
+}
+
+void LinearGroup::multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
+                           const at::Tensor& weight_OI, Fp8Matrix& x8) const {
+  if (is_fp8(matrix)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
+  auto out = out_NO;
+  multiply_as_it_is(ops_, out, x_NI, weight_OI);
+}
+
+void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
+                          LinearState* keep) const {
+  std::vector<at::Tensor> norms_O;
+  auto joined_NO = joined_columns(outs_NO);
+  const auto joined_OI = joined_NO.defined() ? joined_weight(p, x_NI.scalar_type()) : at::Tensor();
+  if (joined_OI.defined()) ops_.linear_into(joined_NO, x_NI, joined_OI);
+  Fp8Matrix x8;
+  for (std::size_t i = 0; i < matrices_.size() && !joined_OI.defined(); ++i) {
+    const auto& matrix = matrices_[i];
+    const auto weight_OI = weight(p, matrix, x_NI.scalar_type());
+    multiply(matrix, outs_NO[i], x_NI, weight_OI, x8);
+    if (matrix.magnitude >= 0)
+      norms_O.push_back(
+          ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), lora_.scale()));
+  }
+  if (!has_adapters()) return;
+  std::vector<at::Tensor> all_a;
+  for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
+  const auto down_NR = ops_.lora_down(adapter_input(batch, x_NI), at::cat(all_a).t(), lora_.scale());
+  for (std::size_t n = 0; n < adapted_.size(); ++n) {
+    const auto& matrix = matrices_[adapted_[n]];
+    auto& out_NO = outs_NO[adapted_[n]];
+    ops_.lora_up(out_NO, part(down_NR, n), param(p, matrix.lora_b).t());
+    if (matrix.magnitude >= 0) out_NO.mul_(param(p, matrix.magnitude) / norms_O[n]);
+  }
+  if (keep == nullptr) return;
+  keep->down_NR = down_NR;
+  keep->norms_O = std::move(norms_O);
+}
+
+at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
+                                LinearState* keep) const {
+  auto outs_NO = make_outputs(p, x_NI);
+  forward(p, batch, x_NI, outs_NO, keep);
+  return outs_NO[0];
+}
+
+at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch,
+                                       std::span<const at::Tensor> grads_NO, LinearState& state) const {
+  at::Tensor grad_x_NI;
+  std::vector<at::Tensor> grads_down, all_a;
+  const auto joined_NO = joined_columns(grads_NO);
+  const auto joined_OI = joined_NO.defined() ? joined_weight(p, joined_NO.scalar_type()) : at::Tensor();
+  if (joined_OI.defined()) grad_x_NI = ops_.linear_backward(joined_NO, joined_OI);
+  for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
+    const auto& matrix = matrices_[i];
+    const auto grad_NO = matrix.magnitude < 0 ? grads_NO[i] : unscaled(p, n, grads_NO[i], state);
+    if (is_fp8(matrix)) {
+      state.grads8.resize(matrices_.size());
+      state.grads8[i] = fp8_backward(ops_, grad_x_NI, grad_NO, p[matrix.weight], g[matrix.weight] != nullptr);
+    } else if (!joined_OI.defined()) {
+      add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
+    }
+    if (matrix.lora_a < 0) continue;
+    const auto wide_NO = grad_NO.to(at::kFloat);
+    ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
+    grads_down.push_back(ops_.lora_down(wide_NO, param(p, matrix.lora_b), lora_.scale()));
+    all_a.push_back(param(p, matrix.lora_a));
+  }
+  if (!has_adapters()) return grad_x_NI;
+  state.grad_down_NR = at::cat(grads_down, 1);
+  const auto keys = dropout_keys(batch);
+  if (!keys.defined()) {
+    ops_.lora_up(grad_x_NI, state.grad_down_NR, at::cat(all_a));
+    return grad_x_NI;
+  }
+  auto through_adapters_NI = ops_.lora_down(state.grad_down_NR, at::cat(all_a), 1.0);
+  ops_.dropout(through_adapters_NI, keys, lora_.dropout);
+  GradSlot sum{grad_x_NI, true};
+  ops_.accumulate(&sum, through_adapters_NI);
+  return grad_x_NI;
+}
+
+void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch& batch,
+                                   std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI,
+                                   LinearState& state) const {
+  const bool joined = joined_weight_grad(g, grads_NO, x_NI);
+  Fp8Matrix x8;
+  for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
+    const auto& matrix = matrices_[i];
+    if (g[matrix.weight] != nullptr && is_fp8(matrix)) {
+      fp8_weight_grad(ops_, *g[matrix.weight], state.grads8[i], x8, x_NI);
+      state.grads8[i] = {};
+    } else if (!joined) {
+      ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);
+    }
+    if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr)
+      ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
+    if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
+    if (matrix.lora_a >= 0) ++n;
+  }
+  if (!has_adapters()) return;
+  const auto grads_RI = ops_.lora_down(state.grad_down_NR.t(), adapter_input(batch, x_NI), 1.0);
+  for (std::size_t n = 0; n < adapted_.size(); ++n)
+    ops_.accumulate(slot(g, matrices_[adapted_[n]].lora_a), part(grads_RI.t(), n).t().contiguous());
+}
+
+bool LinearGroup::joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const {
+  if (fp8_) return false;
+  std::vector<at::Tensor> slots;
+  const auto* first = g[matrices_.front().weight];
+  for (const auto& matrix : matrices_) {
+    const auto* slot = g[matrix.weight];
+    if (slot == nullptr || slot->written != first->written) return false;
+    slots.push_back(slot->grad);
+  }
+  GradSlot all{joined_rows(slots), first->written};
+  const auto joined_NO = joined_columns(grads_NO);
+  if (!all.grad.defined() || !joined_NO.defined()) return false;
+  ops_.weight_grad(&all, joined_NO, x_NI);
+  for (const auto& matrix : matrices_) g[matrix.weight]->written = true;
+  return true;
+}
+
+bool LinearGroup::needs_input(LayerGrads g) const {
+  return has_adapters() || std::any_of(matrices_.begin(), matrices_.end(),
+                                       [&](const Linear& matrix) { return g[matrix.weight] != nullptr; });
+}
+
+at::Tensor LinearGroup::dropout_keys(const MicroBatch& batch) const {
+  if (lora_.dropout == 0 || !batch.sample_keys.defined()) return {};
+  return ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutPlaceSpread}, batch.length, kSplitmix64Step);
+}
+
+at::Tensor LinearGroup::adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const {
+  const auto keys = dropout_keys(batch);
+  if (!keys.defined()) return x_NI.to(at::kFloat);
+  auto dropped_NI = x_NI.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  ops_.dropout(dropped_NI, keys, lora_.dropout);
+  return dropped_NI;
+}
+
+at::Tensor LinearGroup::part(const at::Tensor& down_NR, std::size_t n) const {
+  return down_NR.narrow(1, static_cast<std::int64_t>(n) * lora_.rank, lora_.rank);
+}
+
+at::Tensor LinearGroup::unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO,
+                                 const LinearState& state) const {
+  const auto scale_O = param(p, matrices_[adapted_[n]].magnitude) / state.norms_O[n];
+  return (grad_NO * scale_O).to(grad_NO.scalar_type());
+}
+
+void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, const at::Tensor& grad_NO,
+                                 const at::Tensor& x_NI, const LinearState& state) const {
+  const auto& matrix = matrices_[adapted_[n]];
+  if (slot(g, matrix.magnitude) == nullptr) return;
+  auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
+  Fp8Matrix x8;
+  multiply(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8);
+  ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
+  GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
+  ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);
+  ops_.accumulate(slot(g, matrix.magnitude), sum.grad.div_(state.norms_O[n]));
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,38 @@
+#include "lib/models/layers/place_finder.hpp"
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace fsdp::detail {
+
+PlaceFinder::PlaceFinder(const Decoder& decoder, int block, std::string prefix) : prefix_(std::move(prefix)) {
+  const auto mine = block_parameters(decoder, block);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    places_.emplace(decoder.parameters[static_cast<std::size_t>(mine[i])].name, static_cast<int>(i));
+}
+
+int PlaceFinder::find(const std::string& name) const {
+  const auto found = places_.find(prefix_ + name);
+  return found == places_.end() ? -1 : found->second;
+}
+
+Linear PlaceFinder::linear(const std::string& module, std::int64_t rows, std::int64_t columns) const {
+  const auto weight = module + ".weight";
+  const int place = find(weight);
+  if (place < 0) throw std::logic_error("the block has no " + weight);
+  Linear linear;
+  linear.weight = static_cast<std::size_t>(place);
+  linear.bias = find(module + ".bias");
+  linear.absmax = find(weight + kAbsmax);
+  linear.nested_absmax = find(weight + kNestedAbsmax);
+  linear.nested_offset = find(weight + kNestedOffset);
+  linear.lora_a = find(module + ".lora_A.weight");
+  linear.lora_b = find(module + ".lora_B.weight");
+  linear.magnitude = find(module + ".lora_magnitude_vector");
+  linear.rows = rows;
+  linear.columns = columns;
+  return linear;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,294 @@
+#include "lib/planning/memory/prediction.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/engine/fsdp/mesh.hpp"
+#include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/models/config/model_flops.hpp"
+#include "lib/planning/memory/device.hpp"
+#include "lib/planning/memory/meta_loader.hpp"
+#include "lib/planning/memory/micro_batches.hpp"
+#include "lib/training/step/trainer.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Tells the log which part of a step what is asked for belongs to.
+class WorkObserver final : public EngineObserver {
+ public:
+  explicit WorkObserver(WorkLog& log) : log_(log) {}
+  void begin(std::string_view what, std::string_view category) override { log_.begin(what, category); }
+  void end() override { log_.end(); }
+
+ private:
+  WorkLog& log_;
+};
+
+/// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
+constexpr int kSteps = 3;
+
+HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const Optimizer& optimizer,
+                       const MemoryProfile& profile) {
+  HostMemory host;
+  host.program_bytes = program_bytes(request.gpu.has_value());
+  host.states_bytes = request.gpu ? profile.host_bytes : profile.peak_bytes;
+  const auto& engine = runtime.engine();
+  std::int64_t shards = 0, read_back = 0;
+  // Copies, but for what is on a disk: that is read a tensor at a time.
+  const auto add = [&](const StoredTensor& values, std::int64_t bytes) {
+    if (values.store() == nullptr) {
+      shards += bytes;
+    } else {
+      read_back = std::max(read_back, bytes);
+    }
+  };
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto& master_weight = runtime.engine().stored_master_weight(i);
+    const auto element = static_cast<std::int64_t>(c10::elementSize(master_weight.dtype()));
+    const auto bytes = element * engine.range(i).num_rows * engine.layout(i).row_elements();
+    host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
+    if (!runtime.has_adapters() || runtime.decoder().parameters[i].adapter) add(master_weight, bytes);
+  }
+  const auto* store = runtime.store();
+  if (store != nullptr) host.disk_bytes = static_cast<std::int64_t>(store->file_bytes());
+  if (!runtime.saves_shards()) return host;
+  if (store != nullptr) host.disk_save_bytes = static_cast<std::int64_t>(store->kept_bytes());
+  for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
+    for (const auto& state : optimizer.states(i)) {
+      auto bytes = static_cast<std::int64_t>(c10::elementSize(state.values.dtype()));
+      for (const auto size : state.values.sizes().slice(1)) bytes *= size;
+      add(state.values, bytes * (state.num_rows - state.saved_elsewhere));
+    }
+  }
+  host.save_bytes = shards + read_back;
+  return host;
+}
+
+/// Sizes stay far from what 64 bits hold, and a batch from what only counting its sequences would take.
+void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
+  constexpr std::int64_t kMostRows = 1'000'000;
+  constexpr double kMostBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
+  if (rows > kMostRows) {
+    throw UsageError(
+        fmt::format("--batch-size is {}: memory is predicted for at most {} sequences at once", rows, kMostRows));
+  }
+  const auto& config = request.config;
+  double parameters = 0;
+  for (const auto& parameter : parameter_table(config)) {
+    double elements = 1;
+    for (const auto size : parameter.shape) elements *= static_cast<double>(size);
+    parameters += elements;
+  }
+  if (kStateBytes * parameters > kMostBytes) {
+    throw UsageError(
+        fmt::format("a model of {:.2g} parameters is more than any computer can address: choose smaller "
+                    "--num-layers, --embed-size, --ffn-hidden-size or --vocab-size, or another --model",
+                    parameters));
+  }
+  const double tokens = static_cast<double>(rows) * static_cast<double>(request.tokens_per_row);
+  const auto widest = static_cast<double>(std::max(
+      {3 * config.num_heads * config.head_width(), config.embed_size, config.ffn_hidden_size, config.vocab_size}));
+  if (kFloatBytes * tokens * widest > kMostBytes) {
+    throw UsageError(
+        fmt::format("--batch-size {} with --seq-len {} is {:.2g} tokens at once, more than any computer "
+                    "can address: choose smaller ones",
+                    rows, request.tokens_per_row, tokens));
+  }
+}
+
+/// What attention takes grows with this. On CPUs the probabilities of short documents are kept for the backward, on
+/// GPUs those of all where their formula is computed, while flash in 16 bits has room for 128 tokens more of each
+/// document.
+double attention_weight(const MemoryRequest& request, const DocumentLengths& documents) {
+  const auto& sharding = request.options.sharding;
+  const bool narrow = sharding.param_dtype.value_or(sharding.precision) != at::kFloat;
+  if (request.gpu && narrow) return static_cast<double>(documents.size());
+  double weight = 0;
+  for (const auto length : documents) {
+    const auto tokens = static_cast<double>(length);
+    weight += tokens + (request.gpu || length <= kShortRow ? tokens * tokens : 0.0);
+  }
+  return weight;
+}
+
+/// Positions that a token sees before it, on average twice as many: the length of a row, or the documents' own.
+double attended_length(const MemoryRequest& request) {
+  if (request.documents.empty()) return static_cast<double>(request.tokens_per_row);
+  double squares = 0, tokens = 0;
+  for (const auto length : request.documents) {
+    squares += static_cast<double>(length) * static_cast<double>(length);
+    tokens += static_cast<double>(length);
+  }
+  return squares / tokens;
+}
+
+}  // namespace
+
+DocumentLengths documents_to_predict(const MemoryRequest& request, const TokenLoader* packed) {
+  if (packed != nullptr)
+    return packed->heaviest_row([&](const DocumentLengths& row) { return attention_weight(request, row); });
+  DocumentLengths documents;
+  for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
+    documents.push_back(std::min(kShortRow, left));
+  return documents;
+}
+
+std::int64_t program_bytes(bool gpu) {
+  // Resident sets of fsdp-finetune before its first tensor: libtorch_cpu, MPI; libtorch_cuda, the driver's mappings and
+  // 32 MiB of pinned buffers that copies go through (lib/compute/cuda/staged_copies.hpp).
+  return (gpu ? std::int64_t{1632} : std::int64_t{180}) << 20;
+}
+
+std::int64_t allocator_capacity(const GpuSpec& gpu, const DeviceOverheads& overheads) {
+  return gpu.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::allocator_peak_bytes() const {
+  return on_gpu ? allocator.reserved_peak_bytes : profile.peak_bytes;
+}
+
+std::int64_t MemoryPrediction::total_bytes() const {
+  return allocator_peak_bytes() + overheads.context_bytes + overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::rounding_bytes() const {
+  return on_gpu ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
+}
+
+namespace {
+
+AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
+  return {a.all_gathers - b.all_gathers, a.reduce_scatters - b.reduce_scatters, a.all_reduces - b.all_reduces,
+          a.bytes - b.bytes};
+}
+
+/// Of this rank's matrix products.
+void count_flops(const MemoryRequest& request, const BatchPlan& batches, const ModelRuntime& runtime,
+                 MemoryPrediction& prediction) {
+  const auto& config = request.config;
+  const auto& policy = runtime.policy();
+  const double tokens =
+      static_cast<double>(batches.micro_batch_size * request.tokens_per_row) * batches.accumulation_steps;
+  // Of the blocks, which are much alike.
+  const double recomputed =
+      policy.checkpoint_every > 0
+          ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
+                static_cast<double>(config.num_layers)
+          : 0.0;
+  const auto per_token = flops_per_token(config, std::llround(attended_length(request)), runtime.decoder().parameters,
+                                         runtime.trainable());
+  prediction.useful_flops = tokens * per_token.total();
+  prediction.flops = tokens * (per_token.total() + recomputed * per_token.recomputable);
+}
+
+/// Of a GPU. \pre communicators are counted
+void predict_allocator(const MemoryRequest& request, bool several_nodes, const MemoryLog& log,
+                       MemoryPrediction& prediction) {
+  const auto usual = usual_overheads(*request.gpu, prediction.communicators, several_nodes);
+  prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
+                          request.nccl_bytes.value_or(usual.nccl_bytes)};
+  prediction.allocator =
+      simulate_caching_allocator(log, allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
+}
+
+/// predict_memory() of few micro-batches, which are all replayed.
+MemoryPrediction replay(const MemoryRequest& request) {
+  const auto& options = request.options;
+  const bool on_gpu = request.gpu.has_value();
+  if (on_gpu && options.sharding.host_staged) {
+    throw UsageError("--collectives host-staged is for tests; leave it out with --gpu");
+  }
+  const auto policy = make_policy(options.sharding);
+  const auto batches = plan_batches(options, request.job.ranks);
+  refuse_what_cannot_be(request, batches.micro_batch_size);
+  const MemoryRecorder recorder(on_gpu);
+  const auto work = std::make_shared<WorkLog>();
+  const auto world = make_fake_world(
+      request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); },
+      work);
+  const auto device = make_meta_device(request.gpu, recorder.tape(), work, request.threads);
+
+  MemoryPrediction prediction;
+  prediction.on_gpu = on_gpu;
+  prediction.rows_per_step = batches.rows_per_step;
+  prediction.accumulation_steps = batches.accumulation_steps;
+  ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
+  runtime.engine().observers().add(*recorder.tape());
+  WorkObserver observer(*work);
+  runtime.engine().observers().add(observer);
+  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents);
+  TrainerOptions trainer_options;
+  trainer_options.batches = batches;
+  trainer_options.optimizer = plan_optimizer(options);
+  trainer_options.fisher_samples = 1;
+  trainer_options.shuffle = false;
+  Trainer trainer(runtime, loader, trainer_options);
+  if (request.has_child) trainer.optimizer().expect_child(true);
+  if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass takes as much memory as all
+    trainer.measure_fisher([] { return false; });
+    trainer.choose_child();
+  }
+  std::vector<std::int32_t> first_phases;
+  CommCounts before;
+  for (int step = 0; step < kSteps; ++step) {
+    first_phases.push_back(static_cast<std::int32_t>(recorder.log().phases.size()));  // the step's first, to come
+    before = runtime.engine().counts();
+    work->restart();
+    const auto report = trainer.step(batches.rows_per_step, [] { return false; });
+    prediction.tokens_per_step = static_cast<double>(report.tokens);
+  }
+  prediction.work.log = *work;
+  const auto& counts = runtime.engine().counts();
+  prediction.comm = {minus(counts.shard, before.shard), minus(counts.replicate, before.replicate)};
+  prediction.profile = profile_memory(recorder.log(), first_phases);
+  prediction.host = host_memory(request, runtime, trainer.optimizer(), prediction.profile);
+  count_flops(request, batches, runtime, prediction);
+  prediction.recorded_micro_batches = runtime.engine().recording_counts().replayed;
+  const auto& mesh = runtime.mesh();
+  prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
+  if (on_gpu) predict_allocator(request, mesh.num_nodes > 1, recorder.log(), prediction);
+  return prediction;
+}
+
+/// Without recorded work, or as it is with it.
+MemoryPrediction predict(const MemoryRequest& request) {
+  const auto batches = plan_batches(request.options, request.job.ranks);
+  const int more = batches.accumulation_steps - detail::kMostReplayed;
+  if (more <= 0) return replay(request);
+  auto fewer = request;
+  fewer.options.batch_size = batches.micro_batch_size;
+  fewer.options.total_batch_size = 0;
+  fewer.options.gradient_accumulation_steps = detail::kMostReplayed - 1;
+  const auto less = replay(fewer);
+  fewer.options.gradient_accumulation_steps = detail::kMostReplayed;
+  auto prediction = replay(fewer);
+  if (prediction.on_gpu) {
+    fewer.margin_bytes += detail::bytes_of_more(prediction, less, more);
+    prediction = replay(fewer);
+  }
+  detail::add_micro_batches(prediction, less, more);
+  prediction.rows_per_step = batches.rows_per_step;
+  return prediction;
+}
+
+}  // namespace
+
+MemoryPrediction predict_memory(const MemoryRequest& request) {
+  auto prediction = predict(request);
+  if (prediction.recorded_micro_batches == 0) return prediction;
+  // What a step is made of shows where nothing is recorded.
+  auto eager = request;
+  eager.options.sharding.cuda_graphs = CudaGraphs::off;
+  auto seen = predict(eager);
+  prediction.profile.timeline = std::move(seen.profile.timeline);
+  prediction.work = std::move(seen.work);
+  return prediction;
+}
+
+}  // namespace fsdp

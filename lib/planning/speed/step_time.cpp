@@ -1,0 +1,212 @@
+#include "lib/planning/speed/step_time.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+/// Of one operation on the device; small_products is what a product takes beyond its full rate.
+struct Duration {
+  double seconds = 0;
+  double beyond_full_rate = 0;
+};
+
+/// Products on a GPU are cut into tiles of the result, one for each multiprocessor at a time: the last round of them
+/// takes as long as a full one.
+double rounding_to_tiles(const WorkItem& work, int multiprocessors) {
+  constexpr double kTile = 128;
+  const double tiles = std::ceil(work.m / kTile) * std::ceil(work.n / kTile) * work.batch;
+  const double full = std::ceil(tiles / multiprocessors) * multiprocessors * kTile * kTile;
+  const double useful = std::max(1.0, work.m * work.n * work.batch);
+  // Few tiles with long sums are cut along the sums, too.
+  const double most = std::max(1.0, std::min(16.0, work.k / kTile));
+  return std::max(tiles * kTile * kTile / useful, full / useful / (tiles < multiprocessors ? most : 1.0));
+}
+
+/// Cores share caches and memory: those that have them to themselves are faster.
+double bytes_per_second(const WorkItem& work, const DeviceRates& rates, const HostShare& share) {
+  const double busy = work.part == StepPart::update ? rates.update_bytes_per_second : rates.bytes_per_second;
+  return busy * (1 + (rates.alone_factor - 1) * (1 - std::min(1.0, share.busy)));
+}
+
+Duration duration_of(const WorkItem& work, const DeviceRates& rates, const HostShare& share) {
+  const double cores = share.cores;
+  const double passes = work.bytes / (bytes_per_second(work, rates, share) * cores);
+  double seconds = passes, full = 0;
+  if (work.kind == WorkItem::Kind::product) {
+    full = work.operations() / (rates.flops(work.is_half) * work.speedup * cores);
+    // A GPU reads operands while it multiplies; a core does one after the other.
+    seconds = rates.multiprocessors > 0 ? std::max(full * rounding_to_tiles(work, rates.multiprocessors), passes)
+                                        : full + passes;
+  } else if (work.kind == WorkItem::Kind::attention) {
+    seconds = std::max(work.flops / (rates.flops(work.is_half) * rates.attention_part * cores), passes);
+  }
+  seconds = std::max(seconds, rates.operation_seconds);
+  return {seconds, work.kind == WorkItem::Kind::product ? seconds - full : 0};
+}
+
+double duration_of(const TransferWork& transfer, const DeviceRates& rates) {
+  if (transfer.kind == TransferWork::Kind::to_host) return transfer.bytes / rates.host_bytes_per_second;
+  if (transfer.ranks < 2) return 0;
+  const double others = transfer.ranks - 1;
+  // Along a ring; an all-reduce is a reduce-scatter and a gather.
+  const double received =
+      transfer.bytes * others / transfer.ranks * (transfer.kind == TransferWork::Kind::all_reduce ? 2 : 1);
+  double seconds = received / rates.link_bytes_per_second + others * rates.latency_seconds;
+  if (transfer.nodes > 1) {
+    const double network = rates.network_bytes_per_second / transfer.groups_at_once;
+    seconds = std::max(seconds, received / network + others * rates.network_latency_seconds);
+  }
+  return seconds;
+}
+
+TimeCause cause_of(const WorkItem& work) {
+  if (work.part == StepPart::exchange) return TimeCause::communication;
+  if (work.part == StepPart::update) return TimeCause::update;
+  if (work.again) return TimeCause::recomputation;
+  switch (work.kind) {
+    case WorkItem::Kind::product:
+      return TimeCause::products;
+    case WorkItem::Kind::attention:
+      return TimeCause::attention;
+    case WorkItem::Kind::pass:
+      return work.part == StepPart::block || work.part == StepPart::head ? TimeCause::passes : TimeCause::other;
+    default:
+      return TimeCause::communication;
+  }
+}
+
+class Clock {
+ public:
+  Clock(const DeviceRates& rates, const HostShare& share) : rates_(rates), share_(share) {
+    if (share_.cores < 1) share_.cores *= rates.shared_part;
+  }
+
+  void run(const WorkItem& work) {
+    if (work.kind == WorkItem::Kind::start) {
+      begin(work);
+    } else if (work.kind == WorkItem::Kind::wait) {
+      wait(work);
+    } else {
+      operate(work);
+    }
+  }
+
+  StepTime finish() {
+    // The host waits for the device at the end of a step, and for what travels already for the next one.
+    if (rates_.is_gpu) book(StepPart::exchange, TimeCause::communication, std::max(0.0, transfers_ - now_));
+    time_.seconds = now_;
+    return time_;
+  }
+
+ private:
+  void operate(const WorkItem& work) {
+    host_ += work.times * rates_.launch_seconds;
+    const auto [one, beyond] = duration_of(work, rates_, share_);
+    const double factor = factor_of(work.part);
+    const double busy = work.times * one * factor;
+    // Later than the host by nothing: it asked for the last of them just now.
+    const double idle = std::max(0.0, host_ - (now_ + busy));
+    book(work.part, TimeCause::launches, idle);
+    const auto cause = cause_of(work);
+    const double small = cause == TimeCause::products ? work.times * beyond * factor : 0;
+    book(work.part, TimeCause::small_products, small);
+    book(work.part, cause, busy - small);
+  }
+
+  /// A host's transfers make their way while it waits for them.
+  void begin(const WorkItem& work) {
+    const double seconds = duration_of(work.transfer, rates_) * factor_of(StepPart::exchange);
+    if (!rates_.is_gpu) {
+      pending_[work.id] = seconds;
+      return;
+    }
+    host_ += rates_.launch_seconds;
+    transfers_ = std::max({now_, transfers_, host_}) + seconds;
+    pending_[work.id] = transfers_;
+  }
+
+  void wait(const WorkItem& work) {
+    const auto found = pending_.find(work.id);
+    if (found == pending_.end()) return;
+    const double seconds = rates_.is_gpu ? std::max(0.0, found->second - now_) : found->second;
+    book(StepPart::exchange, TimeCause::communication, seconds);
+    pending_.erase(found);
+  }
+
+  double factor_of(StepPart part) const { return rates_.factors[static_cast<std::size_t>(part)]; }
+
+  void book(StepPart part, TimeCause cause, double seconds) {
+    now_ += seconds;
+    time_.parts[static_cast<std::size_t>(part)] += seconds;
+    time_.causes[static_cast<std::size_t>(cause)] += seconds;
+  }
+
+  const DeviceRates& rates_;
+  HostShare share_;
+  double host_ = 0, now_ = 0, transfers_ = 0;
+  std::map<int, double> pending_;  ///< transfers: when they end on a GPU, how long they take on a host
+  StepTime time_;
+};
+
+}  // namespace
+
+const char* to_string(TimeCause cause) {
+  constexpr std::array<const char*, kNumTimeCauses> kNames{"products", "small products", "attention",
+                                                           "passes",   "recomputation",  "communication",
+                                                           "update",   "launches",       "other"};
+  return kNames[static_cast<std::size_t>(cause)];
+}
+
+StepTime time_of_step(const WorkLog& log, const DeviceRates& rates, const HostShare& share) {
+  Clock clock(rates, share);
+  for (const auto& work : log.work()) clock.run(work);
+  return clock.finish();
+}
+
+StepTime time_of_step(const StepWork& work, const DeviceRates& rates, const HostShare& share) {
+  auto time = time_of_step(work.log, rates, share);
+  if (work.more <= 0) return time;
+  const auto less = time_of_step(work.before_last, rates, share);
+  const auto extend = [&](double& of_all, double of_less) { of_all += work.more * std::max(0.0, of_all - of_less); };
+  extend(time.seconds, less.seconds);
+  for (std::size_t p = 0; p < time.parts.size(); ++p) extend(time.parts[p], less.parts[p]);
+  for (std::size_t c = 0; c < time.causes.size(); ++c) extend(time.causes[c], less.causes[c]);
+  return time;
+}
+
+std::string describe_causes(const StepTime& time) {
+  std::vector<std::pair<double, TimeCause>> causes;
+  for (int c = 0; c < kNumTimeCauses; ++c) {
+    const auto cause = static_cast<TimeCause>(c);
+    if (time.of(cause) >= 0.01 * time.seconds) causes.emplace_back(time.of(cause), cause);
+  }
+  std::sort(causes.rbegin(), causes.rend());
+  std::string text;
+  for (const auto& [seconds, cause] : causes) {
+    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", to_string(cause), 100 * seconds / time.seconds);
+  }
+  return text;
+}
+
+std::string what_costs(const StepTime& slower, double slower_tokens, const StepTime& faster, double faster_tokens) {
+  const double per_token = faster.seconds / faster_tokens;
+  double most = 0;
+  auto which = TimeCause::other;
+  for (int c = 0; c < kNumTimeCauses; ++c) {
+    const auto cause = static_cast<TimeCause>(c);
+    const double more = slower.of(cause) / slower_tokens - faster.of(cause) / faster_tokens;
+    if (more <= most) continue;
+    most = more;
+    which = cause;
+  }
+  const double percent = 100 * most / per_token;
+  return percent < 0.5 ? "" : fmt::format("{} +{:.0f} %", to_string(which), percent);
+}
+
+}  // namespace fsdp

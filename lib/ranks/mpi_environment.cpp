@@ -1,0 +1,174 @@
+#include "lib/ranks/mpi_environment.hpp"
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/ranks/launch_checks.hpp"
+#include "lib/ranks/launchers.hpp"
+#include "lib/ranks/mpi_group.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Runs `on_timeout` on a thread of its own unless destroyed in time: for MPI calls that can block for ever.
+template <typename Callback>
+class Watchdog {
+ public:
+  Watchdog(std::chrono::milliseconds limit, Callback on_timeout)
+      : thread_([this, limit, on_timeout] {
+          std::unique_lock lock(mutex_);
+          if (!changed_.wait_for(lock, limit, [this] { return done_; })) on_timeout();
+        }) {}
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+/// Waits until the launcher has read what this rank printed: Hydra's proxy drops what is still in the pipe when a rank
+/// aborts. Stops waiting after a second; where stderr is no pipe there is nothing to wait for.
+void let_launcher_read_stderr() {
+  constexpr auto pause = std::chrono::milliseconds(10);
+  struct stat kind {};
+  if (::fstat(STDERR_FILENO, &kind) != 0 || !S_ISFIFO(kind.st_mode)) return;
+  for (int i = 0, unread = 0; i < 100; ++i) {
+    if (::ioctl(STDERR_FILENO, FIONREAD, &unread) != 0 || unread == 0) break;
+    std::this_thread::sleep_for(pause);
+  }
+  // What was read has yet to travel from the proxy to mpiexec.
+  std::this_thread::sleep_for(pause);
+}
+
+void warn_before_ranks(const std::string& problem) {
+  const auto rank = launcher_rank();
+  const auto text = fmt::format("{}warning: {}\n", rank.empty() ? "" : fmt::format("[rank {}] ", rank), problem);
+  [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+/// Each rank hands a large message to the next and looks at what it got. Where a host's processes do not see each other
+/// as MPI believes (containers), large messages have been seen to arrive wrong without an error.
+void check_large_messages(int rank, int size) {
+  constexpr std::size_t words = 1 << 17;  // 1 MiB: larger than any threshold for copies between processes
+  const auto next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  const auto word_of = [](int sender, std::size_t i) {
+    return (static_cast<std::uint64_t>(sender) + 1) * 0x9e3779b97f4a7c15u + i;
+  };
+  std::vector<std::uint64_t> sent(words), got(words);
+  for (std::size_t i = 0; i < words; ++i) sent[i] = word_of(rank, i);
+  bool whole = MPI_Sendrecv(sent.data(), words, MPI_UINT64_T, next, 0, got.data(), words, MPI_UINT64_T, previous, 0,
+                            MPI_COMM_WORLD, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+  for (std::size_t i = 0; i < words && whole; ++i) whole = got[i] == word_of(previous, i);
+  if (whole) return;
+  throw RuntimeFailure(fmt::format(
+      "MPI does not hand over large messages: one of 1 MiB from rank {} did not arrive as it was sent. If each rank "
+      "runs in a container or pid namespace of its own, MPI must not copy between processes (MPICH: "
+      "MPIR_CVAR_CH4_CMA_ENABLE=0)",
+      previous));
+}
+
+}  // namespace
+
+MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options.init_timeout).count();
+  const Watchdog watchdog(options.init_timeout, [seconds] {
+    const auto text = fmt::format(
+        "[rank {}] error: MPI did not start within {} s (--init-timeout): some rank never arrived; this one did\n",
+        launcher_rank().empty() ? "?" : launcher_rank(), seconds);
+    [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
+    ::_exit(static_cast<int>(ExitCode::failed));
+  });
+  if (const auto problem = detail::forget_lost_launcher(); !problem.empty()) warn_before_ranks(problem);
+  if (const auto problem = detail::host_problem(); !problem.empty()) {
+    warn_before_ranks(problem);
+    let_launcher_read_stderr();  // MPI_Init is about to end this process
+  }
+  detail::avoid_copies_by_pid();
+  int provided = 0;
+  detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size == 1) detail::refuse_lonely_rank(library_version());
+  if (size > 1) {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    check_large_messages(rank, size);
+  }
+  MPI_Comm comm = MPI_COMM_NULL;
+  detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  failure_group_ = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), std::chrono::hours(24));
+}
+
+bool MpiEnvironment::everyone_failed(std::chrono::milliseconds patience) {
+  return static_cast<detail::MpiGroup&>(*failure_group_).barrier_within(patience);
+}
+
+MpiEnvironment::~MpiEnvironment() {
+  // While an exception unwinds, the other ranks are still at work: whoever catches it calls abort().
+  if (std::uncaught_exceptions() > 0) return;
+  const int exit_code = exit_code_;
+  failure_group_.reset();
+  // Some MPICH releases hang in MPI_Finalize across hosts (pmodels/mpich PR 6596). All work is done by now.
+  const Watchdog watchdog(std::chrono::seconds(10), [exit_code] { ::_exit(exit_code); });
+  MPI_Finalize();
+}
+
+std::unique_ptr<ProcessGroup> MpiEnvironment::world() {
+  MPI_Comm comm = MPI_COMM_NULL;
+  detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), options_.collective_timeout);
+}
+
+void MpiEnvironment::abort(int exit_code) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized != 0) {
+    // MPI_Abort itself may hang on a broken network.
+    const Watchdog watchdog(std::chrono::seconds(5), [exit_code] { ::_exit(exit_code); });
+    let_launcher_read_stderr();
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
+  ::_exit(exit_code);
+}
+
+std::string MpiEnvironment::library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  std::string all(text.data(), static_cast<std::size_t>(length));
+  std::string line = all.substr(0, all.find('\n'));
+  // "MPICH Version:      5.0.2" reads better as "MPICH 5.0.2".
+  if (const auto at = line.find("Version:"); at != std::string::npos) {
+    const auto number = line.find_first_not_of(" \t", at + 8);
+    line = line.substr(0, at) + (number == std::string::npos ? "" : line.substr(number));
+  }
+  return line;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,272 @@
+#include "lib/ranks/mpi_group.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+struct Elements {
+  int count;
+  MPI_Datatype type;
+};
+
+/// MPI counts are ints: the widest element that divides the block keeps slices of up to 16 GiB countable.
+Elements as_elements(std::size_t size_bytes) {
+  std::size_t width = 1;
+  MPI_Datatype type = MPI_BYTE;
+  if (size_bytes % 8 == 0) {
+    width = 8;
+    type = MPI_UINT64_T;
+  } else if (size_bytes % 4 == 0) {
+    width = 4;
+    type = MPI_UINT32_T;
+  } else if (size_bytes % 2 == 0) {
+    width = 2;
+    type = MPI_UINT16_T;
+  }
+  const std::size_t count = size_bytes / width;
+  if (count > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    throw RuntimeFailure(fmt::format("a block of {} bytes per rank is too large for one MPI message", size_bytes));
+  }
+  return {static_cast<int>(count), type};
+}
+
+class MpiWork final : public Work {
+ public:
+  MpiWork(MpiGroup& group, std::vector<MPI_Request> requests, const char* what)
+      : group_(group), requests_(std::move(requests)), what_(what) {}
+  void wait() override { group_.wait(requests_, what_); }
+
+ private:
+  MpiGroup& group_;
+  std::vector<MPI_Request> requests_;
+  const char* what_;
+};
+
+}  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw RuntimeFailure(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
+}
+
+UniqueComm::~UniqueComm() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (comm_ != MPI_COMM_NULL && finalized == 0 && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+}
+
+namespace {
+
+std::vector<int> world_ranks_of(MPI_Comm comm) {
+  int size = 0;
+  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  std::vector<int> ranks(static_cast<std::size_t>(size)), members(ranks.size());
+  std::iota(members.begin(), members.end(), 0);
+  MPI_Group here = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  MPI_Comm_group(comm, &here);
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_translate_ranks(here, size, members.data(), world, ranks.data());
+  MPI_Group_free(&here);
+  MPI_Group_free(&world);
+  return ranks;
+}
+
+}  // namespace
+
+MpiGroup::MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout, std::shared_ptr<const UniqueComm> alarm)
+    : comm_(std::move(comm)), alarm_(std::move(alarm)), timeout_(timeout) {
+  MPI_Comm_set_errhandler(comm_.get(), MPI_ERRORS_RETURN);
+  check_mpi(MPI_Comm_rank(comm_.get(), &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm_.get(), &size_), "MPI_Comm_size");
+  world_ranks_ = world_ranks_of(comm_.get());
+  if (alarm_ != nullptr) return;
+  MPI_Comm alarm_comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(comm_.get(), &alarm_comm), "MPI_Comm_dup");
+  alarm_ = std::make_shared<const UniqueComm>(UniqueComm(alarm_comm));
+}
+
+void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  for (int spins = 0;; ++spins) {
+    int done = 0;
+    check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), what);
+    if (done != 0) return;
+    if (spins < 200) continue;
+    const auto waited = Clock::now() - start;
+    if (waited < std::chrono::milliseconds(5)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    // A rank whose wait began earlier asks who is here: answer, so that it does not count this one as missing.
+    if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && roll_called())) {
+      const auto missing = missing_ranks();
+      throw RuntimeFailure(fmt::format(
+          "{} did not complete within {} s (--collective-timeout); {}", what,
+          std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(),
+          missing.empty() ? std::string("every rank is waiting in it: the network lost a message or is stuck")
+                          : fmt::format("did not arrive: rank {}", fmt::join(missing, ", "))));
+    }
+  }
+}
+
+bool MpiGroup::roll_called() {
+  int found = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, MPI_STATUS_IGNORE);
+  return found != 0;
+}
+
+std::vector<int> MpiGroup::missing_ranks() {
+  const auto everyone = world_ranks_of(alarm_->get());
+  std::vector<bool> heard(everyone.size(), false);
+  for (std::size_t r = 0; r < everyone.size(); ++r) {
+    heard[r] = everyone[r] == world_rank(rank_);
+    if (heard[r]) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_BYTE, static_cast<int>(r), 0, alarm_->get(), &request);
+    MPI_Request_free(&request);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  while (std::chrono::steady_clock::now() < deadline) {
+    int found = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, &status);
+    if (found != 0) {
+      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, 0, alarm_->get(), MPI_STATUS_IGNORE);
+      heard[static_cast<std::size_t>(status.MPI_SOURCE)] = true;
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  std::vector<int> members, others;
+  for (std::size_t r = 0; r < everyone.size(); ++r) {
+    if (heard[r]) continue;
+    const bool mine = std::find(world_ranks_.begin(), world_ranks_.end(), everyone[r]) != world_ranks_.end();
+    (mine ? members : others).push_back(everyone[r]);
+  }
+  return members.empty() ? others : members;
+}
+
+void MpiGroup::barrier() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm_.get(), &request), "MPI_Ibarrier");
+  wait(std::span(&request, 1), "a barrier");
+}
+
+bool MpiGroup::barrier_within(std::chrono::milliseconds patience) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(comm_.get(), &request) != MPI_SUCCESS) return false;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  int done = 0;
+  while (done == 0 && std::chrono::steady_clock::now() < deadline) {
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return done != 0;
+}
+
+void MpiGroup::all_reduce(std::span<double> values, Reduce op) {
+  // Gathered and combined in rank order here: every rank gets the same bits, whatever MPI's algorithm.
+  const auto count = static_cast<int>(values.size());
+  std::vector<double> all(values.size() * static_cast<std::size_t>(size_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallgather(values.data(), count, MPI_DOUBLE, all.data(), count, MPI_DOUBLE, comm_.get(), &request),
+            "MPI_Iallgather");
+  wait(std::span(&request, 1), "an agreement of all ranks");
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    double total = all[i];
+    for (std::size_t r = 1; r < static_cast<std::size_t>(size_); ++r) {
+      const double other = all[r * values.size() + i];
+      total = op == Reduce::sum ? total + other : (op == Reduce::max ? std::max(total, other) : std::min(total, other));
+    }
+    values[i] = total;
+  }
+}
+
+void MpiGroup::broadcast(std::span<std::byte> bytes, int root) {
+  const auto elements = as_elements(bytes.size());
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibcast(bytes.data(), elements.count, elements.type, root, comm_.get(), &request), "MPI_Ibcast");
+  wait(std::span(&request, 1), "a broadcast");
+}
+
+std::vector<std::string> MpiGroup::gather(std::string_view text, int root) {
+  const auto length = static_cast<int>(text.size());
+  std::vector<int> lengths(static_cast<std::size_t>(size_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Igather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, root, comm_.get(), &request), "MPI_Igather");
+  wait(std::span(&request, 1), "a gather");
+  std::vector<int> starts(lengths.size(), 0);
+  std::partial_sum(lengths.begin(), lengths.end() - 1, starts.begin() + 1);
+  std::string all;
+  if (rank_ == root) all.resize(static_cast<std::size_t>(starts.back() + lengths.back()));
+  check_mpi(MPI_Igatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, root,
+                         comm_.get(), &request),
+            "MPI_Igatherv");
+  wait(std::span(&request, 1), "a gather");
+  std::vector<std::string> texts;
+  if (rank_ == root) {
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+      texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(lengths[r])));
+    }
+  }
+  return texts;
+}
+
+std::unique_ptr<Work> MpiGroup::all_gather(std::span<const GatherBlock> blocks) {
+  std::vector<MPI_Request> requests;
+  for (const auto& block : blocks) {
+    const auto elements = as_elements(block.in.size());
+    requests.push_back(MPI_REQUEST_NULL);
+    // The owner's rows may already lie in place.
+    const std::byte* own = block.out.data() + static_cast<std::size_t>(rank_) * block.in.size();
+    const void* in = block.in.data() == own ? MPI_IN_PLACE : block.in.data();
+    check_mpi(MPI_Iallgather(in, elements.count, elements.type, block.out.data(), elements.count, elements.type,
+                             comm_.get(), &requests.back()),
+              "MPI_Iallgather");
+  }
+  return std::make_unique<MpiWork>(*this, std::move(requests), "an all-gather of parameters");
+}
+
+std::unique_ptr<Work> MpiGroup::all_to_all(std::span<const ExchangeBlock> blocks) {
+  std::vector<MPI_Request> requests;
+  for (const auto& block : blocks) {
+    const auto elements = as_elements(block.in.size() / static_cast<std::size_t>(size_));
+    requests.push_back(MPI_REQUEST_NULL);
+    check_mpi(MPI_Ialltoall(block.in.data(), elements.count, elements.type, block.out.data(), elements.count,
+                            elements.type, comm_.get(), &requests.back()),
+              "MPI_Ialltoall");
+  }
+  return std::make_unique<MpiWork>(*this, std::move(requests), "a reduction of gradients");
+}
+
+std::unique_ptr<ProcessGroup> MpiGroup::split(int color) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(comm_.get(), color, rank_, &comm), "MPI_Comm_split");
+  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_, alarm_);
+}
+
+std::unique_ptr<ProcessGroup> MpiGroup::split_by_node() {
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(comm_.get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &comm), "MPI_Comm_split_type");
+  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_, alarm_);
+}
+
+std::unique_ptr<PeerMemory> MpiGroup::peer_memory(std::size_t size_bytes, std::size_t num_counters) {
+  return make_memfd_peer_memory(*this, size_bytes, num_counters);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,93 @@
+#include "lib/ranks/process_group.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <thread>
+
+#include "lib/base/error.hpp"
+#include "lib/ranks/heap_peer_memory.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace fsdp {
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+class SingleGroup final : public ProcessGroup {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void barrier() override {}
+  void all_reduce(std::span<double>, Reduce) override {}
+  void broadcast(std::span<std::byte>, int) override {}
+  std::vector<std::string> gather(std::string_view text, int) override { return {std::string(text)}; }
+  std::unique_ptr<Work> all_gather(std::span<const GatherBlock> blocks) override {
+    for (const auto& block : blocks) std::memcpy(block.out.data(), block.in.data(), block.in.size());
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<Work> all_to_all(std::span<const ExchangeBlock> blocks) override {
+    for (const auto& block : blocks) std::memcpy(block.out.data(), block.in.data(), block.in.size());
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<ProcessGroup> split(int) override { return std::make_unique<SingleGroup>(); }
+  std::unique_ptr<ProcessGroup> split_by_node() override { return std::make_unique<SingleGroup>(); }
+  std::unique_ptr<PeerMemory> peer_memory(std::size_t size_bytes, std::size_t num_counters) override {
+    return std::make_unique<detail::HeapPeerMemory>(std::make_shared<detail::HeapRegion>(size_bytes, num_counters));
+  }
+  std::chrono::milliseconds timeout() const override { return std::chrono::hours(24); }
+  int world_rank(int) const override { return 0; }
+};
+
+}  // namespace
+
+double ProcessGroup::all_reduce(double value, Reduce op) {
+  all_reduce(std::span(&value, 1), op);
+  return value;
+}
+
+std::string ProcessGroup::broadcast_text(std::string_view text, int root) {
+  std::uint64_t length = text.size();
+  broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
+  std::string copy(length, '\0');
+  if (rank() == root) copy = text;
+  broadcast(std::as_writable_bytes(std::span(copy.data(), copy.size())), root);
+  return copy;
+}
+
+void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::uint64_t value, int member,
+                      std::string_view what) {
+  using Clock = std::chrono::steady_clock;
+  const auto reached = [&] { return counter.value.load(std::memory_order_acquire) >= value; };
+  for (int i = 0; i < 4000; ++i) {
+    if (reached()) return;
+    relax();
+  }
+  const auto start = Clock::now();
+  while (!reached()) {
+    const auto waited = Clock::now() - start;
+    // Ranks that share a core make progress only when the waiting one gives it up.
+    if (waited < std::chrono::milliseconds(2)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (waited > group.timeout()) {
+      throw RuntimeFailure(fmt::format(
+          "rank {} did not arrive at {} within {} s (--collective-timeout): it failed, hangs or is far slower; look "
+          "for its message above or on its node",
+          group.world_rank(member), what, std::chrono::duration_cast<std::chrono::seconds>(group.timeout()).count()));
+    }
+  }
+}
+
+std::unique_ptr<ProcessGroup> make_single_group() { return std::make_unique<SingleGroup>(); }
+
+}  // namespace fsdp

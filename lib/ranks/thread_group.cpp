@@ -1,0 +1,241 @@
+#include "lib/ranks/thread_group.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "lib/base/error.hpp"
+#include "lib/ranks/heap_peer_memory.hpp"
+
+namespace fsdp {
+namespace {
+
+/// State shared by the threads of a world: which rank failed first.
+struct World {
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  std::atomic<bool> failed{false};
+  std::chrono::milliseconds timeout;
+};
+
+/// A meeting point: each rank leaves a pointer, all see all pointers, and nobody leaves before everybody has read.
+class Meeting {
+ public:
+  Meeting(const std::vector<int>& world_ranks, World& world)
+      : world_ranks_(world_ranks), pointers_(world_ranks.size()), here_(world_ranks.size(), false), world_(world) {}
+
+  /// \return the pointers by rank, valid until the next call by this rank
+  const std::vector<void*>& meet(int rank, void* pointer) {
+    std::unique_lock lock(mutex_);
+    pointers_[static_cast<std::size_t>(rank)] = pointer;
+    arrive(rank, lock);
+    return pointers_;
+  }
+  void leave(int rank) {
+    std::unique_lock lock(mutex_);
+    arrive(rank, lock);
+  }
+
+ private:
+  void arrive(int rank, std::unique_lock<std::mutex>& lock) {
+    const auto round = round_;
+    here_[static_cast<std::size_t>(rank)] = true;
+    if (std::find(here_.begin(), here_.end(), false) == here_.end()) {
+      here_.assign(here_.size(), false);
+      ++round_;
+      changed_.notify_all();
+      return;
+    }
+    const auto deadline = std::chrono::steady_clock::now() + world_.timeout;
+    while (round_ == round) {
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+      if (world_.failed) throw RuntimeFailure("another rank failed");
+      if (std::chrono::steady_clock::now() > deadline)
+        throw RuntimeFailure("did not arrive in time: rank " + missing());
+    }
+  }
+
+  std::string missing() const {
+    std::string text;
+    for (std::size_t r = 0; r < here_.size(); ++r) {
+      if (!here_[r]) text += (text.empty() ? "" : ", ") + std::to_string(world_ranks_[r]);
+    }
+    return text;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int> world_ranks_;
+  std::vector<void*> pointers_;
+  std::vector<bool> here_;
+  World& world_;
+  std::uint64_t round_ = 0;
+};
+
+/// What the threads of one group share.
+struct ThreadGroupState {
+  ThreadGroupState(std::vector<int> members, World& the_world)
+      : world_ranks(std::move(members)), meeting(world_ranks, the_world), world(the_world) {}
+  std::vector<int> world_ranks;
+  Meeting meeting;
+  World& world;
+};
+
+class ThreadGroup final : public ProcessGroup {
+ public:
+  ThreadGroup(std::shared_ptr<ThreadGroupState> shared, int rank, int ranks_per_node)
+      : shared_(std::move(shared)), rank_(rank), ranks_per_node_(ranks_per_node) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(shared_->world_ranks.size()); }
+  std::chrono::milliseconds timeout() const override {
+    // Once a rank has failed nobody who waits in peer memory has anything to wait for.
+    return shared_->world.failed ? std::chrono::milliseconds(0) : shared_->world.timeout;
+  }
+  int world_rank(int member) const override { return shared_->world_ranks[static_cast<std::size_t>(member)]; }
+
+  void barrier() override { shared_->meeting.leave(rank_); }
+
+  void all_reduce(std::span<double> values, Reduce op) override {
+    const auto& all = shared_->meeting.meet(rank_, values.data());
+    std::vector<double> result(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double total = static_cast<const double*>(all[0])[i];
+      for (std::size_t r = 1; r < all.size(); ++r) total = combine(total, static_cast<const double*>(all[r])[i], op);
+      result[i] = total;
+    }
+    shared_->meeting.leave(rank_);
+    std::copy(result.begin(), result.end(), values.begin());
+  }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    const auto& all = shared_->meeting.meet(rank_, bytes.data());
+    const void* source = all[static_cast<std::size_t>(root)];
+    if (rank_ != root && !bytes.empty()) std::memcpy(bytes.data(), source, bytes.size());
+    shared_->meeting.leave(rank_);
+  }
+
+  std::vector<std::string> gather(std::string_view text, int root) override {
+    std::vector<std::string> texts;
+    const auto& all = shared_->meeting.meet(rank_, &text);
+    if (rank_ == root) {
+      for (void* other : all) texts.emplace_back(*static_cast<std::string_view*>(other));
+    }
+    shared_->meeting.leave(rank_);
+    return texts;
+  }
+
+  std::unique_ptr<Work> all_gather(std::span<const GatherBlock> blocks) override {
+    const auto& all = shared_->meeting.meet(rank_, &blocks);
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      std::byte* out = blocks[b].out.data();
+      for (void* other : all) {
+        const auto& in = (*static_cast<std::span<const GatherBlock>*>(other))[b].in;
+        // Gathered in place, this rank's part is there, and others may be reading it.
+        if (!in.empty() && in.data() != out) std::memcpy(out, in.data(), in.size());
+        out += in.size();
+      }
+    }
+    shared_->meeting.leave(rank_);
+    return std::make_unique<DoneWork>();
+  }
+
+  std::unique_ptr<Work> all_to_all(std::span<const ExchangeBlock> blocks) override {
+    const auto& all = shared_->meeting.meet(rank_, &blocks);
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      const std::size_t slice = blocks[b].out.size() / all.size();
+      std::byte* out = blocks[b].out.data();
+      for (void* other : all) {
+        const auto& in = (*static_cast<std::span<const ExchangeBlock>*>(other))[b].in;
+        if (slice != 0) std::memcpy(out, in.data() + static_cast<std::size_t>(rank_) * slice, slice);
+        out += slice;
+      }
+    }
+    shared_->meeting.leave(rank_);
+    return std::make_unique<DoneWork>();
+  }
+
+  std::unique_ptr<ProcessGroup> split(int color) override {
+    auto colors = all_colors(color);
+    std::vector<int> members;
+    int new_rank = 0;
+    int leader = -1;
+    for (int r = 0; r < size(); ++r) {
+      if (colors[static_cast<std::size_t>(r)] != color) continue;
+      if (leader < 0) leader = r;
+      if (r == rank_) new_rank = static_cast<int>(members.size());
+      members.push_back(world_rank(r));
+    }
+    // The first member makes the shared part; the others take a reference while everybody is here.
+    std::shared_ptr<ThreadGroupState> made;
+    if (rank_ == leader) made = std::make_shared<ThreadGroupState>(members, shared_->world);
+    const auto& all = shared_->meeting.meet(rank_, &made);
+    auto mine = *static_cast<std::shared_ptr<ThreadGroupState>*>(all[static_cast<std::size_t>(leader)]);
+    shared_->meeting.leave(rank_);
+    return std::make_unique<ThreadGroup>(mine, new_rank, ranks_per_node_);
+  }
+
+  std::unique_ptr<ProcessGroup> split_by_node() override { return split(world_rank(rank_) / ranks_per_node_); }
+
+  std::unique_ptr<PeerMemory> peer_memory(std::size_t size_bytes, std::size_t num_counters) override {
+    for (const int other : shared_->world_ranks) {
+      if (other / ranks_per_node_ != world_rank(rank_) / ranks_per_node_) return nullptr;
+    }
+    std::shared_ptr<detail::HeapRegion> made;
+    if (rank_ == 0) made = std::make_shared<detail::HeapRegion>(size_bytes, num_counters);
+    const auto& all = shared_->meeting.meet(rank_, &made);
+    auto mine = *static_cast<std::shared_ptr<detail::HeapRegion>*>(all[0]);
+    shared_->meeting.leave(rank_);
+    return std::make_unique<detail::HeapPeerMemory>(mine);
+  }
+
+ private:
+  static double combine(double a, double b, Reduce op) {
+    if (op == Reduce::sum) return a + b;
+    return op == Reduce::max ? std::max(a, b) : std::min(a, b);
+  }
+
+  std::vector<int> all_colors(int color) {
+    const auto& all = shared_->meeting.meet(rank_, &color);
+    std::vector<int> colors;
+    for (void* other : all) colors.push_back(*static_cast<int*>(other));
+    shared_->meeting.leave(rank_);
+    return colors;
+  }
+
+  std::shared_ptr<ThreadGroupState> shared_;
+  int rank_;
+  int ranks_per_node_;
+};
+
+}  // namespace
+
+void run_thread_ranks(int num_ranks, int ranks_per_node, const std::function<void(ProcessGroup&)>& body,
+                      std::chrono::milliseconds timeout) {
+  World world;
+  world.timeout = timeout;
+  std::vector<int> everyone(static_cast<std::size_t>(num_ranks));
+  for (int r = 0; r < num_ranks; ++r) everyone[static_cast<std::size_t>(r)] = r;
+  const auto shared = std::make_shared<ThreadGroupState>(everyone, world);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < num_ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        ThreadGroup group(shared, r, ranks_per_node);
+        body(group);
+      } catch (...) {
+        const std::lock_guard lock(world.mutex);
+        if (!world.first_error) world.first_error = std::current_exception();
+        world.failed = true;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  if (world.first_error) std::rethrow_exception(world.first_error);
+}
+
+}  // namespace fsdp

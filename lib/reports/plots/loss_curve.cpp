@@ -1,0 +1,271 @@
+#include "lib/reports/plots/loss_curve.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "lib/reports/plots/axis.hpp"
+#include "lib/reports/plots/png_canvas.hpp"
+#include "lib/reports/plots/svg_canvas.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr int kWidth = 900;
+constexpr int kHeight = 540;
+constexpr Point kTopLeft{72, 96};  // of the area between the axes
+constexpr Point kBottomRight{872, 484};
+
+constexpr Color kPaper{255, 255, 255};
+constexpr Color kInk{32, 38, 46};
+constexpr Color kFaintInk{96, 106, 118};
+constexpr Color kGrid{228, 232, 237};
+constexpr Color kAxisLine{150, 158, 168};
+constexpr Color kTrain{31, 98, 180};
+constexpr Color kTrainRaw{176, 203, 234};
+// Of validation sets: the first is the one of a run that has only one.
+constexpr std::array<Color, 6> kEvals{
+    {{209, 84, 24}, {34, 136, 51}, {170, 51, 119}, {120, 94, 20}, {68, 170, 153}, {136, 34, 85}}};
+
+constexpr std::size_t kSmoothFrom = 20;  // points
+
+/// Points in data coordinates; not finite ones stay as gaps.
+using Series = std::vector<Point>;
+
+Series make_series(const std::vector<double>& x, const std::vector<double>& y, const char* name) {
+  if (x.size() != y.size()) {
+    throw std::invalid_argument(fmt::format("loss curve: {} {} steps, {} losses", x.size(), name, y.size()));
+  }
+  Series series;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const bool finite = std::isfinite(x[i]) && std::isfinite(y[i]);
+    series.push_back(finite ? Point{x[i], y[i]} : Point{0, std::numeric_limits<double>::quiet_NaN()});
+  }
+  return series;
+}
+
+/// One set of validation data.
+struct EvalSeries {
+  std::string name;
+  Series points;
+  Color color;
+};
+
+bool is_gap(const Point& point) { return std::isnan(point.y); }
+
+Series without_gaps(Series series) {
+  std::erase_if(series, is_gap);
+  return series;
+}
+
+/// Moving average over `half` points on either side, so that it does not lag behind; fewer at the start, where the
+/// loss falls steeply, and one-sided at the end, whose value is what a reader takes away.
+Series smooth(const Series& series, std::size_t half) {
+  std::vector<double> sum{0};  // of the points before, and how many they are
+  std::vector<std::size_t> count{0};
+  for (const Point& point : series) {
+    sum.push_back(sum.back() + (is_gap(point) ? 0 : point.y));
+    count.push_back(count.back() + (is_gap(point) ? 0 : 1));
+  }
+  Series smoothed = series;
+  for (std::size_t i = 0; i < series.size(); ++i) {
+    if (is_gap(series[i])) continue;
+    const std::size_t reach = std::min(half, i);
+    const std::size_t begin = i - reach, end = std::min(i + reach + 1, series.size());
+    smoothed[i].y = (sum[end] - sum[begin]) / static_cast<double>(count[end] - count[begin]);
+  }
+  return smoothed;
+}
+
+/// At most about 4 points per pixel column: the first, lowest, highest and last of each, which looks the same.
+Series thin_out(const Series& series) {
+  const std::size_t columns = kWidth;
+  if (series.size() <= 4 * columns) return series;
+  Series thinned;
+  for (std::size_t column = 0; column < columns; ++column) {
+    const auto begin = series.begin() + static_cast<std::ptrdiff_t>(column * series.size() / columns);
+    const auto end = series.begin() + static_cast<std::ptrdiff_t>((column + 1) * series.size() / columns);
+    const auto lower = [](const Point& a, const Point& b) { return a.y < b.y || (is_gap(b) && !is_gap(a)); };
+    const auto higher = [](const Point& a, const Point& b) { return a.y > b.y || (is_gap(b) && !is_gap(a)); };
+    std::vector<Series::const_iterator> kept{begin, std::min_element(begin, end, lower),
+                                             std::min_element(begin, end, higher), end - 1};
+    std::sort(kept.begin(), kept.end());
+    kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
+    for (const auto& point : kept) thinned.push_back(*point);
+  }
+  return thinned;
+}
+
+/// The area between the axes: what is where.
+class Frame {
+ public:
+  Frame(const Series& train, const std::vector<EvalSeries>& evals)
+      : x_(make_axis(0, 1, 8, AxisKind::steps)), y_(make_axis(0, 1, 6, AxisKind::values)) {
+    Series all = without_gaps(train);
+    for (const auto& eval : evals) {
+      for (const Point& point : without_gaps(eval.points)) all.push_back(point);
+    }
+    if (all.empty()) return;
+    const auto [left, right] = std::ranges::minmax(all, {}, &Point::x);
+    const auto [bottom, top] = std::ranges::minmax(all, {}, &Point::y);
+    x_ = make_axis(left.x, right.x, 8, AxisKind::steps);
+    y_ = make_axis(bottom.y, top.y, 6, AxisKind::values);
+  }
+
+  const Axis& x_axis() const { return x_; }
+  const Axis& y_axis() const { return y_; }
+  double x(double value) const {
+    return kTopLeft.x + (value - x_.low) / (x_.high - x_.low) * (kBottomRight.x - kTopLeft.x);
+  }
+  double y(double value) const {
+    return kBottomRight.y - (value - y_.low) / (y_.high - y_.low) * (kBottomRight.y - kTopLeft.y);
+  }
+
+ private:
+  Axis x_, y_;
+};
+
+void draw_axes(Canvas& canvas, const Frame& frame) {
+  const TextStyle label{12, kFaintInk};
+  TextStyle left = label, below = label;
+  left.anchor = Anchor::end;
+  below.anchor = Anchor::middle;
+  for (const double tick : frame.y_axis().ticks) {
+    const double y = std::round(frame.y(tick)) + 0.5;
+    canvas.polyline(std::vector<Point>{{kTopLeft.x, y}, {kBottomRight.x, y}}, {kGrid, 1});
+    canvas.text({kTopLeft.x - 10, y + 4}, tick_label(tick, frame.y_axis().tick_step), left);
+  }
+  const double base = std::round(kBottomRight.y) + 0.5;
+  for (const double tick : frame.x_axis().ticks) {
+    const double x = std::round(frame.x(tick)) + 0.5;
+    canvas.polyline(std::vector<Point>{{x, base}, {x, base + 5}}, {kAxisLine, 1});
+    canvas.text({x, base + 20}, tick_label(tick, frame.x_axis().tick_step), below);
+  }
+  canvas.polyline(std::vector<Point>{{kTopLeft.x, base}, {kBottomRight.x, base}}, {kAxisLine, 1});
+  canvas.text({(kTopLeft.x + kBottomRight.x) / 2, base + 42}, "step", below);
+  canvas.text({kTopLeft.x - 10, kTopLeft.y - 14}, "loss", left);
+}
+
+/// Each stretch between gaps as one line.
+void draw_line(Canvas& canvas, const Frame& frame, const Series& series, Stroke stroke) {
+  std::vector<Point> stretch;
+  const auto flush = [&] {
+    if (stretch.size() == 1) stroke.width += 4;  // a lone point, to be seen
+    canvas.polyline(stretch, stroke);
+    if (stretch.size() == 1) stroke.width -= 4;
+    stretch.clear();
+  };
+  for (const Point& point : series) {
+    if (is_gap(point)) {
+      flush();
+    } else {
+      stretch.push_back({frame.x(point.x), frame.y(point.y)});
+    }
+  }
+  flush();
+}
+
+/// \param with_values  beside the points
+void draw_eval(Canvas& canvas, const Frame& frame, const EvalSeries& eval, bool with_values) {
+  draw_line(canvas, frame, eval.points, {eval.color, 1.5});
+  const auto points = without_gaps(eval.points);
+  for (const Point& point : points) canvas.marker({frame.x(point.x), frame.y(point.y)}, 4, eval.color);
+  if (!with_values) return;
+  // Values from the last point backwards, as many as have room.
+  double room_until = kWidth;
+  const TextStyle style{11, eval.color, Anchor::middle, true, true};
+  for (auto point = points.rbegin(); point != points.rend(); ++point) {
+    const double x = std::clamp(frame.x(point->x), kTopLeft.x + 18, kBottomRight.x - 18);
+    if (x > room_until) continue;
+    canvas.text({x, frame.y(point->y) - 10}, fmt::format("{:.3f}", point->y), style);
+    room_until = x - 54;
+  }
+}
+
+std::string eval_legend(const EvalSeries& eval, bool is_alone) {
+  const auto best = std::ranges::min(eval.points, {}, &Point::y);
+  const auto name = eval.name.empty() ? "validation" : eval.name;
+  if (!is_alone) return fmt::format("{} {:.3f}, best {:.3f}", name, eval.points.back().y, best.y);
+  auto text = fmt::format("{}, last {:.3f}", name, eval.points.back().y);
+  if (eval.points.size() > 1)
+    text += fmt::format(", best {:.3f} at step {}", best.y, with_separators(std::llround(best.x)));
+  return text;
+}
+
+/// \param evals  without gaps, none of them empty
+void draw_legend(Canvas& canvas, const Series& train, const Series& smoothed, const std::vector<EvalSeries>& evals) {
+  constexpr double kPerCharacter = 7.5;
+  const double y = 72;
+  double x = kTopLeft.x;
+  const TextStyle style{12, kFaintInk};
+  const auto width_of = [](const std::string& text) { return 54 + kPerCharacter * static_cast<double>(text.size()); };
+  if (!train.empty()) {
+    canvas.polyline(std::vector<Point>{{x, y - 4}, {x + 22, y - 4}}, {kTrain, 2.5});
+    const auto text =
+        fmt::format("train, last {:.3f}{}", smoothed.back().y, train.size() >= kSmoothFrom ? " (smoothed)" : "");
+    canvas.text({x + 30, y}, text, style);
+    x += width_of(text);
+  }
+  for (std::size_t i = 0; i < evals.size(); ++i) {
+    const auto text = eval_legend(evals[i], evals.size() == 1);
+    if (i > 0 && x + width_of(text) - 24 > kWidth) {
+      canvas.text({x, y}, fmt::format("and {} more", evals.size() - i), style);
+      break;
+    }
+    canvas.polyline(std::vector<Point>{{x, y - 4}, {x + 22, y - 4}}, {evals[i].color, 1.5});
+    canvas.marker({x + 11, y - 4}, 4, evals[i].color);
+    canvas.text({x + 30, y}, text, style);
+    x += width_of(text);
+  }
+  if (train.empty() && evals.empty()) canvas.text({x, y}, "no finite loss was logged", style);
+}
+
+std::vector<EvalSeries> eval_series(const LossCurve& curve) {
+  std::vector<EvalSeries> all;
+  for (const auto& set : curve.validation) {
+    const auto color = kEvals[all.size() % kEvals.size()];
+    all.push_back({set.name, make_series(set.step, set.loss, "validation"), color});
+  }
+  return all;
+}
+
+void draw(Canvas& canvas, const LossCurve& curve) {
+  const auto train = make_series(curve.step, curve.train_loss, "training");
+  auto evals = eval_series(curve);
+  const bool is_smoothed = train.size() >= kSmoothFrom;
+  const auto smoothed = is_smoothed ? smooth(train, std::max<std::size_t>(2, train.size() / 60)) : train;
+  const Frame frame(train, evals);
+
+  canvas.rectangle({0, 0}, {kWidth, kHeight}, kPaper);
+  canvas.text({kTopLeft.x, curve.subtitle.empty() ? 44.0 : 34.0}, curve.title, {18, kInk, Anchor::start, true});
+  canvas.text({kTopLeft.x, 53}, curve.subtitle, {12, kFaintInk});
+  draw_axes(canvas, frame);
+  if (is_smoothed) draw_line(canvas, frame, thin_out(train), {kTrainRaw, 1});
+  draw_line(canvas, frame, thin_out(smoothed), {kTrain, 2.2});
+  for (auto& eval : evals) {
+    draw_eval(canvas, frame, eval, evals.size() == 1);
+    eval.points = without_gaps(std::move(eval.points));
+  }
+  std::erase_if(evals, [](const auto& eval) { return eval.points.empty(); });
+  draw_legend(canvas, without_gaps(train), without_gaps(smoothed), evals);
+}
+
+}  // namespace
+
+std::string loss_curve_svg(const LossCurve& curve) {
+  SvgCanvas canvas(kWidth, kHeight);
+  draw(canvas, curve);
+  return canvas.document();
+}
+
+std::string loss_curve_png(const LossCurve& curve) {
+  PngCanvas canvas(kWidth, kHeight, 2);
+  draw(canvas, curve);
+  return canvas.file();
+}
+
+}  // namespace fsdp

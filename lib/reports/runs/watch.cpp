@@ -1,0 +1,254 @@
+#include "lib/reports/runs/watch.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr auto kEvery = std::chrono::seconds(2);
+constexpr int kUsualWidth = 100, kUsualRows = 24;
+constexpr int kFewestRows = 4;
+constexpr int kBarWidth = 24;
+
+std::string progress_bar(double share) {
+  const int full = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * kBarWidth));
+  std::string bar;
+  for (int i = 0; i < kBarWidth; ++i) bar += i < full ? "█" : "░";
+  return bar;
+}
+
+std::string duration_text(double seconds) { return std::abs(seconds) < 9e18 ? format_duration(seconds) : "-"; }
+
+std::string size_text(double bytes) { return std::isfinite(bytes) ? format_bytes(bytes) : "-"; }
+
+std::string state_line(const RunSummary& run) {
+  const auto& f = run.files;
+  const auto last = f.steps.empty() ? 0 : f.steps.back().step;
+  auto text = fmt::format("{}   {}", printable(run.label),
+                          f.steps.empty() && f.state == RunState::running ? "starting" : to_string(f.state));
+  if (f.total_steps <= 0) return text + fmt::format("   step {}", last);
+  const double share = static_cast<double>(last) / static_cast<double>(f.total_steps);
+  text += fmt::format("   {}   step {}/{}   {:.0f} %", progress_bar(share), last, f.total_steps, 100 * share);
+  if (f.state == RunState::running && run.step_seconds.count > 0) {
+    const double left = static_cast<double>(f.total_steps) - static_cast<double>(last);
+    text += "   eta " + duration_text(run.step_seconds.median * left);
+  }
+  return text;
+}
+
+/// What it trains, and on what.
+std::string settings_line(const RunFiles& f) {
+  if (f.settings.empty()) return "";
+  std::string text = "run       ";
+  if (std::isfinite(f.parameters))
+    text += fmt::format("{:.1f} {} parameters   ", f.parameters / (f.parameters < 1e6 ? 1e3 : 1e6),
+                        f.parameters < 1e6 ? "k" : "M");
+  text += printable(setting_of(f, "ranks")) + " ranks";
+  for (const char* name : {"nodes", "gpu", "sharding", "precision"}) {
+    const auto value = setting_of(f, name);
+    if (value != "-") text += fmt::format("   {}{}", std::strcmp(name, "nodes") == 0 ? "nodes " : "", printable(value));
+  }
+  if (setting_of(f, "activation-checkpointing") != "none")
+    text += "   recomputes " + printable(setting_of(f, "activation-checkpointing"));
+  return text;
+}
+
+/// \param is_loss  else the highest value is the best
+std::string curve_line(const std::string& name, const std::vector<double>& values, bool is_loss, int width) {
+  const double last = values.back();
+  const auto best = std::min_element(values.begin(), values.end(), [is_loss](double a, double b) {
+    return (is_loss ? a < b : a > b) || (std::isnan(b) && !std::isnan(a));
+  });
+  const auto head = fmt::format("{:<9} {:.4f}   ", name, last);
+  const auto tail = fmt::format("   from {:.4f}, {} {:.4f}", values.front(), is_loss ? "lowest" : "highest", *best);
+  const int room = width - static_cast<int>(head.size() + tail.size());
+  return head + detail::sparkline(values, std::clamp(room, 8, 60)) + tail;
+}
+
+std::string speed_line(const RunSummary& run) {
+  const auto& s = run.tokens_per_second;
+  const auto& seconds = run.step_seconds.median;
+  return fmt::format("speed     {} ± {} tok/s   {} s/step   last step {} tok/s{}", count_text(s.median),
+                     count_text(s.half_width()), std::isfinite(seconds) ? fmt::format("{:.3f}", seconds) : "-",
+                     count_text(run.files.steps.back().tokens_per_second),
+                     std::isfinite(run.mfu) ? fmt::format("   {:.0f} % of peak", 100 * run.mfu) : "");
+}
+
+std::string memory_line(const RunFiles& f) {
+  auto text = fmt::format("memory    peak {}", size_text(f.peak_bytes));
+  if (f.card_bytes > 0) text += fmt::format(", {:.1f} % of the card", 100 * f.peak_bytes / f.card_bytes);
+  if (std::isfinite(f.predicted_bytes)) text += "   predicted " + format_bytes(f.predicted_bytes);
+  if (std::isfinite(f.resident_bytes)) text += "   resident " + format_bytes(f.resident_bytes);
+  if (std::isfinite(f.alloc_retries)) text += fmt::format("   {:.0f} alloc retries", f.alloc_retries);
+  return text;
+}
+
+std::string saves_line(const RunFiles& f) {
+  const auto& last = f.saves.back();
+  return fmt::format("saved     step {}   {} in {:.1f} s (training waited {:.2f} s)", last.step,
+                     format_bytes(last.bytes), last.seconds, last.waited_seconds);
+}
+
+/// Cut to `width` characters of UTF-8.
+std::string cut(const std::string& line, int width) {
+  int characters = 0;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if ((static_cast<unsigned char>(line[i]) & 0xC0U) == 0x80U) continue;
+    if (characters++ == width) return line.substr(0, i);
+  }
+  return line;
+}
+
+struct Screen {
+  int width = kUsualWidth, rows = kUsualRows;
+};
+
+Screen screen_now() {
+  winsize size{};
+  Screen screen;
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return screen;
+  if (size.ws_col > 20) screen.width = size.ws_col;
+  if (size.ws_row > 0) screen.rows = size.ws_row;
+  return screen;
+}
+
+bool goes_on(const RunSummary& run) {
+  return run.files.state == RunState::running || run.files.state == RunState::silent;
+}
+
+/// The runs of `paths`, with what the last call has read of them.
+std::vector<RunFiles> read_again(const std::vector<std::string>& paths, std::map<fs::path, RunReader>& readers) {
+  std::vector<RunFiles> runs;
+  for (const auto& directory : find_runs(paths))
+    runs.push_back(readers.try_emplace(directory, directory).first->second.read());
+  return runs;
+}
+
+std::string all_views(const std::vector<RunSummary>& runs, int width) {
+  std::string text;
+  for (const auto& run : runs) text += (text.empty() ? "" : "\n") + run_view(run, width);
+  return text;
+}
+
+}  // namespace
+
+std::string detail::sparkline(const std::vector<double>& values, int width) {
+  constexpr std::array<const char*, 8> kBlocks{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const auto count = std::min(values.size(), static_cast<std::size_t>(std::max(width, 1)));
+  std::vector<double> means;
+  for (std::size_t c = 0; c < count; ++c) {
+    double sum = 0;
+    int finite = 0;
+    for (std::size_t i = c * values.size() / count; i < (c + 1) * values.size() / count; ++i) {
+      if (!std::isfinite(values[i])) continue;
+      sum += values[i];
+      ++finite;
+    }
+    means.push_back(finite > 0 ? sum / finite : kNoNumber);
+  }
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  for (const double mean : means) {
+    if (!std::isfinite(mean)) continue;
+    low = std::min(low, mean);
+    high = std::max(high, mean);
+  }
+  std::string line;
+  for (const double mean : means) {
+    if (!std::isfinite(mean)) {
+      line += ' ';
+      continue;
+    }
+    const double height = high > low ? (mean / 2 - low / 2) / (high / 2 - low / 2) : 0;  // the range may be infinite
+    line += kBlocks[static_cast<std::size_t>(std::lround(height * 7))];
+  }
+  return line;
+}
+
+std::string run_view(const RunSummary& run, int width) {
+  const auto& f = run.files;
+  std::vector<std::string> lines{state_line(run), settings_line(f)};
+  if (!f.steps.empty()) {
+    std::vector<double> losses;
+    for (const auto& step : f.steps) losses.push_back(step.loss);
+    lines.push_back(curve_line("loss", losses, /*is_loss=*/true, width));
+    lines.push_back(speed_line(run));
+    lines.push_back(memory_line(f));
+  }
+  auto where = f.steps.empty() ? 2 : 3;
+  for (const auto& validation : run.validation) {
+    std::vector<double> values;
+    for (const auto& eval : f.evals) {
+      if (eval.set == validation.set && eval.is_loss == validation.is_loss) values.push_back(eval.value);
+    }
+    const auto name = validation.set.empty() ? "eval" : "eval " + printable(validation.set);
+    lines.insert(lines.begin() + where++, curve_line(name, values, validation.is_loss, width));
+  }
+  if (!f.saves.empty()) lines.push_back(saves_line(f));
+  if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));
+  if (goes_on(run) && std::isfinite(f.age_seconds))
+    lines.push_back(
+        fmt::format("heard     {} ago   {}", duration_text(std::max(0.0, f.age_seconds)), printable(f.owner)));
+  std::string text;
+  for (const auto& line : lines) {
+    if (!line.empty()) text += cut(line, width) + "\n";
+  }
+  return text;
+}
+
+std::string detail::screen_of(const std::vector<RunSummary>& runs, int width, int rows) {
+  std::vector<const RunSummary*> order;
+  for (const auto& run : runs) order.push_back(&run);
+  std::stable_partition(order.begin(), order.end(), [](const RunSummary* run) { return goes_on(*run); });
+  const auto room = static_cast<std::size_t>(std::max(rows, kFewestRows) - 1);
+  const std::size_t shown = order.size() > room ? room - 1 : order.size();
+  std::size_t left = room - shown - (shown < order.size() ? 1 : 0);  // lines beside one for each
+  std::string text;
+  bool in_full = true;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto view = run_view(*order[i], width);
+    const auto more = static_cast<std::size_t>(std::count(view.begin(), view.end(), '\n')) - (i == 0 ? 1 : 0);
+    in_full = in_full && more <= left;
+    left -= in_full ? more : 0;
+    text += in_full ? (text.empty() ? "" : "\n") + view : cut(state_line(*order[i]), width) + "\n";
+  }
+  if (shown < order.size()) text += cut(fmt::format("and {} more", order.size() - shown), width) + "\n";
+  return text;
+}
+
+void watch_runs(const std::vector<std::string>& paths) {
+  using Clock = std::chrono::steady_clock;
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  std::map<fs::path, RunReader> readers;
+  for (std::ptrdiff_t shown_lines = 0;;) {
+    const auto begin = Clock::now();
+    const auto runs = compare_runs(read_again(paths, readers), false).runs;
+    const auto screen = terminal ? screen_now() : Screen{};
+    const bool again = terminal && std::any_of(runs.begin(), runs.end(), goes_on);
+    const auto text = again ? detail::screen_of(runs, screen.width, screen.rows) : all_views(runs, screen.width);
+    if (shown_lines > 0) std::cout << fmt::format("\x1b[{}A\x1b[J", shown_lines);  // up, and clear what follows
+    std::cout << text << std::flush;
+    if (!std::cout) throw IoError("stdout: cannot be written");
+    if (!again) return;
+    shown_lines = std::count(text.begin(), text.end(), '\n');
+    // Of the machine and the file system it takes half of the time at most.
+    std::this_thread::sleep_for(std::max<Clock::duration>(kEvery, Clock::now() - begin));
+  }
+}
+
+}  // namespace fsdp

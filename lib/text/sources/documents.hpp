@@ -1,0 +1,69 @@
+#pragma once
+// Texts of a data file, one after the other: JSON Lines, CSV, plain text, Parquet.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "lib/text/sources/data_form.hpp"
+
+namespace fsdp {
+
+class Documents {
+ public:
+  Documents() = default;
+  Documents(const Documents&) = delete;
+  Documents& operator=(const Documents&) = delete;
+  virtual ~Documents() = default;
+
+  /// Replaces `text` by the next document, which may be empty.
+  /// \return false at the end
+  /// \throws FormatError naming file and line or row of what is malformed; IoError
+  virtual bool next(std::string& text) = 0;
+
+  /// Where the document stands that next() gave last: "FILE: line 12" (from 1), "FILE: row 12" (from 0).
+  virtual std::string where() const = 0;
+
+  /// Of the file's bytes, those that are behind; for progress, so about.
+  virtual std::int64_t bytes_read() const = 0;
+};
+
+enum class DataFileKind { json_lines, csv, text, parquet };
+
+/// By the first bytes (Parquet), then by the name: .jsonl, .ndjson, .jsonlines, .jl, .json; .csv, .tsv; .parquet;
+/// others are plain text. \throws IoError; FormatError for a file that is something else: of another format,
+/// compressed, UTF-16, no Parquet in
+///         spite of its name; CSV or a plain text whose first 64 KiB are no UTF-8 or have a NUL byte; JSON Lines under
+///         the name of a plain text
+DataFileKind data_file_kind(const std::filesystem::path& file);
+/// "JSON Lines", "CSV", "plain text", "Parquet"
+const char* name_of(DataFileKind kind);
+
+/// Opens a data file.
+/// - JSON Lines: an object a line with a string or a list of strings, which is joined by spaces; empty lines are
+///   skipped.
+/// - CSV: RFC 4180 with a header row; fields are split at commas, in .tsv files at tabulators; blank lines are skipped;
+///   a cell may hold line ends.
+/// - Plain text: the whole file is one document, an empty file none.
+/// - Parquet: a column of strings or of lists of strings, joined by spaces; read page by page.
+/// A value that is null is an empty document. A UTF-8 byte-order mark at the start is dropped. A line or cell may have
+/// up to 1 GiB.
+/// \param field  key or column; empty: `text`, in Parquet files without that `Moves`
+/// \throws FormatError when there is no such column, saying which there are; IoError; RuntimeFailure when a Parquet
+/// file cannot be read because the support for it is missing
+std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field);
+
+/// Opens JSON Lines or Parquet whose samples are no texts: each is the text of a JSON object, with the members that
+/// `selection` names and others beside them. The text of a line is given as it is, JSON or not.
+/// \param selection  its form is prompt_completion or messages
+/// \throws as open_documents()
+std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection);
+
+namespace detail {
+std::unique_ptr<Documents> open_json_lines(const std::filesystem::path& file, const std::string& field);
+std::unique_ptr<Documents> open_json_records(const std::filesystem::path& file);
+std::unique_ptr<Documents> open_csv(const std::filesystem::path& file, const std::string& field, char separator);
+std::unique_ptr<Documents> open_plain_text(const std::filesystem::path& file);
+}  // namespace detail
+
+}  // namespace fsdp

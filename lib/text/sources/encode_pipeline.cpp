@@ -1,0 +1,164 @@
+#include "lib/text/sources/encode_pipeline.hpp"
+
+#include <utility>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+constexpr std::size_t kBatch_bytes = 256 << 10;
+constexpr std::size_t kBatch_documents = 1024;
+constexpr std::size_t kMostBytesInFlight = std::size_t{256} << 20;
+
+}  // namespace
+
+EncodePipeline::EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads)
+    : stream_(stream), encoder_(encoder), most_batches_(static_cast<std::size_t>(threads) * 3 + 1) {
+  try {
+    threads_.emplace_back([this] { read(); });
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { encode(); });
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+EncodePipeline::~EncodePipeline() { close(); }
+
+void EncodePipeline::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  room_.notify_all();
+  work_.notify_all();
+  for (auto& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+bool EncodePipeline::fill(Batch& batch) {
+  std::string text;
+  try {
+    while (batch.text_bytes < kBatch_bytes && batch.texts.size() < kBatch_documents) {
+      if (!stream_.next(text)) return false;
+      batch.text_bytes += text.size();
+      batch.places.push_back(stream_.where());
+      batch.forms.push_back(stream_.form());
+      batch.texts.push_back(std::move(text));
+      text = {};
+    }
+    return true;
+  } catch (...) {
+    batch.error = std::current_exception();
+    return false;
+  }
+}
+
+void EncodePipeline::read() {
+  for (bool more = true; more;) {
+    auto batch = std::make_unique<Batch>();
+    more = fill(*batch);
+    batch->encoded.bytes_read = stream_.bytes_read();
+    if (!submit(std::move(batch))) return;
+  }
+  const std::lock_guard lock(mutex_);
+  read_all_ = true;
+  work_.notify_all();
+  result_.notify_all();
+}
+
+bool EncodePipeline::submit(std::unique_ptr<Batch> batch) {
+  std::unique_lock lock(mutex_);
+  room_.wait(lock, [&] {
+    const bool room = batches_in_flight_ < most_batches_ && bytes_in_flight_ + batch->text_bytes <= kMostBytesInFlight;
+    return closing_ || batches_in_flight_ == 0 || room;
+  });
+  if (closing_) return false;
+  batch->number = num_batches_++;
+  ++batches_in_flight_;
+  bytes_in_flight_ += batch->text_bytes;
+  queue_.push_back(std::move(batch));
+  work_.notify_one();
+  return true;
+}
+
+void EncodePipeline::encode() {
+  while (true) {
+    std::unique_ptr<Batch> batch;
+    {
+      std::unique_lock lock(mutex_);
+      work_.wait(lock, [&] { return closing_ || read_all_ || !queue_.empty(); });
+      if (closing_ || queue_.empty()) return;
+      batch = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    try {
+      encode(*batch);
+    } catch (...) {
+      // Comes before what reading may have met at the batch's end.
+      batch->error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    const auto number = batch->number;
+    done_.emplace(number, std::move(batch));
+    result_.notify_one();
+  }
+}
+
+void EncodePipeline::encode(Batch& batch) const {
+  const auto vocab_size = encoder_.tokenizer().vocab_size();
+  auto& encoded = batch.encoded;
+  for (std::size_t i = 0; i < batch.texts.size(); ++i) {
+    EncodedSample sample;
+    try {
+      sample = encoder_.encode(batch.texts[i], batch.forms[i], [this] { return closing_.load(); });
+    } catch (const Error& error) {
+      throw FormatError(batch.places[i] + ": " + error.what());
+    }
+    auto& [ids, mask] = sample.masked;
+    for (const auto id : ids) {
+      if (id >= 0 && id < vocab_size) continue;
+      throw FormatError(batch.places[i] + ": the tokenizer gives id " + std::to_string(id) +
+                        ", which is not in its vocabulary of " + std::to_string(vocab_size) +
+                        "; do its files belong together?");
+    }
+    batch.texts[i] = {};
+    if (sample.cut > 0) ++encoded.cut;
+    if (!sample.counts) {
+      if (encoded.skipped++ == 0) encoded.first_skipped = batch.places[i];
+      continue;
+    }
+    if (mask.empty()) mask.assign(ids.size(), 1);
+    encoded.mask.insert(encoded.mask.end(), mask.begin(), mask.end());
+    if (encoded.ids.empty()) {
+      encoded.ids = std::move(ids);
+    } else {
+      encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+    }
+    encoded.ends.push_back(encoded.ids.size());
+  }
+}
+
+EncodePipeline::State EncodePipeline::next(EncodedBatch& batch, std::chrono::milliseconds patience) {
+  std::unique_ptr<Batch> done;
+  {
+    std::unique_lock lock(mutex_);
+    const auto all_given = [&] { return read_all_ && next_batch_ == num_batches_; };
+    result_.wait_for(lock, patience, [&] { return all_given() || done_.contains(next_batch_); });
+    if (all_given()) return State::finished;
+    const auto found = done_.find(next_batch_);
+    if (found == done_.end()) return State::waiting;
+    done = std::move(found->second);
+    done_.erase(found);
+    ++next_batch_;
+    --batches_in_flight_;
+    bytes_in_flight_ -= done->text_bytes;
+  }
+  room_.notify_one();
+  if (done->error) std::rethrow_exception(done->error);
+  batch = std::move(done->encoded);
+  return State::ready;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,84 @@
+#pragma once
+// Reading on one thread, encoding on several, results in the order of the documents.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/text/sources/document_encoder.hpp"
+#include "lib/text/sources/document_stream.hpp"
+
+namespace fsdp::detail {
+
+/// Some documents that follow each other.
+struct EncodedBatch {
+  std::vector<std::int32_t> ids;   ///< of all of them
+  std::vector<std::uint8_t> mask;  ///< of all of them: 1 where an id counts
+  std::vector<std::size_t> ends;   ///< where the ids of each end
+  std::int64_t skipped = 0;        ///< samples without a target, which are left out
+  std::string first_skipped;       ///< where it stands
+  std::int64_t cut = 0;            ///< samples that were too long
+  std::int64_t bytes_read = 0;     ///< of the stream, with these documents
+};
+
+/// Memory is bounded by a number of batches and of bytes between reading and next(); one document of any size passes.
+class EncodePipeline {
+ public:
+  /// Starts the threads. Stream and encoder must outlive this object.
+  /// \param threads  that encode, 1 or more
+  EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads);
+  EncodePipeline(const EncodePipeline&) = delete;
+  EncodePipeline& operator=(const EncodePipeline&) = delete;
+  /// Ends the threads; a text that one of them is at is left where it is.
+  ~EncodePipeline();
+
+  enum class State { ready, waiting, finished };
+  /// The next batch in order, when it is there within `patience`.
+  /// \throws what reading or encoding threw, when its turn has come: whatever the number of threads, the first bad
+  ///         document is the one that is told
+  State next(EncodedBatch& batch, std::chrono::milliseconds patience);
+
+ private:
+  struct Batch {
+    std::int64_t number = 0;
+    std::vector<std::string> texts;
+    std::vector<std::string> places;
+    std::vector<DataForm> forms;
+    std::size_t text_bytes = 0;
+    EncodedBatch encoded;
+    std::exception_ptr error;
+  };
+
+  void read();
+  bool fill(Batch& batch);
+  bool submit(std::unique_ptr<Batch> batch);
+  void encode();
+  void encode(Batch& batch) const;
+  void close();
+
+  DocumentStream& stream_;
+  const DocumentEncoder& encoder_;
+  std::size_t most_batches_;
+
+  std::mutex mutex_;
+  std::condition_variable room_, work_, result_;
+  std::atomic<bool> closing_ = false;  ///< also asked while a text is encoded
+  bool read_all_ = false;
+  std::size_t batches_in_flight_ = 0;
+  std::size_t bytes_in_flight_ = 0;
+  std::int64_t num_batches_ = 0;  ///< submitted
+  std::int64_t next_batch_ = 0;   ///< to be given out
+  std::deque<std::unique_ptr<Batch>> queue_;
+  std::map<std::int64_t, std::unique_ptr<Batch>> done_;
+  std::vector<std::thread> threads_;  ///< last: they use the others
+};
+
+}  // namespace fsdp::detail

@@ -1,0 +1,18 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lib/text/sources/plugin/parquet_column.hpp"
+
+namespace fsdp::detail {
+
+/// Opens several columns together: each row becomes the text of a JSON object.
+/// \param fields  top-level columns, one a line; one that begins with '?' may be missing
+/// \throws std::exception
+std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields);
+
+/// The names of the top-level columns, one a line. \throws std::exception
+std::string column_lines(const std::string& file);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,69 @@
+#include "lib/text/token_files/hdf5.hpp"
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+
+namespace fsdp {
+namespace {
+
+std::recursive_mutex& library_mutex() {
+  // The state it guards, HDF5's, is one per process: so is the mutex.
+  static std::recursive_mutex mutex;
+  // HDF5 loses memory on damaged files, and at exit complains of that at length. Everything is closed before.
+  [[maybe_unused]] static const herr_t quiet = H5dont_atexit();
+  return mutex;
+}
+
+extern "C" herr_t append_description(unsigned, const H5E_error2_t* error, void* text) {
+  auto& joined = *static_cast<std::string*>(text);
+  if (error->desc == nullptr) return 0;
+  // The same sentence often comes up from level to level: say it once.
+  if (joined.ends_with(error->desc)) return 0;
+  if (!joined.empty()) joined += ": ";
+  joined += error->desc;
+  return 0;
+}
+
+}  // namespace
+
+Hdf5Scope::Hdf5Scope() : lock_(library_mutex()) {
+  H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Hdf5Scope::~Hdf5Scope() { H5Eset_auto2(H5E_DEFAULT, printer_, printer_data_); }
+
+std::string hdf5_error_stack() {
+  std::string text;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, append_description, &text);
+  return text;
+}
+
+hid_t check_hdf5(hid_t result, const std::filesystem::path& file, const std::string& what) {
+  if (result >= 0) return result;
+  const auto stack = hdf5_error_stack();
+  throw FormatError(file.string() + ": cannot " + what + (stack.empty() ? "" : ": " + stack));
+}
+
+Hdf5Properties unlocked_file_access(const std::filesystem::path& file) {
+  const Hdf5Scope scope;
+  Hdf5Properties access(check_hdf5(H5Pcreate(H5P_FILE_ACCESS), file, "prepare to open"));
+#if H5_VERSION_GE(1, 10, 7)
+  check_hdf5(H5Pset_file_locking(access.get(), false, true), file, "turn file locking off");
+#endif
+  return access;
+}
+
+Hdf5File open_hdf5_read(const std::filesystem::path& file) {
+  // HDF5 hides the reason of the operating system deep in its stack: ask the system itself first.
+  if (std::filesystem::is_directory(file)) throw FormatError(file.string() + ": is a directory, not an HDF5 file");
+  File::open_read(file).close();
+  const Hdf5Scope scope;
+  const auto access = unlocked_file_access(file);
+  if (H5Fis_hdf5(file.c_str()) == 0) {
+    throw FormatError(file.string() + ": is not an HDF5 file (its signature is missing)");
+  }
+  return Hdf5File(check_hdf5(H5Fopen(file.c_str(), H5F_ACC_RDONLY, access.get()), file, "open as HDF5"));
+}
+
+}  // namespace fsdp

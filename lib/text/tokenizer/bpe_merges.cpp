@@ -1,0 +1,158 @@
+#include "lib/text/tokenizer/bpe_merges.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <tuple>
+
+namespace fsdp {
+namespace {
+
+std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) | static_cast<std::uint32_t>(right);
+}
+
+constexpr std::int32_t kNone = -1;  // no neighbour; as an id: merged into the symbol on the left
+constexpr std::size_t kShort = 48;  // up to here looking at all pairs again beats a queue
+constexpr std::int32_t kNoMerge = std::numeric_limits<std::int32_t>::max();
+
+}  // namespace
+
+/// The symbols of a word are a doubly linked list in an array.
+struct BpeMerges::Symbol {
+  std::int32_t id;
+  std::int32_t previous;
+  std::int32_t next;
+};
+
+/// A merge that was possible when it was queued; outdated when one of the two symbols is not what it was.
+struct BpeMerges::Candidate {
+  std::int32_t rank;
+  std::int32_t position;  ///< of the left symbol
+  std::int32_t merged;
+  std::int32_t left_id;
+  std::int32_t right_id;
+
+  /// Heap order: the standard heap gives the greatest first.
+  bool operator<(const Candidate& other) const {
+    return std::tie(rank, position) > std::tie(other.rank, other.position);
+  }
+};
+
+void BpeMerges::reserve(std::size_t num_merges) { grow(std::bit_ceil(2 * num_merges + 2)); }
+
+void BpeMerges::add(std::int32_t left, std::int32_t right, std::int32_t merged) {
+  if (2 * (size_ + 1) > slots_.size()) grow(std::max<std::size_t>(16, 2 * slots_.size()));
+  const std::uint64_t pair = pair_key(left, right);
+  Merge& slot = slots_[slot_of(pair)];
+  if (slot.rank == kFree) ++size_;
+  slot = {pair, next_rank_++, merged};
+}
+
+std::size_t BpeMerges::slot_of(std::uint64_t pair) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t at = ((pair * 0x9E3779B97F4A7C15ull) >> 20) & mask;
+  while (slots_[at].rank != kFree && slots_[at].pair != pair) at = (at + 1) & mask;
+  return at;
+}
+
+void BpeMerges::grow(std::size_t num_slots) {
+  if (num_slots <= slots_.size()) return;
+  auto old = std::move(slots_);
+  slots_.assign(num_slots, Merge{0, kFree, 0});
+  for (const Merge& merge : old) {
+    if (merge.rank != kFree) slots_[slot_of(merge.pair)] = merge;
+  }
+}
+
+const BpeMerges::Merge* BpeMerges::find(std::int32_t left, std::int32_t right) const {
+  const Merge& slot = slots_[slot_of(pair_key(left, right))];
+  return slot.rank == kFree ? nullptr : &slot;
+}
+
+void BpeMerges::apply(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const {
+  if (word.size() < 2 || size_ == 0) {
+    out.insert(out.end(), word.begin(), word.end());
+  } else if (word.size() <= kShort) {
+    apply_short(word, out);
+  } else {
+    apply_long(word, out);
+  }
+}
+
+void BpeMerges::apply_short(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const {
+  std::array<std::int32_t, kShort> ids;
+  std::array<std::int32_t, kShort> ranks;   // of the pair that begins here
+  std::array<std::int32_t, kShort> merged;  // what that pair becomes
+  std::size_t length = word.size();
+  std::copy(word.begin(), word.end(), ids.begin());
+  const auto look_up = [&](std::size_t at) {
+    const Merge* merge = find(ids[at], ids[at + 1]);
+    ranks[at] = merge == nullptr ? kNoMerge : merge->rank;
+    merged[at] = merge == nullptr ? 0 : merge->merged;
+  };
+  for (std::size_t at = 0; at + 1 < length; ++at) look_up(at);
+  while (length > 1) {
+    const auto pairs = static_cast<std::ptrdiff_t>(length - 1);
+    const auto best = std::min_element(ranks.begin(), ranks.begin() + pairs);
+    if (*best == kNoMerge) break;
+    const auto at = static_cast<std::size_t>(best - ranks.begin());
+    ids[at] = merged[at];
+    for (std::size_t next = at + 1; next + 1 < length; ++next) {
+      ids[next] = ids[next + 1];
+      ranks[next - 1] = ranks[next];
+      merged[next - 1] = merged[next];
+    }
+    --length;
+    if (at + 1 < length) look_up(at);
+    if (at > 0) look_up(at - 1);
+  }
+  out.insert(out.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(length));
+}
+
+void BpeMerges::queue_candidate(const std::vector<Symbol>& symbols, std::int32_t left,
+                                std::vector<Candidate>& queue) const {
+  if (left == kNone) return;
+  const Symbol& symbol = symbols[static_cast<std::size_t>(left)];
+  if (symbol.next == kNone) return;
+  const std::int32_t right_id = symbols[static_cast<std::size_t>(symbol.next)].id;
+  const Merge* merge = find(symbol.id, right_id);
+  if (merge != nullptr) queue.push_back({merge->rank, left, merge->merged, symbol.id, right_id});
+}
+
+void BpeMerges::apply_long(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const {
+  const auto length = static_cast<std::int32_t>(word.size());
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (std::int32_t i = 0; i < length; ++i) {
+    symbols.push_back({word[static_cast<std::size_t>(i)], i - 1, i + 1 < length ? i + 1 : kNone});
+  }
+  std::vector<Candidate> queue;
+  for (std::int32_t i = 0; i < length; ++i) queue_candidate(symbols, i, queue);
+  std::make_heap(queue.begin(), queue.end());
+
+  while (!queue.empty()) {
+    std::pop_heap(queue.begin(), queue.end());
+    const Candidate best = queue.back();
+    queue.pop_back();
+    Symbol& left = symbols[static_cast<std::size_t>(best.position)];
+    if (left.id != best.left_id || left.next == kNone) continue;
+    Symbol& right = symbols[static_cast<std::size_t>(left.next)];
+    if (right.id != best.right_id) continue;
+    left.id = best.merged;
+    left.next = right.next;
+    right.id = kNone;
+    if (left.next != kNone) symbols[static_cast<std::size_t>(left.next)].previous = best.position;
+    for (const std::int32_t position : {left.previous, best.position}) {
+      const std::size_t before = queue.size();
+      queue_candidate(symbols, position, queue);
+      if (queue.size() > before) std::push_heap(queue.begin(), queue.end());
+    }
+  }
+  for (const Symbol& symbol : symbols) {
+    if (symbol.id != kNone) out.push_back(symbol.id);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,69 @@
+#pragma once
+// Llama's vocabulary as Hugging Face's tokenizer.json holds it: characters, in which pairs are merged by a list.
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lib/text/tokenizer/added_tokens.hpp"
+#include "lib/text/tokenizer/bpe_merges.hpp"
+#include "lib/text/tokenizer/llama_tokenizer.hpp"
+
+namespace fsdp {
+
+/// How spaces are put before texts, with tokenizer.json's words for it.
+enum class SpacePrefix : std::uint8_t {
+  none,
+  prepend,          ///< normalizer Prepend: before every text
+  metaspace_first,  ///< pre_tokenizer Metaspace: at the beginning unless the text has one there
+  metaspace_always  ///< also behind every added token
+};
+
+struct ByteFallbackParts {
+  LlamaParts llama;  ///< `dummy_prefix` says whether decoding takes a space away
+  BpeMerges merges;
+  SpacePrefix prefix = SpacePrefix::none;
+  bool normalizes_spaces = false;  ///< the normalizer replaces spaces, and names of normalized tokens are so changed
+  bool split_at_spaces = false;    ///< nothing merges across the beginning of any space sign
+  std::vector<AddedToken> added_tokens;
+};
+
+/// Characters without a piece become the pieces of their bytes.
+class ByteFallbackBpe final : public LlamaTokenizer {
+ public:
+  explicit ByteFallbackBpe(ByteFallbackParts parts);
+
+ protected:
+  void append(std::string_view text, bool dummy_prefix, StopWatch& watch,
+              std::vector<std::int32_t>& ids) const override;
+  void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange> plain,
+                      AlignedIds& out) const override;
+
+ private:
+  /// A part of a text between tokens that are matched in raw text.
+  struct Part {
+    std::string_view text;
+    std::size_t begin;  ///< in the whole text
+    bool may_prefix;    ///< a space may be put before it
+  };
+  bool wants_prefix(std::string_view text, bool begins) const;
+  /// What a text's normalizer makes of it. \param prefixed  a Prepend acts
+  NormalizedText normalize(std::string_view text, bool prefixed) const;
+  void append_normalized(const Part& part, const TokenNames& names, std::span<const TextRange> plain,
+                         AlignedIds& out) const;
+  void append_plain(std::string_view text, bool with_prefix, StopWatch& watch, std::vector<std::int32_t>& ids) const;
+  /// Appends the id of one character, or those of its bytes, to a word.
+  void append_character(std::string_view character, std::vector<std::int32_t>& word) const;
+
+  BpeMerges merges_;
+  AddedTokenSearch added_tokens_;
+  SpacePrefix prefix_;
+  bool normalizes_spaces_;
+  bool split_at_spaces_;
+  bool splits_before_spaces_;
+  std::array<std::int32_t, 128> ascii_ids_;  ///< or PieceIds::kNoId
+  std::unordered_map<std::uint32_t, std::int32_t> character_ids_;
+};
+
+}  // namespace fsdp

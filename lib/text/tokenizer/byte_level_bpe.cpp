@@ -1,0 +1,135 @@
+#include "lib/text/tokenizer/byte_level_bpe.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/text/tokenizer/added_vocabulary.hpp"
+#include "lib/text/tokenizer/byte_alphabet.hpp"
+#include "lib/text/tokenizer/byte_level_tokenizer.hpp"
+#include "lib/text/tokenizer/gpt2_merges.hpp"
+#include "lib/text/tokenizer/json_file.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+std::vector<MergePair> parse_merges(std::string_view text, const std::string& name) {
+  std::vector<MergePair> merges;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with("#version")) continue;
+    const std::size_t space = line.find(' ');
+    if (space == 0 || space == line.npos || space + 1 == line.size() || space != line.rfind(' ')) {
+      throw FormatError(name + ": line " + std::to_string(number) + " is '" + std::string(line.substr(0, 60)) +
+                        "', expected two pieces with one space between them");
+    }
+    merges.push_back({bytes_of_piece(line.substr(0, space)), bytes_of_piece(line.substr(space + 1))});
+  }
+  return merges;
+}
+
+/// As the file spells them, by id.
+std::vector<std::string> read_pieces(const std::filesystem::path& file) {
+  const auto json = read_json_object(file);
+  std::vector<std::string> pieces(json.size());
+  std::vector<bool> seen(json.size(), false);
+  for (const auto& [piece, id] : json.items()) {
+    const auto value = id.is_number_integer() ? id.get<std::int64_t>() : -1;
+    if (value < 0 || value >= static_cast<std::int64_t>(pieces.size()) || seen[static_cast<std::size_t>(value)]) {
+      throw FormatError(file.string() + ": piece '" + piece + "' has id " + json_text(id) + ", expected the ids 0 to " +
+                        std::to_string(pieces.size() - 1) + ", each once");
+    }
+    seen[static_cast<std::size_t>(value)] = true;
+    pieces[static_cast<std::size_t>(value)] = piece;
+  }
+  return pieces;
+}
+
+/// What a class makes of its vocab.json and merges.txt; empty: GPT-2's.
+void set_class(const TokenizerConfig& config, const std::string& where, ByteLevelParts& parts) {
+  // Without tokenizer.json the class is what tokenizer_class names, where AutoTokenizer takes none of its own.
+  const std::string name = makes_byte_level_step(config.token_class) ? config.token_class : config.hub_class;
+  if (!name.empty() && !makes_byte_level_step(name)) {
+    throw FormatError(config.file + ": tokenizer_class: is " + name + ", whose vocab.json and merges.txt (" + where +
+                      ") are not supported, expected GPT2Tokenizer, Qwen2Tokenizer or GPTNeoXTokenizer; "
+                      "give its tokenizer.json, which save_pretrained() of transformers writes");
+  }
+  if (config.add_prefix_space.value_or(false)) refuse_prefix_space(config);
+  parts.composes = name == "Qwen2Tokenizer" || name == "GPTNeoXTokenizer";
+  parts.patterns.emplace_back(name == "Qwen2Tokenizer" ? qwen2_pattern() : gpt2_pattern());
+}
+
+/// \param pieces  as the file spells them
+std::vector<AddedToken> added_tokens_of(const std::vector<std::string>& pieces, const TokenizerConfig& config,
+                                        const std::string& where) {
+  const PieceIds ids(pieces);
+  const auto find = [&](const std::string& name) {
+    const std::int32_t id = ids.find(name);
+    return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
+  };
+  return all_added_tokens({where, static_cast<std::int64_t>(pieces.size()), find}, {}, config);
+}
+
+/// Sets the marks and the pieces, which are bytes.
+void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, ByteLevelParts& parts) {
+  const PieceIds ids(pieces);
+  const auto mark = [&](const std::optional<std::string>& name) -> std::optional<std::int32_t> {
+    const std::string text = name.value_or(std::string(kEndOfText));
+    for (const AddedToken& token : parts.added_tokens) {
+      if (token.text == text) return token.id;
+    }
+    const std::int32_t id = ids.find(text);
+    return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
+  };
+  parts.bos = mark(config.bos_token);
+  parts.eos = mark(config.eos_token);
+  if (config.add_bos.value_or(false) && parts.bos) parts.marks.before.push_back(*parts.bos);
+  if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
+  parts.pieces = std::move(pieces);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer() {
+  // GPT-2's vocabulary follows from its merges: the bytes in the order of the alphabet, what each merge makes, the end.
+  const std::string name = "built-in GPT-2 vocabulary";
+  const auto merges = parse_merges(detail::gpt2_merges_text(), name);
+  std::vector<std::string> pieces;
+  pieces.reserve(merges.size() + 257);
+  for (const std::uint8_t byte : byte_alphabet()) pieces.emplace_back(1, static_cast<char>(byte));
+  for (const auto& [left, right] : merges) pieces.push_back(left + right);
+  pieces.emplace_back(kEndOfText);
+  ByteLevelParts parts;
+  parts.description = "GPT-2";
+  parts.where = name;
+  parts.merges = merge_table(merges, PieceIds(pieces), name);
+  parts.patterns.emplace_back(gpt2_pattern());
+  set_marks(std::move(pieces), {}, parts);
+  return std::make_unique<ByteLevelTokenizer>(std::move(parts));
+}
+
+std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& vocab_json,
+                                               const std::filesystem::path& merges_txt, const TokenizerConfig& config) {
+  auto pieces = read_pieces(vocab_json);
+  const auto merges = parse_merges(read_text_file(merges_txt), merges_txt.string());
+  ByteLevelParts parts;
+  parts.description = "byte-level BPE of " + vocab_json.string();
+  parts.where = vocab_json.string();
+  parts.added_tokens = added_tokens_of(pieces, config, parts.where);
+  for (auto& piece : pieces) piece = bytes_of_piece(piece);
+  parts.merges = merge_table(merges, PieceIds(pieces), merges_txt.string());
+  set_class(config, parts.where, parts);
+  set_marks(std::move(pieces), config, parts);
+  return std::make_unique<ByteLevelTokenizer>(std::move(parts));
+}
+
+}  // namespace fsdp

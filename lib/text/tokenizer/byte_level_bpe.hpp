@@ -1,0 +1,23 @@
+#pragma once
+// GPT-2's tokenizer: byte-level byte-pair encoding, built in or read from vocab.json and merges.txt.
+#include <filesystem>
+#include <memory>
+
+#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/text/tokenizer/tokenizer_config.hpp"
+
+namespace fsdp {
+
+/// GPT-2's own vocabulary of 50,257 ids, part of the program. bos and eos are both <|endoftext|>, 50256.
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer();
+
+/// A vocabulary of the same kind from a model's directory.
+/// \param vocab_json  {"piece": id, ...}, ids 0, 1, ... without gaps, all 256 bytes among the pieces
+/// \param merges_txt  one merge "left right" per line, the most frequent first; lines "#version..." are skipped
+/// \param config      marks and added tokens; without it <|endoftext|> is bos and eos, and no mark is added
+/// \throws IoError when a file cannot be read; FormatError naming file, line or piece, and what was expected
+std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& vocab_json,
+                                               const std::filesystem::path& merges_txt,
+                                               const TokenizerConfig& config = {});
+
+}  // namespace fsdp

@@ -1,0 +1,92 @@
+#pragma once
+// Byte-level byte-pair encoding: words of bytes, in which pairs are merged.
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/text/tokenizer/added_tokens.hpp"
+#include "lib/text/tokenizer/bpe_merges.hpp"
+#include "lib/text/tokenizer/document_marks.hpp"
+#include "lib/text/tokenizer/pre_tokenizer.hpp"
+#include "lib/text/tokenizer/token_texts.hpp"
+#include "lib/text/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+/// What a byte-level vocabulary is made of.
+struct ByteLevelParts {
+  std::string description;
+  std::string where;                ///< the file of the pieces, for errors
+  std::vector<std::string> pieces;  ///< the bytes of each id; empty ones are gaps
+  BpeMerges merges;
+  std::vector<SplitPattern> patterns;
+  std::vector<AddedToken> added_tokens;
+  DocumentMarks marks;
+  std::optional<std::int32_t> bos;
+  std::optional<std::int32_t> eos;
+  bool composes = false;       ///< texts become NFC first
+  bool ignore_merges = false;  ///< a word that is a piece becomes it, whether merges lead there or not
+};
+
+class ByteLevelTokenizer final : public Tokenizer {
+ public:
+  /// \throws FormatError when a byte has no piece or an added token cannot be
+  explicit ByteLevelTokenizer(ByteLevelParts parts);
+
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const override;
+  AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const override;
+  std::optional<std::int32_t> named_id(std::string_view name) const override { return names_.find(name); }
+  const DocumentMarks& document_marks() const override { return marks_; }
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string decode_one(std::int32_t id) const override { return texts_.of(id); }
+  std::int64_t vocab_size() const override { return texts_.size(); }
+  std::int64_t required_rows() const override { return texts_.required(); }
+  std::optional<std::int32_t> bos_id() const override { return bos_; }
+  std::optional<std::int32_t> eos_id() const override { return eos_; }
+  std::string description() const override { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
+
+ private:
+  std::string normalized(const std::string& text) const;
+  std::vector<std::int32_t> encode_text(std::string_view text, const StopTest& stop) const;
+  /// A part of a text in which no token that is matched in raw text is left.
+  void append(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const;
+  /// \param begin  of the part, in the text
+  void append_aligned(std::string_view text, std::size_t begin, std::span<const TextRange> plain,
+                      AlignedIds& out) const;
+  void append_word(std::string_view word, std::vector<std::int32_t>& scratch, std::vector<std::int32_t>& ids) const;
+  /// \param text  normalized
+  void append_words(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const;
+  /// \param part   of `text`; the ranges that are added lie in `text`
+  void append_aligned_words(std::string_view text, std::string_view part, AlignedIds& out) const;
+
+  std::string description_;
+  PieceIds piece_ids_;
+  TokenTexts texts_;
+  BpeMerges merges_;
+  PreTokenizer words_;
+  bool composes_;
+  AddedTokenSearch added_tokens_;
+  AddedTokenSearch names_;  ///< of special tokens, too
+  DocumentMarks marks_;
+  std::optional<std::int32_t> bos_;
+  std::optional<std::int32_t> eos_;
+  bool ignore_merges_;
+  std::array<std::int32_t, 256> byte_ids_{};
+};
+
+/// A merge as the bytes of its two pieces.
+struct MergePair {
+  std::string left;
+  std::string right;
+};
+
+/// The table of `merges`, the most frequent first; of one that is there twice the last place counts, as in the
+/// tokenizers library. \throws FormatError naming a merge with a piece that is not in the vocabulary
+BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& pieces, const std::string& where);
+
+}  // namespace fsdp

@@ -1,0 +1,128 @@
+#include "lib/text/tokenizer/nfc.hpp"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "lib/text/tokenizer/utf8.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr auto kCanonical = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+
+/// A character before it is put in order: its canonical decomposition, of 4 at most.
+struct Decomposed {
+  std::array<utf8proc_int32_t, 4> characters;
+  std::size_t count = 0;
+  std::size_t bytes = 0;  ///< that it takes in the text
+};
+
+/// \return nothing where the text does not begin with valid UTF-8
+std::optional<Decomposed> decompose_first(std::string_view text) {
+  Decomposed first;
+  utf8proc_int32_t character = -1;
+  const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                      static_cast<utf8proc_ssize_t>(text.size()), &character);
+  if (bytes <= 0) return {};
+  const auto count = utf8proc_decompose_char(
+      character, first.characters.data(), static_cast<utf8proc_ssize_t>(first.characters.size()), kCanonical, nullptr);
+  if (count < 0 || count > static_cast<utf8proc_ssize_t>(first.characters.size())) return {};
+  first.count = static_cast<std::size_t>(count);
+  first.bytes = static_cast<std::size_t>(bytes);
+  return first;
+}
+
+int mark_class(utf8proc_int32_t character) { return utf8proc_get_property(character)->combining_class; }
+
+/// Puts each run of marks in order. utf8proc_map() does so by swapping neighbours, which takes a minute for 100 kB of
+/// marks out of order.
+void order_marks(std::vector<utf8proc_int32_t>& characters) {
+  const auto is_mark = [](utf8proc_int32_t character) { return mark_class(character) != 0; };
+  const auto before = [](utf8proc_int32_t a, utf8proc_int32_t b) { return mark_class(a) < mark_class(b); };
+  for (auto at = characters.begin(); at != characters.end();) {
+    const auto run = std::find_if(at, characters.end(), is_mark);
+    at = std::find_if_not(run, characters.end(), is_mark);
+    if (!std::is_sorted(run, at, before)) std::stable_sort(run, at, before);
+  }
+}
+
+/// Characters below U+0300, whose first bytes are below 0xCC, are composed and no marks.
+bool is_surely_composed(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0xcc; });
+}
+
+}  // namespace
+
+std::string to_nfc(std::string_view text) {
+  if (is_surely_composed(text)) return std::string(text);
+  std::vector<utf8proc_int32_t> characters;
+  characters.reserve(text.size());
+  for (auto rest = text; !rest.empty();) {
+    const auto first = decompose_first(rest);
+    if (!first) return std::string(text);
+    characters.insert(characters.end(), first->characters.begin(),
+                      first->characters.begin() + static_cast<std::ptrdiff_t>(first->count));
+    rest.remove_prefix(first->bytes);
+  }
+  order_marks(characters);
+  const auto count =
+      utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), kCanonical);
+  if (count < 0) return std::string(text);
+  std::string composed;
+  composed.reserve(text.size());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    std::array<utf8proc_uint8_t, 4> bytes;
+    const auto length = utf8proc_encode_char(characters[i], bytes.data());
+    composed.append(bytes.begin(), bytes.begin() + length);
+  }
+  return composed;
+}
+
+namespace {
+
+/// Of the first character and the marks that combine with it: they change places among each other, and are composed
+/// together however many there are.
+std::size_t segment_length(std::string_view text) {
+  std::size_t length = std::max<std::size_t>(1, utf8_character_length(text));
+  while (length < text.size()) {
+    // Some characters (U+0F73) are no marks and become nothing but marks.
+    const auto next = decompose_first(text.substr(length));
+    if (!next || next->count == 0 || mark_class(next->characters[0]) == 0) break;
+    length += next->bytes;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::vector<TextRange> nfc_sources(std::string_view text, std::string_view composed) {
+  std::vector<TextRange> sources;
+  std::string cluster;  // composed
+  TextRange range;
+  const auto close = [&] {
+    sources.insert(sources.end(), cluster.size(), range);
+    range.begin = range.end;
+  };
+  while (range.end < text.size()) {
+    const auto segment = text.substr(range.end, segment_length(text.substr(range.end)));
+    const auto alone = to_nfc(segment);
+    const auto together = to_nfc(cluster + std::string(segment));
+    if (together == cluster + alone) {  // what comes next leaves the cluster as it is
+      close();
+      cluster = alone;
+    } else {
+      cluster = together;
+    }
+    range.end += segment.size();
+  }
+  close();
+  // Not the same where to_nfc() gave up on a part that is no UTF-8: then any byte may come from anywhere.
+  if (sources.size() != composed.size()) sources.assign(composed.size(), {0, text.size()});
+  return sources;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,117 @@
+#pragma once
+// Text to token ids and back.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/text/tokenizer/added_tokens.hpp"
+#include "lib/text/tokenizer/document_marks.hpp"
+
+namespace fsdp {
+
+/// CodeLlama's marks for filling in the middle of a text.
+struct InfillIds {
+  std::int32_t prefix;
+  std::int32_t suffix;
+  std::int32_t middle;
+  std::int32_t end;  ///< what the model writes when the middle is complete
+};
+
+/// Ids, and what part of a text each was made of. A part may be empty (a space that is put before a text) or overlap
+/// its neighbours (bytes of one character that was composed of several).
+struct AlignedIds {
+  std::vector<std::int32_t> ids;
+  std::vector<TextRange> parts;
+};
+
+/// Asked now and then while a long text is encoded; true ends that. Empty: never.
+using StopTest = std::function<bool()>;
+
+/// Thrown where a StopTest said so. No error: who asked for it catches it.
+class EncodingStopped {};
+
+/// Asks a StopTest at every so many steps.
+class StopWatch {
+ public:
+  explicit StopWatch(const StopTest& wanted) : wanted_(wanted) {}
+  /// \throws EncodingStopped
+  void step(std::size_t words = 1) {
+    constexpr std::size_t words_between = 1 << 12;  // a millisecond
+    words_ += words;
+    if (words_ < words_between || !wanted_) return;
+    words_ = 0;
+    if (wanted_()) throw EncodingStopped();
+  }
+
+ private:
+  const StopTest& wanted_;
+  std::size_t words_ = 0;
+};
+
+/// One vocabulary. Immutable after construction: any number of threads may use it.
+class Tokenizer {
+ public:
+  Tokenizer() = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+  virtual ~Tokenizer() = default;
+
+  /// Ids of `text`, without beginning or end marks. Names of special tokens in the text are plain text.
+  /// Bytes that are no valid UTF-8 are encoded too.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+
+  /// The bytes that the ids stand for; a sampled sequence need not be valid UTF-8.
+  /// \throws UsageError naming an id that is not in [0, vocab_size())
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+
+  /// The bytes of one id as they appear inside a text. They may begin or end within a character: to print a stream,
+  /// collect them and print up to utf8_printable_prefix().
+  /// \throws UsageError as decode
+  virtual std::string decode_one(std::int32_t id) const = 0;
+
+  /// Number of ids, as transformers counts them.
+  virtual std::int64_t vocab_size() const = 0;
+
+  /// What a model's embedding must hold at least: the ids but for those behind the vocabulary that only a name beside
+  /// it has, such as CodeLlama's fill_token, for which its model has no row.
+  virtual std::int64_t required_rows() const { return vocab_size(); }
+
+  /// The mark put before a text, and the one put after it or between texts, where the vocabulary has them.
+  virtual std::optional<std::int32_t> bos_id() const = 0;
+  virtual std::optional<std::int32_t> eos_id() const = 0;
+
+  /// Ids of a whole text as Hugging Face's tokenizer gives them by default: with the beginning mark for Llama's
+  /// vocabularies, without any mark for GPT-2's.
+  /// \throws EncodingStopped
+  virtual std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const = 0;
+
+  /// Ids of a text in which the names of special tokens stand for these tokens, without marks around it: as
+  /// transformers encodes what a chat template wrote (add_special_tokens=False).
+  /// \param plain  where in `text` such a name is plain text all the same, in order and apart from each other
+  /// \throws FormatError when a special token is met whose matching is not supported
+  virtual AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const = 0;
+
+  /// The id of a token that encode_marked() finds by this name.
+  virtual std::optional<std::int32_t> named_id(std::string_view name) const = 0;
+
+  /// What encode_document() puts around a text.
+  virtual const DocumentMarks& document_marks() const = 0;
+
+  /// The marks of infilling, for vocabularies that have all four.
+  virtual std::optional<InfillIds> infill_ids() const { return {}; }
+
+  /// The prompt for what belongs between `prefix` and `suffix`: the beginning mark, then
+  /// <PRE> prefix <SUF> suffix <MID>. The suffix goes on inside a text: no space is put before it.
+  /// \throws UsageError when infill_ids() has none
+  virtual std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const;
+
+  /// What kind of vocabulary it is and where it came from, for logs: "GPT-2, 50257 ids".
+  virtual std::string description() const = 0;
+};
+
+}  // namespace fsdp

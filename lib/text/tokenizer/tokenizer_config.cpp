@@ -1,0 +1,274 @@
+#include "lib/text/tokenizer/tokenizer_config.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string_view>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::int64_t kMaxGap = 1 << 16;  // a vocabulary padded for the hardware has gaps, but not large ones
+
+/// A token's name, alone or in {"content": name, ...}.
+std::optional<std::string> token_name(const JsonValue& value) {
+  if (value.is_null()) return {};
+  return value.is_object() ? value.at("content").string() : value.string();
+}
+
+std::int32_t checked_id(const JsonValue& value, std::int64_t id) {
+  if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) value.fail("has id " + std::to_string(id));
+  return static_cast<std::int32_t>(id);
+}
+
+std::int32_t id_from_key(const std::string& key, const JsonValue& value) {
+  std::int32_t id = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error != std::errc() || end != key.data() + key.size()) value.fail("is not named by a token id");
+  return checked_id(value, id);
+}
+
+constexpr std::string_view kTokenKey = "_token";
+constexpr std::array<std::string_view, 7> kNamedKeys = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                        "pad_token", "cls_token", "mask_token"};
+
+/// A token that is named by its text, or by an object with its flags; null: none.
+std::optional<AddedToken> special_token(const JsonValue& value) {
+  if (value.is_null()) return {};
+  AddedToken token;
+  if (value.is_object()) {
+    token = read_added_token(value);
+  } else {
+    token.text = value.string();
+  }
+  token.id = AddedToken::kNoId;
+  return token;
+}
+
+/// Keys in the order of the file, in which new tokens have their ids.
+std::vector<std::string> keys_in_order(const nlohmann::ordered_json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+/// What tokenizer_config.json, and special_tokens_map.json over it, say of special tokens.
+class NamedTokens {
+ public:
+  void read(const JsonValue& root, const nlohmann::ordered_json& ordered) {
+    for (const auto& key : keys_in_order(ordered)) {
+      const JsonValue value = root.get(key);
+      const bool known = std::find(kNamedKeys.begin(), kNamedKeys.end(), key) != kNamedKeys.end();
+      const bool own = key.ends_with(kTokenKey) && (value.is_string() || value.is_object());
+      if (known || own) set(key, special_token(value), !known);
+    }
+    for (const char* list : {"extra_special_tokens", "model_specific_special_tokens"}) {
+      const JsonValue extra = root.get(list);
+      if (extra.is_object()) {
+        for (const auto& key : keys_in_order(ordered[list])) set(key, special_token(extra.get(key)), true);
+      } else if (!extra.is_null()) {
+        add_list(extra);
+      }
+    }
+    const JsonValue additional = root.get("additional_special_tokens");
+    if (list_.empty() && !additional.is_null()) add_list(additional);
+  }
+
+  std::optional<std::string> name(std::string_view key) const {
+    const auto found = by_key_.find(key);
+    return found == by_key_.end() || !found->second ? std::nullopt : std::optional(found->second->text);
+  }
+
+  std::vector<NamedToken> tokens() const {
+    std::vector<NamedToken> all;
+    const auto add = [&](std::string_view key) {
+      const auto found = by_key_.find(key);
+      if (found == by_key_.end() || !found->second) return;
+      AddedToken token = *found->second;
+      token.special = true;
+      all.push_back({std::move(token), true});
+    };
+    for (const auto key : kNamedKeys) add(key);
+    for (const auto& key : own_keys_) add(key);
+    for (const AddedToken& token : list_) all.push_back({token, false});
+    return all;
+  }
+
+ private:
+  void set(const std::string& key, std::optional<AddedToken> token, bool is_own) {
+    if (is_own && !by_key_.contains(key)) own_keys_.push_back(key);
+    by_key_[key] = std::move(token);
+  }
+  void add_list(const JsonValue& list) {
+    for (const JsonValue& value : list.elements()) {
+      if (auto token = special_token(value)) list_.push_back(std::move(*token));
+    }
+  }
+
+  std::map<std::string, std::optional<AddedToken>, std::less<>> by_key_;
+  std::vector<std::string> own_keys_;  ///< of a model's own kinds, in order
+  std::vector<AddedToken> list_;
+};
+
+std::string without_fast(std::string name) {
+  constexpr std::string_view fast = "Fast";
+  if (name.ends_with(fast) && name != "PreTrainedTokenizerFast") name.resize(name.size() - fast.size());
+  return name;
+}
+
+/// The class that AutoTokenizer takes. Its table of model types has for some nothing but what the files say, and for
+/// Qwen 2 a class of its own whatever they say.
+std::string class_of(const std::string& hub_class, const std::string& model_type) {
+  constexpr std::array<std::string_view, 14> as_the_files_say = {
+      "mistral", "mistral3", "mixtral", "ministral", "ministral3", "pixtral",  "voxtral",
+      "phi3",    "phimoe",   "olmo2",   "olmo3",     "granite",    "stablelm", "gpt_bigcode"};
+  if (std::find(as_the_files_say.begin(), as_the_files_say.end(), model_type) != as_the_files_say.end())
+    return "TokenizersBackend";
+  return !hub_class.empty() && model_type == "qwen2" ? "Qwen2Tokenizer" : hub_class;
+}
+
+void read_class(const JsonValue& root, const std::filesystem::path& directory, TokenizerConfig& config) {
+  config.hub_class = without_fast(root.optional_string("tokenizer_class").value_or(""));
+  std::string model_type;
+  if (const auto file = directory / "config.json"; std::filesystem::exists(file)) {
+    const auto json = read_json_object(file);
+    const JsonValue model(json, file.string());
+    if (config.hub_class.empty())
+      config.hub_class = without_fast(model.optional_string("tokenizer_class").value_or(""));
+    if (model.get("model_type").is_string()) model_type = model.get("model_type").string();
+  }
+  config.token_class = class_of(config.hub_class, model_type);
+}
+
+void read_flags(const JsonValue& root, TokenizerConfig& config) {
+  const auto flag = [&](const char* key) {
+    const JsonValue value = root.get(key);
+    return value.is_null() ? std::nullopt : std::optional(value.boolean());
+  };
+  config.add_bos = flag("add_bos_token");
+  config.add_eos = flag("add_eos_token");
+  config.add_prefix_space = flag("add_prefix_space");
+  config.legacy = flag("legacy");
+  if (flag("split_special_tokens").value_or(false))
+    root.get("split_special_tokens").fail("is true, which is not supported: remove it and take --marks plain");
+  config.prefix_token = token_name(root.get("prefix_token")).value_or(config.prefix_token);
+  config.suffix_token = token_name(root.get("suffix_token")).value_or(config.suffix_token);
+  config.middle_token = token_name(root.get("middle_token")).value_or(config.middle_token);
+  config.end_token = token_name(root.get("eot_token")).value_or(config.end_token);
+}
+
+std::map<std::int32_t, AddedToken> read_decoder(const JsonValue& decoder) {
+  std::map<std::int32_t, AddedToken> added;
+  for (const auto& [key, json] : decoder.object().items()) {
+    const JsonValue value = decoder.get(key);
+    AddedToken token = read_added_token(value);
+    token.id = id_from_key(key, value);
+    added[token.id] = std::move(token);
+  }
+  return added;
+}
+
+/// \param named  a token that is named is special
+std::map<std::int32_t, AddedToken> read_added_file(const std::filesystem::path& file,
+                                                   const std::vector<NamedToken>& named) {
+  std::map<std::int32_t, AddedToken> added;
+  const auto json = read_json_object(file);
+  const JsonValue root(json, file.string());
+  for (const auto& [name, id] : json.items()) {
+    const JsonValue value = root.get(name);
+    AddedToken token;
+    token.id = checked_id(value, value.integer());
+    token.text = name;
+    token.special =
+        std::any_of(named.begin(), named.end(), [&](const NamedToken& one) { return one.token.text == token.text; });
+    token.normalized = !token.special;
+    const auto [other, is_new] = added.emplace(token.id, token);
+    if (!is_new) value.fail("has id " + std::to_string(token.id) + " as '" + other->second.text + "' has");
+  }
+  return added;
+}
+
+/// A file that may not be there, twice: to look into, and with its keys in order.
+struct OptionalFile {
+  explicit OptionalFile(const std::filesystem::path& path) : name(path.string()) {
+    if (!std::filesystem::exists(path)) return;
+    json = read_json_object(path);
+    ordered = nlohmann::ordered_json::parse(read_text_file(path));
+  }
+  JsonValue root() const { return {json, name}; }
+  bool is_there() const { return !json.is_null(); }
+
+  std::string name;
+  nlohmann::json json;
+  nlohmann::ordered_json ordered;
+};
+
+}  // namespace
+
+AddedToken read_added_token(const JsonValue& value) {
+  AddedToken token;
+  token.text = value.at("content").string();
+  token.special = value.boolean("special", false);
+  token.normalized = value.boolean("normalized", !token.special);
+  token.single_word = value.boolean("single_word", false);
+  token.lstrip = value.boolean("lstrip", false);
+  token.rstrip = value.boolean("rstrip", false);
+  return token;
+}
+
+TokenizerConfig read_tokenizer_config(const std::filesystem::path& directory) {
+  TokenizerConfig config;
+  const OptionalFile file(directory / "tokenizer_config.json");
+  const auto added_file = directory / "added_tokens.json";
+  const JsonValue root = file.root();
+  read_class(root, directory, config);
+  read_flags(root, config);
+  NamedTokens named;
+  if (file.is_there()) named.read(root, file.ordered);
+  const JsonValue decoder = root.get("added_tokens_decoder");
+  config.has_decoder = !decoder.is_null();
+  config.file = config.where = file.name;
+  std::map<std::int32_t, AddedToken> added;
+  if (config.has_decoder) {
+    added = read_decoder(decoder);
+  } else {
+    const OptionalFile map(directory / "special_tokens_map.json");
+    if (map.is_there()) named.read(map.root(), map.ordered);
+    if (std::filesystem::exists(added_file)) {
+      added = read_added_file(added_file, named.tokens());
+      config.where = added_file.string();
+    }
+  }
+  for (auto& [id, token] : added) config.added_tokens.push_back(std::move(token));
+  config.named_tokens = named.tokens();
+  config.bos_token = named.name("bos_token");
+  config.eos_token = named.name("eos_token");
+  return config;
+}
+
+bool makes_byte_level_step(const std::string& token_class) {
+  return token_class == "GPT2Tokenizer" || token_class == "Qwen2Tokenizer" || token_class == "GPTNeoXTokenizer";
+}
+
+void refuse_prefix_space(const TokenizerConfig& config) {
+  throw FormatError(config.file + ": add_prefix_space: is true, which is not supported for a byte-level vocabulary");
+}
+
+void add_to_vocabulary(const std::vector<AddedToken>& tokens, const std::string& where, TokenTexts& texts) {
+  const std::int64_t limit = texts.size() + static_cast<std::int64_t>(tokens.size()) + kMaxGap;
+  for (const AddedToken& token : tokens) {
+    if (token.id < 0 || token.id >= limit) {
+      throw FormatError(where + ": added token '" + token.text + "' has id " + std::to_string(token.id) +
+                        ", but the vocabulary has " + std::to_string(texts.size()) + " ids");
+    }
+    texts.set(token.id, token.text, token.is_optional);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,53 @@
+#pragma once
+// checkpoints/best: a symlink to the checkpoint that was best in a validation.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "lib/training/record/run_manifest.hpp"
+
+namespace fsdp {
+
+/// The step of the checkpoint that CHECKPOINTS/best leads to; -1: there is none, or it is none of ours.
+std::int64_t best_link(const std::filesystem::path& checkpoints);
+
+/// Whether the checkpoint of known.best_step says of itself that it is the best, with this value of this metric:
+/// another run's, or another one of that step, does not.
+bool holds_best(const std::filesystem::path& checkpoints, const ValidationState& known);
+
+/// Replaces the link by rename. \throws IoError, also where something else has its name
+void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step);
+
+/// What was saved for `best` alone is to stay when another one is the best: by something else, values do not compare.
+/// \param step  -1: there is none. Nothing is done, and nothing said, where it cannot be done
+void keep_as_regular(const std::filesystem::path& checkpoints, std::int64_t step);
+
+struct SettledBest {
+  double value = ValidationState().best_value;
+  std::int64_t step = -1;  ///< -1: there is none
+  std::string remark;      ///< what became of the one that there was, what could not be done; empty: nothing
+};
+
+/// Of a run that goes on: what it knew as the best when `validation` was saved with its state after `step`. `best`
+/// points to that, or is removed where it leads to what its state does not know: that is not of the run's past, but of
+/// one that had its folder, or its steps, before it. Checkpoints themselves stay, as regular ones where they were saved
+/// for `best` alone. A link that cannot be made leaves the rest true: see `remark`.
+SettledBest settle_best(const std::filesystem::path& checkpoints, const ValidationState& validation, std::int64_t step);
+
+/// The newest best that was saved, which a run goes back to when the save of another one fails.
+class PublishedBest {
+ public:
+  /// \param known  what is saved
+  void settle(const ValidationState& known) { published_ = known; }
+  /// \param validation  as it is saved with the state after `step`
+  void begin_save(std::int64_t step, const ValidationState& validation);
+  /// Of that save. \param now  the run's; a later best may have been found meanwhile
+  void end_save(bool saved, ValidationState& now);
+
+ private:
+  ValidationState published_;
+  std::int64_t step_ = -1;
+  ValidationState of_save_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,212 @@
+#include "lib/training/checkpoints/checkpoint.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.hpp"
+#include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/run_values.hpp"
+
+namespace fsdp {
+namespace {
+
+/// One tensor that every model of an architecture has: minGPT, Llama.
+constexpr std::array<std::string_view, 2> kMarks{"transformer.wpe.weight", "model.embed_tokens.weight"};
+/// A Llama whose embedding is stored as its head alone.
+constexpr std::array<std::string_view, 1> kMarksOfTied{"model.norm.weight"};
+constexpr double kMostSteps = 9007199254740992.0;  // 2^53: every whole number up to here is a double
+
+/// `name` without the components that wrapper modules put into it.
+std::string without_wrappers(const std::string& name) {
+  static constexpr std::array<std::string_view, 5> kWrappers{"module", "_fsdp_wrapped_module", "_fpw_module",
+                                                             "_checkpoint_wrapped_module", "_orig_mod"};
+  std::string result;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const auto end = std::min(name.find('.', begin), name.size());
+    const auto part = std::string_view(name).substr(begin, end - begin);
+    if (std::find(kWrappers.begin(), kWrappers.end(), part) == kWrappers.end()) {
+      if (!result.empty()) result += '.';
+      result += part;
+    }
+    begin = end + 1;
+  }
+  return result;
+}
+
+template <typename T>
+double as_double(const std::byte* data) {
+  T value;
+  std::memcpy(&value, data, sizeof(T));
+  return static_cast<double>(value);
+}
+
+/// A directory with the name of a checkpoint of ours must be whole.
+bool is_ours_without_manifest(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto name = path.filename().string();
+  return std::filesystem::is_directory(path, error) && name.starts_with("step-") && name.size() == 13 &&
+         std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path) {
+  std::error_code error;
+  is_ours_ = std::filesystem::exists(path / "run.json", error);
+  if (is_ours_) run_ = read_run_manifest(path);
+  source_ = open_model_source(path);
+  for (std::size_t i = 0; i < source_->tensors().size(); ++i)
+    tensors_.emplace(without_wrappers(source_->tensors()[i].name), i);
+  for (std::size_t i = 0; i < source_->values().size(); ++i)
+    values_.emplace(without_wrappers(source_->values()[i].name), i);
+  find_model();
+  if (is_ours_) return;
+  find_run();
+  find_progress();
+}
+
+std::vector<std::string> Checkpoint::prefixes_of(std::span<const std::string_view> marks) const {
+  std::vector<std::string> prefixes;
+  for (const auto& [name, index] : tensors_) {
+    for (const auto mark : marks) {
+      if (!name.ends_with(mark)) continue;
+      const auto prefix = name.substr(0, name.size() - mark.size());
+      if (prefix.empty() || prefix.back() == '.') prefixes.push_back(prefix);
+    }
+  }
+  return prefixes;
+}
+
+void Checkpoint::find_model() {
+  if (is_local_state(*source_)) {
+    throw FormatError(path_.string() +
+                      ": holds FSDP1 local state (flat parameters without names and shapes): make a full .pt of it "
+                      "with fsdp-ckpt-convert first");
+  }
+  if (has_adapters_only()) {
+    model_prefix_ = "model.";
+    return;
+  }
+  auto prefixes = prefixes_of(kMarks);
+  if (prefixes.empty()) prefixes = prefixes_of(kMarksOfTied);
+  if (prefixes.empty()) {
+    const bool gpt2 = tensors_.contains("wte.weight");
+    throw FormatError(
+        fmt::format("{}: holds neither '{}' nor '{}', so no model that can be trained here (minGPT, or Llama with "
+                    "Hugging Face's names){}",
+                    path_.string(), kMarks[0], kMarks[1],
+                    gpt2 ? "; it looks like a GPT-2: name its directory with the config.json, or make a minGPT of it "
+                           "(fsdp-ckpt-convert --map gpt2-to-mingpt)"
+                         : ""));
+  }
+  for (const char* usual : {"model.", "model_state.", "model_state_dict.", "state_dict.", ""}) {
+    if (std::find(prefixes.begin(), prefixes.end(), usual) == prefixes.end()) continue;
+    model_prefix_ = usual;
+    return;
+  }
+  if (prefixes.size() > 1) {
+    throw FormatError(
+        fmt::format("{}: holds several models, below '{}': convert the one you want with "
+                    "fsdp-ckpt-convert --include",
+                    path_.string(), fmt::join(prefixes, "', '")));
+  }
+  model_prefix_ = prefixes.front();
+}
+
+void Checkpoint::find_run() {
+  const auto json = run_in_values(*source_);
+  if (json.is_null()) return;
+  if (is_ours_without_manifest(path_)) {
+    throw FormatError(path_.string() +
+                      ": its run.json is missing: without that a checkpoint of fsdp-finetune is not whole");
+  }
+  run_ = run_manifest_from_json(json, path_.string());
+}
+
+void Checkpoint::find_progress() {
+  const auto count = [&](const std::string& name) -> std::optional<std::int64_t> {
+    const auto found = number(name);
+    if (!found) return std::nullopt;
+    if (!(*found >= 0 && *found <= kMostSteps) || *found != std::floor(*found)) {
+      throw FormatError(fmt::format("{}: '{}' is {}, a number of steps was expected", path_.string(), name, *found));
+    }
+    return static_cast<std::int64_t>(*found);
+  };
+  for (const char* name : {"step", "global_step", "iter_num", "iteration"}) {
+    const auto found = count(name);
+    if (!found) continue;
+    step_.emplace(name, *found);
+    break;
+  }
+  if (const auto last = count("epoch_number")) epochs_done_ = *last + 1;
+}
+
+bool Checkpoint::has_adapters_only() const {
+  return run_ && run_->data.is_object() && run_->data.contains("weights_hash");
+}
+
+std::optional<std::size_t> Checkpoint::parameter(const std::string& name) const { return tensor(model_prefix_ + name); }
+
+std::vector<std::string> Checkpoint::model_names() const {
+  std::vector<std::string> names;
+  for (auto it = tensors_.lower_bound(model_prefix_); it != tensors_.end(); ++it) {
+    if (!it->first.starts_with(model_prefix_)) break;
+    names.push_back(it->first.substr(model_prefix_.size()));
+  }
+  return names;
+}
+
+std::optional<std::size_t> Checkpoint::tensor(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<double> Checkpoint::number(const std::string& name) const {
+  if (const auto found = values_.find(name); found != values_.end()) {
+    const auto loaded = source_->value(found->second);
+    if (const auto* integer = loaded.value->integer()) return static_cast<double>(*integer);
+    if (const auto* real = loaded.value->real()) return *real;
+    return std::nullopt;
+  }
+  const auto index = tensor(name);
+  if (!index) return std::nullopt;
+  const auto& scalar = source_->tensors()[*index];
+  if (num_elements(scalar.shape) != 1) return std::nullopt;
+  std::array<std::byte, 16> data{};
+  source_->read(*index, 0, 1, std::span(data).first(dtype_size_bytes(scalar.dtype)), nullptr);
+  switch (scalar.dtype) {
+    case DType::f32:
+      return as_double<float>(data.data());
+    case DType::f64:
+      return as_double<double>(data.data());
+    case DType::i64:
+      return as_double<std::int64_t>(data.data());
+    case DType::i32:
+      return as_double<std::int32_t>(data.data());
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<std::int64_t> Checkpoint::argument(const std::vector<std::string>& names) const {
+  nlohmann::json whole;  // `args` as one value
+  if (const auto found = values_.find("args"); found != values_.end()) whole = value_as_json(*source_, found->second);
+  for (const auto& name : names) {
+    if (whole.is_object() && whole.contains(name) && whole[name].is_number_integer())
+      return whole[name].get<std::int64_t>();
+    const auto found = values_.find("args." + name);
+    if (found == values_.end()) continue;
+    const auto loaded = source_->value(found->second);
+    if (const auto* integer = loaded.value->integer()) return *integer;
+  }
+  return std::nullopt;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,166 @@
+#include "lib/training/checkpoints/engine_shards.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ranges>
+
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/files/read/gather_sums.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/checkpoints/row_reader.hpp"
+#include "lib/training/checkpoints/snapshot.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kSteps = "optim.steps";
+
+/// Calls visit(key, path, state) for each tensor of parameter i, whose values are in memory then.
+using Visit = std::function<void(const std::string& key, const StatePath& path, const OptimizerState& state)>;
+void visit_tensors(Engine& engine, const Optimizer* optimizer, std::size_t i, const Visit& visit) {
+  const auto& layout = engine.layout(i);
+  const auto range = engine.range(i);
+  visit("model." + layout.name, {"model", layout.name},
+        {"", layout.shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
+  if (optimizer == nullptr) return;
+  for (const auto& state : optimizer->states(i)) {
+    StatePath path{"optim", "state", layout.name};
+    for (const auto part : state.key | std::views::split('.')) path.emplace_back(std::string(part.begin(), part.end()));
+    visit(fmt::format("optim.state.{}.{}", layout.name, state.key), path, state);
+  }
+}
+
+Snapshot copy_rows(Engine& engine, const Optimizer* optimizer) {
+  Snapshot snapshot;
+  const auto add = [&](const std::string& key, const StatePath& path, const OptimizerState& state) {
+    const auto first = state.saved_elsewhere, rows = state.num_rows - first;
+    if (rows == 0) return;
+    Shape offsets(state.shape.size(), 0), sizes = state.shape;
+    offsets[0] = state.first_row + first;
+    sizes[0] = rows;
+    const auto values = state.values.get().narrow(0, first, rows);
+    snapshot.blocks.push_back(
+        {key, path, state.shape, offsets, sizes, values.to(at::kCPU, values.scalar_type(), false, true)});
+  };
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    engine.with_rows(i, Access::read, [&] { visit_tensors(engine, optimizer, i, add); });
+  }
+  return snapshot;
+}
+
+void publish(const std::vector<std::string>& parts, const std::filesystem::path& temporary,
+             const std::filesystem::path& directory) {
+  std::vector<DcpItem> items;
+  for (const auto& part : parts) {
+    if (part.empty()) continue;
+    const auto report = nlohmann::json::from_cbor(part);
+    if (report.contains("error")) throw IoError(report["error"].get<std::string>());
+    const auto& bytes = report["items"].get_binary();
+    const auto more = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    items.insert(items.end(), more.begin(), more.end());
+  }
+  write_dcp_metadata(temporary, items);
+  sync_directory(temporary);
+  std::filesystem::rename(temporary, directory);
+}
+
+/// What a save that was cut short has left behind goes; anything else stays, and is named.
+void remove_leftovers(const std::filesystem::path& temporary) {
+  const auto status = std::filesystem::symlink_status(temporary);
+  if (!std::filesystem::exists(status)) return;
+  const auto refuse = [&](const std::filesystem::path& what) {
+    throw UsageError(what.string() + ": is in the way of a save, and was not made by one: move it elsewhere");
+  };
+  if (!std::filesystem::is_directory(status)) refuse(temporary);
+  for (const auto& entry : std::filesystem::directory_iterator(temporary)) {
+    const auto name = entry.path().filename().string();
+    if (!entry.is_regular_file() || (!name.ends_with(".distcp") && !name.starts_with(".metadata")))
+      refuse(entry.path());
+  }
+  std::filesystem::remove_all(temporary);
+}
+
+/// The rows of this rank of every tensor, and what was read for them, to be compared with the checkpoint's sums.
+std::vector<ReadSum> read_rows(const Source& source, const std::string& path, Engine& engine, Optimizer* optimizer) {
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t t = 0; t < source.tensors().size(); ++t) numbers[source.tensors()[t].name] = t;
+  detail::RowReader reader(source);
+  const auto read = [&](const std::string& key, const StatePath&, const OptimizerState& state) {
+    const auto found = numbers.find(key);
+    if (found == numbers.end()) throw FormatError(path + ": has no '" + key + "'");
+    if (source.tensors()[found->second].shape != state.shape) {
+      throw FormatError(fmt::format("{}: '{}' has the shape [{}], not [{}]", path, key,
+                                    fmt::join(source.tensors()[found->second].shape, ", "),
+                                    fmt::join(state.shape, ", ")));
+    }
+    if (state.num_rows == 0) return;
+    const auto rows = reader.rows({found->second, 0}, state.shape, state.first_row, state.num_rows);
+    const auto mine = state.values.get().narrow(0, 0, state.num_rows);
+    if (!state.constant) {
+      mine.copy_(rows);
+    } else if (!mine.cpu().equal(rows)) {
+      throw FormatError(path + ": '" + key + "' is not the table that this program computes with");
+    }
+  };
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    engine.with_rows(i, Access::update, [&] { visit_tensors(engine, optimizer, i, read); });
+  }
+  return reader.sums();
+}
+
+std::int64_t read_steps(const Source& source, const std::string& path) {
+  for (std::size_t v = 0; v < source.values().size(); ++v) {
+    if (source.values()[v].name != kSteps) continue;
+    const auto loaded = source.value(v);
+    if (const auto* steps = loaded.value->integer()) return *steps;
+  }
+  throw FormatError(path + ": has no '" + kSteps + "'");
+}
+
+}  // namespace
+
+void save_shards(ProcessGroup& world, const Mesh& mesh, Engine& engine, const Optimizer* optimizer,
+                 const std::filesystem::path& directory) {
+  const at::NoGradGuard no_grad;
+  const auto temporary = std::filesystem::path(directory) += ".tmp";
+  run_agreed(world, [&] {
+    if (world.rank() != 0) return;
+    if (std::filesystem::exists(directory)) throw UsageError(directory.string() + ": is there already");
+    remove_leftovers(temporary);
+    std::error_code error;
+    std::filesystem::create_directories(temporary, error);
+    if (error) throw IoError(temporary.string() + ": cannot be made: " + error.message());
+  });
+  std::string mine;
+  if (mesh.replicate->rank() == 0) {
+    auto snapshot = copy_rows(engine, optimizer);
+    if (world.rank() == 0 && optimizer != nullptr)
+      snapshot.values.push_back({{kSteps, StatePath{"optim", "steps"}}, optimizer->steps()});
+    mine = write_snapshot(temporary, world.rank(), snapshot);
+  }
+  const auto parts = world.gather(mine, 0);
+  run_agreed(world, [&] {
+    if (world.rank() == 0) publish(parts, temporary, directory);
+  });
+}
+
+void load_shards(ProcessGroup& world, Engine& engine, Optimizer* optimizer, const std::filesystem::path& path) {
+  const at::NoGradGuard no_grad;
+  std::unique_ptr<Source> source;
+  std::vector<ReadSum> rest;
+  run_agreed(world, [&] {
+    source = open_source(path);
+    rest = source->verify_sums(read_rows(*source, path.string(), engine, optimizer));
+    if (optimizer != nullptr) optimizer->set_steps(read_steps(*source, path.string()));
+  });
+  const auto all = all_gather_sums(world, rest);
+  run_agreed(world, [&] { source->verify_sums(all); });
+  engine.sync_parameters();
+}
+
+}  // namespace fsdp

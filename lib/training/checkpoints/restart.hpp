@@ -1,0 +1,42 @@
+#pragma once
+// What a run goes on from: found, agreed on by all ranks, and the model that it holds.
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/log.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "lib/training/checkpoints/checkpoint.hpp"
+#include "lib/training/record/run_manifest.hpp"
+#include "lib/training/step/train_options.hpp"
+
+namespace fsdp {
+
+/// Where a run comes from: a checkpoint to go on from, and its manifest.
+struct RestartPoint {
+  std::vector<std::filesystem::path> candidates;  ///< best first; the rest is about the first usable one
+  bool ours_only = false;                         ///< "latest" leads to checkpoints of this program only
+  std::shared_ptr<const Checkpoint> checkpoint;   ///< the first candidate, open until its weights are loaded
+  bool is_ours = false;                           ///< a directory with run.json
+  bool knows_run = false;                         ///< the manifest is the checkpoint's; else it is empty
+  RunManifest manifest;
+};
+
+/// Drops candidates until every rank can open the first one's manifest, and reads it. Collective; rank 0 says why.
+/// \throws FormatError when none is left
+void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& log);
+
+/// Rank 0 says why the point's first candidate is left for an older one.
+void warn_of_checkpoint(ProcessGroup& world, const RestartPoint& point, const std::string& problem, const Logger& log);
+
+/// The same answer on every rank. Nothing when no restart was asked for.
+std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions& options,
+                                         const std::filesystem::path& checkpoints, const Logger& log);
+
+/// The model's configuration from a checkpoint, a directory or the options.
+ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartPoint>& restart);
+
+}  // namespace fsdp

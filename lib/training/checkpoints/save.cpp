@@ -1,0 +1,341 @@
+#include "lib/training/checkpoints/save.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/files/formats/dcp.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/training/checkpoints/best.hpp"
+#include "lib/training/checkpoints/snapshot.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Ends what a killed job has left half done, and sees that checkpoints can be written there. \throws IoError
+void tidy_directory(const std::filesystem::path& directory) {
+  try {
+    std::filesystem::create_directories(directory);
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      const bool is_link = name.starts_with(".latest.") || name.starts_with(".best.");
+      if (is_link && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
+      if (!name.starts_with(".step-")) continue;
+      const auto proper = directory / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
+      if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
+        std::filesystem::rename(entry.path(), proper);  // killed between the two renames of publish()
+      } else {
+        std::filesystem::remove_all(entry.path());
+      }
+    }
+    replace_file(directory / ".writable", "");
+    std::filesystem::remove(directory / ".writable");
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw IoError(directory.string() + ": cannot be written: " + error.code().message() + " (see --out-dir)");
+  } catch (const Error& error) {
+    throw IoError(std::string(error.what()) + " (see --out-dir)");
+  }
+}
+
+/// Another run of these steps, or the same one before it went back, saved it to be kept.
+bool is_regular(const std::filesystem::path& checkpoint) {
+  try {
+    return !read_run_manifest(checkpoint).only_as_best;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// \return what is wrong; "": nothing
+std::string try_to_point_best_to(const std::filesystem::path& directory, std::int64_t step) {
+  try {
+    point_best_to(directory, step);
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Whether nothing lies there but what this program saved: nothing else is removed with it.
+bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
+  try {
+    const auto files = read_run_manifest(directory).files;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      if (name != "run.json" && !files.contains(name)) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const auto name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with("step-") || entry.is_symlink() || !entry.is_directory()) continue;
+    std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (name == checkpoint_name(step)) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+struct CheckpointSaver::Job {
+  RunManifest manifest;
+  std::filesystem::path temporary;
+  std::filesystem::path final_path;
+  std::future<std::string> writer;
+  Clock::time_point started;
+  double blocked_seconds = 0;
+  std::string warning;
+};
+
+CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory,
+                                 int keep_last)
+    : runtime_(runtime), optimizer_(optimizer), directory_(std::move(directory)), keep_last_(keep_last) {
+  run_agreed(runtime_.world(), [&] {
+    if (runtime_.world().rank() == 0) tidy_directory(directory_);
+  });
+}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+void CheckpointSaver::start(const RunManifest& manifest, double lr) {
+  const at::NoGradGuard no_grad;
+  auto& world = runtime_.world();
+  auto job = std::make_unique<Job>();
+  job->started = Clock::now();
+  job->manifest = manifest;
+  job->final_path = directory_ / checkpoint_name(manifest.state.step);
+  job->temporary = directory_ / ("." + checkpoint_name(manifest.state.step) + ".tmp");
+  std::string problem;
+  if (world.rank() == 0) {
+    std::error_code error;
+    std::filesystem::remove_all(job->temporary, error);
+    std::filesystem::create_directories(job->temporary, error);
+    if (error) problem = job->temporary.string() + ": cannot be made: " + error.message();
+  }
+  problem = world.broadcast_text(problem, 0);
+
+  const bool mine = runtime_.saves_shards();
+  auto* store = runtime_.store();
+  const bool waits = store != nullptr && any_rank(world, mine && !store->may_go_on_while_pinned());
+  auto snapshot = mine && problem.empty() ? copy_shards(runtime_, optimizer_) : Snapshot();
+  if (world.rank() == 0) {
+    add_optimizer_values(snapshot, runtime_, optimizer_, lr,
+                         manifest.options.value("decay-all", std::string("false")) == "true");
+    auto run = run_manifest_to_json(manifest);
+    run["format"] = "fsdp-run";
+    add_run_values(snapshot, "run", {"run"}, run);
+  }
+  const int rank = world.rank();
+  job->writer =
+      std::async(std::launch::async, [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
+        if (!problem.empty()) {
+          const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
+          return std::string(text.begin(), text.end());
+        }
+        return mine ? write_snapshot(directory, rank, snapshot) : std::string();
+      });
+  if (waits) {
+    job->writer.wait();
+    store->unpin();
+    job->warning =
+        "the disk of --offload-optimizer has no room for a second copy of the states: training waits while a "
+        "checkpoint is written";
+  }
+  job->blocked_seconds = seconds_since(job->started);
+  job_ = std::move(job);
+}
+
+bool CheckpointSaver::written() const {
+  return job_ == nullptr || job_->writer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+SaveResult CheckpointSaver::finish() {
+  auto job = std::move(job_);
+  const auto start = Clock::now();
+  auto& world = runtime_.world();
+  const auto mine = job->writer.get();
+  if (auto* store = runtime_.store()) store->unpin();
+  const auto parts = world.gather(mine, 0);
+  SaveResult result;
+  if (world.rank() == 0 && !job->warning.empty() && !std::exchange(told_of_waiting_, true))
+    result.warning = job->warning;
+  if (world.rank() == 0) {
+    try {
+      publish(*job, parts, result);
+      result.saved = true;
+    } catch (const std::exception& error) {
+      result.error = error.what();
+      std::error_code ignored;
+      std::filesystem::remove_all(job->temporary, ignored);
+    }
+  }
+  result.error = world.broadcast_text(result.error, 0);
+  result.saved = result.error.empty();
+  if (result.saved) result.path = job->final_path;
+  result.seconds = seconds_since(job->started);
+  result.blocked_seconds = job->blocked_seconds + seconds_since(start);
+  return result;
+}
+
+void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, SaveResult& result) {
+  std::vector<DcpItem> items;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].empty()) continue;
+    const auto report = nlohmann::json::from_cbor(parts[rank]);
+    if (report.contains("error")) throw IoError(report["error"].get<std::string>());
+    const auto& bytes = report["items"].get_binary();
+    const auto more = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    items.insert(items.end(), more.begin(), more.end());
+    job.manifest.files[fmt::format("__{}_0.distcp", rank)] = {report["size_bytes"].get<std::uint64_t>(),
+                                                              report["crc32"].get<std::uint32_t>()};
+    result.size_bytes += report["size_bytes"].get<std::uint64_t>();
+  }
+  // PyTorch lists a tied tensor under each of its names; ours points the others at the same bytes.
+  const auto count = items.size();
+  for (const auto& [name, original] : tied_names(job.manifest.config)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (items[i].key != "model." + original) continue;
+      auto twin = items[i];
+      twin.key = "model." + name;
+      twin.path = {"model", name};
+      items.push_back(std::move(twin));
+    }
+  }
+  write_dcp_metadata(job.temporary, items);
+  job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");
+  if (job.manifest.only_as_best && is_regular(job.final_path)) job.manifest.only_as_best = false;
+  write_run_manifest(job.temporary, job.manifest);
+  sync_directory(job.temporary);
+  std::filesystem::path old;
+  if (std::filesystem::exists(job.final_path)) {
+    old = directory_ / ("." + checkpoint_name(job.manifest.state.step) + ".old");
+    std::filesystem::rename(job.final_path, old);
+  }
+  std::filesystem::rename(job.temporary, job.final_path);
+  newest_step_ = job.manifest.state.step;
+  point_links(job.manifest, result);
+  if (!old.empty()) std::filesystem::remove_all(old);
+  prune();
+}
+
+void CheckpointSaver::point_links(const RunManifest& manifest, SaveResult& result) {
+  const auto& validation = manifest.state.validation;
+  known_[newest_step_] = {newest_step_, manifest.only_as_best, validation.best_step};
+  has_best_ = has_best_ || validation.best_step >= 0;
+  auto problem = point_latest_to(newest_step_);
+  if (!problem.empty()) problem += ": --restart latest takes the newest checkpoint where there is no link";
+  if (validation.best_step == newest_step_) {
+    const auto no_link = try_to_point_best_to(directory_, newest_step_);
+    problem += (problem.empty() || no_link.empty() ? "" : "; ") + no_link;
+  }
+  if (!problem.empty() && !std::exchange(told_of_link_, true)) result.warning = problem;
+}
+
+std::string CheckpointSaver::amend(const RunState& state) {
+  const auto step = state.step;
+  const auto change = [&](RunManifest& manifest) {
+    manifest.state.validation = state.validation;
+    manifest.state.validation_due = state.validation_due;
+    manifest.only_as_best = false;
+  };
+  if (job_ && job_->manifest.state.step == step) {
+    change(job_->manifest);  // its run.json is written last
+    return "";
+  }
+  const auto path = directory_ / checkpoint_name(step);
+  std::error_code error;
+  if (!std::filesystem::exists(path / "run.json", error)) return "";
+  auto manifest = read_run_manifest(path);
+  change(manifest);
+  write_run_manifest(path, manifest);
+  known_.erase(step);
+  const auto best_step = state.validation.best_step;
+  has_best_ = has_best_ || best_step >= 0;
+  const auto problem = best_step == step ? try_to_point_best_to(directory_, step) : std::string();
+  if (step == newest_step_) prune();
+  return !problem.empty() && !std::exchange(told_of_link_, true) ? problem : "";
+}
+
+/// Some file systems have no links; the checkpoint itself is there all the same. \return what is wrong
+std::string CheckpointSaver::point_latest_to(std::int64_t step) {
+  try {
+    replace_symlink(checkpoint_name(step), directory_ / "latest");
+    sync_directory(directory_);
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  latest_step_ = step;
+  return "";
+}
+
+void CheckpointSaver::prove(std::int64_t step) {
+  proven_step_ = std::max(proven_step_, step);
+  if (runtime_.world().rank() != 0) return;
+  if (latest_step_ < newest_step_) point_latest_to(newest_step_);
+  if (prune_again_) prune();
+}
+
+std::string CheckpointSaver::doubt() {
+  if (runtime_.world().rank() != 0 || newest_step_ <= proven_step_ || latest_step_ <= proven_step_) return "";
+  const auto steps = checkpoint_steps(directory_);
+  const auto proven = std::find_if(steps.rbegin(), steps.rend(), [&](auto step) { return step <= proven_step_; });
+  if (proven == steps.rend()) return "";
+  if (!point_latest_to(*proven).empty()) return "";
+  return (directory_ / checkpoint_name(*proven)).string();
+}
+
+/// What decides whether it stays.
+const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
+  const auto [found, is_new] = known_.try_emplace(step, KnownCheckpoint{step});
+  if (!is_new) return found->second;
+  try {
+    const auto manifest = read_run_manifest(directory_ / checkpoint_name(step));
+    found->second.only_as_best = manifest.only_as_best;
+    found->second.best_step = manifest.state.validation.best_step;
+  } catch (const std::exception&) {
+    // One that cannot be read stays where it is, below.
+  }
+  return found->second;
+}
+
+void CheckpointSaver::prune() {
+  prune_again_ = false;
+  if (keep_last_ <= 0 && !has_best_) return;
+  std::vector<KnownCheckpoint> older;
+  // Later ones are what a run that went back to an earlier step has left behind: they take no place from its own.
+  for (const auto step : checkpoint_steps(directory_)) {
+    if (step < newest_step_) older.push_back(has_best_ ? known(step) : KnownCheckpoint{step});
+  }
+  const auto best = has_best_ ? best_link(directory_) : -1;
+  const auto superseded = superseded_checkpoints(older, known(newest_step_), {keep_last_, proven_step_, best});
+  prune_again_ = superseded.until_proven;
+  for (const auto step : superseded.steps) {
+    const auto path = directory_ / checkpoint_name(step);
+    if (!holds_one_checkpoint_only(path)) continue;
+    // A kill leaves nothing half of a checkpoint under its name.
+    const auto doomed = directory_ / ("." + checkpoint_name(step) + ".tmp");
+    std::error_code error;
+    std::filesystem::rename(path, doomed, error);
+    std::filesystem::remove_all(error ? path : doomed, error);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,332 @@
+#include "lib/training/data/data_loader.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <span>
+
+#include "lib/base/error.hpp"
+#include "lib/base/splitmix64.hpp"
+#include "lib/compute/tensor/memory_scope.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::int32_t kIgnored = -1;
+
+/// The targets of a sequence: its ids from the second one on, as far as they count. \return how many do
+std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std::uint8_t> counts,
+                         std::int32_t* targets) {
+  std::int64_t number = 0;
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    targets[i - 1] = counts[i] != 0 ? ids[i] : kIgnored;
+    number += counts[i];
+  }
+  return number;
+}
+
+}  // namespace
+
+TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
+    : positions_(limit.positions), vocab_size_(vocab_size) {
+  if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
+  if (token_file_kind(file) == TokenFileKind::rows) {
+    rows_.emplace(file);
+    pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, rows_->row_length() - 1);
+    return;
+  }
+  documents_.emplace(file);
+  if (documents_->num_documents() == 0) throw FormatError(file.string() + ": holds no documents");
+  if (limit.seq_len == 1) throw UsageError("--seq-len is 1: a document needs 2 ids to predict one of them");
+  const auto most_ids = limit.seq_len == 0 ? std::min(kDefaultDocumentIds, limit.positions) : limit.seq_len;
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) longest = std::max(longest, documents_->length(i));
+  if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
+  pairs_ = std::min(most_ids, longest) - 1;
+  row_tokens_ = most_ids;
+  if (stands_in_rows()) check_rows(limit);
+}
+
+/// Rows stay as they were written: nothing of them is cut.
+void TokenLoader::check_rows(const SequenceLimit& limit) {
+  pairs_ = row_tokens_ = 0;
+  for (std::int64_t row = 0; row < documents_->num_rows(); ++row) {
+    std::int64_t tokens = 0;
+    for (auto i = documents_->row_begin(row); i < documents_->row_begin(row + 1); ++i) {
+      const auto pairs = std::max<std::int64_t>(0, documents_->length(i) - 1);
+      pairs_ = std::max(pairs_, pairs);
+      tokens += pairs;
+    }
+    if (tokens == 0)
+      throw FormatError(documents_->file().string() + ": row " + std::to_string(row) + " has nothing to predict");
+    row_tokens_ = std::max(row_tokens_, tokens);
+  }
+  const auto refuse = [&](const std::string& problem) {
+    throw UsageError(documents_->file().string() + ": " + problem +
+                     ", and its rows are not cut: encode the texts again with fsdp-download tokens --documents --pack "
+                     "--seq-len " +
+                     std::to_string(limit.seq_len == 0 ? limit.positions : limit.seq_len));
+  };
+  if (limit.seq_len > 0 && row_tokens_ > limit.seq_len)
+    refuse("has packed rows of " + std::to_string(row_tokens_) + " tokens, --seq-len is " +
+           std::to_string(limit.seq_len));
+  if (pairs_ > limit.positions)
+    refuse("has a document of " + std::to_string(pairs_ + 1) + " ids, the model has " +
+           std::to_string(limit.positions) + " positions");
+}
+
+std::vector<std::int64_t> TokenLoader::documents_in(std::int64_t row, std::int64_t epoch) const {
+  if (packing_) return packing_->documents(row, epoch);
+  std::vector<std::int64_t> documents;
+  for (auto i = documents_->row_begin(row); i < documents_->row_begin(row + 1); ++i) {
+    if (pairs_of(i) > 0) documents.push_back(i);
+  }
+  return documents;
+}
+
+std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row) const { return documents_in(row, 0); }
+
+void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
+  if (!documents_)
+    throw UsageError("--pack puts documents together, and " + rows_->file().string() +
+                     " holds rows that are packed already: leave it out, or make a file of documents (fsdp-download "
+                     "tokens --documents)");
+  if (stands_in_rows()) return;
+  std::vector<std::int64_t> sizes;
+  const auto count = records > 0 ? std::min(records, documents_->num_documents()) : documents_->num_documents();
+  sizes.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) sizes.push_back(pairs_of(i));
+  packing_.emplace(sizes, row_tokens_, order);
+}
+
+std::int64_t TokenLoader::num_records() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
+std::int64_t TokenLoader::num_rows() const {
+  if (packing_) return packing_->num_rows();
+  return stands_in_rows() ? documents_->num_rows() : num_records();
+}
+
+std::int64_t TokenLoader::num_ids(std::int64_t records) const {
+  if (rows_) return records * rows_->row_length();
+  std::int64_t ids = 0;
+  for (std::int64_t i = 0; i < records; ++i) ids += documents_->length(i);
+  return ids;
+}
+
+std::int64_t TokenLoader::pairs_of(std::int64_t document) const {
+  return std::max<std::int64_t>(0, std::min(documents_->length(document), pairs_ + 1) - 1);
+}
+
+double TokenLoader::fill() const {
+  std::int64_t pairs = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) pairs += pairs_of(i);
+  return static_cast<double>(pairs) / static_cast<double>(num_rows() * row_tokens_);
+}
+
+DocumentLengths TokenLoader::heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const {
+  DocumentLengths heaviest;
+  double most = -1;
+  for (std::int64_t row = 0; row < num_rows(); ++row) {
+    DocumentLengths lengths;
+    for (const auto document : documents_in(row, 0)) lengths.push_back(pairs_of(document));
+    const double weighs = weight(lengths);
+    if (weighs <= most) continue;
+    most = weighs;
+    heaviest = std::move(lengths);
+  }
+  return heaviest;
+}
+
+std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
+  if (!documents_) return num_ids(records) - records * (pairs_ + 1);
+  std::int64_t beyond = 0;
+  for (std::int64_t i = 0; i < records; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
+  return beyond;
+}
+
+double TokenLoader::attended_length() const {
+  if (!is_packed()) return static_cast<double>(tokens_per_row());
+  double squares = 0, tokens = 0;
+  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) {
+    const auto length = static_cast<double>(pairs_of(i));
+    squares += length * length;
+    tokens += length;
+  }
+  return tokens > 0 ? squares / tokens : 0;
+}
+
+bool TokenLoader::has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const {
+  const auto pairs = documents_ ? pairs_of(record) : pairs_;
+  if (pairs < 1 || !has_loss_mask()) return pairs > 0;
+  if (rows_) {
+    counts.resize(static_cast<std::size_t>(rows_->row_length()));
+    rows_->read_loss_mask(record, counts);
+  } else {
+    counts.resize(static_cast<std::size_t>(pairs) + 1);
+    documents_->read_loss_mask(record, counts);
+  }
+  const auto first = counts.begin() + 1;
+  return std::find(first, first + pairs, std::uint8_t{1}) != first + pairs;
+}
+
+void TokenLoader::require_targets(std::int64_t records) const {
+  std::vector<std::uint8_t> counts;
+  for (std::int64_t i = 0; i < records; ++i) {
+    if (has_target(i, counts)) return;
+  }
+  throw FormatError(
+      (rows_ ? rows_->file() : documents_->file()).string() + ": not one id is a target, so there is no loss: " +
+      (has_loss_mask() ? "loss_mask marks none that a sequence predicts (its first id is predicted by nothing, and "
+                         "--seq-len and --max-rows leave ids out)"
+                       : "a sequence needs 2 ids"));
+}
+
+std::int64_t TokenLoader::documents_without_targets(std::int64_t records) const {
+  if (!documents_ || !documents_->has_loss_mask()) return 0;
+  std::int64_t found = 0;
+  std::vector<std::uint8_t> counts;
+  for (std::int64_t i = 0; i < records; ++i) {
+    if (documents_->length(i) <= pairs_ + 1) continue;
+    counts.resize(static_cast<std::size_t>(pairs_) + 1);
+    documents_->read_loss_mask(i, counts);
+    found += std::find(counts.begin() + 1, counts.end(), std::uint8_t{1}) == counts.end() ? 1 : 0;
+  }
+  return found;
+}
+
+void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  batch.length = pairs_;
+  const auto width = rows_->row_length();
+  std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
+  rows_->read_rows(rows, ids);
+  check_token_ids(ids, vocab_size_, rows_->file(), rows);
+  batch.ids_N = at::empty({batch.rows * pairs_}, at::kInt);
+  batch.targets_N = at::empty({batch.rows * pairs_}, at::kInt);
+  std::vector<std::uint8_t> counts(static_cast<std::size_t>(width));
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    const std::span<const std::int32_t> row(ids.data() + r * width, static_cast<std::size_t>(pairs_) + 1);
+    rows_->read_loss_mask(rows[static_cast<std::size_t>(r)], counts);
+    std::copy_n(row.begin(), pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
+    batch.num_targets += set_targets(row, counts, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
+  }
+}
+
+std::int64_t TokenLoader::padded(std::int64_t length) const {
+  const auto rounded = (length + step_ - 1) / step_ * step_;
+  return std::max(length, std::min(rounded, positions_));
+}
+
+void TokenLoader::make_padding(MicroBatch& batch) const {
+  constexpr std::int32_t kPad = 0;
+  // Not at::full, which would begin a team of threads for each thread that reads.
+  const auto filled = [&](std::int32_t value) {
+    auto ids_N = at::empty({batch.rows * batch.length}, at::kInt);
+    std::fill_n(ids_N.data_ptr<std::int32_t>(), ids_N.numel(), value);
+    return ids_N;
+  };
+  batch.ids_N = filled(kPad);
+  batch.targets_N = filled(kIgnored);
+}
+
+void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
+  documents_->read(document, ids);
+  check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
+  if (ids.size() < 2) return;
+  std::vector<std::uint8_t> counts(ids.size());
+  documents_->read_loss_mask(document, counts);
+  std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + token);
+  batch.num_targets += set_targets(ids, counts, batch.targets_N.data_ptr<std::int32_t>() + token);
+}
+
+void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
+  for (const auto row : rows) batch.length = std::max(batch.length, pairs_of(row));
+  batch.length = padded(batch.length);
+  make_padding(batch);
+  for (std::int64_t r = 0; r < batch.rows; ++r)
+    put_document(rows[static_cast<std::size_t>(r)], batch, r * batch.length);
+}
+
+void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  std::vector<std::int64_t> documents;
+  std::vector<DocumentLengths> lengths;
+  batch.length = 1;
+  for (const auto row : rows) {
+    lengths.emplace_back();
+    for (const auto document : documents_in(row % num_rows(), row / num_rows())) {
+      documents.push_back(document);
+      lengths.back().push_back(pairs_of(document));
+    }
+    batch.length = std::max(batch.length, std::reduce(lengths.back().begin(), lengths.back().end()));
+  }
+  if (step_ > 1) batch.length = tokens_per_row();  // a GPU's allocator reuses what has the same size
+  make_padding(batch);
+  if (batch.rows == 0) return;
+  batch.packing = make_packing(lengths, batch.length);
+  for (std::size_t i = 0; i < documents.size(); ++i)
+    put_document(documents[i], batch, batch.packing->documents[i].first);
+}
+
+void DataLoader::set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys) {
+  if (sample_keys.empty()) return;
+  batch.sample_keys = at::empty({batch.rows}, at::kLong);
+  for (std::size_t r = 0; r < sample_keys.size(); ++r) {
+    batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r]);
+  }
+}
+
+MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
+                             const std::vector<std::uint64_t>& sample_keys) const {
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  if (is_packed()) {
+    fill_packed(rows, batch);
+  } else {
+    auto records = rows;
+    for (auto& row : records) row %= num_rows();
+    rows_ ? fill_rows(records, batch) : fill_documents(records, batch);
+  }
+  set_sample_keys(batch, sample_keys);
+  return batch;
+}
+
+MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
+                              const std::vector<std::uint64_t>& sample_keys) const {
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.length = pairs_;
+  batch.num_targets = batch.rows * pairs_;
+  batch.ids_N = at::empty({batch.num_targets}, at::kInt);
+  batch.targets_N = at::empty({batch.num_targets}, at::kInt);
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    for (std::int64_t t = 0; t < pairs_; ++t) {
+      const auto id =
+          static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(rows[static_cast<std::size_t>(r)]), t) %
+                                    static_cast<std::uint64_t>(vocab_size_));
+      batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
+      batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
+    }
+  }
+  if (!documents_.empty() && batch.rows > 0)
+    batch.packing = make_packing(std::vector<DocumentLengths>(rows.size(), documents_), pairs_);
+  set_sample_keys(batch, sample_keys);
+  return batch;
+}
+
+void send_to(const Place& place, MicroBatch& batch) {
+  batch.ids_N = place.to_device(batch.ids_N);
+  batch.targets_N = place.to_device(batch.targets_N);
+  if (batch.packing == nullptr) return;
+  auto packing = std::make_shared<Packing>(*batch.packing);
+  packing->positions_N = place.to_device(packing->positions_N);
+  packing->starts = place.to_device(packing->starts);
+  batch.packing = std::move(packing);
+}
+
+std::uint64_t sample_key(std::uint64_t seed, std::int64_t position) {
+  return splitmix64_output(seed * kSplitmix64Step + static_cast<std::uint64_t>(position) + 0x632be59bd9b4e019u);
+}
+
+}  // namespace fsdp

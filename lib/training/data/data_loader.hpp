@@ -1,0 +1,146 @@
+#pragma once
+// Micro-batches from token files.
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "lib/compute/ops/place.hpp"
+#include "lib/compute/tensor/layer.hpp"
+#include "lib/text/token_files/row_packing.hpp"
+#include "lib/text/token_files/sampler.hpp"
+#include "lib/text/token_files/token_documents.hpp"
+#include "lib/text/token_files/token_rows.hpp"
+#include "lib/training/data/packed_batch.hpp"
+
+namespace fsdp {
+
+/// How long a sequence may be.
+struct SequenceLimit {
+  std::int64_t seq_len = 0;    ///< asked for; 0: as long as the model and the data allow, documents up to 512 ids
+  std::int64_t positions = 0;  ///< of the model
+};
+
+/// Samples as micro-batches.
+class DataLoader {
+ public:
+  virtual ~DataLoader() = default;
+  virtual std::int64_t num_rows() const = 0;
+  /// On the host.
+  /// \param rows         row numbers, n being row n mod num_rows() of epoch n / num_rows(), in which packed rows hold
+  ///                     other documents; none gives a micro-batch without rows
+  /// \param sample_keys  one per row for dropout; empty: no dropout
+  virtual MicroBatch read(const std::vector<std::int64_t>& rows,
+                          const std::vector<std::uint64_t>& sample_keys = {}) const = 0;
+
+ protected:
+  static void set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys);
+};
+
+/// A token file's samples as inputs and targets.
+///
+/// Rows (`input_ids`): a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
+/// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
+/// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
+/// Nor do ids that the file's `loss_mask` leaves out: they are inputs alone.
+/// Documents that are packed: several in a row, one after the other, each as above. They are packed here, or stand in
+/// rows in the file (`row_offsets`), which are the same in every epoch.
+class TokenLoader final : public DataLoader {
+ public:
+  static constexpr std::int64_t kDefaultDocumentIds = 512;
+
+  /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
+  TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
+
+  /// Rows or documents; once they are packed, the rows that hold them.
+  std::int64_t num_rows() const override;
+  /// Rows or documents of the file.
+  std::int64_t num_records() const;
+  /// Puts documents together into rows of as many tokens as a document may have ids. Those that stand in rows stay
+  /// there. \param records  the first ones of the file; the others are in no row. 0: all \throws UsageError when the
+  /// file holds rows
+  void pack(const RowPacking::Order& order, std::int64_t records = 0);
+  bool is_packed() const { return packing_.has_value() || stands_in_rows(); }
+  /// The documents of a packed row that have pairs, in their order.
+  std::vector<std::int64_t> documents_of(std::int64_t row) const;
+  /// Of the packed row that weighs most.
+  DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
+  bool has_documents() const { return documents_.has_value(); }
+  bool has_loss_mask() const { return rows_ ? rows_->has_loss_mask() : documents_->has_loss_mask(); }
+  /// Pads documents to a multiple of `step` tokens, as far as the model has positions. GPUs' attention makes a plan for
+  /// each new length.
+  void pad_to(std::int64_t step) { step_ = step; }
+  /// Pairs of a row; of documents the most that one gives, padded; of packed rows what one holds at most, padded.
+  std::int64_t tokens_per_row() const { return documents_ ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
+  /// Pairs of the longest document that is read.
+  std::int64_t longest_sequence() const { return pairs_; }
+  /// Ids of the first `records` rows or documents.
+  std::int64_t num_ids(std::int64_t records) const;
+  /// Those of them that lie behind the end of their sequence: neither input nor target.
+  std::int64_t ids_left_out(std::int64_t records) const;
+  /// Share of the packed rows' tokens that are documents'.
+  double fill() const;
+  /// Tokens that attention goes over: a row's; of packed rows those of the mean document, by tokens.
+  double attended_length() const;
+
+  /// \throws FormatError unless one of the first `records` rows or documents has a target: nothing could be computed
+  void require_targets(std::int64_t records) const;
+  /// Of the first `records` documents of a file with a `loss_mask`, those that are cut before their first target: they
+  /// take part and train nothing. Reads the masks of what is cut.
+  std::int64_t documents_without_targets(std::int64_t records) const;
+
+  /// \throws FormatError naming file and row of an id outside the vocabulary
+  MicroBatch read(const std::vector<std::int64_t>& rows,
+                  const std::vector<std::uint64_t>& sample_keys = {}) const override;
+
+ private:
+  void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  void fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  void make_padding(MicroBatch& batch) const;
+  /// Pairs of a document. \param token  of the micro-batch, where the first goes
+  void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
+  std::int64_t pairs_of(std::int64_t document) const;
+  /// \param counts  a buffer
+  bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
+  bool stands_in_rows() const { return documents_ && documents_->num_rows() > 0; }
+  void check_rows(const SequenceLimit& limit);
+  std::vector<std::int64_t> documents_in(std::int64_t row, std::int64_t epoch) const;
+
+  std::optional<TokenRows> rows_;
+  std::optional<TokenDocuments> documents_;
+  std::int64_t padded(std::int64_t length) const;
+
+  std::optional<RowPacking> packing_;
+  std::int64_t pairs_ = 0;
+  std::int64_t row_tokens_ = 0;  ///< of packed rows
+  std::int64_t positions_ = 0, step_ = 1;
+  std::int64_t vocab_size_ = 0;
+};
+
+/// Random ids, for runs that only measure.
+class RandomLoader final : public DataLoader {
+ public:
+  /// `num_rows` rows of `pairs` inputs and targets.
+  /// \param documents  that share each row; none: a row is one sequence
+  RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size, DocumentLengths documents = {})
+      : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size), documents_(std::move(documents)) {}
+  std::int64_t num_rows() const override { return num_rows_; }
+  MicroBatch read(const std::vector<std::int64_t>& rows,
+                  const std::vector<std::uint64_t>& sample_keys = {}) const override;
+
+ private:
+  std::int64_t num_rows_, pairs_, vocab_size_;
+  DocumentLengths documents_;
+};
+
+/// Sends ids, targets and places in shared rows to the device; the host does not wait.
+void send_to(const Place& place, MicroBatch& batch);
+
+/// What documents are padded to on GPUs.
+inline constexpr std::int64_t kGpuLengthStep = 64;
+
+/// Dropout key of the sample at a stream position: depends on nothing else.
+std::uint64_t sample_key(std::uint64_t seed, std::int64_t position);
+
+}  // namespace fsdp

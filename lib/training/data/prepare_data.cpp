@@ -1,0 +1,136 @@
+#include "lib/training/data/prepare_data.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/status_line.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/base/usable_cores.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/text/sources/data_files.hpp"
+#include "lib/text/sources/tokenize.hpp"
+#include "lib/text/token_files/token_documents.hpp"
+#include "lib/text/token_files/token_notes.hpp"
+#include "lib/training/data/token_cache.hpp"
+#include "lib/training/data/token_origin.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What was decided when the file was written is not decided again.
+void tell_of_settled_options(const std::filesystem::path& file, const ConversationOptions& asked, const Logger& log) {
+  const auto notes = read_token_notes(file);
+  if (asked.train_on == TrainOn::all && notes.masked) {
+    log.warning(file.string() + " was written with a loss_mask, which counts: --train-on all is passed over");
+  }
+  std::error_code error;
+  const bool is_name = !asked.chat_template.empty() && !std::filesystem::exists(asked.chat_template, error);
+  if (is_name && notes.chat_template != asked.chat_template) {
+    log.warning(fmt::format("{} was written {}: --chat-template {} is passed over", file.string(),
+                            notes.chat_template.empty() ? "without a chat template" : "by " + notes.chat_template,
+                            asked.chat_template));
+  }
+}
+
+void tell_of_answers(const TokenizeReport& report, const Logger& log) {
+  if (report.chat_template.empty() && !report.masked) return;
+  log.info(answers_line(report));
+  if (report.skipped > 0) log.warning(skipped_line(report));
+}
+
+std::filesystem::path encode(const std::filesystem::path& data, const TextOptions& options, const Logger& log,
+                             const std::function<bool()>& stop_wanted) {
+  TokenizeOptions how;
+  auto found = find_data_files({data});
+  how.inputs = std::move(found.files);
+  if (!found.companions.empty() && !options.quiet) log.info("left out  " + file_list(found.companions));
+  if (!found.unread.empty()) log.warning("not read: " + file_list(found.unread));
+  if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
+  const TokenCache cache(options.directory);
+  how.output = cache.entry(data, token_fingerprint(how.inputs, options));
+  if (TokenCache::holds(how.output)) return how.output;
+  const EntryClaim claim(how.output, stop_wanted, [&](const std::string& holder) {
+    log.info(fmt::format("waiting   {} is being encoded by {}", data.string(), holder));
+  });
+  if (TokenCache::holds(how.output)) return how.output;  // by the job that had the claim
+  how.layout = TokenLayout::documents;
+  how.field = options.field;
+  how.conversations = options.conversations;
+  how.max_rows = options.max_rows;
+  how.threads = usable_cores();
+  how.tokenizer_name = options.tokenizer_name;
+  StatusLine status(log);
+  const auto start = Clock::now();
+  auto last = start;
+  const auto report = tokenize(
+      how, *options.tokenizer,
+      [&](const TokenizeProgress& done) {
+        const auto now = Clock::now();
+        const double seconds = std::chrono::duration<double>(now - start).count();
+        const auto interval = std::chrono::duration<double>(status.on_terminal() ? 0.2 : 10.0);
+        if (options.quiet || now - last < interval || done.bytes_read == 0) return;
+        last = now;
+        const double share =
+            static_cast<double>(done.bytes_read) / static_cast<double>(std::max<std::int64_t>(1, done.bytes_total));
+        const auto line =
+            fmt::format("encoding  {}   {:.0f} %   {}, {}   eta {}", data.filename().string(), 100 * share,
+                        format_count_of(done.documents, "text"), format_count_of(done.tokens, "token"),
+                        format_duration(seconds / share - seconds));
+        status.on_terminal() ? status.show(line) : status.keep(line);
+      },
+      stop_wanted);
+  status.clear();
+  if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
+  cache.remove_unused();
+  tell_of_answers(report, log);
+  log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
+                       format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
+                       options.tokenizer->description(), seconds_since(start), how.output.string()));
+  return how.output;
+}
+
+}  // namespace
+
+bool is_token_file(const std::filesystem::path& data) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(data, error)) return false;
+  // A file that is only called so is refused by its reader, not taken for a text.
+  return data.extension() == ".h5" || data.extension() == ".hdf5" || is_hdf5(data);
+}
+
+void tell_of_unread_datasets(const std::filesystem::path& file, const Logger& log) {
+  const auto unread = unread_datasets(file);
+  if (unread.empty() || log.rank() != 0) return;
+  log.warning(
+      fmt::format("{}: {} {} not read, every id counts; where some do not, write a dataset loss_mask (of labels "
+                  "it is labels != -100)",
+                  file.string(), fmt::join(unread, ", "), unread.size() == 1 ? "is" : "are"));
+}
+
+std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
+                                     const Logger& log, const std::function<bool()>& stop_wanted) {
+  // One rank works: all of them fail with its error, or go on with its file.
+  return text_of_root(world, [&] {
+    if (is_token_file(data)) {
+      if (options.check_origin)
+        check_token_origin(data, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
+      tell_of_settled_options(data, options.conversations, log);
+      tell_of_unread_datasets(data, log);
+      return data.string();
+    }
+    if (options.tokenizer == nullptr)
+      throw UsageError(data.string() + " holds texts, and no tokenizer is known: give --tokenizer gpt2 or a directory");
+    return encode(data, options, log, stop_wanted).string();
+  });
+}
+
+}  // namespace fsdp

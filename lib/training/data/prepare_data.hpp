@@ -1,0 +1,43 @@
+#pragma once
+// Training data as token files: texts are encoded once, into a cache, before the first step.
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "lib/base/log.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "lib/text/chat/conversation_options.hpp"
+#include "lib/text/tokenizer/tokenizer.hpp"
+
+namespace fsdp {
+
+struct TextOptions {
+  std::string field;          ///< key or column; empty: the usual one
+  std::int64_t max_rows = 0;  ///< 0: all
+  ConversationOptions conversations;
+  std::filesystem::path directory;  ///< for the token files, see token_cache.hpp
+  std::string tokenizer_name;
+  const Tokenizer* tokenizer = nullptr;  ///< null: there is none, texts cannot be read
+  const ModelConfig* model = nullptr;    ///< whose vocabulary the tokenizer must fit; null: not checked
+  bool check_origin = false;             ///< refuse token files of another tokenizer; needs `model`
+  bool tokenizer_is_sure = false;        ///< the model's own, not a default
+  bool quiet = false;
+};
+
+/// A token file (HDF5) by content or by name; anything else holds texts. \throws IoError when it cannot be read
+bool is_token_file(const std::filesystem::path& data);
+
+/// Warns of datasets in a token file that say what counts and are not read here.
+void tell_of_unread_datasets(const std::filesystem::path& file, const Logger& log);
+
+/// `data` itself when it is a token file (HDF5, by content or by name); otherwise the documents of that file or
+/// directory of texts (JSON Lines, Parquet, CSV, plain), encoded by rank 0. The name of the result tells what it was
+/// made from, so a run that goes on, or one on the same data, finds it there; of several jobs one encodes. Collective:
+/// the same answer on every rank. \param stop_wanted  asked on rank 0 now and then \throws Stopped after stop_wanted;
+/// UsageError without a tokenizer; what tokenize() throws, on all ranks
+std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
+                                     const Logger& log, const std::function<bool()>& stop_wanted);
+
+}  // namespace fsdp

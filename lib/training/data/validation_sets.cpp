@@ -1,0 +1,69 @@
+#include "lib/training/data/validation_sets.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "lib/base/error.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kNameCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+
+/// Length of the NAME= that stands there; 0: none does.
+std::size_t name_at(const std::string& text, std::size_t begin) {
+  const auto end = text.find_first_not_of(kNameCharacters, begin);
+  return end != std::string::npos && end > begin && text[end] == '=' ? end + 1 - begin : 0;
+}
+
+/// The comma before the next NAME=, or the end: where something is there, else the first of them.
+std::size_t end_of_path(const std::string& text, std::size_t begin) {
+  auto first = std::string::npos;
+  std::error_code error;
+  for (auto comma = text.find(',', begin);; comma = text.find(',', comma + 1)) {
+    const auto end = std::min(comma, text.size());
+    if (end < text.size() && name_at(text, end + 1) == 0) continue;
+    if (first == std::string::npos) first = end;
+    if (std::filesystem::exists(text.substr(begin, end - begin), error)) return end;
+    if (end == text.size()) return first;
+  }
+}
+
+}  // namespace
+
+std::vector<ValidationSet> parse_validation_sets(const std::string& text) {
+  if (text.empty()) return {};
+  std::error_code error;
+  if (name_at(text, 0) == 0 || std::filesystem::exists(text, error)) return {{"", text}};
+  std::vector<ValidationSet> sets;
+  std::set<std::string> names;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto length = name_at(text, begin);
+    const auto end = end_of_path(text, begin + length);
+    ValidationSet set{text.substr(begin, length - 1), text.substr(begin + length, end - begin - length)};
+    if (set.path.empty()) throw UsageError(fmt::format("--val-data {}: {}= names no path", text, set.name));
+    if (!names.insert(set.name).second)
+      throw UsageError(fmt::format("--val-data {}: the name {} is there twice", text, set.name));
+    sets.push_back(std::move(set));
+    begin = end + 1;
+  }
+  return sets;
+}
+
+std::string validation_sets_text(const std::vector<ValidationSet>& sets) {
+  std::string text;
+  for (const auto& set : sets)
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ",", set.name, set.name.empty() ? "" : "=", set.path);
+  return text;
+}
+
+std::string hint_about_names(const ValidationSet& set) {
+  if (set.path.find('=') == std::string::npos) return "";
+  return "; several are NAME=PATH,NAME=PATH with names of letters, digits, '.', '_' and '-'";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,165 @@
+#include "lib/training/evaluate/evaluate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/training/evaluate/logits.hpp"
+
+namespace fsdp {
+namespace {
+
+/// This rank's rows of the round that begins at `first`. The last round is dealt out evenly, so that no rank computes a
+/// whole micro-batch while the others have nothing.
+std::vector<std::int64_t> rows_of_rank(const ProcessGroup& world, std::int64_t first, std::int64_t count) {
+  const auto begin = first + count * world.rank() / world.size();
+  const auto end = first + count * (world.rank() + 1) / world.size();
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(end - begin));
+  std::iota(rows.begin(), rows.end(), begin);
+  return rows;
+}
+
+/// A row or a document of a micro-batch.
+struct Scored {
+  std::int64_t record;         ///< in the file
+  std::int64_t first, length;  ///< its tokens in the micro-batch
+  LossSum loss = {};
+};
+
+std::vector<Scored> scored_in(const TokenLoader& reader, const MicroBatch& batch,
+                              const std::vector<std::int64_t>& rows) {
+  std::vector<Scored> parts;
+  if (!reader.is_packed()) {
+    for (const auto row : rows)
+      parts.push_back({row, static_cast<std::int64_t>(parts.size()) * batch.length, batch.length});
+    return parts;
+  }
+  for (const auto row : rows) {
+    for (const auto document : reader.documents_of(row)) {
+      const auto& place = batch.packing->documents.at(parts.size());
+      parts.push_back({document, place.first, place.length});
+    }
+  }
+  return parts;
+}
+
+/// Bytes of the text of all targets: run by run of them that of the run and the id before it, less that of this id. A
+/// beginning may lose a space that the vocabulary puts before every text.
+double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const Scored& part) {
+  const auto* inputs = batch.ids_N.const_data_ptr<std::int32_t>() + part.first;
+  const auto* targets = batch.targets_N.const_data_ptr<std::int32_t>() + part.first;
+  double bytes = 0;
+  for (std::int64_t i = 0; i < part.length; ++i) {
+    if (targets[i] < 0) continue;
+    std::vector<std::int32_t> ids{inputs[i]};
+    for (; i < part.length && targets[i] >= 0; ++i) ids.push_back(targets[i]);
+    bytes += static_cast<double>(tokenizer.decode(ids).size()) -
+             static_cast<double>(tokenizer.decode(std::span(ids).first(1)).size());
+  }
+  return bytes;
+}
+
+/// Each figure is one rank's and zero on the others: the sums are the figures, bit for bit.
+void share_figures(ProcessGroup& world, std::span<double> figures) {
+  constexpr std::size_t kBlock = 1 << 16;  // a reduction takes memory for every rank's values
+  for (std::size_t first = 0; first < figures.size(); first += kBlock) {
+    world.all_reduce(figures.subspan(first, std::min(kBlock, figures.size() - first)), Reduce::sum);
+  }
+}
+
+/// Adds the losses of a piece of a micro-batch's tokens to those of the parts that they belong to.
+void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at::Tensor& logits_NV, std::int64_t vocab,
+                std::vector<Scored>& parts) {
+  const auto end = first + logits_NV.size(0);
+  const auto ends_before = [](const Scored& part, std::int64_t token) { return part.first + part.length <= token; };
+  for (auto part = std::lower_bound(parts.begin(), parts.end(), first, ends_before);
+       part != parts.end() && part->first < end; ++part) {
+    const auto begin = std::max(first, part->first);
+    const auto count = std::min(end, part->first + part->length) - begin;
+    auto logits = logits_NV.narrow(0, begin - first, count);
+    ops.cross_entropy(part->loss, logits, batch.targets_N.narrow(0, begin, count), vocab, 0.0);
+  }
+}
+
+}  // namespace
+
+std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size,
+                                        const std::function<bool()>& stopped) {
+  const auto start = std::chrono::steady_clock::now();
+  auto& world = runtime.world();
+  LossSum loss;
+  const auto per_round = micro_batch_size * world.size();
+  for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
+    if (stopped && stopped()) return std::nullopt;
+    const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
+    auto batch = reader.read(rows);
+    send_to(runtime.ops(), batch);
+    loss += runtime.engine().evaluate(batch);
+    runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
+  }
+  runtime.ops().fetch(loss);
+  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  world.all_reduce(sums, Reduce::sum);
+  Evaluation result;
+  result.rows = reader.num_rows();
+  result.tokens = static_cast<std::int64_t>(sums[1]);
+  result.loss = result.tokens > 0 ? sums[0] / sums[1] : std::numeric_limits<double>::quiet_NaN();
+  result.perplexity = std::exp(result.loss);
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_t records) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(reader.is_packed() ? reader.num_rows() : records));
+  std::iota(rows.begin(), rows.end(), 0);
+  if (!reader.is_packed()) return rows;
+  std::erase_if(rows, [&](std::int64_t row) {
+    const auto documents = reader.documents_of(row);
+    return std::none_of(documents.begin(), documents.end(), [&](auto document) { return document < records; });
+  });
+  return rows;
+}
+
+RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
+                     const std::function<void(double done)>& progress) {
+  auto& world = runtime.world();
+  RowScores scores;
+  const auto size = static_cast<std::size_t>(options.records);
+  scores.nats.resize(size);
+  scores.tokens.resize(size);
+  if (options.tokenizer != nullptr) scores.bytes.resize(size);
+  const auto wanted = rows_of_records(reader, options.records);
+  const auto num_rows = static_cast<std::int64_t>(wanted.size());
+  const auto per_round = options.micro_batch_size * world.size();
+  for (std::int64_t first = 0; first < num_rows; first += per_round) {
+    const auto count = std::min(per_round, num_rows - first);
+    auto rows = rows_of_rank(world, first, count);
+    for (auto& row : rows) row = wanted[static_cast<std::size_t>(row)];
+    auto batch = reader.read(rows);
+    auto parts = scored_in(reader, batch, rows);
+    for (const auto& part : parts) {
+      if (part.record < options.records && options.tokenizer != nullptr)
+        scores.bytes[static_cast<std::size_t>(part.record)] = target_bytes(*options.tokenizer, batch, part);
+    }
+    send_to(runtime.ops(), batch);
+    forward_logits(runtime, batch, [&](std::int64_t begin, at::Tensor& logits_NV) {
+      add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, parts);
+    });
+    runtime.synchronize();
+    for (auto& part : parts) {
+      if (part.record >= options.records) continue;
+      runtime.ops().fetch(part.loss);
+      scores.nats[static_cast<std::size_t>(part.record)] = part.loss.loss_sum;
+      scores.tokens[static_cast<std::size_t>(part.record)] = static_cast<double>(part.loss.tokens);
+    }
+    if (progress) progress(static_cast<double>(first + count) / static_cast<double>(num_rows));
+  }
+  for (auto* figures : {&scores.nats, &scores.tokens, &scores.bytes}) share_figures(world, *figures);
+  return scores;
+}
+
+}  // namespace fsdp

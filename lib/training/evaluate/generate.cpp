@@ -1,0 +1,119 @@
+#include "lib/training/evaluate/generate.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lib/base/error.hpp"
+#include "lib/training/data/data_loader.hpp"
+
+namespace fsdp {
+namespace {
+
+MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Place& place) {
+  MicroBatch batch;
+  batch.rows = 1;
+  batch.length = static_cast<std::int64_t>(ids.size());
+  batch.first_position = first_position;
+  batch.ids_N = at::empty({batch.length}, at::kInt);
+  std::copy(ids.begin(), ids.end(), batch.ids_N.data_ptr<std::int32_t>());
+  batch.ids_N = place.to_device(batch.ids_N);
+  return batch;
+}
+
+/// Logits of the token after `ids`, which sit at [first_position, first_position + ids.size()) after the cached ones.
+at::Tensor forward(ModelRuntime& runtime, std::span<const std::int32_t> ids, std::vector<LayerCache>& caches,
+                   std::int64_t cached) {
+  auto& engine = runtime.engine();
+  const auto& decoder = runtime.decoder();
+  const auto batch = one_sequence(ids, cached, runtime.ops());
+  at::Tensor x_ND;
+  engine.with_layer_parameters(0, [&](LayerParams p) { x_ND = decoder.layers[0]->forward(p, batch, {}, nullptr); });
+  for (std::size_t b = 0; b < caches.size(); ++b) {
+    engine.with_layer_parameters(
+        b + 1, [&](LayerParams p) { x_ND = decoder.decode_block(static_cast<int>(b), p, x_ND, caches[b], cached); });
+  }
+  at::Tensor logits;
+  engine.with_layer_parameters(caches.size() + 1, [&](LayerParams p) { logits = decoder.last_logits(p, x_ND); });
+  return runtime.ops().to_host(logits.reshape({-1}).contiguous());
+}
+
+void check(const std::vector<std::int32_t>& prompt, const SamplingOptions& options, std::int64_t vocab) {
+  if (prompt.empty()) throw UsageError("--prompt is empty: at least one token is needed to continue from");
+  for (const auto id : prompt) {
+    if (id < 0 || id >= vocab) {
+      throw UsageError("the prompt has token " + std::to_string(id) + ", outside the model's vocabulary of " +
+                       std::to_string(vocab));
+    }
+  }
+  if (options.num_tokens < 0) throw UsageError("--num-tokens must not be negative");
+  if (options.temperature < 0) throw UsageError("--temperature must not be negative (0 takes the most likely token)");
+  if (options.top_k < 0) throw UsageError("--top-k must not be negative (0 keeps all)");
+  if (options.top_p <= 0 || options.top_p > 1) throw UsageError("--top-p must be in (0, 1]");
+}
+
+}  // namespace
+
+std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, double random) {
+  if (options.temperature == 0) {
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < order.size())
+    order.resize(static_cast<std::size_t>(options.top_k));
+  const double top = logits[static_cast<std::size_t>(order.front())];
+  std::vector<double> weights;
+  double total = 0;
+  for (const auto id : order) {
+    weights.push_back(std::exp((logits[static_cast<std::size_t>(id)] - top) / options.temperature));
+    total += weights.back();
+  }
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) kept += weights[count++];
+  double target = random * kept;
+  for (std::size_t i = 0; i < count; ++i) {
+    target -= weights[i];
+    if (target < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32_t> prompt,
+                                   const SamplingOptions& options, const TokenSink& on_token) {
+  const at::NoGradGuard no_grad;
+  const auto& config = runtime.decoder().config;
+  check(prompt, options, config.vocab_size);
+  auto ids = std::move(prompt);
+  const auto prompt_size = ids.size();
+  std::vector<LayerCache> caches(static_cast<std::size_t>(config.num_layers));
+  std::int64_t cached = 0;
+  for (std::int64_t i = 0; i < options.num_tokens; ++i) {
+    const auto length = static_cast<std::int64_t>(ids.size());
+    // Positions are absolute: past the last one the window slides and nothing cached stays valid.
+    const bool restart = options.no_cache || length > config.block_size;
+    if (restart) cached = 0;
+    const auto first = std::max<std::int64_t>(length - config.block_size, 0) + cached;
+    const auto logits = forward(runtime, std::span(ids).subspan(static_cast<std::size_t>(first)), caches, cached);
+    cached = length;
+    std::int32_t next = 0;
+    if (runtime.world().rank() == 0) {
+      const double random = static_cast<double>(sample_key(options.seed, length) >> 11) * 0x1p-53;
+      next = sample_token({logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())}, options, random);
+    }
+    runtime.world().broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);
+    ids.push_back(next);
+    if (on_token && !on_token(next)) break;
+  }
+  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt_size));
+  return ids;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+#pragma once
+// Text that a model writes.
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/training/evaluate/generate.hpp"
+
+namespace fsdp {
+
+/// For JSON, which is UTF-8: what a model writes need not be, and is replaced where it is not.
+nlohmann::json json_text(const std::string& text);
+
+/// What a model goes on from.
+struct Prompt {
+  std::string text;                ///< as the user gave it
+  std::string shown;               ///< what stands before the model's text where that is printed
+  std::vector<std::int32_t> ids;   ///< of all that the model sees
+  std::vector<std::int32_t> ends;  ///< tokens that end its text
+
+  bool is_end(std::int32_t id) const { return std::find(ends.begin(), ends.end(), id) != ends.end(); }
+};
+
+/// A text that goes on, up to one of `ends` or the tokenizer's end mark.
+/// \param ends  of the model: generation_ends()
+Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text, std::vector<std::int32_t> ends);
+
+/// Continues a prompt until the model ends the text or `sampling` has enough. Collective.
+/// \param print   writes prompt and text to stdout as it comes, on rank 0
+/// \param report  receives prompt, prompt_tokens, text, tokens_generated and ended ("eos": by one of `ends`, "length")
+void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt& prompt,
+                const SamplingOptions& sampling, bool print, nlohmann::json& report);
+
+}  // namespace fsdp

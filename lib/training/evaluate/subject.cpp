@@ -1,0 +1,106 @@
+#include "lib/training/evaluate/subject.hpp"
+
+#include <fmt/format.h>
+
+#include "lib/base/error.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/files/transform/adapter_plan.hpp"
+#include "lib/models/config/adapter_config.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/training/checkpoints/find.hpp"
+#include "lib/training/checkpoints/load.hpp"
+#include "lib/training/checkpoints/model_sizes.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Model and, where the checkpoint tells, its run's tokenizer.
+EvaluationSubject open_model(const std::filesystem::path& path, const std::string& model_config,
+                             std::string& run_tokenizer) {
+  std::error_code error;
+  const auto has = [&](const char* name) { return std::filesystem::exists(path / name, error); };
+  EvaluationSubject subject;
+  subject.path = path;
+  if (model_config.empty() && has("config.json") && !has("run.json") && !has(".metadata")) {
+    subject.config = read_model_config(path);
+    subject.quantize = stored_quantization(path).value_or(QuantizeConfig());
+    subject.remarks = adapter_left_out(path);
+    return subject;
+  }
+  if (!has("run.json") && !has(".metadata")) refuse_adapter_alone(path);
+  subject.checkpoint = open_checkpoint(path, false);
+  if (const auto& run = subject.checkpoint->run()) {
+    subject.config = run->config;
+    const auto& data = run->data;
+    if (subject.checkpoint->has_adapters_only()) {
+      subject.lora = adapter_config_from_json(data.at("adapter"), path.string()).lora;
+      if (data.contains("quantize")) subject.quantize = quantization_from_json(data["quantize"], path.string());
+      subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
+    }
+    if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
+    return subject;
+  }
+  ModelWish wish;
+  if (!model_config.empty()) wish.config = read_model_config(model_config);
+  subject.config = model_of_tensors(*subject.checkpoint, wish);
+  return subject;
+}
+
+}  // namespace
+
+EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
+                               const std::string& tokenizer) {
+  std::string run_tokenizer;
+  auto subject = open_model(path, model_config, run_tokenizer);
+  subject.config.dropout = 0;
+  subject.tokenizer_name = tokenizer;
+  if (!tokenizer.empty()) return subject;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error) && has_tokenizer(path)) {
+    subject.tokenizer_name = path;
+  } else if (run_tokenizer == "gpt2" || (!run_tokenizer.empty() && has_tokenizer(run_tokenizer))) {
+    subject.tokenizer_name = run_tokenizer;
+  } else if (!run_tokenizer.empty()) {
+    subject.tokenizer_remark = fmt::format(" (its run used {}, where there is none now)", run_tokenizer);
+  } else if (subject.config.architecture == Architecture::mingpt) {
+    subject.tokenizer_name = "gpt2";
+  }
+  return subject;
+}
+
+void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter) {
+  if (subject.lora.enabled())
+    throw UsageError(fmt::format("--adapter {}: the checkpoint {} has adapters of its own", adapter.string(),
+                                 subject.path.string()));
+  if (subject.checkpoint != nullptr)
+    throw UsageError(fmt::format("--adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
+  auto plan = plan_adapter(adapter, base_modules(subject.config));
+  subject.lora = std::move(plan.lora);
+  subject.remarks = std::move(plan.remarks);  // nothing is left out now
+  subject.adapter = adapter;
+}
+
+void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what) {
+  if (subject.tokenizer != nullptr) return;
+  if (subject.tokenizer_name.empty()) {
+    throw UsageError(
+        fmt::format("{} needs a tokenizer, and none is known for {}{}: give --tokenizer gpt2, a directory or ORG/NAME",
+                    what, subject.path.string(), subject.tokenizer_remark));
+  }
+  auto tokenizer = open_tokenizer(subject.tokenizer_name);
+  check_vocabulary(*tokenizer, subject.tokenizer_name, subject.config);
+  subject.tokenizer = std::move(tokenizer);
+}
+
+void load_subject(ModelRuntime& runtime, EvaluationSubject& subject) {
+  if (subject.checkpoint == nullptr) {
+    load_weights(runtime, subject.path);
+    if (subject.lora.enabled()) load_adapter(runtime, subject.adapter);
+  } else {
+    if (subject.lora.enabled()) load_base(runtime, subject.base, subject.path);
+    load_checkpoint(runtime, nullptr, *subject.checkpoint);
+    subject.checkpoint.reset();
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,34 @@
+#include "lib/training/run/restart_command.hpp"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <string_view>
+
+#include "lib/training/step/plan.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// As one word of a shell.
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kPlain = "/._-+=:,@%";
+  bool is_plain = !text.empty();
+  for (const char c : text)
+    is_plain = is_plain && (std::isalnum(static_cast<unsigned char>(c)) != 0 || kPlain.find(c) != kPlain.npos);
+  if (is_plain) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+}  // namespace
+
+std::string restart_command(const TrainOptions& options) {
+  const auto& out = options.out_dir;
+  const auto name = run_directory(options).lexically_relative(out).string();
+  return fmt::format("fsdp-finetune{} --run-name {} --restart-checkpoint-file latest",
+                     out == TrainOptions().out_dir ? "" : " --out-dir " + quoted(out), quoted(name));
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,53 @@
+#pragma once
+// When a run has to end: a signal, --time-limit, or the scheduler's end of the job. What is not started any more is
+// foreseen by what took longest until now.
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "lib/base/stop_signal.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "lib/training/run/train_loop.hpp"
+
+namespace fsdp::detail {
+
+class RunClock final : public StepObserver {
+ public:
+  /// \param time_limit_seconds  0: none
+  explicit RunClock(double time_limit_seconds);
+
+  /// A line about an end of the job that was over when the run began: of an earlier job, and not followed. Else "".
+  const std::string& warning() const { return warning_; }
+
+  bool signalled() const { return signal_.received() != 0; }
+  /// This rank's word: a signal, or too little time for another step and the last save.
+  bool stop_wanted() const;
+  /// Likewise, amid a validation: its step is made, so that only the last save must fit.
+  bool must_end() const { return signalled() || seconds_left() < seconds_to_save(); }
+  /// Likewise, where there is nothing to save any more.
+  bool is_over() const { return signalled() || seconds_left() < 5.0; }
+  /// This rank's word: none of the job's validations until now took longer than there is time for.
+  bool has_time_to_validate() const { return seconds_left() >= validation_seconds_ + seconds_to_save(); }
+  /// Why all of them stopped. Collective.
+  std::string reason(ProcessGroup& world) const;
+  double seconds() const;
+
+  void after_step(const StepReport& step, bool) override;
+  void after_save(double seconds);
+  void after_validation(double seconds);
+
+ private:
+  double seconds_left() const;
+  double seconds_to_save() const;
+
+  double time_limit_seconds_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  StopSignal signal_;
+  std::optional<std::chrono::system_clock::time_point> end_;  ///< of the job
+  std::string warning_;
+  double slowest_step_seconds_ = 0;
+  double save_seconds_ = 0;
+  double validation_seconds_ = 0;
+};
+
+}  // namespace fsdp::detail

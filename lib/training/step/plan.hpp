@@ -1,0 +1,42 @@
+#pragma once
+// What a training run will do, worked out and checked before anything is allocated.
+#include <cstdint>
+#include <filesystem>
+
+#include "lib/engine/optim/lr_schedule.hpp"
+#include "lib/engine/optim/optimizer.hpp"
+#include "lib/training/step/train_options.hpp"
+
+namespace fsdp {
+
+/// How sequences are split over steps, micro-batches and ranks.
+struct BatchPlan {
+  std::int64_t micro_batch_size = 0;  ///< on one rank
+  std::int64_t rows_per_step = 0;     ///< over all ranks and micro-batches
+  int accumulation_steps = 1;
+};
+
+/// False: only evaluated.
+bool trains(const TrainOptions& options);
+
+/// \throws UsageError naming the numbers that do not fit together and the nearest that do
+BatchPlan plan_batches(const TrainOptions& options, int world_size);
+
+/// Optimizer steps of the whole run (those before a restart included).
+std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std::int64_t rows_per_step);
+
+/// \throws UsageError naming the option
+OptimizerOptions plan_optimizer(const TrainOptions& options);
+
+/// Types of products that do not go with how weights are kept. \throws UsageError
+void check_compute_dtype(const TrainOptions& options);
+
+/// Options of adapters that contradict each other, or what else was asked for. \throws UsageError
+void check_adapter_options(const TrainOptions& options);
+
+LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps);
+
+/// OUT/RUN, which may be deeper (a/b) but is below OUT. \throws UsageError
+std::filesystem::path run_directory(const TrainOptions& options);
+
+}  // namespace fsdp

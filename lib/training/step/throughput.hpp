@@ -1,0 +1,12 @@
+#pragma once
+// What the hardware has: for the log's percentages.
+#include "lib/engine/runtime/model_runtime.hpp"
+
+namespace fsdp {
+
+/// Floating-point operations per second of one rank's device for matrix products in `dtype`: measured on a CPU (the
+/// fastest of several shapes by gemm_out(), which is what the engine multiplies with), the data sheet's dense figure
+/// for a known GPU, 0 when unknown or hopeless.
+double peak_flops(const DeviceChoice& device, at::ScalarType dtype);
+
+}  // namespace fsdp

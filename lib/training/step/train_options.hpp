@@ -1,0 +1,134 @@
+#pragma once
+// Everything a training run can be told, with its defaults; apps/common/finetune_options.cpp turns words into it.
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/job_options.hpp"
+#include "lib/engine/collectives/device_wish.hpp"
+#include "lib/engine/optim/lr_schedule.hpp"
+#include "lib/engine/optim/optimizer.hpp"
+#include "lib/engine/runtime/sharding_options.hpp"
+#include "lib/text/chat/conversation_options.hpp"
+#include "lib/training/data/validation_sets.hpp"
+
+namespace fsdp {
+
+inline constexpr std::int64_t kFisherSamples = 1024;
+
+struct ModelOptions {
+  std::string model = "mingpt";  ///< mingpt, or the name of weights: a directory or ORG/NAME
+  std::string directory;         ///< where those weights are: config.json and safetensors
+  std::string tokenizer;         ///< gpt2 or a directory; empty: the model's
+  std::int64_t num_layers = 12;
+  std::int64_t num_heads = 12;
+  std::int64_t embed_size = 768;
+  std::int64_t ffn_hidden_size = 0;  ///< 0: 4 * embed_size
+  std::int64_t vocab_size = 50257;
+  std::int64_t seq_len = 0;  ///< longest sequence; 0: the model's, 256 for a new one
+  double dropout = 0.0;
+  std::vector<std::string> given_sizes;  ///< which of the sizes above were given: "num-layers", "num-heads", ...
+};
+
+/// Games of chess that are played at validations.
+struct ValidationGames {
+  std::string data;              ///< file or directory; empty: none
+  std::int64_t most = 0;         ///< the first ones of the data; 0: all
+  std::int64_t positions = 200;  ///< at which legality is tried
+};
+
+/// What validations decide, and what is written at each.
+struct ValidationOptions {
+  ValidationGames games;
+  std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named, or by a metric of
+                              ///< the games, "chess_legal"; "", "none": none
+  std::int64_t patience = 0;  ///< validations in a row without improvement that end the run; 0: none do
+  double min_delta = 0;       ///< of an improvement, in the unit of what decides
+  std::vector<std::string> sample_prompts;  ///< that are continued
+  bool sample_chat = false;                 ///< they are what a user says
+  std::int64_t sample_tokens = 64;          ///< at the most
+  bool ends_with_best = false;              ///< what is written at the end is of checkpoints/best
+
+  bool keeps_best() const { return !keep_best.empty() && keep_best != "none"; }
+};
+
+struct RuntimeOptions : JobOptions {
+  DeviceWish device = DeviceWish::automatic;
+  std::string trace_file;
+};
+
+struct TrainOptions {
+  std::map<std::string, std::string> of_job;    ///< given, and not taken over by a restart: by long name, as text
+  std::vector<std::string> left_behind;         ///< of_job of the checkpoint's run that this job was not given
+  std::map<std::string, std::string> as_given;  ///< every option by long name, as text, defaults too: for the record
+
+  ModelOptions model;
+  ShardingOptions sharding;
+  RuntimeOptions runtime;
+
+  std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
+  std::vector<ValidationSet> val_sets;  ///< what val_data names: files and directories
+  bool allow_other_tokenizer = false;   ///< train on token files whose notes name another tokenizer
+  std::string data_field;               ///< key or column of the texts; empty: the usual one
+  ConversationOptions conversations;    ///< how conversations and completions among the data are read
+  std::int64_t max_rows = 0;            ///< texts of the training data; 0: all
+  double max_epochs = 1;                ///< negative: evaluate only
+  std::int64_t max_steps = 0;           ///< wins over max_epochs when > 0
+  std::int64_t batch_size = 4;          ///< sequences per rank and micro-batch
+  std::int64_t total_batch_size = 0;    ///< sequences per optimizer step over all ranks; 0: batch_size * ranks
+  bool total_batch_restored = false;    ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
+  int gradient_accumulation_steps = 0;  ///< instead of total_batch_size; 0: derived
+  double lr = 1e-3;
+  LrSchedule::Shape lr_schedule = LrSchedule::Shape::constant;
+  std::int64_t warmup_steps = 0;
+  double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
+  std::int64_t schedule_steps = 0;  ///< 0: the run's steps
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  std::optional<double> momentum;                                 ///< of sgd (none: 0) and muon (none: 0.95)
+  bool nesterov = false;                                          ///< of sgd
+  std::optional<c10::ScalarType> momentum_dtype, variance_dtype;  ///< of anyprecision
+  bool kahan = false;                                             ///< of anyprecision
+  AdafactorOptions adafactor;
+  EightBitOptions eight_bit;
+  std::optional<MuonAdjustLr> muon_adjust_lr;
+  ChildTuning child_tuning = ChildTuning::off;
+  double child_tuning_p = ChildTuningOptions().p;
+  std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none
+  std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows
+  double weight_decay = 0.1;
+  std::vector<double> betas{0.9, 0.95};
+  double eps = 1e-8;
+  bool decay_all = false;
+  double clip_grad_norm = 1.0;  ///< 0: off
+  std::uint64_t seed = 1337;
+  bool no_shuffle = false;  ///< rows in file order
+  bool pack = false;        ///< several documents in each row
+
+  bool no_tensorboard = false;  ///< no event file beside metrics.jsonl
+
+  std::string run_name;  ///< empty: the model's name
+  std::string out_dir = "runs";
+  std::string restart_checkpoint;    ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
+  std::int64_t save_every = 0;       ///< optimizer steps; 0: at the end only
+  double save_interval_minutes = 0;  ///< 0: never by time
+  int keep_last = 0;                 ///< checkpoints kept; 0: all
+  std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which a run ends
+  double takeover_after_seconds = 90;     ///< silence of another job in the run's folder
+  bool no_final_save = false;
+  std::string save_final_full;     ///< .pt or .safetensors file to write at the end of the run; empty: none
+  std::string save_final_hf;       ///< directory in Hugging Face's layout to write at the end; empty: none
+  std::string save_final_adapter;  ///< directory as peft writes it; empty: none but the run's own
+  std::int64_t eval_every = 0;     ///< optimizer steps; 0: at the end only
+  ValidationOptions validation;
+  std::int64_t log_every = 10;
+  double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells
+  bool dry_run = false;
+
+  std::string prompt;  ///< generated from after training or evaluation
+  std::int64_t num_tokens = 50;
+};
+
+}  // namespace fsdp

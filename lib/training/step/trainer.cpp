@@ -1,0 +1,335 @@
+#include "lib/training/step/trainer.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "lib/base/elapsed.hpp"
+#include "lib/base/error.hpp"
+#include "lib/compute/tensor/host_allocator.hpp"
+#include "lib/ranks/agree.hpp"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kFirstLossScale = 65536.0;
+constexpr std::int64_t kScaleGrowthSteps = 2000;
+
+/// Of all ranks' reports: the longest wait, the most memory.
+void take_worst(ProcessGroup& world, StepReport& report) {
+  std::array<double, 9> worst{report.data_wait_seconds,
+                              report.peak_memory_bytes,
+                              report.reserved_bytes,
+                              report.alloc_retries,
+                              report.peak_rss_bytes,
+                              report.num_ooms,
+                              static_cast<double>(report.longest_row),
+                              report.update_seconds,
+                              report.offload_wait_seconds};
+  world.all_reduce(worst, Reduce::max);
+  report.data_wait_seconds = worst[0];
+  report.peak_memory_bytes = worst[1];
+  report.reserved_bytes = worst[2];
+  report.alloc_retries = worst[3];
+  report.peak_rss_bytes = worst[4];
+  report.num_ooms = worst[5];
+  report.longest_row = static_cast<std::int64_t>(worst[6]);
+  report.update_seconds = worst[7];
+  report.offload_wait_seconds = worst[8];
+}
+
+/// In the loss of a step with so many tokens.
+double weight_of_token(double tokens) { return tokens > 0 ? 1.0 / tokens : 0.0; }
+
+StepReaderOptions reader_options(ModelRuntime& runtime, const TrainerOptions& options) {
+  const auto& decoder = runtime.decoder();
+  return {
+      runtime.world().rank(), runtime.world().size(), options.batches.micro_batch_size,
+      options.seed,           options.shuffle,        decoder.config.dropout > 0 || decoder.options.lora.dropout > 0};
+}
+
+/// Nothing moved where nothing is on a disk.
+StoreStats stats_of(const TensorStore* store) { return store == nullptr ? StoreStats() : store->stats(); }
+
+}  // namespace
+
+Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerOptions& options)
+    : runtime_(runtime), loader_(loader), options_(options), reader_(loader, reader_options(runtime, options)) {
+  auto& engine = runtime_.engine();
+  std::vector<OptimizerParam> params;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+    const auto& layout = engine.layout(i);
+    const auto& spec = runtime_.decoder().parameters[i];
+    params.push_back({engine.stored_master_weight(i), layout.decay || options.decay_all, layout, engine.range(i),
+                      spec.embedding, spec.block >= 0});
+  }
+  optimizer_ = make_optimizer(
+      {runtime_.ops(), std::move(params), options.optimizer, &runtime_.shard_collectives(), runtime_.store()});
+  if (auto* store = runtime_.store()) run_agreed(runtime_.world(), [&] { store->reserve(); });
+  if (runtime_.policy().precision.needs_loss_scale()) state_.loss_scale = kFirstLossScale;
+  // A node with another environment or GPU would take part in other collectives.
+  const bool decides = optimizer_->takes_decisions() && engine.decides_on_device();
+  device_decides_ = runtime_.world().all_reduce(decides ? 1.0 : 0.0, Reduce::min) > 0;
+}
+
+/// Of the report's step, on the device. What comes behind it is read meanwhile, where a device computes.
+/// \param behind  samples of the step behind it; 0: nothing is known of one
+std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t behind) {
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
+  auto batches = reader_.read(report.first_sample, report.samples);
+  for (auto& batch : batches) send_to(runtime_.ops(), batch);
+  if (behind > 0 && runtime_.has_values() && !runtime_.ops().on_host())
+    reader_.read_ahead(report.first_sample + report.samples, behind);
+  return batches;
+}
+
+/// Of the samples that the report names; its tokens are filled. \return this rank's loss; none: asked to stop
+std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64_t behind,
+                                                  const std::function<bool()>& stop_wanted) {
+  const auto start = Clock::now();
+  auto& world = runtime_.world();
+  auto& engine = runtime_.engine();
+  const auto batches = load(report, behind);
+  double tokens = 0;
+  for (const auto& batch : batches) {
+    tokens += static_cast<double>(batch.num_targets);
+    if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
+  }
+  report.data_wait_seconds = seconds_since(start);
+
+  // The weight of a token is one over all tokens of the step: known before the first backward.
+  std::array<double, 1> total{tokens};
+  world.all_reduce(total, Reduce::sum);
+  report.tokens = static_cast<std::int64_t>(total[0]);
+  const double weight = weight_of_token(total[0]);
+  LossSum sum;
+  const auto add = [&](std::size_t m) {
+    const MicroBatchPlace place{m == 0, m + 1 == batches.size()};
+    sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
+  };
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    if (any_rank(world, stop_wanted())) return std::nullopt;
+    try {
+      add(m);
+      continue;
+    } catch (const GradientsLost&) {
+      sum = {};
+    }
+    for (std::size_t again = 0; again <= m; ++again) add(again);  // the other ranks, which have theirs, wait meanwhile
+  }
+  return sum;
+}
+
+/// Of all ranks.
+void Trainer::read_loss(LossSum sum, StepReport& report) {
+  // A rank that died shows here as an error, before anything waits for the device without a limit.
+  runtime_.synchronize();
+  runtime_.ops().fetch(sum);
+  std::array<double, 1> loss{sum.loss_sum};
+  runtime_.world().all_reduce(loss, Reduce::sum);
+  report.loss = loss[0] * weight_of_token(static_cast<double>(report.tokens));
+}
+
+StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
+  const auto start = Clock::now();
+  const auto before = stats_of(runtime_.store());
+  StepReport report;
+  report.step = state_.step + 1;
+  report.first_sample = state_.samples;
+  report.samples = std::min(options_.batches.rows_per_step, max_samples);
+  const auto behind = std::min(options_.batches.rows_per_step, max_samples - report.samples);
+  const auto loss = compute_gradients(report, behind, stop_wanted);
+  if (!loss) {
+    report.stopped = true;
+    wait_for_reader(report);
+    return report;
+  }
+  report.lr = options_.schedule.at(report.step);
+  if (device_decides_) {
+    const auto decision = update_on_device(*loss, report);
+    runtime_.wait_for_compute();
+    take_outcome(runtime_.ops().step_decider()->outcome_of(decision), report);
+  } else {
+    read_loss(*loss, report);
+    update(runtime_.engine().gradient_norm(), report);
+    runtime_.synchronize();  // the step ends with its update
+  }
+  state_.step += 1;
+  state_.samples += report.samples;
+  wait_for_reader(report);
+  report.seconds = seconds_since(start);
+  const auto after = stats_of(runtime_.store());
+  report.offload_wait_seconds = after.wait_seconds - before.wait_seconds;
+  report.offload_bytes_read = after.bytes_read - before.bytes_read;
+  report.offload_bytes_written = after.bytes_written - before.bytes_written;
+  read_memory(report);
+  take_worst(runtime_.world(), report);
+  return report;
+}
+
+/// Between steps nobody else reads the data set.
+void Trainer::wait_for_reader(StepReport& report) {
+  const EngineObservers::Scope scope(runtime_.engine().observers(), "wait for tokens", "input");
+  const auto start = Clock::now();
+  reader_.wait();
+  report.data_wait_seconds += seconds_since(start);
+}
+
+/// One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
+bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& report) {
+  std::array<double, 2> bad{std::isfinite(loss) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
+  runtime_.world().all_reduce(bad, Reduce::max);
+  if (bad[0] + bad[1] > 0) skip(bad[0] == 0, report);
+  return report.skipped;
+}
+
+void Trainer::skip(bool loss_is_finite, StepReport& report) {
+  report.skipped = true;
+  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
+  report.overflow = loss_is_finite && state_.loss_scale > 1.0 && runtime_.policy().precision.needs_loss_scale();
+}
+
+/// Norm, clipping, update and the rows that models read, all asked for before the host waits for any of it.
+at::Tensor Trainer::update_on_device(const LossSum& loss, const StepReport& report) {
+  auto& engine = runtime_.engine();
+  const EngineObservers::Scope scope(engine.observers(), optimizer_->name().c_str(), "optimizer");
+  auto decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
+  std::vector<at::Tensor> published;
+  for (std::size_t i = 0; i < engine.num_parameters(); ++i) published.push_back(engine.published_rows(i));
+  const auto grads = gradients();
+  optimizer_->begin_step();
+  engine.update_units([&](const std::vector<std::size_t>& params) {
+    optimizer_->step_part_decided(params, grads, report.lr, decision, published);
+  });
+  return decision;
+}
+
+/// A step that the device has skipped has changed nothing there.
+void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
+  report.loss = outcome.nats * weight_of_token(static_cast<double>(report.tokens));
+  report.grad_norm = outcome.norm / state_.loss_scale;
+  if (outcome.skipped) {
+    optimizer_->set_steps(optimizer_->steps() - 1);
+    skip(std::isfinite(outcome.nats), report);
+  }
+  state_.optimizer_steps = optimizer_->steps();
+  if (runtime_.policy().precision.needs_loss_scale()) adjust_loss_scale(outcome.skipped);
+}
+
+void Trainer::update(double scaled_norm, StepReport& report) {
+  const EngineObservers::Scope scope(runtime_.engine().observers(), optimizer_->name().c_str(), "optimizer");
+  report.grad_norm = scaled_norm / state_.loss_scale;
+  const bool scaling = runtime_.policy().precision.needs_loss_scale();
+  if (anyone_not_finite(report.loss, scaled_norm, report)) {
+    if (scaling) adjust_loss_scale(true);
+    // All ranks skip together; the engine's next reduction replaces the gradients.
+    runtime_.engine().sync_parameters();
+    return;
+  }
+  double divisor = state_.loss_scale;
+  if (options_.clip_grad_norm > 0) {
+    // torch.nn.utils.clip_grad_norm_: the factor is at most 1.
+    const double factor = options_.clip_grad_norm / (report.grad_norm + 1e-6);
+    if (factor < 1.0) divisor /= factor;
+  }
+  const auto start = Clock::now();
+  const auto before = stats_of(runtime_.store());
+  optimizer_->begin_step();
+  runtime_.engine().update_rows(
+      [&](const std::vector<std::size_t>& params) { optimizer_->step_part(params, gradients(), report.lr, divisor); });
+  report.update_seconds = seconds_since(start);
+  const auto after = stats_of(runtime_.store());
+  report.update_bytes = after.bytes_read - before.bytes_read + after.bytes_written - before.bytes_written;
+  state_.optimizer_steps = optimizer_->steps();
+  if (scaling) adjust_loss_scale(false);
+  runtime_.engine().sync_parameters();
+}
+
+std::vector<at::Tensor> Trainer::gradients() {
+  std::vector<at::Tensor> all;
+  for (std::size_t i = 0; i < runtime_.engine().num_parameters(); ++i) all.push_back(runtime_.engine().gradient(i));
+  return all;
+}
+
+std::int64_t Trainer::fisher_batches() const {
+  if (options_.optimizer.child_tuning.mode != ChildTuning::task_driven) return 0;
+  const auto rows = loader_.num_rows(), per_batch = options_.batches.rows_per_step;
+  const auto samples = options_.fisher_samples > 0 ? std::min(options_.fisher_samples, rows) : rows;
+  return (samples + per_batch - 1) / per_batch;
+}
+
+bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
+  auto& engine = runtime_.engine();
+  StepReport report;
+  report.samples = options_.batches.rows_per_step;
+  report.first_sample = state_.fisher_batches * report.samples;
+  const auto loss = compute_gradients(report, 0, stop_wanted);
+  if (!loss) return false;
+  read_loss(*loss, report);
+  const auto norms = engine.gradient_norms();
+  const auto all = std::accumulate(norms.begin(), norms.end(), 0.0);
+  if (anyone_not_finite(report.loss, all, report)) {
+    if (!report.overflow) {
+      throw RuntimeFailure(
+          fmt::format("batch {} of the Fisher pass has a loss or gradients that are not finite: there "
+                      "is no child to choose by them",
+                      state_.fisher_batches + 1));
+    }
+    adjust_loss_scale(true);
+    return true;
+  }
+  // Each parameter's gradient is clipped by itself, as the authors do.
+  std::vector<double> divisors;
+  for (const auto norm : norms) {
+    const double factor = options_.clip_grad_norm / (norm / state_.loss_scale + 1e-6);
+    divisors.push_back(state_.loss_scale / (options_.clip_grad_norm > 0 ? std::min(1.0, factor) : 1.0));
+  }
+  engine.read_gradients([&](const auto&) { optimizer_->add_fisher(gradients(), divisors); });
+  ++state_.fisher_batches;
+  return true;
+}
+
+double Trainer::loss_ahead() {
+  const auto& world = runtime_.world();
+  const auto rows = options_.batches.micro_batch_size;
+  const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
+  auto batch = reader_.read_micro_batch(slice);
+  send_to(runtime_.ops(), batch);
+  auto loss = runtime_.engine().evaluate(batch);
+  runtime_.synchronize();
+  runtime_.ops().fetch(loss);
+  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  runtime_.world().all_reduce(sums, Reduce::sum);
+  return sums[1] > 0 ? sums[0] / sums[1] : 0.0;
+}
+
+void Trainer::adjust_loss_scale(bool overflow) {
+  if (overflow) {
+    state_.loss_scale = std::max(1.0, state_.loss_scale * 0.5);
+    state_.good_steps = 0;
+  } else if (++state_.good_steps >= kScaleGrowthSteps) {
+    state_.loss_scale *= 2.0;
+    state_.good_steps = 0;
+  }
+}
+
+void Trainer::read_memory(StepReport& report) const {
+  report.peak_memory_bytes = static_cast<double>(host_memory_stats().peak_bytes);
+  struct rusage usage {};
+  if (::getrusage(RUSAGE_SELF, &usage) == 0) report.peak_rss_bytes = 1024.0 * static_cast<double>(usage.ru_maxrss);
+  if (runtime_.backend() == nullptr) return;
+  const auto memory = runtime_.backend()->memory(runtime_.device().index());
+  report.peak_memory_bytes = static_cast<double>(memory.allocated_peak_bytes);
+  report.reserved_bytes = static_cast<double>(memory.reserved_bytes);
+  report.alloc_retries = static_cast<double>(memory.num_alloc_retries);
+  report.num_ooms = static_cast<double>(memory.num_ooms);
+}
+
+}  // namespace fsdp

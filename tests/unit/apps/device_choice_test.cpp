@@ -1,0 +1,20 @@
+#include "tests/support/torch_doctest.hpp"
+
+#include <fstream>
+
+#include "lib/engine/runtime/model_runtime.hpp"
+#include "tests/support/temp_files.hpp"
+
+using namespace fsdp;
+
+TEST_SUITE("jobs/device") {
+  TEST_CASE("a driver whose GPUs cannot be used is spoken of, a machine without one is not") {
+    const test::TempDir folder;
+    const auto driver = folder.path() / "nvidiactl";
+    if (choose_device(DeviceWish::automatic, 0, 1).backend != nullptr) return;  // a GPU that is used
+    CHECK(choose_device(DeviceWish::automatic, 0, 1, driver).unused_gpu.empty());
+    std::ofstream(driver) << "";
+    CHECK_FALSE(choose_device(DeviceWish::automatic, 0, 1, driver).unused_gpu.empty());
+    CHECK(choose_device(DeviceWish::cpu, 0, 1, driver).unused_gpu.empty());
+  }
+}

@@ -1,0 +1,33 @@
+#include "lib/training/run/final_outputs.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "lib/base/error.hpp"
+#include "tests/support/temp_files.hpp"
+
+using namespace fsdp;
+
+TEST_SUITE("jobs/final_outputs") {
+  TEST_CASE("--save-final-adapter: a place where no adapter can be written is refused before the run") {
+    const test::TempDir folder;
+    std::ofstream(folder / "file") << "text";
+    std::filesystem::create_directories(folder / "model");
+    FinalOutputs outputs;
+    outputs.run_directory = folder / "run";
+    outputs.inputs.emplace_back("the folder of --model", folder / "model");
+    outputs.adapter = folder / "file";
+    CHECK_THROWS_WITH_AS(check_final_outputs(outputs), doctest::Contains("--save-final-adapter"), UsageError);
+    outputs.adapter = folder / "file/below";
+    CHECK_THROWS_WITH_AS(check_final_outputs(outputs), doctest::Contains("--save-final-adapter"), IoError);
+    outputs.adapter = folder / "model";
+    CHECK_THROWS_WITH_AS(check_final_outputs(outputs), doctest::Contains("the folder of --model"), UsageError);
+    // New, below the model's, there already and with other files, the run's own.
+    for (const auto& place : {folder / "new/adapter", folder / "model/adapter", folder.path(), folder / "run"}) {
+      outputs.adapter = place;
+      CHECK_NOTHROW(check_final_outputs(outputs));
+    }
+    CHECK_FALSE(std::filesystem::exists(folder / "adapter_config.json"));
+  }
+}

@@ -1,0 +1,24 @@
+#include "lib/training/run/restart_command.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fsdp;
+
+TEST_SUITE("jobs/restart_command") {
+  TEST_CASE(
+      "a whole command: the folder where it is not the usual one, the name where none was given, as a shell reads "
+      "them") {
+    TrainOptions options;
+    options.model.model = "org/some-model@main";
+    CHECK(fsdp::detail::restart_command(options) ==
+          "fsdp-finetune --run-name some-model --restart-checkpoint-file latest");
+    options.out_dir = "/data/my runs";
+    options.run_name = "it's";
+    CHECK(fsdp::detail::restart_command(options) ==
+          R"(fsdp-finetune --out-dir '/data/my runs' --run-name 'it'\''s' --restart-checkpoint-file latest)");
+    options.out_dir = "./runs/";
+    options.run_name = "a";
+    CHECK(fsdp::detail::restart_command(options) ==
+          "fsdp-finetune --out-dir ./runs/ --run-name a --restart-checkpoint-file latest");
+  }
+}

@@ -1,0 +1,20 @@
+#include "tests/support/torch_doctest.hpp"
+
+#include "lib/base/error.hpp"
+#include "lib/compute/tensor/scalar_type.hpp"
+
+using namespace fsdp;
+
+TEST_SUITE("tensor/scalar_type") {
+  TEST_CASE("to_scalar_type: every checkpoint type has its ATen twin of the same size, and back") {
+    for (int i = 0; i <= static_cast<int>(DType::c128); ++i) {
+      const auto dtype = static_cast<DType>(i);
+      const auto type = to_scalar_type(dtype);
+      CHECK((to_dtype(type) == dtype));
+      CHECK(c10::elementSize(type) == dtype_size_bytes(dtype));
+    }
+    CHECK_THROWS_AS(to_dtype(at::kQInt8), std::logic_error);
+    CHECK((kernel_type(at::kBFloat16) == kernels::Type::bf16));
+    CHECK_THROWS_AS(kernel_type(at::kDouble), std::logic_error);
+  }
+}

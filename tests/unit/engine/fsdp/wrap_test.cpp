@@ -1,0 +1,74 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "lib/base/error.hpp"
+#include "lib/engine/fsdp/policy.hpp"
+#include "lib/engine/fsdp/wrap.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+/// Root parameters 0 and 7; three blocks of two parameters with 10 + 20, 30 + 40 and 5 + 5 elements.
+const std::vector<WrapInput> kParameters{{100, -1}, {10, 0}, {20, 0}, {30, 1}, {40, 1}, {5, 2}, {5, 2}, {1, -1}};
+
+using Units = std::vector<std::vector<int>>;
+
+}  // namespace
+
+TEST_SUITE("fsdp/wrap") {
+  TEST_CASE("make_units: one per block plus the root") {
+    CHECK((make_units(kParameters, parse_wrap("block")) == Units{{0, 7}, {1, 2}, {3, 4}, {5, 6}}));
+  }
+
+  TEST_CASE("make_units: none puts everything into the root") {
+    CHECK((make_units(kParameters, parse_wrap("none")) == Units{{0, 1, 2, 3, 4, 5, 6, 7}}));
+  }
+
+  TEST_CASE("make_units: size joins whole blocks until a unit is large enough") {
+    CHECK((make_units(kParameters, parse_wrap("size:1")) == Units{{0, 7}, {1, 2}, {3, 4}, {5, 6}}));
+    CHECK((make_units(kParameters, parse_wrap("size:30")) == Units{{0, 7}, {1, 2}, {3, 4}, {5, 6}}));
+    CHECK((make_units(kParameters, parse_wrap("size:31")) == Units{{0, 7}, {1, 2, 3, 4}, {5, 6}}));
+    CHECK((make_units(kParameters, parse_wrap("size:100")) == Units{{0, 7}, {1, 2, 3, 4}, {5, 6}}));
+    CHECK((make_units(kParameters, parse_wrap("size:101")) == Units{{0, 7}, {1, 2, 3, 4, 5, 6}}));
+  }
+
+  TEST_CASE("parse_wrap: reads back what to_string writes, and names the choices otherwise") {
+    for (const char* text : {"block", "none", "size:12345"}) CHECK((to_string(parse_wrap(text)) == text));
+    for (const char* text :
+         {"", "blocks", "size:", "size:0", "size:-3", "size:3x", "size: 3", "size:99999999999999999999"}) {
+      CAPTURE(text);
+      CHECK_THROWS_AS(parse_wrap(text), UsageError);
+    }
+    CHECK_THROWS_WITH(parse_wrap("all"), "--wrap is 'all', choose from block, none, size:N (N parameters per unit)");
+  }
+}
+
+TEST_SUITE("fsdp/policy") {
+  TEST_CASE("parse_sharding: reads back what to_string writes; hybrid-shard is the full one") {
+    for (const char* text : {"full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}) {
+      CHECK((to_string(parse_sharding(text)) == text));
+    }
+    CHECK((parse_sharding("hybrid-shard") == Sharding::hybrid_full_shard));
+    CHECK_THROWS_AS(parse_sharding("FULL_SHARD"), UsageError);
+    for (const char* text : {"none", "pre", "post"}) CHECK((to_string(parse_backward_prefetch(text)) == text));
+    CHECK_THROWS_AS(parse_backward_prefetch("both"), UsageError);
+    for (const char* text : {"float32", "bf16", "fp16"})
+      CHECK((float_type_name(parse_float_type(text, "--precision")) == text));
+    CHECK((parse_float_type("bfloat16", "--x") == c10::ScalarType::BFloat16));
+    CHECK_THROWS_WITH_AS(parse_float_type("int8", "--reduce-dtype"), doctest::Contains("--reduce-dtype is 'int8'"),
+                         UsageError);
+  }
+
+  TEST_CASE("parse_activation_checkpointing: the N of every N-th block, as its name says") {
+    for (const char* text : {"none", "all", "every:3"})
+      CHECK((activation_checkpointing_name(parse_activation_checkpointing(text)) == text));
+    // An option without a value, and flags as config files have them.
+    CHECK(parse_activation_checkpointing("") == 0);
+    CHECK(parse_activation_checkpointing("false") == 0);
+    CHECK(parse_activation_checkpointing("true") == 1);
+    for (const char* text : {"every:", "every:0", "every:-1", "every:2x", "every:1000001", "some"})
+      CHECK_THROWS_AS(parse_activation_checkpointing(text), UsageError);
+  }
+}

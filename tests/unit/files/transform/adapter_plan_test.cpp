@@ -1,0 +1,268 @@
+#include "lib/files/transform/adapter_plan.hpp"
+
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/files/formats/safetensors.hpp"
+#include "lib/files/transform/merge_adapter.hpp"
+#include "lib/files/write/copy.hpp"
+#include "lib/files/write/torch_target.hpp"
+#include "lib/models/config/adapter_config.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "tests/support/temp_files.hpp"
+#include "tests/unit/files/transform/convert_test_support.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+/// Two blocks of a Llama, all of 2 x 2.
+const std::vector<BaseModule>& llama() {
+  static const std::vector<BaseModule> modules{{"model.embed_tokens"},
+                                               {"model.layers.0.self_attn.q_proj", true, true},
+                                               {"model.layers.0.self_attn.v_proj", true, true},
+                                               {"model.layers.0.input_layernorm"},
+                                               {"model.layers.1.self_attn.q_proj", true, true},
+                                               {"model.layers.1.self_attn.v_proj", true, true},
+                                               {"model.norm"},
+                                               {"lm_head"}};
+  return modules;
+}
+
+Strings parts_of(const Strings& modules) {
+  Strings names;
+  for (const auto& module : modules) {
+    for (const char* part : {".lora_A.weight", ".lora_B.weight"})
+      names.push_back("base_model.model.model.layers." + module + part);
+  }
+  return names;
+}
+
+const Strings kQv = parts_of({"0.self_attn.q_proj", "0.self_attn.v_proj", "1.self_attn.q_proj", "1.self_attn.v_proj"});
+
+/// Of rank 2, with other fields and tensors.
+class Folder {
+ public:
+  Folder(const nlohmann::json& fields, const Strings& names, float value) {
+    nlohmann::json config{{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj", "v_proj"}}};
+    if (fields.is_object()) config.update(fields);
+    std::ofstream(path_ / "adapter_config.json") << config;
+    const std::vector<float> values(4, value);
+    std::vector<ShardRecord> records;
+    for (const auto& name : names)
+      records.push_back({name, DType::f32, {2, 2}, {0, 0}, {2, 2}, std::as_bytes(std::span(values))});
+    write_safetensors(path_ / "adapter_model.safetensors", records, {});
+  }
+
+  AdapterPlan plan() const { return plan_adapter(path_.path(), llama()); }
+  const test::TempDir& path() const { return path_; }
+
+  /// What is said where the folder is refused.
+  std::string refusal() const {
+    try {
+      plan();
+    } catch (const FormatError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+ private:
+  test::TempDir path_;
+};
+
+Folder adapter(const nlohmann::json& fields = {}, const Strings& names = kQv, float value = 1) {
+  return {fields, names, value};
+}
+
+Strings modules_of(const AdapterPlan& plan) {
+  Strings names;
+  for (const auto& [module, parts] : plan.parts) names.push_back(module.substr(std::string("model.layers.").size()));
+  return names;
+}
+
+bool has(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+}  // namespace
+
+TEST_SUITE("convert/adapter_plan") {
+  TEST_CASE("target_modules is matched as peft does") {
+    CHECK(modules_of(adapter().plan()).size() == 4);
+    CHECK(modules_of(adapter({{"target_modules", "all-linear"}}).plan()).size() == 4);
+    CHECK(modules_of(adapter({{"target_modules", R"(.*layers\.1\.self_attn\.(q|k)_proj)"}}).plan()) ==
+          Strings{"1.self_attn.q_proj"});
+    CHECK(modules_of(adapter({{"target_modules", R"(model\.(?P<in>layers)\.0\..*[qv]_proj)"}}).plan()).size() == 2);
+    CHECK(modules_of(adapter({{"target_modules", {"model.layers.1.self_attn.v_proj", "gone"}}}).plan()) ==
+          Strings{"1.self_attn.v_proj"});
+    // A string is a whole name's, a list's word never a pattern.
+    CHECK(has(adapter({{"target_modules", "q_proj"}}).refusal(), "target_modules names no module"));
+    CHECK(has(adapter({{"target_modules", {"all"}}}).refusal(), "target_modules names no module"));
+    for (const nlohmann::json& wrong : {nlohmann::json(), nlohmann::json(5)})
+      CHECK(has(adapter({{"target_modules", wrong}}).refusal(), "field 'target_modules' is"));
+    CHECK(has(adapter({{"target_modules", "(q_proj"}}).refusal(), "regular expression"));
+    CHECK(has(adapter({{"target_modules", ".{,3}q_proj"}}).refusal(), "regular expression"));
+    CHECK(has(adapter({{"target_modules", "(a*)*(m*)*.*_norm"}}).refusal(), "target_modules"));
+    for (const auto& targets : {nlohmann::json{"q_proj", "embed_tokens"}, nlohmann::json(".*(q_proj|embed_tokens)")}) {
+      const auto said = adapter({{"target_modules", targets}}).refusal();
+      CHECK(has(said, "adapter_config.json"));
+      CHECK(has(said, "target_modules names 'model.embed_tokens'"));
+    }
+  }
+
+  TEST_CASE("what target_modules does not name does not act, and what has no tensors stays; both are told") {
+    const auto narrow = adapter({{"target_modules", {"q_proj"}}}).plan();
+    CHECK(modules_of(narrow) == Strings{"0.self_attn.q_proj", "1.self_attn.q_proj"});
+    CHECK(narrow.lora.targets.size() == 2);
+    REQUIRE(narrow.remarks.size() == 1);
+    CHECK(has(narrow.remarks[0], "2 (model.layers.0.self_attn.v_proj, model.layers.1.self_attn.v_proj)"));
+    const auto wide = adapter({}, parts_of({"0.self_attn.q_proj"})).plan();
+    CHECK(modules_of(wide) == Strings{"0.self_attn.q_proj"});
+    REQUIRE(wide.remarks.size() == 1);
+    CHECK(has(wide.remarks[0], "3 (model.layers.0.self_attn.v_proj"));
+    CHECK(has(adapter({{"init_lora_weights", false}}, parts_of({"0.self_attn.q_proj"})).refusal(), "by chance"));
+    CHECK(has(adapter({{"target_modules", {"v_proj"}}}, parts_of({"0.self_attn.q_proj"})).refusal(), "names none of"));
+    CHECK(adapter().plan().remarks.empty());
+  }
+
+  TEST_CASE("a tensor that is no part of an adapter of the base is refused by its name") {
+    for (const char* name :
+         {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight",
+          "base_model.model.model.norm.weight", "base_model.model.model.layers.0.self_attn.q_proj.lora_diag",
+          "base_model.model.model.embed_tokens.lora_embedding_A",
+          "base_model.model.model.layers.2.q_proj.lora_A.weight", "model.layers.0.self_attn.q_proj.lora_A.weight",
+          "base_model.model.layers.0.self_attn.q_proj.lora_A.weight",
+          "base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight",
+          "base_model.model.model.layers.0.self_attn.q_proj.lora_velora_embed"}) {
+      CAPTURE(name);
+      auto names = kQv;
+      names.emplace_back(name);
+      const auto said = adapter({}, names).refusal();
+      CHECK(has(said, "adapter_model.safetensors"));
+      CHECK(has(said, fmt::format("\"{}\"", name)));
+    }
+    CHECK(has(adapter({}, {}).refusal(), "holds no adapter"));
+    auto halved = kQv;
+    halved.pop_back();
+    CHECK(has(adapter({}, halved).refusal(), "lacks its lora_A or its lora_B"));
+    CHECK(has(adapter({{"use_dora", true}}).refusal(), "use_dora"));
+  }
+
+  TEST_CASE("adapter_model.bin and names with .default.") {
+    Strings names;
+    for (auto name : kQv) names.push_back(name.replace(name.rfind(".weight"), 0, ".default"));
+    const auto folder = adapter({}, names);
+    CHECK(modules_of(folder.plan()).size() == 4);
+    names.push_back(kQv[0]);
+    CHECK(has(adapter({}, names).refusal(), "another name"));
+    const auto source = open_source(folder.path() / "adapter_model.safetensors");
+    TorchTarget target("adapter_model.bin");
+    auto alone = make_single_group();
+    copy(*source, target, folder.path() / "adapter_model.bin", {}, *alone);
+    std::filesystem::remove(folder.path() / "adapter_model.safetensors");
+    const auto plan = folder.plan();
+    CHECK(plan.file.filename() == "adapter_model.bin");
+    CHECK(modules_of(plan).size() == 4);
+  }
+
+  TEST_CASE("fields: what changes the numbers and is not built, and what nobody knows, is refused by name") {
+    const std::vector<std::pair<const char*, nlohmann::json>> refused{{"kasa_config", {{"beta", 1e-4}}},
+                                                                      {"alora_invocation_tokens", {5, 6}},
+                                                                      {"arrow_config", {{"top_k", 2}}},
+                                                                      {"use_bdlora", {{"nblocks", 2}}},
+                                                                      {"use_qalora", true},
+                                                                      {"lora_bias", true},
+                                                                      {"megatron_config", {{"a", 1}}},
+                                                                      {"rank_pattern", {{"q_proj", 4}}},
+                                                                      {"alpha_pattern", {{"q_proj", 4}}},
+                                                                      {"layers_to_transform", 0},
+                                                                      {"exclude_modules", "v_proj"},
+                                                                      {"modules_to_save", {"lm_head"}},
+                                                                      {"target_parameters", {"q_proj.weight"}},
+                                                                      {"trainable_token_indices", {1}},
+                                                                      {"layer_replication", {{0, 1}}},
+                                                                      {"some_new_field", "on"},
+                                                                      {"another_new_field", 0},
+                                                                      {"lora_alpha", -8},
+                                                                      {"lora_dropout", 1},
+                                                                      {"bias", "all"}};
+    for (const auto& [field, value] : refused) {
+      CAPTURE(field);
+      const auto said = adapter({{field, value}}).refusal();
+      CHECK(has(said, "adapter_config.json"));
+      CHECK(has(said, field));
+    }
+    for (const nlohmann::json& off : {nlohmann::json(), nlohmann::json(false), nlohmann::json(""),
+                                      nlohmann::json::array(), nlohmann::json::object()}) {
+      CAPTURE(off);
+      CHECK(adapter({{"some_new_field", off}, {"kasa_config", off}}).refusal() == "accepted");
+    }
+    CHECK(adapter({{"eva_config", {{"rho", 2}}}, {"loftq_config", {{"loftq_bits", 4}}}, {"qalora_group_size", 16}})
+              .refusal() == "accepted");
+  }
+
+  TEST_CASE("init_lora_weights: a changed base is refused by its name") {
+    for (const char* name :
+         {"pissa", "pissa_niter_4", "PiSSA_niter_16", "olora", "OLoRA", "loftq", "corda", "lora_ga"}) {
+      CAPTURE(name);
+      const auto said = adapter({{"init_lora_weights", name}}).refusal();
+      CHECK(has(said, "init_lora_weights"));
+      CHECK(has(said, "path_initial_model_for_weight_conversion"));
+    }
+    CHECK(has(adapter({{"init_lora_weights", "made_up"}}).refusal(), "'made_up', which is not known"));
+    for (const nlohmann::json& value :
+         {nlohmann::json(true), nlohmann::json(false), nlohmann::json("gaussian"), nlohmann::json("orthogonal"),
+          nlohmann::json("mica"), nlohmann::json("eva"), nlohmann::json()}) {
+      CAPTURE(value);
+      CHECK(adapter({{"init_lora_weights", value}}).refusal() == "accepted");
+    }
+  }
+
+  TEST_CASE("velora and monteclora act in training alone") {
+    auto names = kQv;
+    names.emplace_back("base_model.model.model.layers.0.self_attn.q_proj.lora_velora_embed");
+    const auto velora = adapter({{"velora_config", {{"num_groups", 2}}}}, names).plan();
+    CHECK(modules_of(velora).size() == 4);
+    CHECK(velora.remarks.size() == 1);
+    names.back() = "base_model.model.model.layers.0.self_attn.q_proj.lora_monteclora_sampler.expert_weights";
+    CHECK(modules_of(adapter({{"monteclora_config", {{"num_samples", 2}}}}, names).plan()).size() == 4);
+  }
+
+  TEST_CASE("a merge takes what the plan says, and no elements that are not finite") {
+    const auto merged = [](const Folder& folder, const std::string& module) {
+      const auto base = std::make_shared<test::MemorySource>();
+      for (const auto& known : llama())
+        base->add(known.name + ".weight", DType::f32, {2, 2}, test::bytes_of<float>({1, 2, 3, 4}));
+      const auto source = merge_adapter(base, folder.path().path());
+      return test::values_of<float>(test::read_whole(*source, test::number_of(*source, module + ".weight")));
+    };
+    const auto narrow = adapter({{"target_modules", {"q_proj"}}});
+    // alpha / r is 2, and B A is all 2.
+    CHECK(merged(narrow, "model.layers.0.self_attn.q_proj") == std::vector<float>{5, 6, 7, 8});
+    CHECK(merged(narrow, "model.layers.0.self_attn.v_proj") == std::vector<float>{1, 2, 3, 4});
+    const auto all = adapter({{"target_modules", "all-linear"}});
+    CHECK(merged(all, "model.layers.0.self_attn.v_proj") == std::vector<float>{5, 6, 7, 8});
+    const auto damaged = adapter({}, kQv, std::numeric_limits<float>::quiet_NaN());
+    CHECK_THROWS_WITH_AS(merged(damaged, "model.layers.0.self_attn.q_proj"),
+                         doctest::Contains("adapter_model.safetensors: 'base_model.model.model.layers.0"), FormatError);
+  }
+
+  TEST_CASE("a folder with an adapter as a model") {
+    const auto folder = adapter({{"base_model_name_or_path", "org/base"}});
+    CHECK_THROWS_WITH_AS(refuse_adapter_alone(folder.path().path()), doctest::Contains("org/base"), FormatError);
+    CHECK_THROWS_WITH_AS(refuse_adapter_alone(folder.path() / "adapter_model.safetensors"),
+                         doctest::Contains("--adapter"), FormatError);
+    CHECK(has(adapter_left_out(folder.path().path()).at(0), "--adapter"));
+    std::ofstream(folder.path() / "config.json") << "{}";
+    CHECK_NOTHROW(refuse_adapter_alone(folder.path().path()));
+    std::filesystem::remove(folder.path() / "adapter_model.safetensors");
+    CHECK(adapter_left_out(folder.path().path()).empty());
+  }
+}

@@ -1,0 +1,305 @@
+#include "lib/files/write/copy.hpp"
+
+#include <sys/resource.h>
+
+#include <atomic>
+
+#include "lib/base/file.hpp"
+#include "lib/files/write/dcp_target.hpp"
+#include "lib/files/write/export_record.hpp"
+#include "lib/files/write/output_place.hpp"
+#include "lib/files/write/safetensors_target.hpp"
+#include "lib/files/write/torch_target.hpp"
+#include "lib/ranks/thread_group.hpp"
+#include "tests/unit/files/write/target_test_support.hpp"
+
+using namespace fsdp;
+
+namespace {
+
+test::MemorySource sample() {
+  test::MemorySource source;
+  source.add("weight", DType::f32, {301, 17}).add("scalar", DType::f64, {}).add("empty", DType::bf16, {0, 4});
+  source.add("bytes", DType::u8, {9973}).add("wide", DType::i64, {3, 2000}).add("half", DType::bf16, {5000});
+  source.add("complex", DType::c128, {1, 77}).add("turned", DType::f32, {40, 60});
+  source.whole = {"turned"};
+  source.add_value("step", {"step"}, [](PickleWriter& pickle) { pickle.integer(7); });
+  return source;
+}
+
+std::string all_files(const std::filesystem::path& directory) {
+  std::string text;
+  for (const auto& name : test::names_in(directory)) text += name + "\n" + read_text_file(directory / name) + "\n";
+  return text;
+}
+
+/// Soft limit on the size of files, put back at the end.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const struct rlimit now { bytes, before_.rlim_max };
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  struct rlimit before_ {};
+};
+
+}  // namespace
+
+TEST_SUITE("target/copy") {
+  TEST_CASE("OutputPlace: what came there meanwhile stays, without overwrite") {
+    for (const bool is_directory : {false, true}) {
+      CAPTURE(is_directory);
+      const test::TempDir directory;
+      const auto source = sample();
+      Layout layout;
+      layout.files.push_back({"out", 3});
+      const auto output = directory / "out";
+      const auto inside = is_directory ? output / "out" : output;
+      detail::OutputPlace first(source, layout, output, is_directory, false);
+      detail::OutputPlace second(source, layout, output, is_directory, false);
+      detail::OutputPlace replacing(source, layout, output, is_directory, true);
+      for (auto* place : {&first, &second, &replacing}) place->create_files();
+      first.write({{0, 0, "one"}});
+      second.write({{0, 0, "two"}});
+      replacing.write({{0, 0, "new"}});
+      first.publish(false);
+      CHECK(read_text_file(inside) == "one");
+      CHECK_THROWS_WITH_AS(second.publish(false), doctest::Contains("came into being meanwhile"), UsageError);
+      CHECK(read_text_file(inside) == "one");
+      replacing.publish(false);
+      CHECK(read_text_file(inside) == "new");
+    }
+  }
+
+  TEST_CASE("copy: threads, ranks and pieces of any size write the same bytes, which read back") {
+    const auto source = sample();
+    const test::TempDir directory;
+    TorchTarget torch("t.pt");
+    DcpTarget dcp({3, {}, {}});
+    test::copy_alone(source, torch, directory / "t.pt");
+    test::copy_alone(source, dcp, directory / "dcp");
+    test::check_same_tensors(source, *open_source(directory / "t.pt"));
+    test::check_same_tensors(source, *open_source(directory / "dcp"));
+    const auto expected_file = read_text_file(directory / "t.pt"), expected_files = all_files(directory / "dcp");
+
+    for (const std::uint64_t piece_bytes : {1u, 100u, 5000u, 1u << 20}) {
+      for (const int jobs : {1, 3}) {
+        for (const int ranks : {1, 2, 5}) {
+          if (piece_bytes == 1 && (jobs != 3 || ranks == 5)) continue;  // slow
+          CAPTURE(piece_bytes);
+          CAPTURE(jobs);
+          CAPTURE(ranks);
+          const test::TempDir again;
+          run_thread_ranks(ranks, ranks, [&](ProcessGroup& group) {
+            const auto own = sample();
+            TorchTarget own_torch("t.pt");
+            DcpTarget own_dcp({3, {}, {}});
+            CopyOptions options;
+            options.jobs = jobs;
+            options.piece_bytes = piece_bytes;
+            const auto report = copy(own, own_torch, again / "t.pt", options, group);
+            CHECK(report.bytes_written == expected_file.size());
+            CHECK(copy(own, own_dcp, again / "dcp", options, group).num_files == 4);
+          });
+          CHECK(read_text_file(again / "t.pt") == expected_file);
+          CHECK(all_files(again / "dcp") == expected_files);
+          CHECK(test::names_in(again.path()) == std::set<std::string>{"dcp", "t.pt"});
+        }
+      }
+    }
+  }
+
+  TEST_CASE("copy: an unreadable tensor, a wrong checksum: an error of its kind on every rank, and nothing is left") {
+    for (const int ranks : {1, 3}) {
+      for (const bool damaged : {true, false}) {
+        CAPTURE(ranks);
+        CAPTURE(damaged);
+        const test::TempDir directory;
+        std::atomic<int> errors = 0;
+        run_thread_ranks(ranks, ranks, [&](ProcessGroup& group) {
+          auto source = sample();
+          if (damaged) source.fail_on = {"half"};
+          source.sums_are_wrong = !damaged;
+          TorchTarget target("t.pt");
+          CopyOptions options;
+          options.piece_bytes = 1000;
+          CHECK_THROWS_WITH_AS(copy(source, target, directory / "t.pt", options, group),
+                               damaged ? "memory: at byte 17: is damaged" : "memory: at byte 18: a checksum is wrong",
+                               FormatError);
+          ++errors;
+        });
+        CHECK(errors == ranks);
+        CHECK(test::names_in(directory.path()).empty());
+      }
+    }
+  }
+
+  TEST_CASE("copy: stops when asked, on every rank, and leaves nothing") {
+    for (const int ranks : {1, 3}) {
+      CAPTURE(ranks);
+      const test::TempDir directory;
+      run_thread_ranks(ranks, ranks, [&](ProcessGroup& group) {
+        const auto source = sample();
+        DcpTarget target({2, {}, {}});
+        CopyOptions options;
+        options.jobs = 2;
+        options.piece_bytes = 1000;
+        std::atomic<int> asked = 0;
+        options.stop = [&] { return group.rank() == group.size() - 1 && ++asked > 3; };
+        CHECK_THROWS_AS(copy(source, target, directory / "out", options, group), Stopped);
+      });
+      CHECK(test::names_in(directory.path()).empty());
+    }
+  }
+
+  TEST_CASE("copy: reports progress up to the last byte") {
+    const auto source = sample();
+    const test::TempDir directory;
+    SafetensorsTarget target("m.safetensors");
+    test::MemorySource real;
+    real.add("a", DType::f32, {100000});
+    std::vector<std::uint64_t> seen;
+    CopyOptions options;
+    options.piece_bytes = 1000;
+    options.progress = [&](const CopyProgress& progress) {
+      CHECK(progress.bytes_total == 400000);
+      seen.push_back(progress.bytes_done);
+    };
+    test::copy_alone(real, target, directory / "m.safetensors", options);
+    REQUIRE(!seen.empty());
+    CHECK(std::is_sorted(seen.begin(), seen.end()));
+    CHECK(seen.back() == 400000);
+  }
+
+  TEST_CASE("copy: an output that does not fit is refused before anything is written") {
+    const test::TempDir directory;
+    test::MemorySource huge;
+    huge.add_unread("huge", DType::f32, {std::int64_t{1} << 50});
+    SafetensorsTarget target("m.safetensors");
+    try {
+      test::copy_alone(huge, target, directory / "m.safetensors");
+      FAIL("written");
+    } catch (const IoError& error) {
+      CHECK(std::string(error.what()).starts_with((directory / "m.safetensors").string() + ": the output needs"));
+      CHECK(std::string(error.what()).find("are free") != std::string::npos);
+    }
+    CHECK(test::names_in(directory.path()).empty());
+    test::MemorySource large;
+    large.add_unread("large", DType::f32, {1 << 20});
+    {
+      const FileSizeLimit limit(1 << 20);
+      CHECK_THROWS_WITH_AS(test::copy_alone(large, target, directory / "m.safetensors"),
+                           doctest::Contains("at most 1048576 bytes"), IoError);
+    }
+    CHECK(test::names_in(directory.path()).empty());
+    CHECK_THROWS_AS(test::copy_alone(sample(), target, directory / "missing" / "m.pt"), UsageError);  // complex
+    TorchTarget torch("t.pt");
+    CHECK_THROWS_AS(test::copy_alone(sample(), torch, directory / "missing" / "t.pt"), IoError);
+  }
+
+  TEST_CASE("copy: replaces an output only when told to, and only one of its own kind") {
+    const auto source = sample();
+    const test::TempDir directory;
+    TorchTarget torch("t.pt");
+    DcpTarget dcp({2, {}, {}});
+    CopyOptions overwrite;
+    overwrite.overwrite = true;
+    overwrite.sync = true;
+
+    test::write_file(directory / "t.pt", "old");
+    CHECK_THROWS_WITH_AS(test::copy_alone(source, torch, directory / "t.pt"), doctest::Contains("--overwrite"),
+                         UsageError);
+    CHECK(read_text_file(directory / "t.pt") == "old");
+    test::copy_alone(source, torch, directory / "t.pt", overwrite);
+    test::check_same_tensors(source, *open_source(directory / "t.pt"));
+
+    std::filesystem::create_directory(directory / "dcp");
+    test::copy_alone(source, dcp, directory / "dcp");  // an empty directory is nothing to lose
+    CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / "dcp"), UsageError);
+    test::copy_alone(source, dcp, directory / "dcp/", overwrite);
+    CHECK(test::names_in(directory / "dcp") ==
+          std::set<std::string>{".fsdp-export.json", ".metadata", "__0_0.distcp", "__1_0.distcp"});
+
+    CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / "t.pt", overwrite), UsageError);
+    TorchTarget named_like_directory("dcp");
+    CHECK_THROWS_AS(test::copy_alone(source, named_like_directory, directory / "dcp", overwrite), UsageError);
+    std::filesystem::create_directory(directory / "dcp" / "work");
+    CHECK_THROWS_WITH_AS(test::copy_alone(source, dcp, directory / "dcp", overwrite), doctest::Contains("'work'"),
+                         UsageError);
+    CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / ".."), UsageError);
+    CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "t.pt"});
+  }
+
+  TEST_CASE("copy: replaces a directory only when it is an earlier export, and keeps everything else") {
+    const auto source = sample();
+    const test::TempDir directory;
+    DcpTarget two({2, {}, {}}), one({1, {}, {}});
+    CopyOptions overwrite;
+    overwrite.overwrite = true;
+    const auto out = directory / "dcp";
+    const auto refuses = [&](const char* reason) {
+      CHECK_THROWS_WITH_AS(test::copy_alone(source, one, out, overwrite), doctest::Contains(reason), UsageError);
+      CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp"});
+    };
+    test::copy_alone(source, two, out);
+    test::write_file(out / "notes.txt", "mine");
+    refuses("holds 'notes.txt', which is no part of the earlier export");
+    CHECK(read_text_file(out / "notes.txt") == "mine");
+    std::filesystem::remove(out / "notes.txt");
+    test::write_file(out / "__1_0.distcp", "a file of the same name");
+    refuses("holds '__1_0.distcp', which is not as it was exported");
+    CHECK(read_text_file(out / "__1_0.distcp") == "a file of the same name");
+    std::filesystem::remove(out / ".fsdp-export.json");
+    refuses("is no earlier export");
+
+    std::filesystem::remove_all(out);
+    test::copy_alone(source, two, out);
+    std::filesystem::permissions(out, std::filesystem::perms::owner_all);
+    std::filesystem::create_directory_symlink("dcp", directory / "link");
+    test::copy_alone(source, one, directory / "link", overwrite);
+    CHECK(std::filesystem::is_symlink(directory / "link"));
+    CHECK(std::filesystem::status(out).permissions() == std::filesystem::perms::owner_all);
+    CHECK(test::names_in(out) == std::set<std::string>{".fsdp-export.json", ".metadata", "__0_0.distcp"});
+    test::check_same_tensors(source, *open_source(out));
+    CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "link"});
+  }
+
+  TEST_CASE("copy: an export that a kill left set aside gets its name back") {
+    const auto source = sample();
+    const test::TempDir directory;
+    DcpTarget dcp({1, {}, {}});
+    test::copy_alone(source, dcp, directory / "dcp");
+    std::filesystem::rename(directory / "dcp", directory / ".dcp.tmp-17.old");
+    CHECK_THROWS_WITH_AS(test::copy_alone(source, dcp, directory / "dcp"), doctest::Contains("exists"), UsageError);
+    test::check_same_tensors(source, *open_source(directory / "dcp"));
+    // What came into a replaced export at the last moment is handed on.
+    std::filesystem::create_directory(directory / "new");
+    test::write_file(directory / "dcp" / "late.txt", "mine");
+    remove_export(directory / "dcp", directory / "new");
+    CHECK(test::names_in(directory.path()) == std::set<std::string>{"new"});
+    CHECK(read_text_file(directory / "new" / "late.txt") == "mine");
+  }
+
+  TEST_CASE("copy: never replaces its own input") {
+    const test::TempDir directory;
+    TorchTarget torch("t.pt");
+    DcpTarget dcp({2, {}, {}});
+    test::copy_alone(sample(), torch, directory / "t.pt");
+    test::copy_alone(sample(), dcp, directory / "dcp");
+    CopyOptions overwrite;
+    overwrite.overwrite = true;
+    const auto file = open_source(directory / "t.pt"), sharded = open_source(directory / "dcp");
+    CHECK_THROWS_WITH_AS(test::copy_alone(*file, torch, directory / "t.pt", overwrite),
+                         doctest::Contains("would replace the input"), UsageError);
+    CHECK_THROWS_AS(test::copy_alone(*sharded, dcp, directory / "dcp", overwrite), UsageError);
+    std::filesystem::create_directory_symlink(directory / "dcp", directory / "link");
+    CHECK_THROWS_AS(test::copy_alone(*sharded, dcp, directory / "link", overwrite), UsageError);
+    test::check_same_tensors(sample(), *open_source(directory / "dcp"));
+  }
+}

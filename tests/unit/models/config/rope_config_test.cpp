@@ -1,0 +1,214 @@
+// What config.json says of rotary positions. The right values are those of transformers 4.57.6 and 5.23.0, run with
+// each of these files: where the two compute something else, or one stops, the file is refused.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/models/config/rope.hpp"
+
+using namespace fsdp;
+using nlohmann::json;
+
+namespace {
+
+/// \param family  model_type
+json file_of(const std::string& family, const std::string& rope) {
+  json file{{"model_type", family},
+            {"num_hidden_layers", 2},
+            {"num_attention_heads", 2},
+            {"num_key_value_heads", 1},
+            {"hidden_size", 16},
+            {"intermediate_size", 24},
+            {"vocab_size", 48},
+            {"head_dim", 8},
+            {"max_position_embeddings", 64},
+            {"pad_token_id", 0},
+            {"query_pre_attn_scalar", 8}};
+  if (!family.starts_with("gemma2") && !family.starts_with("gemma3")) file.erase("query_pre_attn_scalar");
+  if (family == "phi3") file.erase("head_dim");
+  file.update(json::parse(rope));
+  return file;
+}
+
+ModelConfig read(const std::string& family, const std::string& rope) {
+  return model_config_from_json(file_of(family, rope), "in/config.json");
+}
+
+/// What must be the same for two files to be one model.
+std::string positions(const ModelConfig& config) {
+  json all{{"full", rope_frequencies(config)}, {"sliding", rope_frequencies(config, true)}};
+  return all.dump();
+}
+
+std::string refusal(const std::string& family, const std::string& rope) {
+  try {
+    rope_frequencies(read(family, rope));
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const std::string kLlama3 = R"("factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0)";
+
+}  // namespace
+
+TEST_SUITE("config/rope_config") {
+  TEST_CASE("one model in all its spellings") {
+    const auto want = positions(read("llama", R"({"rope_theta": 500000.0})"));
+    for (
+        const char* same :
+        {R"({"rope_theta": 500000})", R"({"rope_theta": 5e5, "rope_scaling": null})",
+         R"({"rope_theta": 5e5, "rope_parameters": null})", R"({"rope_theta": 5e5, "rope_parameters": {}})",
+         R"({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})",
+         R"({"rope_parameters": {"rope_theta": 5e5}})",
+         R"({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default", "factor": null, "partial_rotary_factor": null}})",
+         R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})",
+         R"({"rope_theta": 5e5, "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [1, 1, 2]}})",
+         R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default", "factor": 4.0, "rope_theta": 5e5}})",
+         R"({"rope_theta": 5e5, "partial_rotary_factor": 1.0})",
+         // Both versions take rope_scaling, and nothing of the other.
+         R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default"},
+              "rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4.0}})"}) {
+      CAPTURE(std::string(same));
+      CHECK(positions(read("llama", same)) == want);
+    }
+  }
+
+  TEST_CASE("rope_scaling beside rope_parameters counts, in every family") {
+    for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma", "gemma2"}) {
+      CAPTURE(std::string(family));
+      const auto linear = [&](const char* factor) {
+        return positions(read(
+            family,
+            std::string(R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": )") + factor + "}}"));
+      };
+      CHECK(linear("4.0") != positions(read(family, R"({"rope_theta": 1e4})")));
+      CHECK(positions(read(family, R"({"rope_scaling": {"rope_type": "linear", "factor": 4.0},
+              "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}})")) == linear("4.0"));
+      CHECK(positions(read(family, R"({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0},
+              "rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}})")) == linear("2.0"));
+      for (const char* kind : {"rope_type", "type"})
+        CHECK(refusal(family, std::string(R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+              "rope_scaling": {")") +
+                                  kind + R"(": "yarn", "factor": 4.0}})")
+                  .find("'yarn'") != std::string::npos);
+    }
+    CHECK(refusal("phi3", R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+              "rope_scaling": {"rope_type": "linear", "factor": 4.0}})")
+              .find("rope_scaling") != std::string::npos);
+    CHECK(positions(
+              read("gemma3_text", R"({"rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})")) ==
+          positions(read("gemma3_text", R"({"rope_parameters": {"sliding_attention": {"rope_type": "default"},
+              "full_attention": {"rope_type": "default", "rope_theta": 1e6}},
+              "rope_scaling": {"rope_type": "linear", "factor": 8.0}})")));
+  }
+
+  TEST_CASE("what the two versions read differently, or one not at all, is refused by file and key") {
+    const std::map<std::string, std::vector<std::string>> refused{
+        {"rope_theta",
+         {R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}})",
+          R"({"rope_scaling": {"rope_theta": 5e5, "rope_type": "default"}})",
+          R"({"rope_theta": 1e4, "rope_scaling": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}})",
+          R"({"rope_theta": null})", R"({"rope_theta": "10000"})",
+          R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": null, "rope_type": "default"}})"}},
+        {"rope_parameters",
+         {R"({"rope_theta": 5e5, "rope_parameters": {"rope_type": "linear", "factor": 2.0}})",
+          R"({"rope_parameters": []})", R"({"rope_theta": 1e4, "rope_scaling": null, "rope_parameters": 3})",
+          R"({"rope_parameters": {"full_attention": {}, "sliding_attention": {}}})",
+          R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "type": "dynamic", "factor": 2.0}})"}},
+        {"rope_scaling",
+         {R"({"rope_scaling": {}})", R"({"rope_scaling": "linear"})", R"({"rope_scaling": {"factor": 2.0}})",
+          R"({"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4.0}})",
+          R"({"rope_scaling": {"type": "linear"}})", R"({"rope_scaling": {"type": "dynamic"}})",
+          R"({"rope_scaling": {"type": "linear", "factor": "4.0"}})",
+          R"({"rope_scaling": {"rope_type": "su", "short_factor": [1.0]}})",
+          R"({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}})"}},
+        {"rope_type", {R"({"rope_scaling": {"rope_type": null, "factor": 4.0}})"}},
+        {"original_max_position_embeddings",
+         {"{\"rope_scaling\": {\"rope_type\": \"llama3\", " + kLlama3 + "}}",
+          "{\"original_max_position_embeddings\": 32, \"rope_scaling\": {\"rope_type\": \"llama3\", " + kLlama3 + "}}",
+          "{\"original_max_position_embeddings\": 32, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+          "\"original_max_position_embeddings\": 16, " +
+              kLlama3 + "}}"}},
+        {"partial_rotary_factor",
+         {R"({"partial_rotary_factor": 0.5})", R"({"partial_rotary_factor": null})",
+          R"({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}})",
+          R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5}})"}}};
+    for (const auto& [key, files] : refused) {
+      for (const auto& file : files) {
+        CAPTURE(file);
+        const auto told = refusal("llama", file);
+        CHECK(told.starts_with("in/config.json: "));
+        CHECK(told.find(key) != std::string::npos);
+      }
+    }
+    for (
+        const char* file :
+        {R"({"rope_scaling": {"type": "linear", "factor": 2.0}})",
+         R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}})",
+         R"({"rope_local_base_freq": 5e3, "rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_theta": 1e4}}})",
+         R"({"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}})"}) {
+      CAPTURE(std::string(file));
+      CHECK(refusal("gemma3_text", file).starts_with("in/config.json: "));
+    }
+    CHECK(refusal("phi3", R"({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}})")
+              .find("rope_parameters") != std::string::npos);
+  }
+
+  TEST_CASE("only Gemma 3 has a base for layers that slide") {
+    const char* with = R"({"rope_theta": 1e4, "rope_local_base_freq": 5.0, "sliding_window": 8})";
+    CHECK(rope_frequencies(read("mistral", with), true) == rope_frequencies(read("mistral", with)));
+    CHECK(rope_frequencies(read("gemma3_text", with), true) != rope_frequencies(read("gemma3_text", with)));
+  }
+
+  TEST_CASE("a model whose language model is in text_config is refused by that word") {
+    CHECK(refusal("gemma3", R"({"text_config": {"model_type": "gemma3_text"}})").find("text_config") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("spell_rope_for_all: what transformers 5 wrote, so that 4 reads the same") {
+    const std::map<std::string, std::vector<std::string>> files{
+        {"llama",
+         {R"({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})",
+          "{\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"llama3\", "
+          "\"original_max_position_embeddings\": 16, " +
+              kLlama3 + "}}",
+          R"({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 7.0}})"}},
+        {"gemma3_text",
+         {R"({"rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+               "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"}}})"}},
+        {"phi3", {R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
+              "partial_rotary_factor": 0.5})"}}};
+    for (const auto& [family, spellings] : files) {
+      for (const auto& spelling : spellings) {
+        CAPTURE(spelling);
+        const auto before = file_of(family, spelling);
+        auto after = before;
+        CHECK(spell_rope_for_all(after, "config.json"));
+        CHECK(!after.contains("rope_parameters"));
+        CHECK(after.contains("rope_theta"));
+        const auto one = model_config_from_json(before, "before"), other = model_config_from_json(after, "after");
+        CHECK(positions(one) == positions(other));
+        CHECK(one.traits.rotary_fraction == other.traits.rotary_fraction);
+        CHECK(!spell_rope_for_all(after, "config.json"));
+      }
+    }
+    // What cannot be computed here can be: yarn is yarn in either spelling.
+    auto yarn = file_of("qwen3", R"({"rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0}})");
+    CHECK(spell_rope_for_all(yarn, "config.json"));
+    CHECK(yarn.at("rope_scaling") == json{{"rope_type", "yarn"}, {"factor", 4.0}});
+    CHECK(yarn.at("rope_theta") == 1e6);
+    // Others are none of ours.
+    json other{{"model_type", "falcon"}, {"rope_parameters", {{"rope_theta", 1e6}}}};
+    CHECK(!spell_rope_for_all(other, "config.json"));
+    auto unclear = file_of("llama", R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}})");
+    CHECK_THROWS_WITH_AS(spell_rope_for_all(unclear, "in/config.json"), doctest::Contains("in/config.json: "),
+                         FormatError);
+  }
+}

@@ -1,0 +1,140 @@
+// Documents that share rows, through whole models: what they give by themselves, and what the usual mistakes would.
+#include "lib/compute/ops/aten_ops.hpp"
+#include "tests/support/packed_rows.hpp"
+#include "tests/unit/models/layers/decoder_rig.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+constexpr std::int64_t kVocab = 97, kLength = 24;
+const std::vector<std::vector<std::int64_t>> kRows{{7, 11, 6}, {9, 1, 4}, {20}};
+
+struct Family {
+  const char* name;
+  bool learns_positions;
+  ModelConfig config;
+};
+
+std::vector<Family> families() {
+  ModelConfig mingpt;
+  mingpt.num_layers = 2;
+  mingpt.num_heads = 2;
+  mingpt.embed_size = 24;
+  mingpt.ffn_hidden_size = 40;
+  mingpt.vocab_size = kVocab;
+  mingpt.block_size = kLength;
+  auto llama = mingpt;
+  llama.architecture = Architecture::llama;
+  llama.num_heads = 4;
+  llama.num_kv_heads = 2;
+  auto sliding = llama;
+  sliding.traits.window = 5;
+  sliding.traits.sliding = {true, false};
+  return {{"minGPT", true, mingpt}, {"Llama", false, llama}, {"with a window", false, sliding}};
+}
+
+/// Padding's targets do not count.
+MicroBatch packed_batch() {
+  auto batch = random_batch(static_cast<std::int64_t>(kRows.size()), kLength, kVocab);
+  batch.packing = packed(kRows, kLength);
+  auto counted = at::full_like(batch.targets_N, -1);
+  for (const auto& [first, length] : batch.packing->documents)
+    counted.narrow(0, first, length).copy_(batch.targets_N.narrow(0, first, length));
+  batch.targets_N = counted;
+  return batch;
+}
+
+MicroBatch document_of(const MicroBatch& batch, const Packing::Document& document) {
+  MicroBatch one;
+  one.rows = 1;
+  one.length = document.length;
+  one.ids_N = batch.ids_N.narrow(0, document.first, document.length);
+  one.targets_N = batch.targets_N.narrow(0, document.first, document.length);
+  return one;
+}
+
+/// Loss and gradients of each document by itself, added up.
+double apart(const Model& model, const MicroBatch& batch, std::vector<at::Tensor>& gradients) {
+  double loss = 0;
+  for (const auto& document : batch.packing->documents) {
+    std::vector<GradSlot> slots;
+    loss += model.gradients(document_of(batch, document), 1.0, slots).loss_sum;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (gradients.size() <= i) gradients.push_back(at::zeros_like(slots[i].grad));
+      gradients[i].add_(slots[i].grad);
+    }
+  }
+  return loss;
+}
+
+/// Largest relative difference of any parameter's gradient.
+double gradients_differ(const std::vector<GradSlot>& slots, const std::vector<at::Tensor>& want) {
+  double worst = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) worst = std::max(worst, relative_error(slots[i].grad, want[i]));
+  return worst;
+}
+
+}  // namespace
+
+TEST_SUITE("model/packing") {
+  TEST_CASE("loss and every gradient are those of the documents apart") {
+    const AtenOps plain(at::kCPU);
+    for (const auto& family : families()) {
+      for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
+        INFO(std::string(family.name), ops == &plain ? " by plain operators" : "");
+        at::manual_seed(11);
+        const Model model(family.config, *ops);
+        const auto batch = packed_batch();
+        std::vector<at::Tensor> want;
+        const auto loss = apart(model, batch, want);
+        std::vector<GradSlot> slots;
+        const auto got = model.gradients(batch, 1.0, slots);
+        CHECK(got.tokens == 58);
+        CHECK(got.loss_sum == doctest::Approx(loss).epsilon(1e-6));
+        CHECK(model.loss(batch).loss_sum == doctest::Approx(loss).epsilon(1e-6));
+        CHECK(gradients_differ(slots, want) < 1e-5);  // sums of 58 float32 terms in another order
+      }
+    }
+  }
+
+  TEST_CASE("what would be seen of attention that leaks, and of positions that run on") {
+    for (const auto& family : families()) {
+      INFO(std::string(family.name));
+      at::manual_seed(12);
+      const Model model(family.config);
+      const auto batch = packed_batch();
+      const auto loss = model.loss(batch).loss_sum;
+      auto leaks = batch;
+      auto leaky = std::make_shared<Packing>(*batch.packing);
+      leaky->documents = packed({{kLength}, {kLength}, {kLength}}, kLength)->documents;
+      leaks.packing = leaky;
+      CHECK(std::abs(model.loss(leaks).loss_sum - loss) > 0.1);
+      auto runs_on = batch;
+      auto running = std::make_shared<Packing>(*batch.packing);
+      running->positions_N = packed({{kLength}, {kLength}, {kLength}}, kLength)->positions_N;
+      runs_on.packing = running;
+      const auto moved = std::abs(model.loss(runs_on).loss_sum - loss);
+      // Rotary positions are relative: no loss tells where they begin, so only learned ones can.
+      CHECK((family.learns_positions ? moved > 0.1 : moved < 1e-3));
+    }
+  }
+
+  TEST_CASE("padding takes part in nothing, whatever its ids") {
+    for (const auto& family : families()) {
+      INFO(std::string(family.name));
+      at::manual_seed(13);
+      const Model model(family.config);
+      auto batch = packed_batch();
+      std::vector<GradSlot> before, after;
+      const auto loss = model.gradients(batch, 1.0, before).loss_sum;
+      auto ids = batch.ids_N.clone();
+      const auto padding = batch.targets_N.lt(0);
+      ids.masked_fill_(padding, 3);
+      batch.ids_N = ids;
+      CHECK(model.gradients(batch, 1.0, after).loss_sum == loss);
+      for (std::size_t i = 0; i < before.size(); ++i) CHECK(relative_error(after[i].grad, before[i].grad) < 1e-6);
+    }
+  }
+}

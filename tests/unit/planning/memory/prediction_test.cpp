@@ -1,0 +1,130 @@
+#include "lib/planning/memory/prediction.hpp"
+
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include "lib/base/error.hpp"
+#include "lib/compute/tensor/host_allocator.hpp"
+#include "lib/planning/memory/measurement.hpp"
+
+using fsdp::MemoryRequest;
+
+namespace {
+
+MemoryRequest small_job() {
+  MemoryRequest request;
+  request.config.num_layers = 3;
+  request.config.num_heads = 4;
+  request.config.embed_size = 128;
+  request.config.ffn_hidden_size = 512;
+  request.config.vocab_size = 8000;
+  request.tokens_per_row = 128;
+  request.options.batch_size = 16;
+  request.threads = at::get_num_threads();  // oneDNN packs operands for each
+  return request;
+}
+
+double deviation(const MemoryRequest& request) {
+  const auto world = fsdp::make_single_group();
+  const auto measured = fsdp::measure_memory(*world, request, {});
+  const auto predicted = fsdp::predict_memory(request);
+  return static_cast<double>(predicted.profile.peak_bytes) / static_cast<double>(measured.peak_bytes) - 1;
+}
+
+}  // namespace
+
+TEST_SUITE("memory/prediction") {
+  TEST_CASE("the predicted peak is the measured one within 1 %") {
+    fsdp::install_host_allocator();
+    for (const auto precision : {at::kFloat, at::kBFloat16}) {
+      for (const int checkpoint_every : {0, 1}) {
+        auto request = small_job();
+        request.options.sharding.precision = precision;
+        request.options.sharding.checkpoint_every = checkpoint_every;
+        request.options.gradient_accumulation_steps = 1 + checkpoint_every;
+        CAPTURE(precision);
+        CAPTURE(checkpoint_every);
+        CHECK(deviation(request) == doctest::Approx(0).scale(1).epsilon(0.01));
+      }
+    }
+  }
+
+  TEST_CASE("on a GPU, memory grows with the batch and shrinks with ranks and recomputation") {
+    auto request = small_job();
+    request.gpu = fsdp::find_gpu("v100-16g");
+    const auto base = fsdp::predict_memory(request).total_bytes();
+
+    auto larger = request;
+    larger.options.batch_size = 64;
+    CHECK(fsdp::predict_memory(larger).total_bytes() > base);
+    auto recomputed = larger;
+    recomputed.options.sharding.checkpoint_every = 1;
+    CHECK(fsdp::predict_memory(recomputed).profile.peak_bytes < fsdp::predict_memory(larger).profile.peak_bytes);
+    auto shared = request;
+    shared.job = {8, 8, 0};
+    CHECK(fsdp::predict_memory(shared).profile.steady_bytes < fsdp::predict_memory(request).profile.steady_bytes);
+  }
+
+  TEST_CASE("offloaded states are the host's") {
+    auto request = small_job();
+    request.gpu = fsdp::find_gpu("v100-16g");
+    const auto kept = fsdp::predict_memory(request);
+    request.options.sharding.cpu_offload = true;
+    const auto offloaded = fsdp::predict_memory(request);
+
+    // Master weights, gradients and both moments: 16 bytes a parameter.
+    const auto parameters = fsdp::num_parameters(fsdp::parameter_table(request.config));
+    CHECK(kept.host.states_bytes == 0);
+    CHECK(offloaded.host.states_bytes >= 16 * parameters);
+    CHECK(offloaded.profile.steady_bytes <= kept.profile.steady_bytes - 8 * parameters);
+  }
+
+  TEST_CASE("a card that is too small means retries") {
+    auto request = small_job();
+    request.gpu = fsdp::find_gpu("700MiB");
+    request.options.batch_size = 256;
+
+    const auto prediction = fsdp::predict_memory(request);
+
+    CHECK_FALSE(prediction.fits());
+    CHECK(prediction.allocator.num_ooms > 0);
+  }
+
+  TEST_CASE("collectives of a step are what the strategy says") {
+    auto request = small_job();
+    request.job = {4, 2, 0};
+    const auto full = fsdp::predict_memory(request).comm;
+    CHECK(full.shard.all_gathers == 2 * 4 - 1);
+    CHECK(full.shard.reduce_scatters == 4);
+    request.options.sharding.sharding = fsdp::Sharding::hybrid_full_shard;
+    CHECK(fsdp::predict_memory(request).comm.replicate.all_reduces == 4);
+  }
+
+  TEST_CASE("of many micro-batches few are replayed, and all are counted") {
+    auto request = small_job();
+    request.job = {4, 2, 0};
+    const auto with = [&](int micro_batches) {
+      request.options.gradient_accumulation_steps = micro_batches;
+      return fsdp::predict_memory(request);
+    };
+    const auto one = with(1), two = with(2), three = with(3), sixteen = with(16), many = with(1000);
+    CHECK(many.rows_per_step == 1000 * one.rows_per_step);
+    CHECK(many.accumulation_steps == 1000);
+    CHECK(many.tokens_per_step == doctest::Approx(1000 * one.tokens_per_step));
+    CHECK(many.flops == doctest::Approx(1000 * one.flops));
+    // A micro-batch's tokens stay until the step's end.
+    const auto tokens = three.profile.peak_bytes - two.profile.peak_bytes;
+    CHECK(tokens > 0);
+    CHECK(sixteen.profile.peak_bytes == two.profile.peak_bytes + 14 * tokens);
+    CHECK(many.profile.peak_bytes == two.profile.peak_bytes + 998 * tokens);
+    const auto per_micro_batch = two.comm.shard.all_gathers - one.comm.shard.all_gathers;
+    CHECK(per_micro_batch > 0);
+    CHECK(many.comm.shard.all_gathers == one.comm.shard.all_gathers + 999 * per_micro_batch);
+    CHECK(many.comm.shard.bytes == one.comm.shard.bytes + 999 * (two.comm.shard.bytes - one.comm.shard.bytes));
+    CHECK(many.work.log.work().size() == sixteen.work.log.work().size());
+    CHECK(many.work.more == 984);
+    // As --total-batch-size has them.
+    request.options.total_batch_size = many.rows_per_step;
+    CHECK(with(0).comm.shard.bytes == many.comm.shard.bytes);
+  }
+}

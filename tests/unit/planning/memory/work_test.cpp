@@ -1,0 +1,107 @@
+// What a step that does not run writes down as its work, against what the model's shapes say.
+#include <doctest/doctest.h>
+
+#include "lib/planning/memory/prediction.hpp"
+
+namespace fsdp::test {
+namespace {
+
+MemoryRequest job_to_count(bool on_gpu, int ranks = 1) {
+  MemoryRequest request;
+  request.config.num_layers = 3;
+  request.config.num_heads = 4;
+  request.config.embed_size = 128;
+  request.config.ffn_hidden_size = 512;
+  request.config.vocab_size = 8000;
+  request.tokens_per_row = 128;
+  request.options.batch_size = 40;  // more passes of attention's loop than are run
+  request.job = {ranks, ranks, 0};
+  if (on_gpu) request.gpu = find_gpu("a100-80g");
+  return request;
+}
+
+/// Of products with weights, one after the other, and of attention.
+struct Operations {
+  double weights = 0, attention = 0, again = 0;
+};
+
+Operations operations_of(const WorkLog& log) {
+  Operations sums;
+  for (const auto& item : log.work()) {
+    const bool is_product = item.kind == WorkItem::Kind::product;
+    if (!is_product && item.kind != WorkItem::Kind::attention) continue;
+    const double operations = item.times * item.operations();
+    // Attention's products on a host are batches of heads.
+    double& sum = item.again ? sums.again : (is_product && item.batch == 1 ? sums.weights : sums.attention);
+    sum += operations;
+  }
+  return sums;
+}
+
+double bytes_sent(const WorkLog& log) {
+  double bytes = 0;
+  for (const auto& item : log.work()) {
+    if (item.kind != WorkItem::Kind::start) continue;
+    const auto& transfer = item.transfer;
+    // As the engine counts: of a sum what goes in, of the others what comes from other ranks.
+    const bool is_sum = transfer.kind == TransferWork::Kind::all_reduce;
+    bytes += is_sum ? transfer.bytes : transfer.bytes * (transfer.ranks - 1) / transfer.ranks;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_SUITE("memory/work") {
+  TEST_CASE("products are two operations for each weight and token, and four more backward") {
+    for (const bool on_gpu : {false, true}) {
+      CAPTURE(on_gpu);
+      const auto request = job_to_count(on_gpu);
+      const double tokens = 40 * 128, width = 128, layers = 3;
+      const double weights = layers * 12 * width * width + 8000 * width;
+
+      const auto found = operations_of(predict_memory(request).work.log);
+
+      // The head's columns are padded to a multiple of 64.
+      CHECK(found.weights == doctest::Approx(6 * tokens * weights).epsilon(0.01));
+      // Forward 2 products of each pair, backward 4, in kernels 5; a host multiplies all pairs, a kernel half of them.
+      const double pairs = layers * tokens * (on_gpu ? 129.0 / 2 : 128.0);
+      CHECK(found.attention == doctest::Approx(pairs * width * (on_gpu ? 4 + 10 : 4 + 8)).epsilon(0.01));
+      CHECK(found.again == 0);
+    }
+  }
+
+  TEST_CASE("recomputed blocks are written down as that") {
+    auto request = job_to_count(false);
+    const auto once = operations_of(predict_memory(request).work.log);
+    request.options.sharding.checkpoint_every = 1;
+    const auto twice = operations_of(predict_memory(request).work.log);
+    CHECK(twice.weights == doctest::Approx(once.weights));
+    const double blocks = 2 * (40 * 128) * (3 * 12 * 128 * 128.0);
+    CHECK(twice.again > 0.9 * blocks);  // what is not needed is not computed again
+    CHECK(twice.again < 1.1 * (blocks + once.attention / 3));
+  }
+
+  TEST_CASE("micro-batches do the work of a batch each") {
+    auto request = job_to_count(false);
+    const auto one = operations_of(predict_memory(request).work.log);
+    request.options.gradient_accumulation_steps = 3;
+    CHECK(operations_of(predict_memory(request).work.log).weights == doctest::Approx(3 * one.weights));
+  }
+
+  TEST_CASE("transfers are those that the engine counts") {
+    for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard, Sharding::hybrid_full_shard}) {
+      CAPTURE(to_string(sharding));
+      auto request = job_to_count(true, 8);
+      request.job.ranks_per_node = 4;
+      request.options.sharding.sharding = sharding;
+      request.options.sharding.precision = at::kBFloat16;
+      const auto prediction = predict_memory(request);
+      const auto counted = prediction.comm.shard.bytes + prediction.comm.replicate.bytes;
+      // Norm and loss travel, too.
+      CHECK(bytes_sent(prediction.work.log) == doctest::Approx(static_cast<double>(counted)).epsilon(0.02));
+    }
+  }
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,41 @@
+#include "lib/reports/plots/comparison.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <stdexcept>
+
+namespace {
+
+fsdp::RunsPicture two_runs() {
+  fsdp::RunsPicture picture;
+  picture.title = "by sharding";
+  picture.x_name = "tokens";
+  picture.runs.push_back({"full <shard>", {1, 2, 3}, {3.5, std::nan(""), 2.5}, 1000, 900, 1100});
+  picture.runs.push_back({"no steps", {}, {}, std::nan(""), std::nan(""), std::nan("")});
+  return picture;
+}
+
+}  // namespace
+
+TEST_SUITE("plot/comparison") {
+  TEST_CASE("labels, speeds and what x is are in the picture; a gap makes two lines") {
+    const auto svg = fsdp::runs_picture_svg(two_runs());
+
+    for (const char* words : {"by sharding", "full &lt;shard&gt;", "no steps", ">1,000<", ">tokens<"}) {
+      CAPTURE(words);
+      CHECK(svg.find(words) != std::string::npos);
+    }
+    CHECK(fsdp::runs_picture_png(two_runs()).substr(1, 3) == "PNG");
+  }
+
+  TEST_CASE("nothing to draw is a picture that says so") {
+    CHECK(fsdp::runs_picture_svg({}).find("no finite loss") != std::string::npos);
+  }
+
+  TEST_CASE("losses without a place are a mistake of the caller") {
+    auto picture = two_runs();
+    picture.runs[0].x.pop_back();
+    CHECK_THROWS_AS(fsdp::runs_picture_svg(picture), std::invalid_argument);
+  }
+}

@@ -1,0 +1,209 @@
+#include "tests/support/torch_doctest.hpp"
+
+#include "lib/training/data/data_loader.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lib/base/error.hpp"
+#include "lib/text/token_files/token_file_writer.hpp"
+#include "tests/support/temp_files.hpp"
+
+using fsdp::TokenLoader;
+using fsdp::test::TempDir;
+
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+Ids ids_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<std::int32_t>(), tensor.const_data_ptr<std::int32_t>() + tensor.numel()};
+}
+
+fsdp::TokenFileNotes notes() {
+  fsdp::TokenFileNotes notes;
+  notes.vocab_size = 50;
+  return notes;
+}
+
+std::filesystem::path write_documents(const TempDir& dir, const std::vector<Ids>& documents) {
+  const auto file = dir / "documents.h5";
+  const auto writer = fsdp::write_token_documents(file, notes());
+  for (const auto& document : documents) writer->add(document);
+  writer->finish();
+  return file;
+}
+
+std::filesystem::path write_rows(const TempDir& dir, std::int64_t length, const Ids& ids) {
+  const auto file = dir / "rows.h5";
+  const auto writer = fsdp::write_packed_rows(file, length, notes());
+  writer->add(ids);
+  writer->finish();
+  return file;
+}
+
+}  // namespace
+
+TEST_SUITE("train/data_loader") {
+  TEST_CASE("require_targets: documents that have nothing to predict as far as they are read") {
+    const TempDir dir;
+    const auto file = write_documents(dir, {{1}, {}, {2, 3}});
+    const TokenLoader loader(file, {6, 100}, 50);
+    CHECK_NOTHROW(loader.require_targets(3));
+    CHECK_THROWS_WITH_AS(loader.require_targets(2), doctest::Contains("documents.h5"), fsdp::FormatError);
+    const TokenLoader rows(write_rows(dir, 3, {1, 2, 3, 4, 5, 6}), {0, 100}, 50);
+    CHECK_NOTHROW(rows.require_targets(1));
+  }
+
+  TEST_CASE("packed documents: each as by itself, one after the other, padded behind the last") {
+    const TempDir dir;
+    TokenLoader loader(write_documents(dir, {{1, 2, 3}, {9}, {10, 11, 12, 13, 14}, {}, {20, 21, 22, 23, 24, 25, 26}}),
+                       {6, 100}, 50);
+    loader.pack({1, false});
+
+    // Of the last one 6 ids count: 5 pairs, in a row of 6 tokens nobody fits beside it; 4 and 2 fill the other.
+    CHECK(loader.num_rows() == 2);
+    CHECK(loader.num_records() == 5);
+    CHECK(loader.tokens_per_row() == 6);
+    CHECK(loader.ids_left_out(5) == 1);
+    CHECK(loader.fill() == doctest::Approx(11.0 / 12));
+    const auto batch = loader.read({0, 1});
+    CHECK(batch.rows == 2);
+    CHECK(batch.length == 6);
+    CHECK(batch.num_targets == 11);
+    CHECK(ids_of(batch.ids_N) == Ids{1, 2, 10, 11, 12, 13, 20, 21, 22, 23, 24, 0});
+    CHECK(ids_of(batch.targets_N) == Ids{2, 3, 11, 12, 13, 14, 21, 22, 23, 24, 25, -1});
+    REQUIRE(batch.packing != nullptr);
+    // Padding is at the first position, however much of it there is.
+    CHECK(ids_of(batch.packing->positions_N) == Ids{0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0});
+    CHECK(ids_of(batch.packing->starts) == Ids{0, 2, 6, 11, 12});
+    CHECK(batch.packing->longest == 5);
+    REQUIRE(batch.packing->documents.size() == 3);
+    CHECK(batch.packing->documents[1].first == 2);
+    CHECK(batch.packing->documents[1].length == 4);
+    // Where no row of the micro-batch is full, it is as wide as its fullest; on GPUs always the same.
+    CHECK(loader.read({1}).length == 5);
+    loader.pad_to(4);
+    CHECK(loader.tokens_per_row() == 8);
+    CHECK(loader.read({1}).length == 8);
+    CHECK(loader.read({}).packing == nullptr);
+  }
+
+  TEST_CASE("packed documents: a number beyond the rows is a row of a later epoch") {
+    const TempDir dir;
+    std::vector<Ids> documents;
+    for (std::int32_t i = 0; i < 12; ++i) documents.push_back({i, i, i});
+    TokenLoader loader(write_documents(dir, documents), {6, 100}, 50);
+    loader.pack({42, true});
+    CHECK(loader.num_rows() == 4);
+    const auto epoch = [&](std::int64_t e) {
+      Ids all;
+      for (std::int64_t row = 0; row < 4; ++row) {
+        const auto ids = ids_of(loader.read({4 * e + row}).ids_N);
+        all.insert(all.end(), ids.begin(), ids.end());
+      }
+      return all;
+    };
+    CHECK(epoch(0) != epoch(1));
+    auto first = epoch(0), second = epoch(1);
+    std::sort(first.begin(), first.end());
+    std::sort(second.begin(), second.end());
+    CHECK(first == second);
+  }
+
+  TEST_CASE("rows cannot be packed again") {
+    const TempDir dir;
+    TokenLoader loader(write_rows(dir, 4, {1, 2, 3, 4, 0}), {0, 100}, 50);
+    CHECK_THROWS_WITH_AS(loader.pack({}), doctest::Contains("rows.h5"), fsdp::UsageError);
+  }
+
+  TEST_CASE("rows: the target of an id is the id after it, and a shorter sequence takes the row's beginning") {
+    const TempDir dir;
+    const auto file = write_rows(dir, 4, {1, 2, 3, 4, 0, 5, 6, 7, 8, 0});
+    const TokenLoader whole(file, {0, 100}, 50);
+    const TokenLoader cut(file, {2, 100}, 50);
+
+    const auto batch = whole.read({1, 0});
+    const auto short_batch = cut.read({1});
+
+    CHECK(whole.num_rows() == 2);
+    CHECK(batch.rows == 2);
+    CHECK(batch.length == whole.tokens_per_row());
+    const auto ids = ids_of(batch.ids_N), targets = ids_of(batch.targets_N);
+    for (std::size_t i = 0; i + 1 < static_cast<std::size_t>(batch.length); ++i) CHECK(targets[i] == ids[i + 1]);
+    CHECK(short_batch.length == 2);
+    CHECK(ids_of(short_batch.ids_N) == Ids(ids.begin(), ids.begin() + 2));
+    CHECK(ids_of(short_batch.targets_N) == Ids(targets.begin(), targets.begin() + 2));
+    CHECK(cut.ids_left_out(2) == whole.num_ids(2) - 2 * 3);
+  }
+
+  TEST_CASE("documents: padded on the right to the longest of the micro-batch, padding does not count") {
+    const TempDir dir;
+    const TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100}, 50);
+
+    const auto batch = loader.read({3, 0, 1});
+    const auto alone = loader.read({2});
+
+    CHECK(batch.length == 3);  // 4 ids of the longest
+    CHECK(ids_of(batch.ids_N) == Ids{7, 8, 0, 1, 2, 3, 0, 0, 0});
+    CHECK(ids_of(batch.targets_N) == Ids{8, 9, -1, 2, 3, 4, -1, -1, -1});
+    CHECK(batch.num_targets == 5);
+    CHECK(alone.num_targets == 0);
+    CHECK(loader.ids_left_out(4) == 1);  // the fifth of the first
+  }
+
+  TEST_CASE("documents are padded to a multiple for GPUs, within the model's positions") {
+    const TempDir dir;
+    TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5, 6}, {6, 7}}), {6, 7}, 50);
+    loader.pad_to(4);
+    const auto batch = loader.read({1});
+    CHECK(batch.length == 4);
+    CHECK(ids_of(batch.ids_N) == Ids{6, 0, 0, 0});
+    CHECK(ids_of(batch.targets_N) == Ids{7, -1, -1, -1});
+    CHECK(batch.num_targets == 1);
+    CHECK(loader.read({0}).length == 7);  // 8 would be a position too many
+    CHECK(loader.tokens_per_row() == 7);
+  }
+
+  TEST_CASE("no rows make a micro-batch without rows") {
+    const TempDir dir;
+    const TokenLoader loader(write_documents(dir, {{1, 2}}), {}, 50);
+    CHECK(loader.read({}).rows == 0);
+  }
+
+  TEST_CASE("an id that the model does not have is refused by file and row") {
+    const TempDir dir;
+    const auto file = write_documents(dir, {{1, 2}, {3, 49}});
+    const TokenLoader loader(file, {0, 100}, 49);
+
+    CHECK_NOTHROW(loader.read({0}));
+    std::string message;
+    try {
+      loader.read({1});
+    } catch (const fsdp::FormatError& error) {
+      message = error.what();
+    }
+    CHECK(message.find(file.string()) != std::string::npos);
+    CHECK(message.find("49") != std::string::npos);
+  }
+
+  TEST_CASE("nothing to predict is refused") {
+    const TempDir dir;
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1}, {}, {2}}), {0, 100}, 50), fsdp::FormatError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::UsageError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {-1, 100}, 50), fsdp::UsageError);
+  }
+
+  TEST_CASE("random rows are the vocabulary's, and the same each time") {
+    const auto loader = fsdp::RandomLoader(5, 12, 50);
+
+    const auto batch = loader.read({4, 1});
+
+    CHECK(loader.num_rows() == 5);
+    CHECK(batch.ids_N.min().item<std::int32_t>() >= 0);
+    CHECK(batch.ids_N.max().item<std::int32_t>() < 50);
+    CHECK(at::equal(batch.ids_N, loader.read({4, 1}).ids_N));
+    CHECK_FALSE(at::equal(batch.ids_N.narrow(0, 0, 12), batch.ids_N.narrow(0, 12, 12)));
+  }
+}

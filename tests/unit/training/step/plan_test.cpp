@@ -1,0 +1,93 @@
+#include "lib/training/step/plan.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lib/base/error.hpp"
+
+using fsdp::TrainOptions;
+
+TEST_SUITE("train/plan") {
+  TEST_CASE("a step is batch size x ranks x accumulation, or what is asked for") {
+    TrainOptions options;
+    options.batch_size = 4;
+    CHECK(fsdp::plan_batches(options, 3).rows_per_step == 12);
+    options.gradient_accumulation_steps = 2;
+    CHECK(fsdp::plan_batches(options, 3).rows_per_step == 24);
+    options.gradient_accumulation_steps = 0;
+    options.total_batch_size = 36;
+    CHECK(fsdp::plan_batches(options, 3).accumulation_steps == 3);
+  }
+
+  TEST_CASE("what does not divide names the nearest that do; what a checkpoint says is dealt out") {
+    TrainOptions options;
+    options.batch_size = 4;
+    options.total_batch_size = 30;
+    std::string message;
+    try {
+      fsdp::plan_batches(options, 3);
+    } catch (const fsdp::UsageError& error) {
+      message = error.what();
+    }
+    CHECK(message.find("24 or 36") != std::string::npos);
+
+    options.total_batch_restored = true;
+    const auto plan = fsdp::plan_batches(options, 3);
+    CHECK(plan.rows_per_step == 30);
+    CHECK(plan.accumulation_steps == 3);
+    CHECK(plan.micro_batch_size == 4);
+  }
+
+  TEST_CASE("numbers that cannot be are refused") {
+    for (const auto& change :
+         {+[](TrainOptions& o) { o.batch_size = 0; }, +[](TrainOptions& o) { o.batch_size = 1LL << 40; },
+          +[](TrainOptions& o) { o.total_batch_size = -1; },
+          +[](TrainOptions& o) { o.gradient_accumulation_steps = -1; },
+          +[](TrainOptions& o) {
+            o.total_batch_size = 8;
+            o.gradient_accumulation_steps = 3;
+          }}) {
+      TrainOptions options;
+      change(options);
+      CHECK_THROWS_AS(fsdp::plan_batches(options, 1), fsdp::UsageError);
+    }
+  }
+
+  TEST_CASE("epochs are whole steps, the last of them perhaps smaller") {
+    TrainOptions options;
+    options.max_epochs = 2;
+    CHECK(fsdp::plan_steps(options, 10, 8) == 3);
+    options.max_steps = 7;
+    CHECK(fsdp::plan_steps(options, 10, 8) == 7);
+    options.max_steps = 0;
+    options.max_epochs = std::numeric_limits<double>::infinity();
+    CHECK_THROWS_AS(fsdp::plan_steps(options, 10, 8), fsdp::UsageError);
+  }
+
+  TEST_CASE("the warm-up is a share of the schedule where no steps are given") {
+    TrainOptions options;
+    options.warmup_ratio = 0.1;
+    CHECK(fsdp::plan_schedule(options, 200).warmup_steps == 20);
+    options.warmup_steps = 7;
+    CHECK(fsdp::plan_schedule(options, 200).warmup_steps == 7);
+    options.schedule_steps = 50;
+    CHECK(fsdp::plan_schedule(options, 200).total_steps == 50);
+    options.lr = std::nan("");
+    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);
+  }
+
+  TEST_CASE("a run lies below --out-dir") {
+    TrainOptions options;
+    options.out_dir = "out";
+    options.model.model = "org/name@main";
+    CHECK(fsdp::run_directory(options) == "out/name");
+    options.run_name = "a/b";
+    CHECK(fsdp::run_directory(options) == "out/a/b");
+    for (const char* name : {"..", "/tmp/x", "a/../../b", "a\nb", ".", "token-cache", "./token-cache/a"}) {
+      options.run_name = name;
+      CHECK_THROWS_AS(fsdp::run_directory(options), fsdp::UsageError);
+    }
+  }
+}
