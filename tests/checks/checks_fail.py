@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that layers.py, file_length.py, function_length.py and doc_links.py do fail: each is given small trees with one fault."""
+"""Shows that layers.py, file_length.py, function_length.py, plain_words.py and doc_links.py do fail: each is given small trees with one fault."""
 import pathlib
 import subprocess
 import sys
@@ -37,6 +37,9 @@ CASES = [
     ("function_length.py", "lib/base/a.cpp", "namespace x {\nA::A(int a) : a_{a} {\n" + "  // }\n" * 79 + "}\n}\n", "A::A() has 81 lines"),
     ("function_length.py", "lib/base/a.hpp", "struct A {\n  std::map<int, int> f(int, std::map<int, int> b, int, int, int, int, int, int, int) const {}\n};\n", "f() has 9 parameters"),
     ("function_length.py", "lib/base/a.cpp", "int f(int, std::map<int, int> b, int, int, int, int, int, int) {\n" + "  ++a;\n" * 78 + "}\n", None),
+    ("plain_words.py", "lib/base/a.hpp", "/// Of the step behind it.\nint a;  ///< What is left\n", "a.hpp:1: a comment that begins with 'Of'"),
+    ("plain_words.py", "lib/base/a.hpp", "int a;  ///< What is left\n", "begins with 'What'"),
+    ("plain_words.py", "lib/base/a.hpp", "/// Bytes that are left, without those\n/// Of other ranks. Offers more.\n", None),
     ("doc_links.py", "docs/a.md", "[x](b.md)\n", "docs/a.md:1: b.md: there is no such file"),
     ("doc_links.py", "docs/a.md", "# One\n\n[x](#two)\n", "docs/a.md:3: #two: a.md has no such heading"),
     ("doc_links.py", "docs/a.md", "| a |\n|---|\n| 1 |\n\n| 2 |\n", "docs/a.md:5: a row without the head"),
