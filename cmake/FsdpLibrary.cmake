@@ -7,7 +7,7 @@ set(library_folders base ranks text/tokenizer compute/tensor compute/kernels com
   models/layers files/formats files/read files/write files/transform engine/collectives engine/offload engine/fsdp
   engine/optim engine/runtime training/record training/checkpoints)
 set(library_targets base mpi mpi_ranks tokenizer tensor kernels device ops config model formats source target convert
-  comm offload fsdp optim runtime record checkpoint)
+  comm offload fsdp optim runtime plot record checkpoint)
 set(library_objects "")
 foreach(target IN LISTS library_targets)
   list(APPEND library_objects "$<TARGET_OBJECTS:fsdp_${target}>")
