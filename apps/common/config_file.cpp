@@ -15,7 +15,8 @@ constexpr std::string_view kLongQuote = "\"\"\"";
 
 class Reader {
  public:
-  explicit Reader(std::string text) : text_(std::move(text)) {}
+  /// Windows' editors begin a file with a byte order mark.
+  explicit Reader(std::string text) : text_(std::move(text)), here_(text_.starts_with("\xEF\xBB\xBF") ? 3 : 0) {}
 
   std::vector<CLI::ConfigItem> items() {
     std::vector<CLI::ConfigItem> items;
@@ -79,6 +80,10 @@ class Reader {
     auto name = CLI::detail::trim_copy(text_.substr(begin, here_ - begin));
     CLI::detail::remove_quotes(name);
     if (name.empty()) fail("a name is missing before '='");
+    if (const auto blank = name.find_first_of(" \t"); blank != std::string::npos && !at('=')) {
+      fail(fmt::format("'{}' has no '=': write {}={}", name, name.substr(0, blank),
+                       CLI::detail::trim_copy(name.substr(blank))));
+    }
     return name;
   }
 
@@ -151,7 +156,7 @@ class Reader {
   }
 
   std::string text_;
-  std::size_t here_ = 0;
+  std::size_t here_;
   std::map<std::string, std::size_t> lines_;
 };
 

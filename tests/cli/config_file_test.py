@@ -61,6 +61,15 @@ class ConfigFile(llama_cli.Case):
         self.assertEqual(given(print_config("fsdp-finetune", "--gradient_checkpointing", "--no-fsdp")), ["sharding", "activation-checkpointing"])
         self.assertEqual(given(print_config("fsdp-memprobe", "--no-fsdp", "--activation-checkpointing")), ["sharding", "activation-checkpointing"])
 
+    def test_a_byte_order_mark_and_a_line_without_its_sign(self):
+        file = self.folder / "windows.ini"
+        file.write_bytes(b"\xef\xbb\xbflr = 0.5\r\nno-shuffle = true\r\n")
+        self.assertEqual(given(print_config("fsdp-finetune", "--config", file)), ["no-shuffle", "lr"])
+        file.write_text("lr = 0.5\nlog-every 5\n")
+        result = fsdp_cli.run("fsdp-finetune", ["--config", file, "--print-config"])
+        self.assertEqual(result.code, 2)
+        self.assertRegex(result.err, r"windows\.ini.*line 2.*log-every=5|line 2.*log-every=5")
+
     def test_every_option_comes_back(self):
         for program in PROGRAMS:
             options = all_options(program)
