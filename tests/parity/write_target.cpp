@@ -7,8 +7,6 @@
 #include "lib/base/error.hpp"
 #include "lib/files/write/copy.hpp"
 #include "lib/files/write/dcp_target.hpp"
-#include "lib/files/write/hf_target.hpp"
-#include "lib/files/write/run_json.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "lib/files/formats/shard_record.hpp"
 
@@ -24,5 +26,12 @@ std::optional<Block> intersect(const Block& a, const Block& b);
 /// The caller has checked that every element lies inside `source`.
 void copy_strided(const Shape& sizes, const Shape& strides, std::span<const std::byte> source,
                   std::span<std::byte> target, std::size_t element_bytes);
+
+namespace detail {
+
+/// What is wrong when `blocks`, all with elements and inside one region of `num_elements`, do not tile that region.
+std::optional<std::string> tiling_problem(std::vector<Block> blocks, std::int64_t num_elements);
+
+}  // namespace detail
 
 }  // namespace fsdp

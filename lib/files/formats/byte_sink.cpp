@@ -6,22 +6,22 @@
 
 namespace fsdp {
 namespace {
-constexpr std::size_t buffer_limit_bytes = 64u << 10;
+constexpr std::size_t kBufferLimitBytes = 64u << 10;
 // What is summed fits the second-level cache when the kernel copies it.
-constexpr std::size_t piece_bytes = 512u << 10;
+constexpr std::size_t kSumPieceBytes = 512u << 10;
 }  // namespace
 
 ByteSink::ByteSink(const std::filesystem::path& path) : file_(File::create(path)) {}
 
 std::uint32_t ByteSink::write(std::span<const std::byte> data) {
   std::uint32_t crc = 0;
-  if (buffer_.size() + data.size() <= buffer_limit_bytes) {
+  if (buffer_.size() + data.size() <= kBufferLimitBytes) {
     crc = fsdp::crc32(crc, data);
     if (!data.empty()) buffer_.append(reinterpret_cast<const char*>(data.data()), data.size());
   } else {
     flush();
-    for (std::size_t done = 0; done < data.size(); done += piece_bytes) {
-      const auto piece = data.subspan(done, std::min(piece_bytes, data.size() - done));
+    for (std::size_t done = 0; done < data.size(); done += kSumPieceBytes) {
+      const auto piece = data.subspan(done, std::min(kSumPieceBytes, data.size() - done));
       crc = fsdp::crc32(crc, piece);
       file_.write(piece);
     }

@@ -1,24 +1,101 @@
 // Reads `.metadata`. Source: torch 1.13 to 2.11 torch/distributed/checkpoint/metadata.py and filesystem.py.
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/files/formats/block.hpp"
 #include "lib/files/formats/dcp.hpp"
-#include "lib/files/formats/dcp_rank_metadata.hpp"
 #include "lib/files/formats/inside_directory.hpp"
 #include "lib/files/formats/pickle_reader.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::size_t max_dims = 64;
-constexpr std::uint64_t max_metadata_bytes = 4ull << 30;
+std::optional<std::uint32_t> rank_of(const std::string& name) {
+  constexpr std::string_view prefix = "__", suffix = ".metadata";
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size()) return {};
+  const char *begin = name.data() + prefix.size(), *end = name.data() + name.size() - suffix.size();
+  std::uint32_t rank = 0;
+  const auto [stop, error] = std::from_chars(begin, end, rank);
+  return error == std::errc() && stop == end ? std::optional(rank) : std::nullopt;
+}
+
+void merge_tensor(DcpTensor& all, DcpTensor rank, const std::string& key, const std::string& file) {
+  if (all.dtype != rank.dtype || all.shape != rank.shape) {
+    throw FormatError(file + ": tensor \"" + key + "\" has another shape or type than in the files of lower ranks");
+  }
+  const std::size_t known = all.chunks.size();
+  for (auto& chunk : rank.chunks) {
+    const auto same = std::find_if(all.chunks.begin(), all.chunks.begin() + static_cast<std::ptrdiff_t>(known),
+                                   [&](const auto& other) { return other.offsets == chunk.offsets; });
+    if (same == all.chunks.begin() + static_cast<std::ptrdiff_t>(known)) {
+      all.chunks.push_back(std::move(chunk));
+    } else if (same->sizes != chunk.sizes) {
+      throw FormatError(file + ": tensor \"" + key + "\" has a chunk of another size than in the files of lower ranks");
+    }
+  }
+}
+
+/// `__<rank>.metadata` of `directory`, by rank; none when it is no directory.
+/// \throws FormatError when a rank between the first and the last is missing
+std::vector<std::filesystem::path> rank_metadata_files(const std::filesystem::path& directory) {
+  std::vector<std::pair<std::uint32_t, std::filesystem::path>> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (const auto rank = rank_of(entry->path().filename().string())) found.emplace_back(*rank, entry->path());
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::filesystem::path> files;
+  for (const auto& [rank, path] : found) {
+    if (rank != files.size()) {
+      throw FormatError(directory.string() + ": has " + path.filename().string() + " but no __" +
+                        std::to_string(files.size()) +
+                        ".metadata; the checkpoint is not complete: copy the files of every rank");
+    }
+    files.push_back(path);
+  }
+  return files;
+}
+
+/// Adds what one rank wrote. What every rank wrote (values, replicated tensors) stays as the first one has it.
+/// \throws FormatError, in the name of `file`, when the ranks contradict each other
+void merge_rank_metadata(DcpMetadata& all, DcpMetadata rank, const std::string& file) {
+  for (auto& key : rank.keys) {
+    const auto tensor = rank.tensors.find(key);
+    const bool is_tensor = tensor != rank.tensors.end();
+    if ((is_tensor && all.values.contains(key)) || (!is_tensor && all.tensors.contains(key))) {
+      throw FormatError(file + ": \"" + key + "\" is a tensor in one rank's file and a value in another's");
+    }
+    if (is_tensor && all.tensors.contains(key)) {
+      merge_tensor(all.tensors.at(key), std::move(tensor->second), key, file);
+      continue;
+    }
+    if (!is_tensor && all.values.contains(key)) continue;
+    if (is_tensor) {
+      all.tensors.emplace(key, std::move(tensor->second));
+    } else {
+      all.values.emplace(key, rank.values.at(key));
+    }
+    all.keys.push_back(std::move(key));
+  }
+  if (rank.paths && !all.paths) all.paths.emplace();
+  if (rank.paths) all.paths->merge(*rank.paths);
+  if (all.producer.empty()) all.producer = rank.producer;
+}
+
+constexpr std::uint64_t kMaxMetadataBytes = 4ull << 30;
 
 /// Modules that held the metadata classes in one version of torch or another.
-constexpr std::array<std::string_view, 5> modules{
+constexpr std::array<std::string_view, 5> kMetadataModules{
     "torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem",
     "torch.distributed._shard.checkpoint.metadata", "torch.distributed._shard.checkpoint.filesystem",
     "torch.distributed._shard.sharded_tensor.metadata"};
@@ -31,7 +108,7 @@ class MetadataParser {
   explicit MetadataParser(const std::filesystem::path& path)
       : path_(path),
         document_(read_pickle(
-            {std::make_shared<const std::string>(read_text_file(path, max_metadata_bytes)), 0, path.string(), 0})) {
+            {std::make_shared<const std::string>(read_text_file(path, kMaxMetadataBytes)), 0, path.string(), 0})) {
     if (document_.length_bytes != document_.text->size()) {
       throw FormatError(path.string(), document_.length_bytes, "more bytes follow the end of the metadata");
     }
@@ -103,7 +180,8 @@ class MetadataParser {
     const auto* object = value.object();
     if (object == nullptr) return nullptr;
     const auto* name = object->callable->global();
-    const bool known = std::find(modules.begin(), modules.end(), name->module) != modules.end();
+    const bool known =
+        std::find(kMetadataModules.begin(), kMetadataModules.end(), name->module) != kMetadataModules.end();
     return known && name->name == class_name ? object : nullptr;
   }
   const PickleDict& state_of(const PickleValue& value, std::string_view class_name) const {
@@ -118,7 +196,7 @@ class MetadataParser {
     const auto* sizes = object != nullptr && object->args->tuple()->items.size() == 1
                             ? object->args->tuple()->items[0]->tuple()
                             : nullptr;
-    if (sizes == nullptr || sizes->items.size() > max_dims)
+    if (sizes == nullptr || sizes->items.size() > kMaxDims)
       fail(value, "a torch.Size was expected, found " + describe(value));
     Shape shape;
     for (const auto item : sizes->items) shape.push_back(count(*item));
@@ -269,7 +347,7 @@ DcpMetadata read_dcp_metadata(const std::filesystem::path& directory) {
   const auto path = directory / ".metadata";
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return MetadataParser(path).parse();
-  const auto rank_files = detail::rank_metadata_files(directory);
+  const auto rank_files = rank_metadata_files(directory);
   if (rank_files.empty()) {
     throw FormatError(directory.string() + ": is not a DCP checkpoint: it has no .metadata" +
                       (std::filesystem::is_directory(directory, ignored) ? "; a save may have been cut short"
@@ -277,7 +355,7 @@ DcpMetadata read_dcp_metadata(const std::filesystem::path& directory) {
   }
   DcpMetadata all;
   for (const auto& file : rank_files) {
-    detail::merge_rank_metadata(all, MetadataParser(file).parse(), file.string());
+    merge_rank_metadata(all, MetadataParser(file).parse(), file.string());
   }
   return all;
 }

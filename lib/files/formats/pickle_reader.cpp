@@ -1,16 +1,262 @@
 #include "lib/files/formats/pickle_reader.hpp"
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/files/formats/pickle_check.hpp"
-#include "lib/files/formats/pickle_input.hpp"
-#include "lib/files/formats/pickle_opcodes.hpp"
+#include "lib/files/formats/little_endian.hpp"
+#include "lib/files/formats/pickle_value.hpp"
 
 namespace fsdp {
 namespace {
 
-using detail::PickleOp;
+// clang-format off
+enum class PickleOp : unsigned char {
+  proto = 0x80, frame = 0x95, stop = '.', mark = '(', pop = '0', dup = '2',
+  none = 'N', new_true = 0x88, new_false = 0x89,
+  bin_int = 'J', bin_int1 = 'K', bin_int2 = 'M', long1 = 0x8a, long4 = 0x8b, bin_float = 'G',
+  bin_unicode = 'X', short_bin_unicode = 0x8c, bin_unicode8 = 0x8d,
+  bin_bytes = 'B', short_bin_bytes = 'C', bin_bytes8 = 0x8e, byte_array8 = 0x96,
+  empty_list = ']', list = 'l', append = 'a', appends = 'e',
+  empty_tuple = ')', tuple = 't', tuple1 = 0x85, tuple2 = 0x86, tuple3 = 0x87,
+  empty_dict = '}', dict = 'd', set_item = 's', set_items = 'u',
+  empty_set = 0x8f, add_items = 0x90, frozen_set = 0x91,
+  global = 'c', stack_global = 0x93, reduce = 'R', build = 'b', new_obj = 0x81, new_obj_ex = 0x92, bin_persid = 'Q',
+  bin_put = 'q', long_bin_put = 'r', memoize = 0x94, bin_get = 'h', long_bin_get = 'j'
+};
+// clang-format on
+
+/// Opcodes that exist but that neither torch.save nor DCP writes at protocols 2 to 5.
+constexpr std::array<std::pair<unsigned char, std::string_view>, 18> kRefusedPickleOps{{
+    {'1', "POP_MARK"},
+    {'F', "FLOAT"},
+    {'I', "INT"},
+    {'L', "LONG"},
+    {'P', "PERSID"},
+    {'S', "STRING"},
+    {'T', "BINSTRING"},
+    {'U', "SHORT_BINSTRING"},
+    {'V', "UNICODE"},
+    {'g', "GET"},
+    {'p', "PUT"},
+    {'i', "INST"},
+    {'o', "OBJ"},
+    {0x82, "EXT1"},
+    {0x83, "EXT2"},
+    {0x84, "EXT4"},
+    {0x97, "NEXT_BUFFER"},
+    {0x98, "READONLY_BUFFER"},
+}};
+
+/// Walks the graph once per value and adds up what a walk that follows every reference would visit.
+class GraphCheck {
+ public:
+  GraphCheck(const PickleDocument& document, const PickleLimits& limits, const std::string& file)
+      : limits_(limits), file_(file), seen_(document.values.size()) {}
+
+  struct Extent {
+    std::uint64_t visits = 0;  // 0: not finished
+    std::uint32_t height = 0;
+  };
+
+  Extent check(PickleRef value, std::uint32_t depth) {
+    if (seen_[value->index].visits != 0) return seen_[value->index];
+    // A value that contains itself ends here too.
+    if (depth >= limits_.max_depth) fail(*value, "nests deeper than " + std::to_string(limits_.max_depth) + " levels");
+    Extent extent{1, 1};
+    for_each_child(*value, [&](PickleRef child) {
+      const Extent inner = check(child, depth + 1);
+      extent.visits += inner.visits;  // both at most max_values: no overflow
+      extent.height = std::max(extent.height, inner.height + 1);
+      if (extent.visits > limits_.max_values) fail(*value, "repeats shared values too often");
+      if (extent.height > limits_.max_depth) fail(*value, "nests too deep");
+    });
+    return seen_[value->index] = extent;
+  }
+
+ private:
+  [[noreturn]] void fail(const PickleValue& value, const std::string& what) const {
+    throw FormatError(file_, value.offset_bytes, "pickle: " + describe(value) + " " + what);
+  }
+
+  const PickleLimits& limits_;
+  const std::string& file_;
+  std::vector<Extent> seen_;
+};
+
+/// Two's complement, little-endian: an int64 where it fits, else decimal digits.
+PickleValue::Data pickle_integer(std::string_view bytes) {
+  const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
+  if (bytes.size() <= 8) {
+    std::uint64_t bits = negative ? ~std::uint64_t{0} : 0;
+    for (std::size_t i = bytes.size(); i-- > 0;) bits = bits << 8 | static_cast<unsigned char>(bytes[i]);
+    return static_cast<std::int64_t>(bits);
+  }
+  // Magnitude in limbs of nine decimal digits, least significant first; -x == ~x + 1.
+  constexpr std::uint64_t base = 1'000'000'000;
+  std::vector<std::uint32_t> limbs{0};
+  const auto multiply_add = [&limbs](std::uint64_t factor, std::uint64_t carry) {
+    for (auto& limb : limbs) {
+      carry += limb * factor;
+      limb = static_cast<std::uint32_t>(carry % base);
+      carry /= base;
+    }
+    if (carry != 0) limbs.push_back(static_cast<std::uint32_t>(carry));
+  };
+  for (std::size_t i = bytes.size(); i-- > 0;) {
+    const auto byte = static_cast<unsigned char>(bytes[i]);
+    multiply_add(256, negative ? 0xffu - byte : byte);
+  }
+  if (negative) multiply_add(1, 1);
+  while (limbs.size() > 1 && limbs.back() == 0) limbs.pop_back();
+  std::string digits = (negative ? "-" : "") + std::to_string(limbs.back());
+  for (std::size_t i = limbs.size() - 1; i-- > 0;) {
+    const std::string limb = std::to_string(limbs[i]);
+    digits += std::string(9 - limb.size(), '0') + limb;
+  }
+  // Nine or more bytes may still spell a small number.
+  errno = 0;
+  const long long value = std::strtoll(digits.c_str(), nullptr, 10);
+  if (errno == 0) return std::int64_t{value};
+  return PickleBigInt{std::move(digits)};
+}
+
+/// Makes recursion over document.root safe. \throws FormatError on cycles, depth past the limit, or sharing that
+/// makes a full walk visit more than the limit of values
+void check_pickle_graph(const PickleDocument& document, const PickleLimits& limits, const std::string& file) {
+  GraphCheck(document, limits, file).check(document.root, 0);
+}
+
+class PickleInput {
+ public:
+  explicit PickleInput(const PickleSource& source);
+
+  std::uint8_t next_opcode();
+  std::uint64_t opcode_offset() const { return opcode_offset_; }  ///< in the file
+  std::uint64_t left_bytes() const { return rest_.size(); }
+
+  std::string_view take(std::uint64_t count);
+  template <typename Integer>
+  Integer number() {
+    return detail::read_le<Integer>(take(sizeof(Integer)), 0);
+  }
+  std::string_view utf8(std::uint64_t count);
+  /// UTF-8 up to the next newline, which is taken too.
+  std::string_view line();
+
+  /// \throws FormatError at the current opcode
+  [[noreturn]] void fail(const std::string& what) const;
+  /// \throws PickleEndsEarly at the current opcode
+  [[noreturn]] void end_early(const std::string& what) const;
+
+ private:
+  const PickleSource& source_;
+  std::string_view rest_;
+  std::uint64_t opcode_offset_ = 0;
+};
+
+PickleValue::Data read_long(PickleInput& input, std::uint32_t count) {
+  constexpr std::uint32_t limit = 1024;  // turning n bytes into digits takes n^2 steps
+  if (count > limit) input.fail("an integer of " + std::to_string(count) + " bytes; at most 1024 are accepted");
+  return pickle_integer(input.take(count));
+}
+
+PickleValue::Data read_float(PickleInput& input) {
+  std::uint64_t bits = 0;
+  for (const char byte : input.take(8)) bits = bits << 8 | static_cast<unsigned char>(byte);
+  return std::bit_cast<double>(bits);
+}
+
+PickleInput::PickleInput(const PickleSource& source) : source_(source) {
+  if (source.begin_bytes > source.text->size()) throw std::logic_error("read_pickle: begins past the text");
+  rest_ = std::string_view(*source.text).substr(source.begin_bytes);
+}
+
+void PickleInput::fail(const std::string& what) const {
+  throw FormatError(source_.file, opcode_offset_, "pickle: " + what);
+}
+
+void PickleInput::end_early(const std::string& what) const {
+  throw PickleEndsEarly(source_.file, opcode_offset_, "pickle: " + what);
+}
+
+std::uint8_t PickleInput::next_opcode() {
+  opcode_offset_ = source_.file_offset_bytes + (source_.text->size() - rest_.size());
+  return number<std::uint8_t>();
+}
+
+std::string_view PickleInput::take(std::uint64_t count) {
+  if (count > rest_.size()) {
+    end_early("ends early: " + std::to_string(count) + " more bytes expected, " + std::to_string(rest_.size()) +
+              " left");
+  }
+  const auto taken = rest_.substr(0, count);
+  rest_.remove_prefix(count);
+  return taken;
+}
+
+std::string_view PickleInput::utf8(std::uint64_t count) {
+  const auto text = take(count);
+  if (!is_utf8(text)) fail("a string is not UTF-8");
+  return text;
+}
+
+std::string_view PickleInput::line() {
+  const auto end = rest_.find('\n');
+  if (end == std::string_view::npos) end_early("a name has no end");
+  const auto text = utf8(end);
+  take(1);
+  return text;
+}
+
+/// The value of an opcode that carries one (None, bool, int, float, str, bytes); nothing for other opcodes.
+std::optional<PickleValue::Data> read_pickle_literal(PickleOp op, PickleInput& input) {
+  switch (op) {
+    case PickleOp::none:
+      return PickleNone{};
+    case PickleOp::new_true:
+      return true;
+    case PickleOp::new_false:
+      return false;
+    case PickleOp::bin_int:
+      return std::int64_t{input.number<std::int32_t>()};
+    case PickleOp::bin_int1:
+      return std::int64_t{input.number<std::uint8_t>()};
+    case PickleOp::bin_int2:
+      return std::int64_t{input.number<std::uint16_t>()};
+    case PickleOp::long1:
+      return read_long(input, input.number<std::uint8_t>());
+    case PickleOp::long4:
+      return read_long(input, input.number<std::uint32_t>());
+    case PickleOp::bin_float:
+      return read_float(input);
+    case PickleOp::bin_unicode:
+      return PickleString{input.utf8(input.number<std::uint32_t>())};
+    case PickleOp::short_bin_unicode:
+      return PickleString{input.utf8(input.number<std::uint8_t>())};
+    case PickleOp::bin_unicode8:
+      return PickleString{input.utf8(input.number<std::uint64_t>())};
+    case PickleOp::bin_bytes:
+      return PickleBytes{input.take(input.number<std::uint32_t>())};
+    case PickleOp::short_bin_bytes:
+      return PickleBytes{input.take(input.number<std::uint8_t>())};
+    case PickleOp::bin_bytes8:
+    case PickleOp::byte_array8:
+      return PickleBytes{input.take(input.number<std::uint64_t>())};
+    default:
+      return std::nullopt;
+  }
+}
 
 /// The stack machine. Every method that takes from the stack stops at the last mark.
 class Unpickler {
@@ -22,7 +268,7 @@ class Unpickler {
   PickleDocument run() {
     while (!step()) {
     }
-    detail::check_pickle_graph(document_, limits_, source_.file);
+    check_pickle_graph(document_, limits_, source_.file);
     document_.length_bytes = source_.text->size() - source_.begin_bytes - input_.left_bytes();
     return std::move(document_);
   }
@@ -45,7 +291,7 @@ class Unpickler {
   }
 
   [[noreturn]] void refuse(unsigned char code) const {
-    for (const auto& [known, name] : detail::refused_pickle_ops) {
+    for (const auto& [known, name] : kRefusedPickleOps) {
       if (known == code) fail("opcode " + std::string(name) + " is refused: torch.save does not write it");
     }
     fail("unknown opcode " + std::to_string(code));
@@ -92,7 +338,7 @@ class Unpickler {
   }
 
   bool literal(PickleOp op) {
-    auto data = detail::read_pickle_literal(op, input_);
+    auto data = read_pickle_literal(op, input_);
     if (data) push(std::move(*data));
     return data.has_value();
   }
@@ -303,7 +549,7 @@ class Unpickler {
   const PickleSource& source_;
   const PickleLimits& limits_;
   PickleDocument document_;
-  detail::PickleInput input_;
+  PickleInput input_;
   bool seen_proto_ = false;
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;

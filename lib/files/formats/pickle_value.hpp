@@ -1,9 +1,11 @@
 #pragma once
 // What a pickle says, as a tree of plain values. Classes and functions are names here; nothing is imported or called.
+// Visits what a pickled value holds.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -103,5 +105,41 @@ struct PickleDocument {
   PickleRef root = nullptr;
   std::uint64_t length_bytes = 0;  ///< of the pickle, through STOP; more may follow in `text`
 };
+
+/// Calls visit(PickleRef) for everything directly inside `value`: items, keys, arguments, state.
+template <typename Visit>
+void for_each_child(const PickleValue& value, Visit&& visit) {
+  const auto visit_all = [&](const auto& items) {
+    for (PickleRef item : items) visit(item);
+  };
+  const auto visit_pairs = [&](const PickleDict& dict) {
+    for (const auto& [key, item] : dict.items) {
+      visit(key);
+      visit(item);
+    }
+  };
+  if (value.list() != nullptr) visit_all(value.list()->items);
+  if (value.tuple() != nullptr) visit_all(value.tuple()->items);
+  if (value.set() != nullptr) visit_all(value.set()->items);
+  if (value.dict() != nullptr) visit_pairs(*value.dict());
+  if (value.persistent() != nullptr) visit(value.persistent()->id);
+  if (const auto* object = value.object()) {
+    for (PickleRef part : {object->callable, object->args, object->kwargs, object->state}) {
+      if (part != nullptr) visit(part);
+    }
+    visit_all(object->items.items);
+    visit_pairs(object->entries);
+  }
+}
+
+/// The pairs of a dict, an OrderedDict, a defaultdict or a Counter; null for anything else.
+const PickleDict* pickled_mapping(const PickleValue& value);
+
+/// A plain value as JSON: tuples and sets become arrays, integer keys become strings, OrderedDict a plain object.
+/// \throws FormatError naming what JSON cannot say: bytes, tensors, other objects
+nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
+
+/// Strict UTF-8: shortest forms, no surrogates, nothing past U+10FFFF.
+bool is_utf8(std::string_view text);
 
 }  // namespace fsdp

@@ -12,6 +12,9 @@ namespace fsdp {
 
 using Shape = std::vector<std::int64_t>;
 
+/// The most dims that a tensor in a file may have, as in PyTorch.
+inline constexpr std::size_t kMaxDims = 64;
+
 /// Number of elements of `shape`; 1 for a scalar. \throws FormatError on a negative size or overflow
 std::int64_t num_elements(const Shape& shape);
 

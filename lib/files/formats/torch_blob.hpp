@@ -18,11 +18,6 @@
 
 namespace fsdp {
 
-/// Writes a contiguous tensor of shape `sizes`; `data` has exactly its bytes. Returns the archive's length.
-std::uint64_t write_tensor_blob(ByteSink& sink, DType dtype, const Shape& sizes, std::span<const std::byte> data);
-/// Writes None, bool, int, float, str, list or dict. Returns the archive's length.
-std::uint64_t write_value_blob(ByteSink& sink, const nlohmann::json& value);
-
 /// What a pickle says about one tensor: a view of a storage. Strides and offset count elements.
 struct TensorView {
   std::string storage_key;  ///< its bytes are the entry "data/<storage_key>"
@@ -50,10 +45,6 @@ StorageReference storage_reference(const PickleValue& value, const std::string& 
 /// nothing when it is not a tensor. The view is checked to lie inside its storage.
 /// \throws FormatError when it is a tensor of a kind not supported; `file` is for messages
 std::optional<TensorView> tensor_view(const PickleValue& value, const std::string& file);
-
-/// A plain value as JSON: tuples and sets become arrays, integer keys become strings, OrderedDict a plain object.
-/// \throws FormatError naming what JSON cannot say: bytes, tensors, other objects
-nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
 
 /// Reads the archive at [begin, begin + length) of a file.
 class TorchBlob {

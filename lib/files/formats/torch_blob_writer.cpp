@@ -1,12 +1,118 @@
-// Writes what torch.save writes. Source: torch 2.11 torch/serialization.py (_save).
+// Writes what torch.save writes.
+// Source: torch 2.11 torch/serialization.py (_save), torch/_tensor.py (__reduce_ex__).
+#include "lib/files/formats/torch_blob_writer.hpp"
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "lib/files/formats/pickle_writer.hpp"
 #include "lib/files/formats/torch_blob.hpp"
-#include "lib/files/formats/torch_pickle.hpp"
 
 namespace fsdp {
+namespace {
+
+/// The storage class of a dtype in module torch, or empty for the newer types that come as untyped storages.
+std::string_view storage_class(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "DoubleStorage";
+    case DType::f32:
+      return "FloatStorage";
+    case DType::f16:
+      return "HalfStorage";
+    case DType::bf16:
+      return "BFloat16Storage";
+    case DType::i64:
+      return "LongStorage";
+    case DType::i32:
+      return "IntStorage";
+    case DType::i16:
+      return "ShortStorage";
+    case DType::i8:
+      return "CharStorage";
+    case DType::u8:
+      return "ByteStorage";
+    case DType::boolean:
+      return "BoolStorage";
+    case DType::c64:
+      return "ComplexFloatStorage";
+    case DType::c128:
+      return "ComplexDoubleStorage";
+    case DType::u16:
+    case DType::u32:
+    case DType::u64:
+    case DType::f8_e4m3fn:
+    case DType::f8_e5m2:
+      return {};
+  }
+  throw std::logic_error("not a DType");
+}
+
+void write_counts(PickleWriter& pickle, const Shape& counts) {
+  pickle.mark();
+  for (const auto count : counts) pickle.integer(count);
+  pickle.tuple();
+}
+
+Shape row_major_strides(const Shape& sizes) {
+  Shape strides(sizes.size());
+  std::int64_t stride = 1;
+  for (std::size_t dim = sizes.size(); dim-- > 0;) {
+    strides[dim] = stride;
+    stride *= std::max<std::int64_t>(sizes[dim], 1);  // as torch does for empty tensors
+  }
+  return strides;
+}
+
+}  // namespace
+
+void pickle_tensor(PickleWriter& pickle, DType dtype, const Shape& sizes, std::string_view storage_key) {
+  const std::string_view typed_storage = storage_class(dtype);
+  const bool untyped = typed_storage.empty();
+  const auto count = static_cast<std::uint64_t>(num_elements(sizes));
+  pickle.global("torch._utils", untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+  pickle.mark();
+  pickle.mark();
+  pickle.string("storage");
+  pickle.global(untyped ? "torch.storage" : "torch", untyped ? "UntypedStorage" : typed_storage);
+  pickle.string(storage_key);
+  pickle.string("cpu");
+  pickle.unsigned_integer(untyped ? count * dtype_size_bytes(dtype) : count);
+  pickle.tuple();
+  pickle.persistent_id();
+  pickle.integer(0);
+  write_counts(pickle, sizes);
+  write_counts(pickle, row_major_strides(sizes));
+  pickle.boolean(false);
+  pickle.global("collections", "OrderedDict");
+  pickle.empty_tuple();
+  pickle.reduce();
+  if (untyped) pickle.global("torch", torch_name(dtype));
+  pickle.tuple();
+  pickle.reduce();
+}
+
+ZipPlan plan_tensor_blob(DType dtype, const Shape& sizes) {
+  PickleWriter pickle;
+  pickle_tensor(pickle, dtype, sizes, "0");
+  ZipPlan plan("archive");
+  plan.add("data.pkl", pickle.finish());
+  plan.add("byteorder", "little");
+  plan.add_data("data/0", static_cast<std::uint64_t>(num_elements(sizes)) * dtype_size_bytes(dtype));
+  plan.add("version", "3\n");
+  plan.finish();
+  return plan;
+}
+
+ZipPlan plan_value_blob(std::string pickle) {
+  ZipPlan plan("archive");
+  plan.add("data.pkl", std::move(pickle));
+  plan.add("byteorder", "little");
+  plan.add("version", "3\n");
+  plan.finish();
+  return plan;
+}
 
 std::uint64_t write_tensor_blob(ByteSink& sink, DType dtype, const Shape& sizes, std::span<const std::byte> data) {
   if (static_cast<std::uint64_t>(num_elements(sizes)) * dtype_size_bytes(dtype) != data.size()) {

@@ -9,16 +9,31 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/files/formats/block.hpp"
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/formats/dcp_tiling.hpp"
-#include "lib/files/read/chunk_runs.hpp"
 
 namespace fsdp {
+
 namespace {
 
-constexpr std::uint64_t direct_bytes = 64u << 10;  // shorter runs are read together and then sorted out
-constexpr std::uint64_t buffer_bytes = 512u << 10;
-constexpr std::uint64_t small_storage_bytes = 16u << 20;  // cheap enough to sum again when only slices of it were read
+/// The first number below `count` for which `holds`, which stays true from then on; `count` when there is none.
+template <typename Holds>
+std::uint64_t first_that(std::uint64_t count, Holds&& holds) {
+  std::uint64_t low = 0, high = count;
+  while (low < high) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    if (holds(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+constexpr std::uint64_t kDirectBytes = 64u << 10;  // shorter runs are read together and then sorted out
+constexpr std::uint64_t kBufferBytes = 512u << 10;
+constexpr std::uint64_t kSmallStorageBytes = 16u << 20;  // cheap enough to sum again when only slices of it were read
 
 /// CRC-32 of bytes [0, size) put together from pieces, or nothing when they do not cover it. `sums` are of one storage.
 std::optional<std::uint32_t> put_together(std::span<const ReadSum> sums, std::uint64_t size_bytes) {
@@ -41,7 +56,7 @@ bool differ_somewhere(std::span<const ReadSum> sums) {
 
 std::uint32_t sum_of_file(const std::string& path, std::uint64_t begin_bytes, std::uint64_t size_bytes) {
   const File file = File::open_read(path);
-  std::vector<std::byte> buffer(std::min(size_bytes, buffer_bytes));
+  std::vector<std::byte> buffer(std::min(size_bytes, kBufferBytes));
   std::uint32_t crc = 0;
   for (std::uint64_t done = 0; done < size_bytes; done += buffer.size()) {
     const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size_bytes - done));
@@ -52,6 +67,61 @@ std::uint32_t sum_of_file(const std::string& path, std::uint64_t begin_bytes, st
 }
 
 }  // namespace
+
+ChunkRuns::ChunkRuns(const Block& block, const Shape& shape) : block_(block), strides_(shape.size()) {
+  std::int64_t stride = 1;
+  for (std::size_t dim = shape.size(); dim-- > 0; stride *= shape[dim]) strides_[dim] = stride;
+  std::size_t dim = shape.size();
+  while (dim > 0) {
+    --dim;
+    run_length_ *= static_cast<std::uint64_t>(block.sizes[dim]);
+    if (block.sizes[dim] != shape[dim]) break;
+  }
+  num_outer_ = dim;
+  for (std::size_t outer = 0; outer < num_outer_; ++outer) num_runs_ *= static_cast<std::uint64_t>(block.sizes[outer]);
+}
+
+std::uint64_t ChunkRuns::place(std::uint64_t run) const {
+  std::uint64_t at = 0;
+  for (std::size_t dim = 0; dim < strides_.size(); ++dim) {
+    at += static_cast<std::uint64_t>(block_.offsets[dim]) * static_cast<std::uint64_t>(strides_[dim]);
+  }
+  for (std::size_t dim = num_outer_; dim-- > 0;) {
+    const auto size = static_cast<std::uint64_t>(block_.sizes[dim]);
+    at += run % size * static_cast<std::uint64_t>(strides_[dim]);
+    run /= size;
+  }
+  return at;
+}
+
+std::uint64_t ChunkRuns::first_reaching(std::uint64_t element) const {
+  return first_that(num_runs_, [&](std::uint64_t run) { return place(run) + run_length_ > element; });
+}
+
+std::uint64_t ChunkRuns::first_from(std::uint64_t element) const {
+  return first_that(num_runs_, [&](std::uint64_t run) { return place(run) >= element; });
+}
+
+constexpr std::size_t kMaxOpenFiles = 128;
+
+std::uint32_t FileSet::add(std::filesystem::path path) {
+  paths_.push_back(std::move(path));
+  open_.emplace_back();
+  return static_cast<std::uint32_t>(paths_.size() - 1);
+}
+
+std::shared_ptr<const File> FileSet::open(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  auto& file = open_.at(number);
+  if (file != nullptr) return file;
+  if (order_.size() >= kMaxOpenFiles) {
+    open_[order_.front()].reset();
+    order_.pop_front();
+  }
+  file = std::make_shared<const File>(File::open_read(paths_[number]));
+  order_.push_back(number);
+  return file;
+}
 
 namespace detail {
 
@@ -102,7 +172,7 @@ class ChunkedSource::RangeReader {
     const std::uint64_t run_begin = runs.first_reaching(first_), run_end = runs.first_from(end_);
     if (run_begin >= run_end) return;
     const bool whole = source_.chunk_prefers_whole(chunk);
-    if (run_end - run_begin == 1 || (!whole && runs.run_length() * element_bytes_ >= direct_bytes)) {
+    if (run_end - run_begin == 1 || (!whole && runs.run_length() * element_bytes_ >= kDirectBytes)) {
       for (std::uint64_t run = run_begin; run < run_end; ++run) take_run(chunk, runs, run);
     } else {
       take_together(chunk, runs, run_begin, run_end, whole);
@@ -135,7 +205,7 @@ class ChunkedSource::RangeReader {
     const Part last = part_of(runs, run_end - 1);
     const std::uint64_t end = last.in_chunk + last.length;
     std::uint64_t at = part_of(runs, run).in_chunk;
-    const std::uint64_t step = whole ? end - at : buffer_bytes / element_bytes_;
+    const std::uint64_t step = whole ? end - at : kBufferBytes / element_bytes_;
     while (at < end) {
       const std::uint64_t length = std::min(step, end - at);
       buffer_.resize(std::max<std::size_t>(buffer_.size(), length * element_bytes_));
@@ -228,7 +298,7 @@ std::vector<ReadSum> ChunkedSource::verify_sums(std::vector<ReadSum> sums) const
     };
     if (recorded && differ_somewhere({first, last})) throw damaged();
     auto read = recorded ? put_together({first, last}, recorded->size_bytes) : std::nullopt;
-    if (recorded && !read && recorded->size_bytes <= small_storage_bytes) {
+    if (recorded && !read && recorded->size_bytes <= kSmallStorageBytes) {
       read = sum_of_file(recorded->file, recorded->begin_bytes, recorded->size_bytes);
     }
     if (read && *read != recorded->crc32) throw damaged();

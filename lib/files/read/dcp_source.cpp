@@ -14,8 +14,8 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t max_value_bytes = 1ull << 30;  // of one decompressed python value
-constexpr std::uint64_t max_run_json_bytes = 64ull << 20;
+constexpr std::uint64_t kMaxValueBytes = 1ull << 30;  // of one decompressed python value
+constexpr std::uint64_t kMaxRunJsonBytes = 64ull << 20;
 
 /// RANK of `__<RANK>_<n>.distcp`, or -1.
 int rank_of(const std::string& name) {
@@ -127,7 +127,7 @@ void DcpSource::read_run() {
   const auto path = info_.directory / "run.json";
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return;
-  const auto text = read_text_file(path, max_run_json_bytes);
+  const auto text = read_text_file(path, kMaxRunJsonBytes);
   const auto run = parse_json_or_discard(text, path.string());
   if (!run.is_object() || run.value("format", nlohmann::json()) != "fsdp-run") return;  // somebody else's
   info_.producer = "fsdp-finetune";
@@ -232,7 +232,7 @@ LoadedValue DcpSource::value(std::size_t value) const {
   const auto file = files_.open(item.file);
   const auto load = [&] {
     if (!item.zstd) return TorchBlob(*file, item.offset_bytes, item.length_bytes).release_document();
-    auto archive = read_zstd_archive({*file, item.offset_bytes, item.length_bytes}, max_value_bytes);
+    auto archive = read_zstd_archive({*file, item.offset_bytes, item.length_bytes}, kMaxValueBytes);
     const auto length = archive.size();
     const auto name = file->path().string() + ": in the zstd item at byte " + std::to_string(item.offset_bytes);
     return TorchBlob(std::make_shared<MemoryAccess>(name, std::move(archive)), 0, length).release_document();

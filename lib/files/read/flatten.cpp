@@ -4,13 +4,13 @@
 #include <unordered_map>
 
 #include "lib/base/error.hpp"
-#include "lib/files/formats/pickle_walk.hpp"
+#include "lib/files/formats/pickle_value.hpp"
 #include "lib/files/read/plain_value.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t max_name_bytes = 256ull << 20;  // of all names: shared values may repeat under many of them
+constexpr std::uint64_t kMaxNameBytes = 256ull << 20;  // of all names: shared values may repeat under many of them
 
 /// What one of torchao's optimizer states is made of: a subclass of tensors around tensors, whose class is not needed
 /// to read these. Null for anything else.
@@ -127,7 +127,7 @@ class Flattener {
   std::string name(const PickleValue& value) {
     auto text = joined();
     name_bytes_ += text.size() + path_.size() * sizeof(StatePath::value_type);
-    if (name_bytes_ > max_name_bytes) fail(value, "the names of all entries together are too long");
+    if (name_bytes_ > kMaxNameBytes) fail(value, "the names of all entries together are too long");
     return text;
   }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/files/formats/pickle_walk.hpp"
+#include "lib/files/formats/pickle_value.hpp"
 
 namespace fsdp {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using Name = std::pair<std::string_view, std::string_view>;
 
 /// Classes whose construction from plain arguments is data. `__builtin__` is what protocol 2 calls `builtins`.
-constexpr std::array<Name, 18> plain_classes{{{"collections", "OrderedDict"},
+constexpr std::array<Name, 18> kPlainClasses{{{"collections", "OrderedDict"},
                                               {"collections", "defaultdict"},
                                               {"collections", "Counter"},
                                               {"collections", "deque"},
@@ -34,20 +34,20 @@ constexpr std::array<Name, 18> plain_classes{{{"collections", "OrderedDict"},
                                               {"builtins", "slice"}}};
 
 /// Classes that may be named, as defaultdict names the class of its defaults.
-constexpr std::array<std::string_view, 10> plain_builtins{"int",  "long", "float", "str", "bool",
+constexpr std::array<std::string_view, 10> kPlainBuiltins{"int",  "long", "float", "str", "bool",
                                                           "list", "dict", "tuple", "set", "bytes"};
 
 bool is_builtin(std::string_view module) { return module == "builtins" || module == "__builtin__"; }
 
 bool is_plain_class(const PickleGlobal& global) {
   const Name name(is_builtin(global.module) ? "builtins" : global.module, global.name);
-  return std::find(plain_classes.begin(), plain_classes.end(), name) != plain_classes.end();
+  return std::find(kPlainClasses.begin(), kPlainClasses.end(), name) != kPlainClasses.end();
 }
 
 /// A dtype, layout or memory format: a lower-case constant of torch, no function that a REDUCE could call here.
 bool is_plain_constant(const PickleGlobal& global) {
   if (is_builtin(global.module)) {
-    return std::find(plain_builtins.begin(), plain_builtins.end(), global.name) != plain_builtins.end();
+    return std::find(kPlainBuiltins.begin(), kPlainBuiltins.end(), global.name) != kPlainBuiltins.end();
   }
   constexpr std::array<std::string_view, 8> prefixes{"float",  "bfloat16", "int",  "uint",
                                                      "double", "half",     "bool", "complex"};

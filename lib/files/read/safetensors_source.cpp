@@ -13,11 +13,11 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t max_index_bytes = 100'000'000, max_config_bytes = 1u << 20;
-constexpr const char* index_name = "model.safetensors.index.json";
-constexpr const char* whole_name = "model.safetensors";
-constexpr const char* adapter_name = "adapter_model.safetensors";  // as peft writes it
-constexpr const char* sharding_key = "DCP_SHARDING_INFO";
+constexpr std::uint64_t kMaxIndexBytes = 100'000'000, kMaxConfigBytes = 1u << 20;
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kWholeName = "model.safetensors";
+constexpr const char* kAdapterName = "adapter_model.safetensors";  // as peft writes it
+constexpr const char* kShardingKey = "DCP_SHARDING_INFO";
 
 /// PREFIX*.safetensors, sorted.
 std::vector<std::filesystem::path> files_called(const std::filesystem::path& directory, const std::string& prefix) {
@@ -35,7 +35,7 @@ std::vector<std::filesystem::path> files_called(const std::filesystem::path& dir
 /// The offsets of a rank's block of every tensor: {name: {"saved_offsets": [..]}}.
 std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
   const std::string file = reader.path().string();
-  const auto json = parse_json_or_discard(reader.metadata().at(sharding_key), file);
+  const auto json = parse_json_or_discard(reader.metadata().at(kShardingKey), file);
   if (!json.is_object()) throw FormatError(file, 8, "DCP_SHARDING_INFO is not a JSON object");
   std::map<std::string, Shape> offsets;
   for (const auto& [name, entry] : json.items()) {
@@ -57,8 +57,8 @@ std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
 bool SafetensorsSource::recognizes(const std::filesystem::path& directory) {
   std::error_code ignored;
   return std::filesystem::is_directory(directory, ignored) &&
-         (std::filesystem::exists(directory / index_name, ignored) || !files_called(directory, "model").empty() ||
-          !files_called(directory, "shard-").empty() || std::filesystem::exists(directory / adapter_name, ignored));
+         (std::filesystem::exists(directory / kIndexName, ignored) || !files_called(directory, "model").empty() ||
+          !files_called(directory, "shard-").empty() || std::filesystem::exists(directory / kAdapterName, ignored));
 }
 
 SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
@@ -68,22 +68,22 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
     info_.directory = path.parent_path().empty() ? "." : path.parent_path();
     if (path.extension() == ".json") {
       add_index(path);
-    } else if (path.filename() == adapter_name) {
+    } else if (path.filename() == kAdapterName) {
       add_adapter(path);
     } else {
       add_file(path);
     }
   } else {
     info_.directory = path;
-    if (std::filesystem::exists(path / index_name, ignored)) {
-      add_index(path / index_name);
-    } else if (std::filesystem::exists(path / whole_name, ignored)) {
-      add_file(path / whole_name);  // the model; others beside it are variants or left over
+    if (std::filesystem::exists(path / kIndexName, ignored)) {
+      add_index(path / kIndexName);
+    } else if (std::filesystem::exists(path / kWholeName, ignored)) {
+      add_file(path / kWholeName);  // the model; others beside it are variants or left over
     } else {
       auto files = files_called(path, "model");
       if (files.empty()) files = files_called(path, "shard-");
       for (const auto& file : files) add_file(file);
-      if (files.empty()) add_adapter(path / adapter_name);
+      if (files.empty()) add_adapter(path / kAdapterName);
     }
   }
   finish();
@@ -95,12 +95,12 @@ void SafetensorsSource::add_adapter(const std::filesystem::path& file) {
   const auto beside = file.parent_path() / "adapter_config.json";
   std::error_code error;
   if (!std::filesystem::is_regular_file(beside, error)) return;
-  const auto config = parse_json_or_discard(read_text_file(beside, max_config_bytes), beside.string());
+  const auto config = parse_json_or_discard(read_text_file(beside, kMaxConfigBytes), beside.string());
   if (config.is_object()) info_.adapter = json_text(config);
 }
 
 void SafetensorsSource::add_index(const std::filesystem::path& index) {
-  const auto text = read_text_file(index, max_index_bytes);
+  const auto text = read_text_file(index, kMaxIndexBytes);
   const auto json = parse_json_or_discard(text, index.string());
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw FormatError(index.string() + ": is not an index of safetensors files (no weight_map)");
@@ -133,14 +133,14 @@ void SafetensorsSource::add_file(const std::filesystem::path& path,
   const SafetensorsReader reader(path);
   gather(reader, files_.add(path), weight_map, indexed_as);
   for (const auto& [key, text] : reader.metadata()) {
-    if (key != sharding_key) info_.metadata.emplace(key, text);
+    if (key != kShardingKey) info_.metadata.emplace(key, text);
   }
 }
 
 void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t file,
                                const std::map<std::string, std::string>* weight_map, const std::string& indexed_as) {
   std::map<std::string, Shape> offsets;
-  const bool sharded = reader.metadata().contains(sharding_key);
+  const bool sharded = reader.metadata().contains(kShardingKey);
   if (sharded) offsets = parse_sharding(reader);
   is_sharded_ = is_sharded_ || sharded;
   std::vector<std::pair<std::uint64_t, const std::string*>> order;

@@ -9,7 +9,6 @@
 
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/files/read/chunked_source.hpp"
-#include "lib/files/read/file_set.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
 
 namespace fsdp {

@@ -1,13 +1,93 @@
 #include "lib/files/read/source.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/files/formats/little_endian.hpp"
+#include "lib/files/read/dcp_source.hpp"
+#include "lib/files/read/safetensors_source.hpp"
+#include "lib/files/read/torch_source.hpp"
+#include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<ReadSum>);
+
+std::string gather_bytes(ProcessGroup& group, std::span<const ReadSum> mine) {
+  std::string all;
+  for (const auto& part : group.gather({reinterpret_cast<const char*>(mine.data()), mine.size_bytes()}, 0)) all += part;
+  return all;
+}
+
+std::vector<ReadSum> sums_of(std::string_view bytes) {
+  std::vector<ReadSum> sums(bytes.size() / sizeof(ReadSum));
+  if (!sums.empty()) std::memcpy(sums.data(), bytes.data(), bytes.size());
+  return sums;
+}
+
+constexpr std::uint64_t kLongestTag_bytes = 4096;
+
+bool has_state_files(const std::filesystem::path& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const auto name = entry->path().filename().string();
+    if (name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt")) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
+  if (DcpSource::recognizes(path)) return std::make_unique<DcpSource>(path);
+  if (SafetensorsSource::recognizes(path)) return std::make_unique<SafetensorsSource>(path);
+  if (is_deepspeed_folder(path))
+    throw FormatError(path.string() + ": is a checkpoint of DeepSpeed (ZeRO). " + deepspeed_advice());
+  throw FormatError(
+      path.string() +
+      ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
+      "model.safetensors.index.json, model*.safetensors, shard-*.safetensors or adapter_model.safetensors");
+}
+
+/// A header length that fits the file, and the header's first byte.
+bool looks_like_safetensors(std::string_view first_bytes, std::uint64_t file_bytes) {
+  return first_bytes.size() > 8 && first_bytes[8] == '{' &&
+         detail::read_le<std::uint64_t>(first_bytes, 0) <= file_bytes - 8;
+}
+
+std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
+  std::string first(512, '\0');
+  std::uint64_t file_bytes = 0;
+  {
+    const File file = File::open_read(path);
+    file_bytes = file.size_bytes();
+    first.resize(std::min<std::uint64_t>(first.size(), file_bytes));
+    file.read_at(0, std::as_writable_bytes(std::span(first.data(), first.size())));
+  }
+  if (looks_like_torch_file(first)) return std::make_unique<TorchSource>(path);
+  if (looks_like_safetensors(first, file_bytes) || path.extension() == ".safetensors") {
+    return std::make_unique<SafetensorsSource>(path);
+  }
+  if (path.extension() == ".json") return std::make_unique<SafetensorsSource>(path);
+  if (path.filename() == ".metadata" || path.filename().string().ends_with(".metadata")) {
+    return open_directory(path.parent_path().empty() ? "." : path.parent_path());
+  }
+  constexpr std::size_t tar_magic_at = 257;
+  if (first.size() > tar_magic_at && first.substr(tar_magic_at).starts_with("ustar")) {
+    throw FormatError(path.string(), 0, "is a tar file, as PyTorch wrote before 0.2; such files are not supported");
+  }
+  throw FormatError(path.string(), 0,
+                    "is no checkpoint: neither a file of torch.save (zip or legacy) nor safetensors starts like this");
+}
+
+}  // namespace
 
 std::uint64_t SourceTensor::size_bytes() const {
   std::uint64_t bytes = 0;
@@ -28,6 +108,47 @@ bool is_local_state(const Source& source) {
     return tensor.shape.size() == 1 && (last == "flat_param" || last == "_flat_param");
   };
   return std::any_of(source.tensors().begin(), source.tensors().end(), is_flat);
+}
+
+std::vector<ReadSum> gather_sums(ProcessGroup& group, std::span<const ReadSum> mine) {
+  return sums_of(gather_bytes(group, mine));
+}
+
+std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSum> mine) {
+  return sums_of(group.broadcast_text(gather_bytes(group, mine), 0));
+}
+
+bool is_deepspeed_folder(const std::filesystem::path& directory) {
+  if (has_state_files(directory)) return true;
+  std::error_code error;
+  if (std::filesystem::is_regular_file(directory / "zero_to_fp32.py", error)) return true;
+  const auto latest = directory / "latest";
+  if (!std::filesystem::is_regular_file(latest, error)) return false;
+  const auto tag = read_text_file(latest, kLongestTag_bytes);
+  const auto name = tag.substr(0, tag.find_first_of("\r\n"));
+  return !name.empty() && name.find('/') == std::string::npos && has_state_files(directory / name);
+}
+
+bool is_deepspeed_file(const Source& source) {
+  return std::any_of(source.values().begin(), source.values().end(),
+                     [](const SourceValue& value) { return value.name == "ds_version"; });
+}
+
+std::string deepspeed_advice() {
+  return "DeepSpeed keeps a model's numbers in shards by rank (*_optim_states.pt; with ZeRO-3 in nothing else), which "
+         "are not read here: make one file of them with the zero_to_fp32.py that lies beside them, and give that";
+}
+
+bool holds_checkpoint(const std::filesystem::path& directory) {
+  return DcpSource::recognizes(directory) || SafetensorsSource::recognizes(directory);
+}
+
+std::unique_ptr<Source> open_source(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) throw MissingInput(path.string() + ": there is no such file or directory");
+  if (std::filesystem::is_directory(status)) return open_directory(path);
+  return open_file(path);
 }
 
 }  // namespace fsdp

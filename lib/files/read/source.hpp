@@ -20,6 +20,8 @@
 
 namespace fsdp {
 
+class ProcessGroup;
+
 /// One tensor: `shape`, row-major.
 struct SourceTensor {
   std::string name;  ///< path elements joined by '.'
@@ -116,5 +118,20 @@ bool holds_checkpoint(const std::filesystem::path& directory);
 
 /// True when the checkpoint holds FSDP1 flat parameters.
 bool is_local_state(const Source& source);
+
+/// All ranks' sums on rank 0, nothing elsewhere. Collective.
+std::vector<ReadSum> gather_sums(ProcessGroup& group, std::span<const ReadSum> mine);
+
+/// On every rank. Collective.
+std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSum> mine);
+
+/// Whether these are files that DeepSpeed's ZeRO writes: DIR, or the folder that DIR/latest names.
+bool is_deepspeed_folder(const std::filesystem::path& directory);
+
+/// Whether it is one of DeepSpeed's *_model_states.pt.
+bool is_deepspeed_file(const Source& source);
+
+/// What to do with such a checkpoint, as the end of a sentence.
+std::string deepspeed_advice();
 
 }  // namespace fsdp

@@ -1,16 +1,16 @@
 #include "lib/files/read/tensor_in_file.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "lib/base/error.hpp"
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/read/strided_read.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::size_t piece_bytes = 512u << 10;  // summed while it is in cache
+constexpr std::size_t kSumPieceBytes = 512u << 10;  // summed while it is in cache
 
 /// Flips the sign bit of every number of `number_bytes`, from the first one on, each `step_bytes` apart.
 void flip_signs(std::span<std::byte> bytes, std::size_t first_bytes, std::size_t number_bytes, std::size_t step_bytes) {
@@ -37,14 +37,187 @@ std::optional<std::uint32_t> read_contiguous(const File& file, const TensorInFil
     return std::nullopt;
   }
   std::uint32_t crc = 0;
-  for (std::size_t done = 0; done < out.size(); done += piece_bytes) {
-    const auto piece = out.subspan(done, std::min(piece_bytes, out.size() - done));
+  for (std::size_t done = 0; done < out.size(); done += kSumPieceBytes) {
+    const auto piece = out.subspan(done, std::min(kSumPieceBytes, out.size() - done));
     file.read_at(offset + done, piece);
     crc = crc32(crc, piece);
   }
   sums->push_back({stored.storage, begin_bytes, begin_bytes + out.size(), crc});
   return crc;
 }
+
+constexpr std::uint64_t kWindowBytes = 1u << 20;
+constexpr std::uint64_t kWorthSummingBytes = 64u << 10;  // smaller pieces would make more sums than data
+
+/// One dim of a box: elements lie `from` apart in the storage and `to` apart in the output.
+struct Dim {
+  std::uint64_t size, from, to;
+};
+
+/// A piece of the storage in memory. Positions count elements.
+class Window {
+ public:
+  Window(const File& file, const TensorInFile& stored, std::vector<ReadSum>* sums)
+      : file_(file),
+        stored_(stored),
+        sums_(stored.crc32 ? sums : nullptr),
+        element_bytes_(dtype_size_bytes(stored.view.dtype)) {}
+
+  /// Positions from `begin` on may be asked for up to `end`; about `read_ahead` elements at once.
+  void start(std::uint64_t end, std::uint64_t read_ahead) {
+    needed_end_ = end;
+    read_ahead_ = std::clamp<std::uint64_t>(read_ahead, 1, kWindowBytes / element_bytes_);
+  }
+  bool holds(std::uint64_t position) const { return position >= begin_ && position < end_; }
+  std::uint64_t end() const { return end_; }
+  const std::byte* at(std::uint64_t position) {
+    if (!holds(position)) fill(position);
+    return buffer_.data() + (position - begin_) * element_bytes_;
+  }
+
+ private:
+  void fill(std::uint64_t position) {
+    const std::uint64_t length = std::min(read_ahead_, needed_end_ - position);
+    buffer_.resize(std::max<std::size_t>(buffer_.size(), length * element_bytes_));
+    const auto bytes = std::span(buffer_).first(length * element_bytes_);
+    file_.read_at(stored_.storage_begin_bytes + position * element_bytes_, bytes);
+    begin_ = position;
+    end_ = position + length;
+    if (sums_ == nullptr || (bytes.size() < kWorthSummingBytes && bytes.size() < stored_.view.storage_bytes)) return;
+    const std::uint64_t first = position * element_bytes_;
+    sums_->push_back({stored_.storage, first, first + bytes.size(), crc32(0, bytes)});
+  }
+
+  const File& file_;
+  const TensorInFile& stored_;
+  std::vector<ReadSum>* sums_;
+  std::size_t element_bytes_;
+  std::vector<std::byte> buffer_;
+  std::uint64_t begin_ = 0, end_ = 0, needed_end_ = 0, read_ahead_ = 1;
+};
+
+template <std::size_t ElementBytes>
+void copy_elements(const std::byte* from, std::uint64_t from_step, std::byte* to, std::uint64_t to_step,
+                   std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_step * ElementBytes, from + i * from_step * ElementBytes, ElementBytes);
+  }
+}
+
+class StridedReader {
+ public:
+  StridedReader(const File& file, const TensorInFile& stored, std::vector<ReadSum>* sums)
+      : view_(stored.view), window_(file, stored, sums), element_bytes_(dtype_size_bytes(view_.dtype)) {}
+
+  /// Elements [first, first + count) of the dims from `dim` on, which start at `base` in the storage.
+  void range(std::size_t dim, std::uint64_t base, std::uint64_t first, std::uint64_t count, std::byte* out) {
+    if (count == 0) return;
+    if (dim == view_.sizes.size()) return box(dim, 1, base, out);
+    std::uint64_t inner = 1;
+    for (std::size_t d = dim + 1; d < view_.sizes.size(); ++d) inner *= static_cast<std::uint64_t>(view_.sizes[d]);
+    const auto stride = static_cast<std::uint64_t>(view_.strides[dim]);
+    std::uint64_t row = first / inner;
+    if (const std::uint64_t cut = first % inner; cut != 0) {
+      const std::uint64_t head = std::min(count, inner - cut);
+      range(dim + 1, base + row * stride, cut, head, out);
+      count -= head;
+      out += head * element_bytes_;
+      ++row;
+    }
+    const std::uint64_t rows = count / inner;
+    if (rows > 0) box(dim, rows, base + row * stride, out);
+    range(dim + 1, base + (row + rows) * stride, 0, count % inner, out + rows * inner * element_bytes_);
+  }
+
+ private:
+  /// `rows` of dim `dim`, and all of the dims after it.
+  void box(std::size_t dim, std::uint64_t rows, std::uint64_t base, std::byte* out) {
+    std::vector<Dim> dims;
+    std::uint64_t to = 1, last = base;
+    for (std::size_t d = view_.sizes.size(); d-- > dim;) {
+      const auto size = d == dim ? rows : static_cast<std::uint64_t>(view_.sizes[d]);
+      const auto from = static_cast<std::uint64_t>(view_.strides[d]);
+      if (size != 1) dims.push_back({size, from, to});
+      to *= size;
+      last += (size - 1) * from;
+    }
+    // In file order; a repeated dim (stride 0) comes first, so that what it repeats is copied in runs.
+    std::stable_sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) {
+      return (a.from == 0) != (b.from == 0) ? a.from == 0 : a.from > b.from;
+    });
+    if (dims.empty()) dims.push_back({1, 1, 1});
+    window_.start(last + 1, dense_span(dims));
+    walk(dims, base, out);
+  }
+
+  /// Elements that are worth reading together: the span of the innermost dims that need an eighth of it at least.
+  static std::uint64_t dense_span(const std::vector<Dim>& dims) {
+    std::uint64_t span = 1, needed = 1;
+    for (std::size_t d = dims.size(); d-- > 0 && dims[d].from != 0;) {
+      const std::uint64_t wider = (dims[d].size - 1) * dims[d].from + span;
+      needed *= dims[d].size;
+      if (needed < wider / 8) break;
+      span = wider;
+    }
+    return span;
+  }
+
+  void walk(const std::vector<Dim>& dims, std::uint64_t from, std::byte* out) {
+    const std::size_t outer = dims.size() - 1;
+    std::vector<std::uint64_t> index(outer, 0);
+    for (;;) {
+      run(dims[outer], from, out);
+      std::size_t d = outer;
+      for (;; --d) {
+        if (d == 0) return;
+        const Dim& dim = dims[d - 1];
+        from += dim.from;
+        out += dim.to * element_bytes_;
+        if (++index[d - 1] < dim.size) break;
+        from -= dim.from * dim.size;
+        out -= dim.to * dim.size * element_bytes_;
+        index[d - 1] = 0;
+      }
+    }
+  }
+
+  void run(const Dim& dim, std::uint64_t from, std::byte* out) {
+    for (std::uint64_t done = 0; done < dim.size;) {
+      const std::uint64_t position = from + done * dim.from;
+      const std::byte* source = window_.at(position);
+      const std::uint64_t left = dim.size - done;
+      const std::uint64_t here =
+          dim.from == 0 ? left : std::min(left, (window_.end() - position + dim.from - 1) / dim.from);
+      copy(source, dim.from, out + done * dim.to * element_bytes_, dim.to, here);
+      done += here;
+    }
+  }
+
+  void copy(const std::byte* from, std::uint64_t from_step, std::byte* to, std::uint64_t to_step, std::uint64_t count) {
+    if (from_step == 1 && to_step == 1) {
+      std::memcpy(to, from, count * element_bytes_);
+      return;
+    }
+    switch (element_bytes_) {
+      case 1:
+        return copy_elements<1>(from, from_step, to, to_step, count);
+      case 2:
+        return copy_elements<2>(from, from_step, to, to_step, count);
+      case 4:
+        return copy_elements<4>(from, from_step, to, to_step, count);
+      case 8:
+        return copy_elements<8>(from, from_step, to, to_step, count);
+      case 16:
+        return copy_elements<16>(from, from_step, to, to_step, count);
+      default:
+        throw std::logic_error("an element size that no type has");
+    }
+  }
+
+  const TensorView& view_;
+  Window window_;
+  std::size_t element_bytes_;
+};
 
 }  // namespace
 
@@ -86,6 +259,11 @@ std::optional<std::uint32_t> read_stored(const File& file, const TensorInFile& s
   if (!view.conjugated && !view.negated) return crc;
   resolve_lazy_bits(view, out);
   return std::nullopt;
+}
+
+void read_strided(const File& file, const TensorInFile& stored, std::uint64_t first, std::uint64_t count,
+                  std::span<std::byte> out, std::vector<ReadSum>* sums) {
+  StridedReader(file, stored, sums).range(0, stored.view.storage_offset, first, count, out.data());
 }
 
 }  // namespace fsdp

@@ -34,4 +34,9 @@ TensorView contiguous_view(DType dtype, const Shape& sizes);
 /// Resolves the view's lazy conjugation and negation: `elements` become what PyTorch shows.
 void resolve_lazy_bits(const TensorView& view, std::span<std::byte> elements);
 
+/// read_stored() for views that are not contiguous. Reads the storage in the order in which it lies in the file, so
+/// that a whole transposed tensor is read once; a range of it may cost as much.
+void read_strided(const File& file, const TensorInFile& stored, std::uint64_t first, std::uint64_t count,
+                  std::span<std::byte> out, std::vector<ReadSum>* sums);
+
 }  // namespace fsdp

@@ -1,18 +1,27 @@
 #pragma once
 // A file of torch.save as a source.
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 #include <vector>
 
+#include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/chunked_source.hpp"
-#include "lib/files/read/torch_file.hpp"
 
 namespace fsdp {
+
+/// True when the file starts like a zip archive or like the legacy format of torch.save.
+bool looks_like_torch_file(std::string_view first_bytes);
+
+class TorchFile;
 
 class TorchSource : public ChunkedSource {
  public:
   /// Reads everything but the storages. \throws FormatError, IoError
   explicit TorchSource(const std::filesystem::path& path);
+  ~TorchSource() override;
 
   LoadedValue value(std::size_t value) const override;
   /// The view that a tensor is of its storage, and the storage's number: equal for tensors that share memory (tied).

@@ -1,23 +1,28 @@
 #include "lib/files/read/zstd_item.hpp"
 
+#include <zstd.h>
 #include <algorithm>
 #include <memory>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/files/formats/block.hpp"
 #include "lib/files/formats/crc32.hpp"
+#include "lib/files/formats/little_endian.hpp"
 #include "lib/files/formats/pickle_reader.hpp"
-#include "lib/files/formats/zip_format.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
-#include "lib/files/read/zstd_stream.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::size_t head_bytes = 64u << 10;  // holds everything before the storage
-constexpr std::size_t tail_bytes = 64u << 10;  // at most this follows the storage
-constexpr std::size_t piece_bytes = 256u << 10;
+constexpr int kMaxWindowLog = 25;  // 32 MiB; torch writes 2 MiB, a frame may ask for gigabytes
+constexpr std::size_t kInputBytes = 256u << 10;
+
+constexpr std::size_t kHeadBytes = 64u << 10;  // holds everything before the storage
+constexpr std::size_t kTailBytes = 64u << 10;  // at most this follows the storage
+constexpr std::size_t kPieceBytes = 256u << 10;
 
 std::string name_of(const ZstdItem& item) {
   return item.file.path().string() + ": in the zstd item at byte " + std::to_string(item.begin_bytes);
@@ -54,7 +59,7 @@ std::span<std::byte> writable(std::string& text) { return std::as_writable_bytes
 class TensorArchive {
  public:
   explicit TensorArchive(const ZstdItem& item)
-      : name_(name_of(item)), stream_(item.file, item.begin_bytes, item.length_bytes), head_(head_bytes, '\0') {
+      : name_(name_of(item)), stream_(item.file, item.begin_bytes, item.length_bytes), head_(kHeadBytes, '\0') {
     head_.resize(stream_.read(writable(head_)));
     parse_pickle();
   }
@@ -74,7 +79,7 @@ class TensorArchive {
     };
     const auto head = std::as_bytes(std::span(head_.data(), head_.size()));
     take(head.subspan(begin, std::min<std::uint64_t>(view_.storage_bytes, head.size() - begin)));
-    std::vector<std::byte> piece(view_.storage_bytes > done ? piece_bytes : 0);
+    std::vector<std::byte> piece(view_.storage_bytes > done ? kPieceBytes : 0);
     while (done < view_.storage_bytes) {
       const auto wanted = std::span(piece).first(std::min<std::uint64_t>(piece.size(), view_.storage_bytes - done));
       if (stream_.read(wanted) != wanted.size()) throw FormatError(name_, begin + done, "the archive ends in its data");
@@ -86,12 +91,12 @@ class TensorArchive {
  private:
   void parse_pickle() {
     using namespace detail;
-    if (head_.size() < zip_local_header_bytes || read_le<std::uint32_t>(head_, 0) != zip_local_header) {
+    if (head_.size() < kZipLocalHeaderBytes || read_le<std::uint32_t>(head_, 0) != kZipLocalHeader) {
       throw FormatError(name_, 0, "no torch.save archive starts here (PK\\3\\4 expected)");
     }
     const std::size_t name_bytes = read_le<std::uint16_t>(head_, 26);
-    const std::size_t begin = zip_local_header_bytes + name_bytes + read_le<std::uint16_t>(head_, 28);
-    const std::string entry = head_.substr(zip_local_header_bytes, name_bytes);
+    const std::size_t begin = kZipLocalHeaderBytes + name_bytes + read_le<std::uint16_t>(head_, 28);
+    const std::string entry = head_.substr(kZipLocalHeaderBytes, name_bytes);
     constexpr std::string_view suffix = "/data.pkl";
     if (begin >= head_.size() || !entry.ends_with(suffix)) {
       throw FormatError(name_, 0, "the archive does not start with its data.pkl");
@@ -108,9 +113,9 @@ class TensorArchive {
     using namespace detail;
     const std::string name = prefix_ + "data/" + view_.storage_key;
     for (std::size_t at = head_.find(name); at != std::string::npos; at = head_.find(name, at + 1)) {
-      if (at < zip_local_header_bytes) continue;
-      const std::size_t header = at - zip_local_header_bytes;
-      if (read_le<std::uint32_t>(head_, header) != zip_local_header ||
+      if (at < kZipLocalHeaderBytes) continue;
+      const std::size_t header = at - kZipLocalHeaderBytes;
+      if (read_le<std::uint32_t>(head_, header) != kZipLocalHeader ||
           read_le<std::uint16_t>(head_, header + 26) != name.size()) {
         continue;
       }
@@ -119,18 +124,18 @@ class TensorArchive {
     }
     throw FormatError(
         name_, 0,
-        "entry \"" + name.substr(0, 100) + "\" does not follow within " + std::to_string(head_bytes) + " bytes");
+        "entry \"" + name.substr(0, 100) + "\" does not follow within " + std::to_string(kHeadBytes) + " bytes");
   }
 
   void check_archive(std::uint64_t begin, std::uint32_t crc) {
     const std::uint64_t end = begin + view_.storage_bytes;
     std::string tail = end < head_.size() ? head_.substr(end) : std::string();
     const std::size_t known = tail.size();
-    tail.resize(known + tail_bytes);
+    tail.resize(known + kTailBytes);
     tail.resize(known + stream_.read(writable(tail).subspan(known)));
     std::byte more{};
     if (stream_.read({&more, 1}) != 0) {
-      throw FormatError(name_, end, "more than " + std::to_string(tail_bytes) + " bytes follow the tensor's data");
+      throw FormatError(name_, end, "more than " + std::to_string(kTailBytes) + " bytes follow the tensor's data");
     }
     head_.resize(std::min<std::uint64_t>(head_.size(), end));
     const std::uint64_t length = end + tail.size();
@@ -163,6 +168,59 @@ void copy_common(std::span<const std::byte> bytes, std::uint64_t place, std::uin
 
 }  // namespace
 
+struct ZstdStream::Context {
+  Context() : stream(ZSTD_createDStream()) {
+    if (stream == nullptr) throw std::bad_alloc();
+    ZSTD_DCtx_setParameter(stream, ZSTD_d_windowLogMax, kMaxWindowLog);
+  }
+  ~Context() { ZSTD_freeDStream(stream); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  ZSTD_DStream* stream;
+};
+
+ZstdStream::ZstdStream(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes)
+    : file_(file), next_bytes_(begin_bytes), end_bytes_(begin_bytes), context_(std::make_unique<Context>()) {
+  const std::uint64_t file_bytes = file.size_bytes();
+  if (begin_bytes > file_bytes || length_bytes > file_bytes - begin_bytes) {
+    throw FormatError(file.path().string(), begin_bytes,
+                      "an item of " + std::to_string(length_bytes) + " bytes should lie here, but the file has " +
+                          std::to_string(file_bytes) + " bytes; it was cut short, or belongs to another checkpoint");
+  }
+  end_bytes_ += length_bytes;
+}
+
+ZstdStream::~ZstdStream() = default;
+
+std::size_t ZstdStream::read(std::span<std::byte> out) {
+  ZSTD_outBuffer output{out.data(), out.size(), 0};
+  while (output.pos < output.size) {
+    if (input_begin_ == input_end_ && next_bytes_ < end_bytes_) {
+      input_.resize(kInputBytes);
+      input_end_ = std::min<std::uint64_t>(kInputBytes, end_bytes_ - next_bytes_);
+      input_begin_ = 0;
+      file_.read_at(next_bytes_, std::span(input_).first(input_end_));
+      next_bytes_ += input_end_;
+    }
+    const bool no_input = input_begin_ == input_end_;
+    if (no_input && !frame_is_open_) break;
+    ZSTD_inBuffer input{input_.data(), input_end_, input_begin_};
+    const std::size_t before = output.pos;
+    const std::size_t result = ZSTD_decompressStream(context_->stream, &output, &input);
+    const std::uint64_t offset = next_bytes_ - (input_end_ - input.pos);
+    if (ZSTD_isError(result) != 0) {
+      throw FormatError(file_.path().string(), offset,
+                        std::string("the zstd data cannot be decompressed: ") + ZSTD_getErrorName(result));
+    }
+    input_begin_ = input.pos;
+    frame_is_open_ = result != 0;
+    if (no_input && output.pos == before && frame_is_open_) {
+      throw FormatError(file_.path().string(), offset, "the zstd data ends in the middle of a frame");
+    }
+  }
+  return output.pos;
+}
+
 void read_zstd_tensor(const ZstdItem& item, const std::function<void(const TensorView&)>& check, std::uint64_t first,
                       std::uint64_t count, std::span<std::byte> out) {
   TensorArchive archive(item);
@@ -192,13 +250,13 @@ std::string read_zstd_archive(const ZstdItem& item, std::uint64_t limit_bytes) {
   std::string archive;
   for (;;) {
     const std::size_t known = archive.size();
-    archive.resize(known + piece_bytes);
+    archive.resize(known + kPieceBytes);
     const std::size_t more = stream.read(writable(archive).subspan(known));
     archive.resize(known + more);
     if (archive.size() > limit_bytes) {
       throw FormatError(name_of(item), limit_bytes, "the value decompresses to more bytes than any value should have");
     }
-    if (more < piece_bytes) return archive;
+    if (more < kPieceBytes) return archive;
   }
 }
 

@@ -1,15 +1,160 @@
 // The element type of a model's tensors.
+// Complex tensors as pairs of real numbers.
+#include "lib/files/transform/cast.hpp"
+
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <stdexcept>
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/files/transform/cast_float.hpp"
-#include "lib/files/transform/select_model.hpp"
+#include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
-#include "lib/files/transform/transform_decorated.hpp"
 
 namespace fsdp {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian");
+static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559);
+
+/// A sign, `exponent_bits`, `mantissa_bits`. With `has_infinity`, the largest exponent means infinity and NaN; without,
+/// only all ones mean NaN.
+struct FloatFormat {
+  int exponent_bits = 0, mantissa_bits = 0;
+  bool has_infinity = true;
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  int sign_shift() const { return exponent_bits + mantissa_bits; }
+  std::uint64_t infinity() const { return ((std::uint64_t{1} << exponent_bits) - 1) << mantissa_bits; }
+  std::uint64_t all_ones() const { return (std::uint64_t{1} << sign_shift()) - 1; }
+};
+
+FloatFormat format_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return {11, 52};
+    case DType::f32:
+      return {8, 23};
+    case DType::f16:
+      return {5, 10};
+    case DType::bf16:
+      return {8, 7};
+    case DType::f8_e4m3fn:
+      return {4, 3, false};
+    case DType::f8_e5m2:
+      return {5, 2};
+    default:
+      throw std::logic_error("no floating-point type");
+  }
+}
+
+/// The bits of the double of the same value. A NaN keeps the upper bits of its payload.
+std::uint64_t upcast(const FloatFormat& format, std::uint64_t bits) {
+  if (format.mantissa_bits == 52) return bits;
+  const auto magnitude = bits & format.all_ones();
+  const auto sign = (bits >> format.sign_shift() & 1) << 63;
+  const auto mantissa = magnitude & ((std::uint64_t{1} << format.mantissa_bits) - 1);
+  const bool special = format.has_infinity ? magnitude >= format.infinity() : magnitude == format.all_ones();
+  if (special) return sign | std::uint64_t{0x7ff} << 52 | mantissa << (52 - format.mantissa_bits);
+  const auto exponent = static_cast<int>(magnitude >> format.mantissa_bits);
+  const auto significand = exponent == 0 ? mantissa : mantissa | std::uint64_t{1} << format.mantissa_bits;
+  const auto scale = (exponent == 0 ? 1 : exponent) - format.bias() - format.mantissa_bits;
+  return sign | std::bit_cast<std::uint64_t>(std::ldexp(static_cast<double>(significand), scale));
+}
+
+/// Rounds the double with `bits`.
+std::uint64_t narrow(const FloatFormat& format, std::uint64_t bits) {
+  if (format.mantissa_bits == 52) return bits;
+  const auto sign = (bits >> 63) << format.sign_shift();
+  const auto exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  const auto mantissa = bits & ((std::uint64_t{1} << 52) - 1);
+  const auto overflow = format.has_infinity ? format.infinity() : format.all_ones();
+  if (exponent == 0x7ff) {
+    if (mantissa == 0) return sign | overflow;
+    const auto payload = mantissa >> (52 - format.mantissa_bits);
+    const auto quiet = std::uint64_t{1} << (format.mantissa_bits - 1);
+    return sign | (format.has_infinity ? format.infinity() | quiet | payload : format.all_ones());
+  }
+  if (exponent == 0) return sign;  // a subnormal double is far below half of any target's smallest value
+  const auto unbiased = exponent - 1023;
+  const auto lowest = 1 - format.bias();
+  if (unbiased > format.bias() + 1) return sign | overflow;
+  const auto shift = 52 - format.mantissa_bits + (unbiased < lowest ? lowest - unbiased : 0);
+  if (shift > 53) return sign;
+  const auto significand = mantissa | std::uint64_t{1} << 52;
+  const auto half = std::uint64_t{1} << (shift - 1);
+  const auto rest = significand & (half * 2 - 1);
+  auto rounded = significand >> shift;
+  if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
+  // The significand's leading one counts as one step of the exponent, and so does a carry out of it.
+  if (unbiased >= lowest) {
+    rounded += static_cast<std::uint64_t>(unbiased - lowest) << format.mantissa_bits;
+  }
+  return sign | (rounded >= overflow ? overflow : rounded);
+}
+
+template <typename T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void store(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof(T));
+}
+
+std::uint64_t load_bits(const std::byte* at, std::size_t size) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, at, size);
+  return bits;
+}
+
+std::uint16_t float_to_bfloat16(std::uint32_t bits) {
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const auto rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  return static_cast<std::uint16_t>(nan ? bits >> 16 | 0x40u : rounded);
+}
+
+/// A float addition does the rounding: source github.com/Maratyszcza/FP16, fp16_ieee_from_fp32_value.
+std::uint16_t float_to_half(std::uint32_t bits) {
+  const auto magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+  const auto scaled = magnitude * 0x1.0p+112f * 0x1.0p-110f;
+  const auto doubled = bits << 1;
+  auto bias = doubled & 0xff000000u;
+  bias = bias < 0x71000000u ? 0x71000000u : bias;
+  const auto sum = std::bit_cast<std::uint32_t>(std::bit_cast<float>((bias >> 1) + 0x07800000u) + scaled);
+  const auto rounded = (sum >> 13 & 0x7c00u) + (sum & 0xfffu);
+  const auto nan = 0x7e00u | (bits >> 13 & 0x1ffu);
+  return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | (doubled > 0xff000000u ? nan : rounded));
+}
+
+template <typename In, typename Out, typename Convert>
+void each(std::span<const std::byte> in, std::span<std::byte> out, Convert convert) {
+  const auto count = in.size() / sizeof(In);
+  for (std::size_t i = 0; i < count; ++i) {
+    store<Out>(out.data() + i * sizeof(Out), convert(load<In>(in.data() + i * sizeof(In))));
+  }
+}
+
+template <typename In, typename Out>
+void look_up(const std::vector<std::byte>& table, std::span<const std::byte> in, std::span<std::byte> out) {
+  each<In, Out>(in, out, [&](In index) { return load<Out>(table.data() + index * sizeof(Out)); });
+}
+
+template <typename In>
+void look_up(const std::vector<std::byte>& table, std::size_t size, std::span<const std::byte> in,
+             std::span<std::byte> out) {
+  if (size == 1) return look_up<In, std::uint8_t>(table, in, out);
+  if (size == 2) return look_up<In, std::uint16_t>(table, in, out);
+  if (size == 4) return look_up<In, std::uint32_t>(table, in, out);
+  look_up<In, std::uint64_t>(table, in, out);
+}
 
 constexpr std::uint64_t kBufferElements = 1u << 16;  // fits the second-level cache with its result
 
@@ -57,10 +202,129 @@ class CastSource final : public DecoratedSource {
   std::map<DType, FloatConverter> converters_;  // by the type converted from
 };
 
+class ComplexViewSource final : public DecoratedSource {
+ public:
+  explicit ComplexViewSource(std::shared_ptr<const Source> source) : DecoratedSource(std::move(source)) {
+    for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
+      auto tensor = inner_->tensors()[i];
+      if (is_complex(tensor.dtype)) {
+        constexpr const char* kSuffix = "@view_as_real";
+        tensor.dtype = tensor.dtype == DType::c64 ? DType::f32 : DType::f64;
+        tensor.shape.push_back(2);
+        tensor.name += kSuffix;
+        auto* last = tensor.path.empty() ? nullptr : std::get_if<std::string>(&tensor.path.back());
+        if (last != nullptr) {
+          *last += kSuffix;
+        } else {
+          tensor.path = {tensor.name};
+        }
+      }
+      add_tensor(i, std::move(tensor));
+    }
+    add_all_values();
+    check_unique_names(*this);
+  }
+
+  std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                    std::span<std::byte> out, std::vector<ReadSum>* sums) const override {
+    const auto inner = inner_tensor_.at(tensor);
+    if (!is_complex(inner_->tensors()[inner].dtype)) return inner_->read(inner, first, count, out, sums);
+    check_read(tensors_[tensor], first, count, out.size());
+    if (count == 0) return std::nullopt;
+    if (first % 2 == 0 && count % 2 == 0) return inner_->read(inner, first / 2, count / 2, out, sums);
+    // A half at either end is read on its own; the whole numbers between go straight to `out`.
+    const auto half = dtype_size_bytes(tensors_[tensor].dtype);
+    const auto copy_half = [&](std::uint64_t number, std::span<std::byte> to) {
+      std::vector<std::byte> pair(2 * half);
+      inner_->read(inner, number / 2, 1, pair, nullptr);  // both halves would sum it twice
+      std::memcpy(to.data(), pair.data() + number % 2 * half, half);
+    };
+    auto begin = first, end = first + count;
+    if (begin % 2 != 0) copy_half(begin++, out.first(half));
+    if (end % 2 != 0 && end > begin) copy_half(--end, out.last(half));
+    if (end > begin) {
+      inner_->read(inner, begin / 2, (end - begin) / 2, out.subspan((begin - first) * half, (end - begin) * half),
+                   sums);
+    }
+    return std::nullopt;
+  }
+};
+
 }  // namespace
+
+double float_to_double(DType dtype, std::span<const std::byte> element) {
+  return std::bit_cast<double>(upcast(format_of(dtype), load_bits(element.data(), dtype_size_bytes(dtype))));
+}
+
+FloatConverter::FloatConverter(DType from, DType to) : from_(from), to_(to) {
+  const auto in = format_of(from), out = format_of(to);
+  const auto in_size = dtype_size_bytes(from), out_size = dtype_size_bytes(to);
+  if (from == to || in_size > 2) return;
+  const std::size_t values = std::size_t{1} << (8 * in_size);
+  table_.resize(values * out_size);
+  for (std::size_t i = 0; i < values; ++i) {
+    const auto bits = narrow(out, upcast(in, i));
+    std::memcpy(table_.data() + i * out_size, &bits, out_size);
+  }
+}
+
+void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte> out) const {
+  const auto in_size = dtype_size_bytes(from_), out_size = dtype_size_bytes(to_);
+  if (in.size() % in_size != 0 || out.size() / out_size != in.size() / in_size || out.size() % out_size != 0) {
+    throw std::logic_error("FloatConverter: sizes do not match");
+  }
+  if (in.empty()) return;
+  if (from_ == to_) {
+    std::memcpy(out.data(), in.data(), in.size());
+  } else if (in_size == 1) {
+    look_up<std::uint8_t>(table_, out_size, in, out);
+  } else if (in_size == 2) {
+    look_up<std::uint16_t>(table_, out_size, in, out);
+  } else if (from_ == DType::f32 && to_ == DType::f64) {
+    each<float, double>(in, out, [](float value) { return static_cast<double>(value); });
+  } else if (from_ == DType::f64 && to_ == DType::f32) {
+    each<double, float>(in, out, [](double value) { return static_cast<float>(value); });
+  } else if (from_ == DType::f32 && to_ == DType::bf16) {
+    each<std::uint32_t, std::uint16_t>(in, out, float_to_bfloat16);
+  } else if (from_ == DType::f32 && to_ == DType::f16) {
+    each<std::uint32_t, std::uint16_t>(in, out, float_to_half);
+  } else {
+    const auto source = format_of(from_), target = format_of(to_);
+    for (std::size_t i = 0; i < in.size() / in_size; ++i) {
+      const auto bits = narrow(target, upcast(source, load_bits(in.data() + i * in_size, in_size)));
+      std::memcpy(out.data() + i * out_size, &bits, out_size);
+    }
+  }
+}
+
+FloatReader::FloatReader(std::shared_ptr<const Source> source) : source_(std::move(source)) {
+  for (const auto& tensor : source_->tensors()) {
+    if (is_float(tensor.dtype) && !converters_.contains(tensor.dtype))
+      converters_.emplace(tensor.dtype, FloatConverter(tensor.dtype, DType::f32));
+  }
+}
+
+std::vector<float> FloatReader::read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                     std::vector<ReadSum>* sums) const {
+  const auto dtype = source_->tensors()[tensor].dtype;
+  std::vector<float> values(count);
+  const auto out = std::as_writable_bytes(std::span(values));
+  if (dtype == DType::f32) {
+    source_->read(tensor, first, count, out, sums);
+    return values;
+  }
+  std::vector<std::byte> stored(count * dtype_size_bytes(dtype));
+  source_->read(tensor, first, count, stored, sums);
+  converters_.at(dtype).convert(stored, out);
+  return values;
+}
 
 std::unique_ptr<Source> cast(std::shared_ptr<const Source> source, DType dtype) {
   return std::make_unique<CastSource>(std::move(source), dtype);
+}
+
+std::unique_ptr<Source> view_complex_as_real(std::shared_ptr<const Source> source) {
+  return std::make_unique<ComplexViewSource>(std::move(source));
 }
 
 }  // namespace fsdp

@@ -2,23 +2,170 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_cores.hpp"
 #include "lib/files/read/plain_value.hpp"
-#include "lib/files/transform/check_numbers.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
 namespace {
+
+template <typename T>
+T load(std::span<const std::byte> bytes, std::uint64_t index) {
+  T value;
+  std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+/// Floating-point numbers by their bits: all ones in `exponent` means infinite, or NaN when `mantissa` is not zero.
+template <typename Bits>
+NonFinite count(std::span<const std::byte> bytes, Bits exponent, Bits mantissa, std::uint64_t parts) {
+  NonFinite found;
+  for (std::uint64_t i = 0, n = bytes.size() / sizeof(Bits) / parts; i < n; ++i) {
+    bool nan = false;
+    bool inf = false;
+    for (std::uint64_t part = 0; part < parts; ++part) {
+      const auto bits = load<Bits>(bytes, i * parts + part);
+      if ((bits & exponent) != exponent) continue;
+      ((bits & mantissa) != 0 ? nan : inf) = true;
+    }
+    if (!nan && !inf) continue;
+    if (found.nan + found.inf == 0) found.first = i;
+    ++(nan ? found.nan : found.inf);
+  }
+  return found;
+}
+
+/// The format without infinities: only all ones are NaN.
+NonFinite count_e4m3fn(std::span<const std::byte> bytes) {
+  NonFinite found;
+  for (std::uint64_t i = 0; i < bytes.size(); ++i) {
+    if ((load<std::uint8_t>(bytes, i) & 0x7f) != 0x7f) continue;
+    if (found.nan++ == 0) found.first = i;
+  }
+  return found;
+}
+
+/// A small float of 1 sign bit, `exponent_bits` and `mantissa_bits`, IEEE-like but for what all ones mean.
+double small_float(unsigned bits, int exponent_bits, int mantissa_bits) {
+  const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
+  const unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1);
+  const double sign = (bits >> (exponent_bits + mantissa_bits) & 1u) != 0 ? -1 : 1;
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+  return sign * std::ldexp(mantissa + (1u << mantissa_bits), static_cast<int>(exponent) - bias - mantissa_bits);
+}
+
+double with_infinities(unsigned bits, int exponent_bits, int mantissa_bits) {
+  const unsigned ones = (1u << exponent_bits) - 1;
+  if ((bits >> mantissa_bits & ones) != ones) return small_float(bits, exponent_bits, mantissa_bits);
+  if ((bits & ((1u << mantissa_bits) - 1)) != 0) return std::nan("");
+  return (bits >> (exponent_bits + mantissa_bits)) != 0 ? -INFINITY : INFINITY;
+}
+
+double real_value(DType dtype, std::span<const std::byte> bytes, std::uint64_t i) {
+  switch (dtype) {
+    case DType::f64:
+      return load<double>(bytes, i);
+    case DType::f32:
+      return static_cast<double>(load<float>(bytes, i));
+    case DType::f16:
+      return with_infinities(load<std::uint16_t>(bytes, i), 5, 10);
+    case DType::bf16:
+      return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(bytes, i)) << 16));
+    case DType::i64:
+      return static_cast<double>(load<std::int64_t>(bytes, i));
+    case DType::i32:
+      return load<std::int32_t>(bytes, i);
+    case DType::i16:
+      return load<std::int16_t>(bytes, i);
+    case DType::i8:
+      return load<std::int8_t>(bytes, i);
+    case DType::u8:
+    case DType::boolean:
+      return load<std::uint8_t>(bytes, i);
+    case DType::u16:
+      return load<std::uint16_t>(bytes, i);
+    case DType::u32:
+      return load<std::uint32_t>(bytes, i);
+    case DType::u64:
+      return static_cast<double>(load<std::uint64_t>(bytes, i));
+    case DType::f8_e4m3fn: {
+      const unsigned bits = load<std::uint8_t>(bytes, i);
+      return (bits & 0x7f) == 0x7f ? std::nan("") : small_float(bits, 4, 3);
+    }
+    case DType::f8_e5m2:
+      return with_infinities(load<std::uint8_t>(bytes, i), 5, 2);
+    case DType::c64:
+    case DType::c128:
+      break;
+  }
+  throw std::logic_error("element_value: a complex type has no single real value");
+}
+
+/// This rank's part of the ranges: neighbours stay together, so that each rank reads its files in order.
+std::span<const ElementRange> share_of(std::span<const ElementRange> ranges, int rank, int size) {
+  std::uint64_t total = 0;
+  for (const auto& range : ranges) total += range.bytes;
+  const auto boundary = [&](int r) {
+    std::uint64_t before = 0;
+    std::size_t i = 0;
+    const auto wanted = static_cast<std::uint64_t>(static_cast<double>(total) * r / size);
+    while (i < ranges.size() && before < wanted) before += ranges[i++].bytes;
+    return r == size ? ranges.size() : i;
+  };
+  const auto begin = rank == 0 ? 0 : boundary(rank);
+  return ranges.subspan(begin, boundary(rank + 1) - begin);
+}
+
+/// What the threads of one scan share.
+struct Scan {
+  std::atomic<std::size_t> next{0};
+  std::atomic<std::uint64_t> bytes_done{0};
+  std::atomic<bool> ended{false};  ///< early: an error, or asked to
+  std::mutex whole;                ///< held while a whole tensor is in memory
+  std::mutex mutex;
+  std::condition_variable changed;
+  int running = 0;
+  std::exception_ptr error;
+};
+
+void work(Scan& scan, std::span<const ElementRange> mine, int thread,
+          const std::function<void(const ElementRange&, int)>& visit) {
+  try {
+    for (auto i = scan.next++; i < mine.size() && !scan.ended; i = scan.next++) {
+      std::unique_lock one_at_a_time(scan.whole, std::defer_lock);
+      if (mine[i].whole) one_at_a_time.lock();
+      visit(mine[i], thread);
+      scan.bytes_done += mine[i].bytes;
+    }
+  } catch (...) {
+    const std::lock_guard lock(scan.mutex);
+    if (!scan.error) scan.error = std::current_exception();
+    scan.ended = true;
+  }
+  const std::lock_guard lock(scan.mutex);
+  --scan.running;
+  scan.changed.notify_all();
+}
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
@@ -68,6 +215,103 @@ CheckReport::NonFiniteTensor describe(const SourceTensor& tensor, const Findings
 }
 
 }  // namespace
+
+NonFinite count_non_finite(DType dtype, std::span<const std::byte> elements) {
+  constexpr std::uint64_t exponent64 = 0x7ff0'0000'0000'0000;
+  constexpr std::uint64_t mantissa64 = 0x000f'ffff'ffff'ffff;
+  switch (dtype) {
+    case DType::f64:
+      return count(elements, exponent64, mantissa64, 1);
+    case DType::c128:
+      return count(elements, exponent64, mantissa64, 2);
+    case DType::f32:
+      return count<std::uint32_t>(elements, 0x7f80'0000, 0x007f'ffff, 1);
+    case DType::c64:
+      return count<std::uint32_t>(elements, 0x7f80'0000, 0x007f'ffff, 2);
+    case DType::f16:
+      return count<std::uint16_t>(elements, 0x7c00, 0x03ff, 1);
+    case DType::bf16:
+      return count<std::uint16_t>(elements, 0x7f80, 0x007f, 1);
+    case DType::f8_e5m2:
+      return count<std::uint8_t>(elements, 0x7c, 0x03, 1);
+    case DType::f8_e4m3fn:
+      return count_e4m3fn(elements);
+    default:
+      return {};
+  }
+}
+
+ElementValue element_value(DType dtype, std::span<const std::byte> elements, std::uint64_t index) {
+  if (is_complex(dtype)) {
+    const auto part = dtype == DType::c64 ? DType::f32 : DType::f64;
+    return {real_value(part, elements, 2 * index), real_value(part, elements, 2 * index + 1)};
+  }
+  return {real_value(dtype, elements, index), 0};
+}
+
+std::string number_text(double value) { return fmt::format("{}", value); }
+
+int scan_threads(const ScanOptions& options) { return options.jobs > 0 ? options.jobs : std::min(4, usable_cores()); }
+
+std::span<std::byte> buffer_for(const ElementRange& range, std::uint64_t size, std::vector<std::byte>& kept,
+                                std::vector<std::byte>& passing) {
+  auto& buffer = range.whole ? passing : kept;
+  buffer.resize(size);
+  return buffer;
+}
+
+void add_ranges(const SourceTensor& described, std::size_t tensor, bool whole, std::uint64_t piece_bytes,
+                std::vector<ElementRange>& ranges) {
+  const std::uint64_t width = dtype_size_bytes(described.dtype);
+  const std::uint64_t elements = described.size_bytes() / width;
+  const std::uint64_t step = whole ? elements : std::max<std::uint64_t>(1, piece_bytes / width);
+  for (std::uint64_t first = 0; first < elements; first += step) {
+    const auto count = std::min(step, elements - first);
+    ranges.push_back({tensor, first, count, count * width, whole});
+  }
+}
+
+void scan(std::span<const ElementRange> ranges, ProcessGroup& group, const ScanOptions& options,
+          const std::function<void(const ElementRange&, int)>& visit) {
+  const auto mine = share_of(ranges, group.rank(), group.size());
+  std::uint64_t total = 0;
+  for (const auto& range : ranges) total += range.bytes;
+  std::uint64_t own_total = 0;
+  for (const auto& range : mine) own_total += range.bytes;
+
+  Scan state;
+  state.running = scan_threads(options);
+  const int num_threads = state.running;
+  const auto report = [&] {
+    if (!options.progress || group.rank() != 0 || own_total == 0) return;
+    // The other ranks are taken to be as far as this one.
+    const double part = static_cast<double>(state.bytes_done) / static_cast<double>(own_total);
+    options.progress(static_cast<std::uint64_t>(part * static_cast<double>(total)), total);
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < num_threads; ++t) threads.emplace_back([&, t] { work(state, mine, t, visit); });
+    std::unique_lock lock(state.mutex);
+    while (state.running > 0) {
+      state.changed.wait_for(lock, std::chrono::milliseconds(50));
+      if (options.stop && options.stop() && !state.ended) {
+        state.ended = true;
+        if (!state.error) state.error = std::make_exception_ptr(Error(ExitCode::failed, "stopped before the end"));
+      }
+      report();
+    }
+  }
+  if (!state.error) report();
+  run_agreed(group, [&] {
+    if (state.error) std::rethrow_exception(state.error);
+  });
+}
+
+std::vector<ReadSum> gather_sums(ProcessGroup& group, const std::vector<std::vector<ReadSum>>& by_thread) {
+  std::vector<ReadSum> own;
+  for (const auto& sums : by_thread) own.insert(own.end(), sums.begin(), sums.end());
+  return gather_sums(group, own);
+}
 
 std::vector<std::int64_t> position_of(std::uint64_t index, const Shape& shape) {
   std::vector<std::int64_t> position(shape.size());

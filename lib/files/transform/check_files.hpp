@@ -1,15 +1,74 @@
 #pragma once
+// What --check and --verify ask of raw elements: are they finite, how far are they apart.
+// Goes through the elements of a checkpoint once, in pieces that threads and ranks share: what --check and --verify do.
 // Reads a checkpoint once, whole, and says what is wrong with it: --check.
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "lib/base/dtype.hpp"
 #include "lib/files/read/source.hpp"
-#include "lib/files/transform/check_scan.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
+
+struct NonFinite {
+  std::uint64_t nan = 0;
+  std::uint64_t inf = 0;
+  std::uint64_t first = std::numeric_limits<std::uint64_t>::max();  ///< index of the first of them; max: none
+};
+
+/// Counts in `elements` (whole ones, little-endian); a complex element counts by its worse part. Integers have none.
+NonFinite count_non_finite(DType dtype, std::span<const std::byte> elements);
+
+struct ElementValue {
+  double real = 0, imaginary = 0;
+};
+/// Element number `index` as a number: exact but for 64-bit integers beyond 2^53.
+ElementValue element_value(DType dtype, std::span<const std::byte> elements, std::uint64_t index);
+
+/// As short as it can be and still be the same number: "0.1", "1e-08", "inf", "nan".
+std::string number_text(double value);
+
+/// Elements [first, first + count) of tensor number `tensor`.
+struct ElementRange {
+  std::size_t tensor = 0;
+  std::uint64_t first = 0, count = 0;
+  std::uint64_t bytes = 0;
+  bool whole = false;  ///< all of a tensor that is best read at once: only one of them is visited at a time
+};
+
+/// Appends the elements of tensor number `tensor` in ranges of at most `piece_bytes`, or as one range.
+void add_ranges(const SourceTensor& described, std::size_t tensor, bool whole, std::uint64_t piece_bytes,
+                std::vector<ElementRange>& ranges);
+
+struct ScanOptions {
+  int jobs = 0;                          ///< threads per rank; 0: the processors this rank may use, at most 4
+  std::uint64_t piece_bytes = 4u << 20;  ///< read at once by a thread
+  std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress;  ///< rank 0, one thread
+  std::function<bool()> stop;                                                         ///< true ends the scan
+};
+
+/// Calls visit(range, thread) for this rank's share of `ranges`, from `options.jobs` threads; thread numbers from 0.
+/// Collective over `group`: every rank passes the same ranges. An error of one rank becomes every rank's.
+/// \throws what `visit` throws; Error(failed) when `stop` said so
+void scan(std::span<const ElementRange> ranges, ProcessGroup& group, const ScanOptions& options,
+          const std::function<void(const ElementRange&, int thread)>& visit);
+
+/// `size` bytes for a range: `kept`, which grows to a piece, or for a whole tensor `passing`.
+std::span<std::byte> buffer_for(const ElementRange& range, std::uint64_t size, std::vector<std::byte>& kept,
+                                std::vector<std::byte>& passing);
+
+/// Threads that `scan` uses with these options.
+int scan_threads(const ScanOptions& options);
+
+/// Collective: the sums that all ranks collected, on rank 0; empty elsewhere.
+std::vector<ReadSum> gather_sums(ProcessGroup& group, const std::vector<std::vector<ReadSum>>& by_thread);
 
 struct CheckReport {
   struct NonFiniteTensor {

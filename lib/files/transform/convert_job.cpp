@@ -1,17 +1,18 @@
 #include "lib/files/transform/convert_job.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "lib/base/elapsed.hpp"
 #include "lib/base/stop_signal.hpp"
-#include "lib/files/read/deepspeed.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/files/transform/check_files.hpp"
 #include "lib/files/transform/convert_job_output.hpp"
 #include "lib/files/transform/inspect.hpp"
-#include "lib/files/transform/byte_progress.hpp"
 #include "lib/files/transform/verify.hpp"
 
 namespace fsdp {
@@ -110,6 +111,34 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
 }
 
 }  // namespace
+
+std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, double seconds) {
+  const auto done = static_cast<double>(bytes_done);
+  const auto total = static_cast<double>(bytes_total);
+  const double rate = seconds > 0 ? done / seconds : 0;
+  return fmt::format("{} of {} ({:.0f} %)   {}/s   eta {}", format_bytes(done), format_bytes(total),
+                     total > 0 ? 100 * done / total : 100.0, format_bytes(rate),
+                     rate > 0 ? format_duration((total - done) / rate) : "?");
+}
+
+ByteProgress::ByteProgress(const Logger& log, std::string verb, double seconds)
+    : status_(log), verb_(std::move(verb)), interval_seconds_(seconds) {}
+
+double ByteProgress::seconds() const { return seconds_since(begin_); }
+
+void ByteProgress::update(std::uint64_t bytes_done, std::uint64_t bytes_total) {
+  constexpr double kLive_seconds = 0.2;
+  const auto now = Clock::now();
+  const auto since = std::chrono::duration<double>(now - last_).count();
+  if (since < (status_.on_terminal() ? kLive_seconds : interval_seconds_)) return;
+  last_ = now;
+  const auto line = verb_ + " " + progress_text(bytes_done, bytes_total, seconds());
+  if (status_.on_terminal()) {
+    status_.show(line);
+  } else {
+    status_.keep(line);
+  }
+}
 
 ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& options, const Logger& log,
                          nlohmann::json& report) {

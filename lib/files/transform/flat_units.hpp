@@ -1,14 +1,95 @@
 #pragma once
+// How FSDP1 lays the parameters of one unit into its flat parameter.
+// Source: PyTorch FlatParamHandle._init_flat_param_and_metadata, torch/distributed/fsdp/_flat_param.py.
+// A source whose tensors are put together from ranges of other sources' tensors.
 // Which parameters lie in which flat parameter of a local state, and where.
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "lib/files/transform/flat_layout.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/files/transform/local_state.hpp"
 
 namespace fsdp {
+
+/// One parameter in the flat one, in elements.
+struct FlatItem {
+  std::uint64_t offset = 0, count = 0;
+  std::uint64_t gap = 0;  ///< padding elements right behind it
+};
+
+struct FlatLayout {
+  std::uint64_t alignment = 0;  ///< of each parameter's offset, in elements; 0: packed, without any padding
+  std::vector<FlatItem> items;  ///< as the parameters
+  std::uint64_t size = 0;
+
+  bool has_padding() const;
+};
+
+/// The size of parameters of `counts` elements in one flat parameter.
+/// \param alignment  of offsets, in elements; 0: packed (use_orig_params=False, or PyTorch before 2.1)
+/// \param world_size  with an alignment, the end is padded to a multiple of it
+/// \throws FormatError on overflow
+FlatLayout flat_layout(std::span<const std::uint64_t> counts, std::uint64_t alignment, std::uint64_t world_size);
+
+/// The alignments that PyTorch can have used, likeliest first: 16 bytes of float32, bfloat16, float64, float8; and 1.
+std::span<const std::uint64_t> flat_alignments();
+
+/// Every different layout of exactly `size` elements. When the packed one fits, it is the only one: any padding would
+/// have made the flat parameter longer.
+std::vector<FlatLayout> layouts_of_size(std::span<const std::uint64_t> counts, std::uint64_t size,
+                                        std::span<const std::uint64_t> world_sizes);
+
+/// Elements [first, first + count) of tensor number `tensor` of source number `source`.
+struct TensorPiece {
+  std::size_t source = 0, tensor = 0;
+  std::uint64_t first = 0, count = 0;
+};
+
+class PieceSource : public Source {
+ public:
+  /// Passes through of `sources[0]`: its info and its model configuration.
+  explicit PieceSource(std::vector<std::shared_ptr<const Source>> sources);
+
+  std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                    std::span<std::byte> out, std::vector<ReadSum>* sums) const override;
+  bool prefers_whole(std::size_t tensor) const override;
+  LoadedValue value(std::size_t value) const override;
+  std::vector<ReadSum> verify_sums(std::vector<ReadSum> sums) const override;
+
+  const Source& source(std::size_t number) const { return *sources_.at(number); }
+  std::size_t num_sources() const { return sources_.size(); }
+
+  /// \param pieces  together the tensor's elements, in order; of its dtype
+  /// \param padding  read and dropped behind the last element, so that checksums cover what belongs to no tensor
+  /// \param is_alias  the pieces belong to another tensor as well, whose checksums count
+  void add_tensor(SourceTensor tensor, std::vector<TensorPiece> pieces, std::vector<TensorPiece> padding = {},
+                  bool is_alias = false);
+  /// Value number `number` of source number `source` under another name.
+  void add_value(SourceValue value, std::size_t source, std::size_t number);
+  /// A value that no source has.
+  void add_value(SourceValue value, LoadedValue loaded);
+
+ private:
+  struct Assembly {
+    std::vector<TensorPiece> pieces, padding;
+    bool is_alias = false;
+  };
+  struct ValueOrigin {
+    std::size_t source = 0, number = 0;
+    LoadedValue loaded;  ///< when it has a document
+  };
+  std::optional<std::uint32_t> read_piece(const TensorPiece& piece, std::span<std::byte> out,
+                                          std::vector<ReadSum>* sums) const;
+
+  std::vector<std::shared_ptr<const Source>> sources_;
+  std::vector<Assembly> assemblies_;
+  std::vector<ValueOrigin> origins_;
+};
 
 /// One FSDP unit of a local state.
 struct FlatUnit {

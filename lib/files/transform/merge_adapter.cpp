@@ -13,10 +13,9 @@
 
 #include "lib/base/error.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
-#include "lib/files/transform/cast_float.hpp"
-#include "lib/files/transform/float_reader.hpp"
-#include "lib/files/transform/select_model.hpp"
-#include "lib/files/transform/transform_decorated.hpp"
+#include "lib/files/transform/cast.hpp"
+#include "lib/files/transform/select.hpp"
+#include "lib/files/transform/transform.hpp"
 
 namespace fsdp {
 namespace {

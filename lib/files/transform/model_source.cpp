@@ -5,8 +5,8 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/files/read/other_quantization.hpp"
-#include "lib/files/transform/name_map_table.hpp"
+#include "lib/files/read/stored_quantization.hpp"
+#include "lib/files/transform/name_map.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/models/config/quantize_config.hpp"
 

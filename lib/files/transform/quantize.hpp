@@ -1,5 +1,6 @@
 #pragma once
 // Matrices of blocks into 4 bits, as transformers stores what bitsandbytes makes of them: --quantize nf4.
+// Matrices stored in 4 bits as the floating-point numbers that they stand for.
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 
@@ -19,5 +20,10 @@ std::unique_ptr<Source> quantize_nf4(std::shared_ptr<const Source> source, const
 
 /// config.json's quantization_config of such a model, as transformers writes it. \param compute  type of products
 nlohmann::json hf_quantization_config(const QuantizeConfig& quantize, DType compute);
+
+/// `source` with each matrix that bitsandbytes stored in 4 bits as one of the type that it was made of, bit for bit
+/// what bitsandbytes dequantises it to; what else it stored for these is left out. `source` itself where there is none.
+/// Stays lazy. \throws what find_stored_nf4() throws
+std::shared_ptr<const Source> dequantize(std::shared_ptr<const Source> source);
 
 }  // namespace fsdp

@@ -1,5 +1,7 @@
 #include "lib/files/transform/verify.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,17 +9,53 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/files/transform/check_files.hpp"
-#include "lib/files/transform/check_numbers.hpp"
-#include "lib/files/transform/verify_values.hpp"
+#include "lib/files/write/value_json.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
 namespace {
+
+using Json = nlohmann::json;
+
+void add_plain(const std::string& name, const Json& value, std::map<std::string, Json>& plain) {
+  if (value.is_array()) {
+    for (std::size_t i = 0; i < value.size(); ++i) add_plain(name + "." + std::to_string(i), value[i], plain);
+  } else if (value.is_object() && value.size() == 1 && value.contains("__tuple__")) {
+    add_plain(name, value.at("__tuple__"), plain);
+  } else if (value.is_object() && value.size() == 1 && value.contains("__dict__")) {
+    for (const auto& item : value.at("__dict__")) {
+      const auto& key = item.at(0);
+      add_plain(name + "." + (key.is_string() ? key.get<std::string>() : json_text(key)), item.at(1), plain);
+    }
+  } else if (value.is_object() && value.contains("__object__") && value.contains("state")) {
+    // An argparse.Namespace, say, which other formats hold as the dict of its attributes.
+    add_plain(name, value.at("state"), plain);
+  } else if (value.is_object() && (value.empty() || !value.begin().key().starts_with("__"))) {
+    for (const auto& [key, item] : value.items()) add_plain(name + "." + key, item, plain);
+  } else {
+    plain[name] = value;
+  }
+}
+
+/// Every plain value inside the source's values by its path, elements joined by '.': a container that one format keeps
+/// whole and another opens gives the same entries. Empty containers, which some formats cannot hold, are left out.
+std::map<std::string, nlohmann::json> plain_values(const Source& source) {
+  std::map<std::string, Json> plain;
+  for (std::size_t i = 0; i < source.values().size(); ++i) {
+    const auto& name = source.values()[i].name;
+    add_plain(name, Json::parse(value_to_json(*source.value(i).value, name)), plain);
+  }
+  return plain;
+}
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
@@ -223,6 +261,27 @@ TensorDifference describe(const Source& a, const Source& b, const Pair& pair, co
           findings.max_rel[p]};
 }
 
+/// JSON has no infinity: it becomes text.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
+
+std::string sentence(const TensorDifference& difference) {
+  if (difference.what != "elements") {
+    return fmt::format("{}: {} {} in A, {} in B\n", difference.name, difference.what, difference.a, difference.b);
+  }
+  return fmt::format(
+      "{}: {} of {} elements differ, the first at [{}]: {} in A, {} in B; largest difference {} (relative "
+      "{})\n",
+      difference.name, format_count(static_cast<std::int64_t>(difference.num_different)),
+      format_count(static_cast<std::int64_t>(difference.num_elements)), fmt::join(difference.position, ", "),
+      difference.a, difference.b, number_text(difference.max_abs), number_text(difference.max_rel));
+}
+
+std::string sentence(const ValueDifference& difference) {
+  if (difference.b.empty()) return fmt::format("{}: value {} in A only\n", difference.name, difference.a);
+  if (difference.a.empty()) return fmt::format("{}: value {} in B only\n", difference.name, difference.b);
+  return fmt::format("{}: value {} in A, {} in B\n", difference.name, difference.a, difference.b);
+}
+
 }  // namespace
 
 VerifyReport verify(const Source& a, const Source& b, ProcessGroup& group, const VerifyOptions& options) {
@@ -270,6 +329,53 @@ VerifyReport verify(const Source& a, const Source& b, ProcessGroup& group, const
     }
   });
   return report;
+}
+
+Json to_json(const VerifyReport& report) {
+  Json tensors = Json::array();
+  for (const auto& difference : report.tensors) {
+    Json entry{{"name", difference.name}, {"what", difference.what}, {"a", difference.a}, {"b", difference.b}};
+    if (difference.what == "elements") {
+      entry["different"] = difference.num_different;
+      entry["elements"] = difference.num_elements;
+      entry["first"] = difference.position;
+      entry["max_abs"] = number(difference.max_abs);
+      entry["max_rel"] = number(difference.max_rel);
+    }
+    tensors.push_back(std::move(entry));
+  }
+  Json values = Json::array();
+  for (const auto& difference : report.values) {
+    values.push_back({{"name", difference.name}, {"a", difference.a}, {"b", difference.b}});
+  }
+  return {{"equal", report.equal()},
+          {"tensors", report.num_tensors},
+          {"bytes", report.bytes},
+          {"values", report.num_values},
+          {"values_compared", report.values_compared},
+          {"only_in_a", report.only_in_a},
+          {"only_in_b", report.only_in_b},
+          {"different_tensors", std::move(tensors)},
+          {"different_values", std::move(values)}};
+}
+
+std::string to_text(const VerifyReport& report) {
+  std::string text;
+  for (const auto& name : report.only_in_a) text += name + ": in A only\n";
+  for (const auto& name : report.only_in_b) text += name + ": in B only\n";
+  for (const auto& difference : report.tensors) text += sentence(difference);
+  for (const auto& difference : report.values) text += sentence(difference);
+  if (!report.values_compared) text += "(python values: only one of the two has any; not compared)\n";
+  const auto compared =
+      fmt::format("{} ({}) and {}", format_count_of(static_cast<std::int64_t>(report.num_tensors), "tensor"),
+                  format_bytes(static_cast<double>(report.bytes)),
+                  format_count_of(static_cast<std::int64_t>(report.num_values), "value"));
+  if (report.equal()) return text + "equal: " + compared + "\n";
+  return text + fmt::format("DIFFERENT: {} and {} differ or are missing; compared: {}\n",
+                            format_count_of(static_cast<std::int64_t>(report.only_in_a.size() +
+                                                                      report.only_in_b.size() + report.tensors.size()),
+                                            "tensor"),
+                            format_count_of(static_cast<std::int64_t>(report.values.size()), "value"), compared);
 }
 
 }  // namespace fsdp

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/files/read/source.hpp"
-#include "lib/files/transform/check_scan.hpp"
+#include "lib/files/transform/check_files.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {

@@ -11,7 +11,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/usable_cores.hpp"
 #include "lib/files/write/output_place.hpp"
-#include "lib/files/write/piece_copier.hpp"
 #include "lib/files/write/pieces.hpp"
 #include "lib/ranks/agree.hpp"
 

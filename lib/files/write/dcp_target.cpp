@@ -1,14 +1,148 @@
 #include "lib/files/write/dcp_target.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/files/formats/crc32.hpp"
 #include "lib/files/formats/pickle_writer.hpp"
-#include "lib/files/formats/torch_pickle.hpp"
+#include "lib/files/formats/torch_blob_writer.hpp"
 
 namespace fsdp {
+
+namespace detail {
+
+namespace {
+
+bool is_position(const StatePath::value_type& part) { return std::holds_alternative<std::int64_t>(part); }
+
+/// Length of the path without the positions at its end.
+std::size_t stem_length(const StatePath& path) {
+  const auto end = std::find_if_not(path.rbegin(), path.rend(), is_position);
+  return static_cast<std::size_t>(path.rend() - end);
+}
+
+StatePath prefix(const StatePath& path, std::size_t length) {
+  return {path.begin(), path.begin() + static_cast<std::ptrdiff_t>(length)};
+}
+
+/// Lists that PyTorch opens, because a tensor or dict is in them at any depth.
+std::set<StatePath> opened_lists(const Source& source) {
+  std::set<StatePath> opened;
+  const auto open = [&](const StatePath& path, std::size_t end) {
+    for (std::size_t i = 0; i < end; ++i) {
+      if (is_position(path[i])) opened.insert(prefix(path, i));
+    }
+  };
+  for (const auto& tensor : source.tensors()) open(tensor.path, tensor.path.size());
+  for (const auto& value : source.values()) open(value.path, stem_length(value.path));
+  return opened;
+}
+
+using Item = std::map<std::vector<std::int64_t>, std::size_t>::const_iterator;
+
+/// Calls on_leaf, on_list_begin and on_list_end over the list whose leaves are [begin, end), which agree in their first
+/// `depth` positions. False when a position is missing or a leaf lies where a list is.
+template <typename Visitor>
+bool walk(Item begin, Item end, std::size_t depth, Visitor&& visit) {
+  std::int64_t expected = 0;
+  visit.begin_list();
+  for (auto at = begin; at != end; ++expected) {
+    if (at->first.size() <= depth || at->first[depth] != expected) return false;
+    const auto next = std::find_if(
+        at, end, [&](const auto& item) { return item.first.size() <= depth || item.first[depth] != expected; });
+    if (at->first.size() == depth + 1) {
+      if (std::next(at) != next) return false;
+      visit.leaf(at->second);
+    } else if (!walk(at, next, depth + 1, visit)) {
+      return false;
+    }
+    at = next;
+  }
+  visit.end_list();
+  return true;
+}
+
+struct Checker {
+  void begin_list() {}
+  void end_list() {}
+  void leaf(std::size_t) {}
+};
+
+struct Emitter {
+  PickleWriter& pickle;
+  const Source& source;
+  void begin_list() {
+    pickle.empty_list();
+    pickle.mark();
+  }
+  void end_list() { pickle.append_items(); }
+  void leaf(std::size_t number) {
+    const auto loaded = source.value(number);
+    emit_pickle_value(pickle, *loaded.value, PickleStyle::faithful, source.values()[number].name);
+  }
+};
+
+/// The list that the value belongs to, or the value by itself when it is in none, or its name tells otherwise.
+ValueGroup group_of(const SourceValue& value, std::size_t number, const std::set<StatePath>& opened) {
+  ValueGroup group{value.name, value.path, {{{}, number}}};
+  for (auto length = std::max<std::size_t>(stem_length(value.path), 1); length < value.path.size(); ++length) {
+    if (opened.contains(prefix(value.path, length))) continue;
+    std::string suffix;
+    std::vector<std::int64_t> positions;
+    for (std::size_t i = length; i < value.path.size(); ++i) {
+      positions.push_back(std::get<std::int64_t>(value.path[i]));
+      suffix += "." + std::to_string(positions.back());
+    }
+    if (!value.name.ends_with(suffix)) return group;
+    return {value.name.substr(0, value.name.size() - suffix.size()), prefix(value.path, length), {{positions, number}}};
+  }
+  return group;
+}
+
+}  // namespace
+
+std::vector<ValueGroup> group_values(const Source& source) {
+  const auto opened = opened_lists(source);
+  std::vector<ValueGroup> groups;
+  std::map<std::string, std::size_t> list_by_name;
+  for (std::size_t i = 0; i < source.values().size(); ++i) {
+    auto group = group_of(source.values()[i], i, opened);
+    const bool alone = group.values.begin()->first.empty();
+    const auto [found, is_new] = list_by_name.emplace((alone ? "v" : "l") + group.name, groups.size());
+    if (is_new) {
+      groups.push_back(std::move(group));
+    } else {
+      groups[found->second].values.merge(group.values);
+    }
+  }
+  std::vector<ValueGroup> result;
+  for (auto& group : groups) {
+    const bool alone = group.values.begin()->first.empty();
+    if (alone || walk(group.values.cbegin(), group.values.cend(), 0, Checker())) {
+      result.push_back(std::move(group));
+      continue;
+    }
+    for (const auto& [positions, number] : group.values) {
+      result.push_back({source.values()[number].name, source.values()[number].path, {{{}, number}}});
+    }
+  }
+  return result;
+}
+
+void emit_group(PickleWriter& pickle, const Source& source, const ValueGroup& group) {
+  Emitter emitter{pickle, source};
+  if (group.values.begin()->first.empty()) return emitter.leaf(group.values.begin()->second);
+  walk(group.values.cbegin(), group.values.cend(), 0, emitter);
+}
+
+}  // namespace detail
+
 namespace {
 
 std::uint32_t crc_of(std::string_view bytes) { return crc32(0, std::as_bytes(std::span(bytes.data(), bytes.size()))); }
@@ -21,6 +155,14 @@ std::pair<std::int64_t, std::int64_t> rows_of(const Shape& shape, int shard, int
   // Past the last row a product could overflow.
   const auto first = shard > rows / each ? rows : std::min(rows, each * shard);
   return {first, std::min(rows, first + each)};
+}
+
+constexpr std::uint64_t kMaxRunJsonBytes = 64u << 20;
+
+/// Of the text without its own checksum, as lib/training/record/run_manifest.cpp computes it.
+std::uint32_t checksum(const nlohmann::json& manifest) {
+  const auto text = json_text(manifest);
+  return crc32(0, std::as_bytes(std::span(text.data(), text.size())));
 }
 
 }  // namespace
@@ -136,6 +278,39 @@ std::vector<WrittenFile> DcpTarget::written_files(std::vector<Span> spans) const
     file.size_bytes += span.size_bytes;
   }
   return files;
+}
+
+std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
+                             std::span<const WrittenFile> files) {
+  try {
+    auto manifest = parse_json(text, file);
+    const auto saved = manifest.at("checksum").get<std::uint32_t>();
+    manifest.erase("checksum");
+    if (checksum(manifest) != saved) {
+      throw FormatError(file +
+                        ": its checksum does not match: the file was changed; move it away to convert without it");
+    }
+    manifest["world_size"] = world_size;
+    auto& list = manifest["files"] = nlohmann::json::object();
+    for (const auto& written : files) {
+      list[written.name] = {{"size_bytes", written.size_bytes}, {"crc32", written.crc32}};
+    }
+    manifest["checksum"] = checksum(manifest);
+    return json_text(manifest, 1) + "\n";
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(file + ": not a valid run.json: " + error.what());
+  }
+}
+
+void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& directory) {
+  const auto path = directory / "run.json";
+  if (directory.empty() || !std::filesystem::exists(path)) return;
+  const auto text = read_text_file(path, kMaxRunJsonBytes);
+  updated_run_json(text, path.string(), 1, {});  // a damaged one is refused before anything is copied
+  options.extra_names = {"run.json"};
+  options.extra_files = [text, path = path.string(), ranks = options.num_shards](std::span<const WrittenFile> files) {
+    return std::vector<std::string>{updated_run_json(text, path, ranks, files)};
+  };
 }
 
 }  // namespace fsdp

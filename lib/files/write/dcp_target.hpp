@@ -1,14 +1,41 @@
 #pragma once
+// Which python values PyTorch's DCP keeps together: a list without tensors and dicts in it is one item.
+// run.json of one of our checkpoints, brought along into a DCP directory of another world size.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/files/formats/dcp.hpp"
+#include "lib/files/formats/pickle_writer.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/files/write/layout.hpp"
-#include "lib/files/write/value_groups.hpp"
 
 namespace fsdp {
+
+namespace detail {
+
+/// One item: a value of the source by itself, or several as the leaves of one list.
+struct ValueGroup {
+  std::string name;
+  StatePath path;
+  /// By list positions from the outermost list inwards; a value by itself has none.
+  std::map<std::vector<std::int64_t>, std::size_t> values;
+};
+
+/// In the order of each group's first value. A list of which positions are missing stays apart, value by value.
+/// Source of the rule: torch 2.11 torch/distributed/checkpoint/_traverse.py (traverse_state_dict).
+std::vector<ValueGroup> group_values(const Source& source);
+
+/// Writes the group as one value. \throws UsageError, FormatError as Source::value() and emit_pickle_value()
+void emit_group(PickleWriter& pickle, const Source& source, const ValueGroup& group);
+
+}  // namespace detail
 
 /// A file of the finished output.
 struct WrittenFile {
@@ -58,5 +85,13 @@ class DcpTarget final : public Target {
   std::vector<LayoutSegment> segments_;
   std::vector<Span> known_;  // the layout's literals
 };
+
+/// The same run.json with another world size and other files, and the checksum that goes with them.
+/// \param file  for messages. \throws FormatError when `text` is no run.json or its checksum is wrong
+std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
+                             std::span<const WrittenFile> files);
+
+/// When `directory` has a run.json, makes the target write it, brought up to date. \throws FormatError, IoError
+void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& directory);
 
 }  // namespace fsdp

@@ -1,13 +1,23 @@
+// Source: huggingface_hub serialization/_base.py (split_state_dict_into_shards_factory), transformers
+// modeling_utils.py.
 #include "lib/files/write/safetensors_target.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+#include <span>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/files/write/value_json.hpp"
 
 namespace fsdp {
+
 namespace detail {
 
 void add_safetensors_file(Layout& layout, const std::filesystem::path& name, const Source& source,
@@ -44,6 +54,92 @@ void add_known_file(Layout& layout, const std::filesystem::path& name, std::stri
 
 }  // namespace detail
 
+namespace {
+
+constexpr std::array kConfigNames{"config.json", "generation_config.json"};
+constexpr std::array kTokenizerNames{"tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "vocab.txt",
+                                     "tokenizer.model",
+                                     "spiece.model",
+                                     "chat_template.jinja",
+                                     "chat_template.json"};
+constexpr std::uint64_t kCarriedLimitBytes = 256u << 20;
+
+struct Tie {
+  std::size_t dropped, kept;
+};
+
+/// The output layer that repeats the embedding, when config.json says that they are tied and both are there.
+std::optional<Tie> find_tie(const Source& source, const std::string& config, const std::string& file) {
+  if (config.empty()) return std::nullopt;
+  const auto json = parse_json_or_discard(config, file);
+  if (!json.is_object()) throw FormatError(file + ": is no JSON object, as a model's configuration must be");
+  if (!says_tied(json)) return std::nullopt;
+  const auto& tensors = source.tensors();
+  const auto find = [&](std::string_view name) {
+    return std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.name == name; });
+  };
+  const auto head = find(kTiedHead);
+  if (head == tensors.end()) return std::nullopt;
+  for (const auto name : kTiedEmbeddings) {
+    const auto embedding = find(name);
+    if (embedding == tensors.end()) continue;
+    return Tie{static_cast<std::size_t>(head - tensors.begin()), static_cast<std::size_t>(embedding - tensors.begin())};
+  }
+  return std::nullopt;
+}
+
+bool are_equal(const Source& source, const Tie& tie) {
+  constexpr std::uint64_t buffer_bytes = 1u << 20;
+  const auto &a = source.tensors()[tie.dropped], &b = source.tensors()[tie.kept];
+  if (a.dtype != b.dtype || a.shape != b.shape) return false;
+  const auto element = dtype_size_bytes(a.dtype);
+  const auto count = static_cast<std::uint64_t>(num_elements(a.shape));
+  const bool whole = source.prefers_whole(tie.dropped) || source.prefers_whole(tie.kept);
+  const auto step = std::max<std::uint64_t>(whole ? count : std::min(count, buffer_bytes / element), 1);
+  std::vector<std::byte> left(step * element), right(step * element);
+  for (std::uint64_t done = 0; done < count; done += step) {
+    const auto now = std::min(step, count - done);
+    const auto left_part = std::span(left).first(now * element), right_part = std::span(right).first(now * element);
+    source.read(tie.dropped, done, now, left_part, nullptr);
+    source.read(tie.kept, done, now, right_part, nullptr);
+    if (!std::equal(left_part.begin(), left_part.end(), right_part.begin())) return false;
+  }
+  return true;
+}
+
+/// Consecutive tensors until a file is full.
+std::vector<std::vector<std::size_t>> split(const Source& source, const std::vector<std::size_t>& numbers,
+                                            std::uint64_t max_shard_bytes) {
+  std::vector<std::vector<std::size_t>> shards(1);
+  std::uint64_t filled = 0;
+  for (const auto number : numbers) {
+    const auto& tensor = source.tensors()[number];
+    const auto bytes = static_cast<std::uint64_t>(num_elements(tensor.shape)) * dtype_size_bytes(tensor.dtype);
+    if (!shards.back().empty() && (filled > max_shard_bytes || bytes > max_shard_bytes - filled)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(number);
+    filled += bytes;
+  }
+  return shards;
+}
+
+std::string shard_name(std::size_t index, std::size_t count) {
+  if (count == 1) return "model.safetensors";
+  std::array<char, 64> name{};
+  std::snprintf(name.data(), name.size(), "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name.data();
+}
+
+}  // namespace
+
 Layout SafetensorsTarget::plan(const Source& source) {
   Layout layout;
   std::vector<std::size_t> all(source.tensors().size());
@@ -57,6 +153,70 @@ Layout SafetensorsTarget::plan(const Source& source) {
                        "output the suffix .safetensors");
     detail::add_known_file(layout, beside, std::move(values));
   }
+  return layout;
+}
+
+bool says_tied(const nlohmann::json& config) {
+  if (const auto tied = config.find("tie_word_embeddings"); tied != config.end()) return *tied == true;
+  const auto type = config.value("model_type", nlohmann::json());
+  return type == "gpt2" || (type.is_string() && type.get_ref<const std::string&>().starts_with("gemma"));
+}
+
+std::map<std::string, std::string> HfTarget::carried_files() const {
+  auto files = options_.files;
+  const auto carry = [&](const std::filesystem::path& directory, std::span<const char* const> names) {
+    for (const auto* name : names) {
+      const auto path = directory / name;
+      if (files.contains(name) || !std::filesystem::is_regular_file(path)) continue;
+      files[name] = read_text_file(path, kCarriedLimitBytes);
+    }
+  };
+  for (const auto& directory : options_.carry_from) {
+    carry(directory, kConfigNames);
+    if (!options_.tokenizer_from) carry(directory, kTokenizerNames);
+  }
+  if (options_.tokenizer_from && !options_.tokenizer_from->empty()) carry(*options_.tokenizer_from, kTokenizerNames);
+  return files;
+}
+
+Layout HfTarget::plan(const Source& source) {
+  if (!source.values().empty()) {
+    throw UsageError("\"" + source.values().front().name +
+                     "\" is no tensor: a Hugging Face directory holds a model only; convert with --model-only");
+  }
+  const auto files = carried_files();
+  const auto config = files.find("config.json");
+  std::optional<Tie> tie;
+  if (config != files.end()) tie = find_tie(source, config->second, "config.json");
+  if (tie && !are_equal(source, *tie)) {
+    throw UsageError("config.json says tie_word_embeddings, but \"" + source.tensors()[tie->dropped].name +
+                     "\" differs from \"" + source.tensors()[tie->kept].name +
+                     "\"; set it to false there, or leave one out with --exclude");
+  }
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    if (!tie || i != tie->dropped) numbers.push_back(i);
+  }
+  if (numbers.empty()) throw UsageError("there is no tensor to write");
+
+  Layout layout;
+  const auto shards = split(source, numbers, options_.max_shard_bytes);
+  auto weight_map = nlohmann::json::object();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const auto name = shard_name(i, shards.size());
+    detail::add_safetensors_file(layout, name, source, shards[i], detail::carried_metadata(source));
+    for (const auto number : shards[i]) {
+      const auto& tensor = source.tensors()[number];
+      weight_map[tensor.name] = name;
+      total += static_cast<std::uint64_t>(num_elements(tensor.shape)) * dtype_size_bytes(tensor.dtype);
+    }
+  }
+  if (shards.size() > 1) {
+    const nlohmann::json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+    detail::add_known_file(layout, "model.safetensors.index.json", json_text(index, 2) + "\n");
+  }
+  for (const auto& [name, bytes] : files) detail::add_known_file(layout, name, bytes);
   return layout;
 }
 

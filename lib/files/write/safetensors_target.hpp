@@ -1,5 +1,13 @@
 #pragma once
+#include <array>
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "lib/files/write/layout.hpp"
 
@@ -35,4 +43,41 @@ std::map<std::string, std::string> carried_metadata(const Source& source);
 void add_known_file(Layout& layout, const std::filesystem::path& name, std::string bytes);
 
 }  // namespace detail
+
+/// One tensor under two names, where config.json says that they are tied: GPT-2's, and Llama's and its kin's.
+inline constexpr std::string_view kTiedHead = "lm_head.weight";
+inline constexpr std::array<std::string_view, 2> kTiedEmbeddings{"transformer.wte.weight", "model.embed_tokens.weight"};
+/// Whether `config` says so. transformers ties GPT-2's and Gemma's by default, others not.
+bool says_tied(const nlohmann::json& config);
+
+struct HfTargetOptions {
+  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file; a larger tensor has a file to itself
+  /// Directories that may hold config.json, generation_config.json and tokenizer files; the first that has one wins.
+  std::vector<std::filesystem::path> carry_from;
+  /// Files whose content is given: they win over those in carry_from.
+  std::map<std::string, std::string> files;
+  /// The tokenizer's files are those in here, or among `files`, and none of carry_from.
+  std::optional<std::filesystem::path> tokenizer_from;
+};
+
+/// A directory as transformers' save_pretrained() writes it: model.safetensors, or several files with an index,
+/// and the small files beside. The tensors have the names that they are given.
+class HfTarget final : public Target {
+ public:
+  explicit HfTarget(HfTargetOptions options) : options_(std::move(options)) {}
+
+  bool is_directory() const override { return true; }
+  /// Leaves out the output layer where config.json says that it is tied to the embedding; both are read and compared.
+  /// \throws UsageError on python values, on complex tensors, and on an output layer that is not the embedding although
+  /// config.json says so; FormatError on a config.json that is no JSON object
+  Layout plan(const Source& source) override;
+  std::vector<LayoutLiteral> finish(std::span<const std::uint32_t>) override { return {}; }
+  bool wants_checksums() const override { return false; }
+
+ private:
+  std::map<std::string, std::string> carried_files() const;
+
+  HfTargetOptions options_;
+};
+
 }  // namespace fsdp

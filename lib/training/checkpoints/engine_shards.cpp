@@ -10,7 +10,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/files/read/gather_sums.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/row_reader.hpp"
 #include "lib/training/checkpoints/snapshot.hpp"

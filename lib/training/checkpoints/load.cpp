@@ -13,10 +13,10 @@
 
 #include "lib/base/error.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
-#include "lib/files/read/gather_sums.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
-#include "lib/files/transform/dequantize.hpp"
 #include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/quantize.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/load_quantized.hpp"
 #include "lib/training/checkpoints/row_reader.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lib/engine/runtime/model_runtime.hpp"
-#include "lib/files/read/stored_nf4.hpp"
+#include "lib/files/read/stored_quantization.hpp"
 #include "lib/training/checkpoints/row_reader.hpp"
 #include "lib/training/checkpoints/weight_hash.hpp"
 

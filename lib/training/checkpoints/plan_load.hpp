@@ -10,7 +10,7 @@
 
 #include "lib/base/dtype.hpp"
 #include "lib/engine/optim/optimizer.hpp"
-#include "lib/files/read/stored_nf4.hpp"
+#include "lib/files/read/stored_quantization.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/models/config/quantize_config.hpp"

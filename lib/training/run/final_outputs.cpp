@@ -9,7 +9,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/path_below.hpp"
-#include "lib/files/write/export_record.hpp"
+#include "lib/files/write/output_place.hpp"
 
 namespace fsdp {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/files/formats/pickle_emit.hpp"
+#include "lib/files/formats/pickle_writer.hpp"
 
 #include <doctest/doctest.h>
 

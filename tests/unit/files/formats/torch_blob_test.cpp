@@ -1,4 +1,5 @@
 #include "lib/files/formats/torch_blob.hpp"
+#include "lib/files/formats/torch_blob_writer.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,8 @@
-#include "lib/files/formats/zip_records.hpp"
+#include "lib/files/formats/zip.hpp"
 
 #include <doctest/doctest.h>
 
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/formats/zip.hpp"
 #include "tests/unit/files/formats/formats_test_support.hpp"
 
 using namespace fsdp;

@@ -1,4 +1,4 @@
-#include "lib/files/read/chunk_runs.hpp"
+#include "lib/files/read/chunked_source.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "lib/base/error.hpp"
-#include "lib/files/read/chunked_source.hpp"
 #include "tests/support/cut_block.hpp"
 #include "tests/unit/files/formats/formats_test_support.hpp"
 

@@ -1,5 +1,5 @@
 // Weights that are codes: told by config.json, and without it by what lies beside them.
-#include "lib/files/read/other_quantization.hpp"
+#include "lib/files/read/stored_quantization.hpp"
 
 #include <doctest/doctest.h>
 

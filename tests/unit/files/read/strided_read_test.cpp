@@ -1,4 +1,4 @@
-#include "lib/files/read/strided_read.hpp"
+#include "lib/files/read/tensor_in_file.hpp"
 
 #include <doctest/doctest.h>
 

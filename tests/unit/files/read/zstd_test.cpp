@@ -6,8 +6,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/files/formats/byte_sink.hpp"
+#include "lib/files/formats/torch_blob_writer.hpp"
 #include "lib/files/read/zstd_item.hpp"
-#include "lib/files/read/zstd_stream.hpp"
 #include "tests/unit/files/formats/formats_test_support.hpp"
 
 using namespace fsdp;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "lib/files/transform/cast_float.hpp"
+#include "lib/files/transform/cast.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "tests/unit/files/transform/convert_test_support.hpp"
 

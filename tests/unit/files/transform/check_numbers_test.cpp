@@ -1,4 +1,4 @@
-#include "lib/files/transform/check_numbers.hpp"
+#include "lib/files/transform/check_files.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#include "lib/files/transform/check_files.hpp"
 
 using namespace fsdp;
 

@@ -1,10 +1,10 @@
-#include "lib/files/transform/output_kind.hpp"
+#include "lib/files/transform/convert_job_output.hpp"
 
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
+#include "lib/files/transform/convert_job.hpp"
 #include "lib/files/transform/convert_job_input.hpp"
-#include "lib/files/transform/byte_progress.hpp"
 
 using namespace fsdp;
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "lib/files/transform/select_model.hpp"
+#include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "tests/unit/files/transform/convert_test_support.hpp"
 

@@ -6,7 +6,6 @@
 
 #include "lib/base/file.hpp"
 #include "lib/files/write/dcp_target.hpp"
-#include "lib/files/write/export_record.hpp"
 #include "lib/files/write/output_place.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"

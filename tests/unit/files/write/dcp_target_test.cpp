@@ -3,7 +3,6 @@
 #include <zlib.h>
 
 #include "lib/base/file.hpp"
-#include "lib/files/write/run_json.hpp"
 #include "lib/training/record/run_manifest.hpp"
 #include "tests/unit/files/write/target_test_support.hpp"
 

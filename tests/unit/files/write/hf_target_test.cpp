@@ -1,4 +1,4 @@
-#include "lib/files/write/hf_target.hpp"
+#include "lib/files/write/safetensors_target.hpp"
 
 #include "lib/base/file.hpp"
 #include "lib/files/formats/safetensors.hpp"

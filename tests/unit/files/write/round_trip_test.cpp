@@ -1,6 +1,5 @@
 // Every checkpoint that PyTorch wrote, to every format and back.
 #include "lib/files/write/dcp_target.hpp"
-#include "lib/files/write/hf_target.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/files/write/value_json.hpp"

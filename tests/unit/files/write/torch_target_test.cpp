@@ -1,7 +1,6 @@
 #include "lib/files/write/torch_target.hpp"
 
 #include "lib/base/file.hpp"
-#include "lib/files/write/nested.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/value_json.hpp"
 #include "tests/unit/files/write/target_test_support.hpp"

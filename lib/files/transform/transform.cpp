@@ -1,4 +1,4 @@
-#include "lib/files/transform/transform_decorated.hpp"
+#include "lib/files/transform/transform.hpp"
 
 #include <string_view>
 #include <unordered_set>
