@@ -18,7 +18,7 @@ Strides row_major_strides(const Shape& sizes, std::uint64_t unit) {
   return strides;
 }
 
-/// Copies runs of `run_bytes` for every index of the leading `num_dims` dims of `sizes`; strides are in bytes.
+/// Copies a run of `run_bytes` for every index of the leading `num_dims` dims of `sizes`. Strides are in bytes.
 struct Runs {
   const Shape& sizes;
   std::size_t num_dims;

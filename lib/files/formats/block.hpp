@@ -11,15 +11,15 @@
 
 namespace fsdp {
 
-/// Elements [offsets, offsets + sizes) of some tensor.
+/// Elements [offsets, offsets + sizes) of a tensor.
 struct Block {
   Shape offsets, sizes;
 };
 
-/// Same number of dims, nothing negative, nothing past `shape`; no overflow whatever the numbers.
+/// True when the block has as many dims as `shape` and lies inside it. Safe for any numbers: nothing overflows.
 bool block_is_inside(const Block& block, const Shape& shape);
 
-/// The common part of two blocks of one tensor; nothing when it has no elements. A 0-dim block has one.
+/// The intersection of two blocks of one tensor, or nothing when it has no elements. A 0-dim block has one element.
 std::optional<Block> intersect(const Block& a, const Block& b);
 
 /// Copies a strided view (strides in elements, from source[0]) into a row-major array of `sizes`.
@@ -29,7 +29,8 @@ void copy_strided(const Shape& sizes, const Shape& strides, std::span<const std:
 
 namespace detail {
 
-/// What is wrong when `blocks`, all with elements and inside one region of `num_elements`, do not tile that region.
+/// Says why `blocks` do not tile a region of `num_elements` elements; nothing when they do. Every block has elements
+/// and lies inside the region.
 std::optional<std::string> tiling_problem(std::vector<Block> blocks, std::int64_t num_elements);
 
 }  // namespace detail

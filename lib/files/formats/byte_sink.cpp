@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 constexpr std::size_t kBufferLimitBytes = 64u << 10;
-// What is summed fits the second-level cache when the kernel copies it.
+// Pieces of this size are still in the second-level cache when the kernel copies them after the CRC.
 constexpr std::size_t kSumPieceBytes = 512u << 10;
 }  // namespace
 

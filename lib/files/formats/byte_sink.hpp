@@ -1,5 +1,5 @@
 #pragma once
-// A file being written from front to back, with its position and CRC-32.
+// Writes a file from front to back and keeps its position and CRC-32.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -11,16 +11,16 @@
 
 namespace fsdp {
 
-/// Gathers small writes and passes large ones on without a copy. Each byte is summed once, while it is in cache.
+/// Buffers small writes and passes large ones on without a copy. The CRC-32 is computed while the bytes are in cache.
 class ByteSink {
  public:
-  /// Creates or truncates. \throws IoError
+  /// Creates the file, or truncates an existing one. \throws IoError
   explicit ByteSink(const std::filesystem::path& path);
 
   /// Returns the CRC-32 of `data`. \throws IoError
   std::uint32_t write(std::span<const std::byte> data);
   std::uint32_t write(std::string_view text);
-  /// Flushes, syncs and closes. Without it buffered bytes are lost. \throws IoError
+  /// Flushes, syncs and closes the file. Without this call buffered bytes are lost. \throws IoError
   void finish();
 
   std::uint64_t position() const { return position_; }  ///< bytes written so far

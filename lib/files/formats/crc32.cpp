@@ -57,7 +57,7 @@ FSDP_FOLDING_TARGET inline std::uint32_t reduce_to_32(__m128i value) {
   return static_cast<std::uint32_t>(_mm_extract_epi32(_mm_xor_si128(value, quotient), 1));
 }
 
-/// `data` has a multiple of 16 bytes, at least 64. Takes and gives the inverted CRC.
+/// `data` has at least 64 bytes, in a multiple of 16. The CRC is passed and returned inverted.
 FSDP_FOLDING_TARGET std::uint32_t crc32_folding(std::uint32_t inverted_crc, std::span<const std::byte> data) {
   const __m128i k1_k2 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
   const __m128i k3_k4 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
@@ -85,8 +85,8 @@ bool can_fold() {
 #endif
 
 #ifdef FSDP_CRC32_INSTRUCTIONS
-/// `data` has a multiple of 8 bytes. Takes and gives the inverted CRC. Optional in ARMv8.0, where zlib is built to do
-/// without.
+/// `data` has a multiple of 8 bytes. The CRC is passed and returned inverted. The CRC instructions are optional in
+/// ARMv8.0, and zlib may be built without them.
 __attribute__((target("+crc"))) std::uint32_t crc32_by_words(std::uint32_t inverted_crc,
                                                              std::span<const std::byte> data) {
   for (std::size_t at = 0; at < data.size(); at += 8) {

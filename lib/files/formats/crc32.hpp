@@ -6,10 +6,11 @@
 
 namespace fsdp {
 
-/// Continues `crc` (0 at the start) over `data`; as zlib's crc32, several times faster where the CPU has PCLMULQDQ.
+/// Continues `crc` (0 at the start) over `data`. The result is that of zlib's crc32(), several times faster on CPUs
+/// with PCLMULQDQ.
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> data);
 
-/// CRC-32 of A followed by B, from the CRC-32 of each and the length of B.
+/// The CRC-32 of A followed by B, from the CRC-32 of each and the length of B.
 std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b_bytes);
 
 }  // namespace fsdp

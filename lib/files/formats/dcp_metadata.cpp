@@ -44,8 +44,8 @@ void merge_tensor(DcpTensor& all, DcpTensor rank, const std::string& key, const 
   }
 }
 
-/// `__<rank>.metadata` of `directory`, by rank; none when it is no directory.
-/// \throws FormatError when a rank between the first and the last is missing
+/// Lists the files `__<rank>.metadata` of `directory` by rank; empty when `directory` is no directory.
+/// \throws FormatError when the file of a rank below the highest is missing
 std::vector<std::filesystem::path> rank_metadata_files(const std::filesystem::path& directory) {
   std::vector<std::pair<std::uint32_t, std::filesystem::path>> found;
   std::error_code error;
@@ -66,8 +66,8 @@ std::vector<std::filesystem::path> rank_metadata_files(const std::filesystem::pa
   return files;
 }
 
-/// Adds what one rank wrote. What every rank wrote (values, replicated tensors) stays as the first one has it.
-/// \throws FormatError, in the name of `file`, when the ranks contradict each other
+/// Adds the items of one rank. Items that every rank wrote (values, replicated tensors) are taken from the lowest rank.
+/// \throws FormatError, with `file` in the message, when two ranks contradict each other
 void merge_rank_metadata(DcpMetadata& all, DcpMetadata rank, const std::string& file) {
   for (auto& key : rank.keys) {
     const auto tensor = rank.tensors.find(key);
@@ -94,13 +94,13 @@ void merge_rank_metadata(DcpMetadata& all, DcpMetadata rank, const std::string& 
 
 constexpr std::uint64_t kMaxMetadataBytes = 4ull << 30;
 
-/// Modules that held the metadata classes in one version of torch or another.
+/// Modules that hold the metadata classes in one version of torch or another.
 constexpr std::array<std::string_view, 5> kMetadataModules{
     "torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem",
     "torch.distributed._shard.checkpoint.metadata", "torch.distributed._shard.checkpoint.filesystem",
     "torch.distributed._shard.sharded_tensor.metadata"};
 
-/// Identity of a stored item: key, and for tensors the chunk's offsets.
+/// Identifies a stored item: the key and, for tensors, the offsets of the chunk.
 using StorageKey = std::tuple<std::string, bool, Shape>;
 
 class MetadataParser {
@@ -137,7 +137,7 @@ class MetadataParser {
     throw FormatError(path_.string(), at.offset_bytes, what);
   }
 
-  /// Adds the place to what `compute` has to complain about.
+  /// Adds the file and offset to errors that `compute` throws.
   template <typename Compute>
   auto in_this_file(const PickleValue& at, Compute&& compute) const {
     try {
@@ -231,8 +231,8 @@ class MetadataParser {
     }
     return true;
   }
-  /// No two items share bytes, so that a damaged offset cannot point at another item unnoticed; except that two names
-  /// of one tied tensor may name the very same bytes (a whole archive each, which is longer than its tensor).
+  /// Checks that no two items share bytes, so that a damaged offset cannot point at another item unnoticed. Two names
+  /// of one tied tensor may share all of their bytes: a whole archive each, which is longer than its tensor.
   void check_storage_ranges() const {
     std::vector<std::pair<const Place*, const StorageKey*>> places;
     for (const auto& [key, place] : storage_) {
@@ -276,7 +276,7 @@ class MetadataParser {
     DcpTensor& tensor = metadata_.tensors[key];
     tensor.dtype = dtype_of(field(fields, "properties"));
     tensor.shape = shape(field(fields, "size"));
-    in_this_file(entry, [&] { return num_elements(tensor.shape); });  // refuses an overflow
+    in_this_file(entry, [&] { return num_elements(tensor.shape); });  // throws when the number overflows
     const auto& chunks = field(fields, "chunks");
     if (chunks.list() == nullptr) fail(chunks, "a list was expected, found " + describe(chunks));
     for (const auto chunk : chunks.list()->items) tensor.chunks.push_back(parse_chunk(key, tensor.shape, *chunk));
@@ -306,7 +306,8 @@ class MetadataParser {
     return chunk;
   }
 
-  /// The classes moved between versions. Source: torch 1.13, 2.0, 2.4 and 2.11, torch/distributed/checkpoint.
+  /// Tells the version of torch by the modules of the classes. Source: torch 1.13, 2.0, 2.4 and 2.11,
+  /// torch/distributed/checkpoint.
   void find_producer(const PickleDict& top) {
     const auto* version = find(top, "version");
     if (document_.root->object()->callable->global()->module == "torch.distributed._shard.checkpoint.metadata") {

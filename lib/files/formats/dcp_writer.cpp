@@ -1,4 +1,4 @@
-// Writes data files, and `.metadata` as torch 2.11 does, with protocol 2 opcodes.
+// Writes DCP data files, and `.metadata` as torch 2.11 does, with the opcodes of pickle protocol 2.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@ void append_shape(std::string& out, const Shape& shape) {
   for (const auto size : shape) append_le(out, size);
 }
 
-/// Takes what append_* put; a FormatError where the bytes end too early.
+/// Reads back what append_* wrote. \throws FormatError when the bytes end too early
 class ItemParser {
  public:
   explicit ItemParser(std::string_view bytes) : rest_(bytes) {}
@@ -45,7 +45,7 @@ class ItemParser {
     for (auto& size : shape) size = number<std::int64_t>();
     return shape;
   }
-  /// A count of things of at least `unit_bytes` each, bounded by what is left.
+  /// A number of elements of at least `unit_bytes` each; bounded by the bytes that are left.
   std::uint64_t length(std::size_t unit_bytes) {
     const auto count = number<std::uint64_t>();
     if (count > rest_.size() / unit_bytes) throw FormatError("a list of DCP items is cut off");
@@ -87,7 +87,7 @@ DcpItem parse_item(ItemParser& parser) {
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 
-/// The items of each key; once checked, the offsets within one differ.
+/// Items by key. After check_tiling() all items of a key have different offsets.
 using Group = std::vector<const DcpItem*>;
 using Groups = std::map<std::string, Group>;
 
@@ -103,7 +103,7 @@ void check_agreement(const std::string& key, const Group& group) {
   }
 }
 
-/// Torch finds chunks by their offsets: an empty block is dropped where another has the same.
+/// PyTorch finds chunks by their offsets: an empty block is dropped where another block has the same offsets.
 void check_tiling(const std::string& key, Group& group) {
   const auto is_empty = [](const DcpItem* item) { return num_elements(item->sizes) == 0; };
   std::stable_partition(group.begin(), group.end(), [&](const auto* item) { return !is_empty(item); });
@@ -198,7 +198,7 @@ class MetadataWriter {
     end_instance();
   }
 
-  /// State: (dtype, layout, requires_grad, memory format, pin_memory).
+  /// Writes the state of TensorProperties: (dtype, layout, requires_grad, memory format, pin_memory).
   void write_properties(DType dtype) {
     pickle_.global(kMetadataModule, "TensorProperties");
     pickle_.empty_tuple();

@@ -12,7 +12,7 @@ std::filesystem::path inside_directory(const std::filesystem::path& directory, c
   const bool climbs = std::any_of(path.begin(), path.end(), [](const auto& part) { return part == ".."; });
   if (relative.empty() || relative.find('\0') != std::string::npos || path.is_absolute() || climbs) {
     std::string shown = relative.substr(0, 200);
-    std::replace(shown.begin(), shown.end(), '\0', '?');  // would end the message
+    std::replace(shown.begin(), shown.end(), '\0', '?');  // a zero byte would end the message
     throw FormatError(index_file.string() + ": names the data file \"" + shown +
                       "\", which does not lie inside the checkpoint's directory; refused");
   }

@@ -7,7 +7,7 @@
 
 namespace fsdp::detail {
 
-/// Little-endian integer at `offset`; the caller has checked that it is there.
+/// Reads the little-endian integer at `offset`. The caller has checked that all of its bytes are there.
 template <typename Integer>
 Integer read_le(std::string_view bytes, std::size_t offset) {
   std::uint64_t value = 0;

@@ -20,6 +20,7 @@
 namespace fsdp {
 namespace {
 
+/// The opcodes of all pickle protocols. Source: CPython 3.11 Lib/pickle.py.
 // clang-format off
 enum class PickleOp : unsigned char {
   proto = 0x80, frame = 0x95, stop = '.', mark = '(', pop = '0', dup = '2',
@@ -36,7 +37,7 @@ enum class PickleOp : unsigned char {
 };
 // clang-format on
 
-/// Opcodes that exist but that neither torch.save nor DCP writes at protocols 2 to 5.
+/// Opcodes that neither torch.save nor DCP writes at protocols 2 to 5, with their names for messages.
 constexpr std::array<std::pair<unsigned char, std::string_view>, 18> kRefusedPickleOps{{
     {'1', "POP_MARK"},
     {'F', "FLOAT"},
@@ -58,7 +59,7 @@ constexpr std::array<std::pair<unsigned char, std::string_view>, 18> kRefusedPic
     {0x98, "READONLY_BUFFER"},
 }};
 
-/// Walks the graph once per value and adds up what a walk that follows every reference would visit.
+/// Visits each value once and computes how many values a walk that follows every reference would visit.
 class GraphCheck {
  public:
   GraphCheck(const PickleDocument& document, const PickleLimits& limits, const std::string& file)
@@ -71,7 +72,7 @@ class GraphCheck {
 
   Extent check(PickleRef value, std::uint32_t depth) {
     if (seen_[value->index].visits != 0) return seen_[value->index];
-    // A value that contains itself ends here too.
+    // A value that contains itself ends up here, too.
     if (depth >= limits_.max_depth) fail(*value, "nests deeper than " + std::to_string(limits_.max_depth) + " levels");
     Extent extent{1, 1};
     for_each_child(*value, [&](PickleRef child) {
@@ -94,7 +95,7 @@ class GraphCheck {
   std::vector<Extent> seen_;
 };
 
-/// Two's complement, little-endian: an int64 where it fits, else decimal digits.
+/// Reads a little-endian integer in two's complement: an int64 where it fits, else decimal digits.
 PickleValue::Data pickle_integer(std::string_view bytes) {
   const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
   if (bytes.size() <= 8) {
@@ -124,15 +125,16 @@ PickleValue::Data pickle_integer(std::string_view bytes) {
     const std::string limb = std::to_string(limbs[i]);
     digits += std::string(9 - limb.size(), '0') + limb;
   }
-  // Nine or more bytes may still spell a small number.
+  // Nine or more bytes may still hold a number that fits an int64.
   errno = 0;
   const long long value = std::strtoll(digits.c_str(), nullptr, 10);
   if (errno == 0) return std::int64_t{value};
   return PickleBigInt{std::move(digits)};
 }
 
-/// Makes recursion over document.root safe. \throws FormatError on cycles, depth past the limit, or sharing that
-/// makes a full walk visit more than the limit of values
+/// Makes sure that recursion over document.root is safe.
+/// \throws FormatError on cycles, on depth beyond the limit, and on sharing that makes a full walk visit more than the
+/// limit of values
 void check_pickle_graph(const PickleDocument& document, const PickleLimits& limits, const std::string& file) {
   GraphCheck(document, limits, file).check(document.root, 0);
 }
@@ -151,7 +153,7 @@ class PickleInput {
     return detail::read_le<Integer>(take(sizeof(Integer)), 0);
   }
   std::string_view utf8(std::uint64_t count);
-  /// UTF-8 up to the next newline, which is taken too.
+  /// Takes UTF-8 text up to the next newline, and the newline; returns the text without the newline.
   std::string_view line();
 
   /// \throws FormatError at the current opcode
@@ -219,7 +221,8 @@ std::string_view PickleInput::line() {
   return text;
 }
 
-/// The value of an opcode that carries one (None, bool, int, float, str, bytes); nothing for other opcodes.
+/// Reads the value of an opcode that carries one (None, bool, int, float, str, bytes); returns nothing for other
+/// opcodes.
 std::optional<PickleValue::Data> read_pickle_literal(PickleOp op, PickleInput& input) {
   switch (op) {
     case PickleOp::none:
@@ -258,7 +261,7 @@ std::optional<PickleValue::Data> read_pickle_literal(PickleOp op, PickleInput& i
   }
 }
 
-/// The stack machine. Every method that takes from the stack stops at the last mark.
+/// The stack machine of pickle. No method takes values from below the last mark.
 class Unpickler {
  public:
   Unpickler(const PickleSource& source, const PickleLimits& limits) : source_(source), limits_(limits), input_(source) {
@@ -276,7 +279,7 @@ class Unpickler {
  private:
   [[noreturn]] void fail(const std::string& what) const { input_.fail(what); }
 
-  /// Executes one opcode; true after STOP.
+  /// Executes one opcode. Returns true after STOP.
   bool step() {
     const std::uint8_t code = input_.next_opcode();
     const auto op = static_cast<PickleOp>(code);
@@ -323,7 +326,7 @@ class Unpickler {
     if (!std::holds_alternative<Kind>(value->data)) fail(std::string(what) + " expected, found " + describe(*value));
     return value;
   }
-  /// The last `count` values, in order.
+  /// Takes the last `count` values, in the order in which they were pushed.
   std::vector<PickleRef> pop_many(std::size_t count) {
     if (stack_.size() - floor() < count) fail("takes a value that is not there");
     std::vector<PickleRef> taken(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
@@ -473,7 +476,8 @@ class Unpickler {
     made->callable = pop_callable();
     push(std::move(made));
   }
-  /// The name of a class or function. That of a class inside another is getattr(outer, inner): "Outer.Inner" here.
+  /// Takes the name of a class or function. The name of a class inside another comes as getattr(outer, inner) and
+  /// becomes "Outer.Inner".
   PickleRef pop_callable() {
     const auto& found = top();
     const auto* call = found.object_of("__builtin__", "getattr");
@@ -553,7 +557,7 @@ class Unpickler {
   bool seen_proto_ = false;
   std::vector<PickleValue*> stack_;
   std::vector<std::size_t> marks_;
-  std::unordered_map<std::uint32_t, PickleValue*> memo_;  // a map: an index may be anything
+  std::unordered_map<std::uint32_t, PickleValue*> memo_;  // a map, since a file may hold any index
 };
 
 }  // namespace

@@ -62,7 +62,7 @@ class JsonMaker {
     return made;
   }
 
-  /// Collections that are plain values in all but their class.
+  /// Converts OrderedDict, defaultdict, Counter, set and frozenset, which are objects of a class but plain data.
   nlohmann::json from_object(const PickleValue& value, const PickleObject& held) const {
     const auto& args = held.args->tuple()->items;
     const auto is_builtin = [&](std::string_view name) {

@@ -1,6 +1,5 @@
 #pragma once
-// What a pickle says, as a tree of plain values. Classes and functions are names here; nothing is imported or called.
-// Visits what a pickled value holds.
+// The content of a pickle as a tree of plain values. Classes and functions are names; nothing is imported or called.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,7 +14,7 @@
 namespace fsdp {
 
 struct PickleValue;
-/// Never null inside a document unless stated; owned by the document.
+/// Never null inside a document unless stated otherwise. The document owns the value.
 using PickleRef = const PickleValue*;
 
 struct PickleNone {};
@@ -38,16 +37,16 @@ struct PickleSet {
   std::vector<PickleRef> items;  ///< set or frozenset, as written
 };
 struct PickleDict {
-  std::vector<std::pair<PickleRef, PickleRef>> items;  ///< as written: a key may repeat, the last one counts
+  std::vector<std::pair<PickleRef, PickleRef>> items;  ///< as written: a key may repeat, and its last item counts
 };
-/// A class, function or constant by name, such as `torch` `float32`.
+/// The name of a class, function or constant, such as `torch` `float32`.
 struct PickleGlobal {
   std::string_view module, name;
   bool is(std::string_view other_module, std::string_view other_name) const {
     return module == other_module && name == other_name;
   }
 };
-/// What a call or a class construction would have produced.
+/// A call or the construction of an object, which is recorded and not executed.
 struct PickleObject {
   PickleRef callable = nullptr;  ///< always a PickleGlobal
   bool is_new = false;           ///< callable.__new__(*args) (NEWOBJ) rather than callable(*args) (REDUCE)
@@ -55,9 +54,9 @@ struct PickleObject {
   PickleRef kwargs = nullptr;    ///< a PickleDict, or null
   PickleRef state = nullptr;     ///< argument of BUILD, or null
   PickleList items;              ///< appended after construction
-  PickleDict entries;            ///< set after construction, such as an OrderedDict's content
+  PickleDict entries;            ///< set after construction, such as the content of an OrderedDict
 };
-/// A reference to something outside the pickle; torch uses it for storages.
+/// A reference to an object outside the pickle; PyTorch uses it for storages.
 struct PicklePersistent {
   PickleRef id;
 };
@@ -66,8 +65,8 @@ struct PickleValue {
   using Data =
       std::variant<PickleNone, bool, std::int64_t, double, PickleBigInt, PickleString, PickleBytes, PickleList,
                    PickleTuple, PickleSet, PickleDict, PickleGlobal, std::unique_ptr<PickleObject>, PicklePersistent>;
-  std::uint64_t offset_bytes = 0;  ///< of the opcode that made it, in the file: for messages
-  std::uint32_t index = 0;         ///< its place in PickleDocument::values
+  std::uint64_t offset_bytes = 0;  ///< offset in the file of the opcode that made the value, for messages
+  std::uint32_t index = 0;         ///< position in PickleDocument::values
   Data data;
 
   bool is_none() const { return std::holds_alternative<PickleNone>(data); }
@@ -87,23 +86,24 @@ struct PickleValue {
     const auto* held = std::get_if<std::unique_ptr<PickleObject>>(&data);
     return held != nullptr ? held->get() : nullptr;
   }
-  /// The object made by calling or constructing module.name, or null.
+  /// The object that calls or constructs module.name, or null.
   const PickleObject* object_of(std::string_view module, std::string_view name) const;
   bool is_global(std::string_view module, std::string_view name) const;
 };
 
-/// "a dict", "an object of torch.Size": for messages.
+/// Describes the value for messages: "a dict", "an object of torch.Size".
 std::string describe(const PickleValue& value);
 
-/// A read pickle: the values and the bytes their strings point into. Moving it keeps all PickleRefs valid.
-/// The graph has no cycles, and following every reference visits at most PickleLimits::max_values values at most
-/// PickleLimits::max_depth deep, so plain recursion over it is safe.
+/// A pickle that was read: its values, and the bytes that their strings point into. Moving a document keeps all
+/// PickleRefs valid.
+/// The graph has no cycles. A walk that follows every reference visits at most PickleLimits::max_values values and goes
+/// at most PickleLimits::max_depth deep, so plain recursion is safe.
 struct PickleDocument {
   std::shared_ptr<const std::string> text;
   std::deque<PickleValue> values;
-  std::deque<std::string> names;  ///< of classes inside others, which the text has in parts
+  std::deque<std::string> names;  ///< full names of classes inside others, which `text` has in parts only
   PickleRef root = nullptr;
-  std::uint64_t length_bytes = 0;  ///< of the pickle, through STOP; more may follow in `text`
+  std::uint64_t length_bytes = 0;  ///< length of the pickle through STOP; more bytes may follow in `text`
 };
 
 /// Calls visit(PickleRef) for everything directly inside `value`: items, keys, arguments, state.
@@ -132,14 +132,15 @@ void for_each_child(const PickleValue& value, Visit&& visit) {
   }
 }
 
-/// The pairs of a dict, an OrderedDict, a defaultdict or a Counter; null for anything else.
+/// The items of a dict, an OrderedDict, a defaultdict or a Counter; null for any other value.
 const PickleDict* pickled_mapping(const PickleValue& value);
 
-/// A plain value as JSON: tuples and sets become arrays, integer keys become strings, OrderedDict a plain object.
-/// \throws FormatError naming what JSON cannot say: bytes, tensors, other objects
+/// Converts a plain value to JSON: tuples and sets become arrays, integer keys become strings, an OrderedDict becomes
+/// an object.
+/// \throws FormatError naming a value that JSON cannot hold: bytes, tensors, other objects
 nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
 
-/// Strict UTF-8: shortest forms, no surrogates, nothing past U+10FFFF.
+/// True for strict UTF-8: shortest forms only, no surrogates, nothing beyond U+10FFFF.
 bool is_utf8(std::string_view text);
 
 }  // namespace fsdp

@@ -1,4 +1,5 @@
-// Source of what weights_only takes: torch 2.11 torch/_weights_only_unpickler.py, _get_allowed_globals.
+// Source of what torch.load(weights_only=True) accepts: torch 2.11 torch/_weights_only_unpickler.py,
+// _get_allowed_globals.
 #include "lib/files/formats/pickle_writer.hpp"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ bool is_builtin(const PickleGlobal& global, std::string_view name) {
   return global.is("builtins", name) || global.is("__builtin__", name);
 }
 
-/// Callables that weights_only lets run on plain values.
+/// True for callables that weights_only calls on plain values.
 bool is_allowed_callable(const PickleGlobal& global) {
   return global.is("collections", "OrderedDict") || global.is("collections", "Counter") || global.is("torch", "Size") ||
          global.is("torch", "device") || global.is("torch.serialization", "_get_layout") ||
@@ -104,7 +105,7 @@ class Emitter {
   }
 
   void emit_object(const PickleValue& value, const PickleObject& object) {
-    if (object.kwargs != nullptr) refuse(value);  // protocol 2 has no opcode for it
+    if (object.kwargs != nullptr) refuse(value);  // protocol 2 has no opcode for keyword arguments
     if (style_ == PickleStyle::weights_only) return emit_safely(value, object);
     const auto& global = *object.callable->global();
     emit_construction(object, global);
@@ -143,7 +144,7 @@ class Emitter {
       return emit_dict(state != nullptr ? *state : PickleDict());
     }
     if (!is_allowed_callable(global) || object.is_new || !object.items.items.empty()) refuse(value);
-    emit_construction(object, global);  // a state is an OrderedDict's attributes: not part of its value
+    emit_construction(object, global);  // the state holds attributes of the OrderedDict and no items: it is left out
   }
 
   PickleWriter& pickle_;
@@ -235,7 +236,7 @@ void PickleWriter::string(std::string_view text) {
 }
 
 void PickleWriter::bytes(std::string_view data) {
-  std::string text;  // each byte as the character of that number
+  std::string text;  // each byte as the character with that code point
   text.reserve(data.size());
   for (const char byte : data) {
     const auto code = static_cast<unsigned char>(byte);

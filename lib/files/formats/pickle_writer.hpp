@@ -1,6 +1,5 @@
 #pragma once
-// Writes pickles of protocol 2, the one torch.save uses.
-// Writes values read from one pickle into another.
+// Writes pickles of protocol 2, which torch.save uses.
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,8 +10,8 @@
 
 namespace fsdp {
 
-/// Emits opcodes in the order of the calls; the caller keeps the stack discipline. Strings and globals that repeat
-/// are written once and recalled from the memo.
+/// Emits opcodes in the order of the calls; the caller keeps the stack balanced. A string or global that repeats is
+/// written once and then recalled from the memo.
 class PickleWriter {
  public:
   PickleWriter();
@@ -21,11 +20,11 @@ class PickleWriter {
   void boolean(bool value) { op(value ? '\x88' : '\x89'); }
   void integer(std::int64_t value);
   void unsigned_integer(std::uint64_t value);
-  /// \param digits  decimal, perhaps with a sign; \throws UsageError beyond 255 bytes
+  /// \param digits  decimal, perhaps with a sign. \throws UsageError beyond 255 bytes
   void big_integer(std::string_view digits);
   void real(double value);
   void string(std::string_view text);
-  /// As protocol 2 says bytes: a call of _codecs.encode.
+  /// Writes bytes as a call of _codecs.encode, since protocol 2 has no opcode for bytes.
   void bytes(std::string_view data);
   /// \throws UsageError when a name has a line break
   void global(std::string_view module, std::string_view name);
@@ -44,10 +43,10 @@ class PickleWriter {
   void build() { op('b'); }
   void persistent_id() { op('Q'); }
 
-  /// None, bool, int, float, str, list or dict, nested. \throws UsageError for binary values and deep nesting
+  /// Writes None, bool, int, float, str, list or dict, nested. \throws UsageError on binary values and deep nesting
   void json(const nlohmann::json& value);
 
-  /// Ends the pickle and hands it out; the writer is spent.
+  /// Ends the pickle and returns its bytes; the writer cannot be used after this.
   std::string finish();
 
  private:
@@ -61,14 +60,14 @@ class PickleWriter {
 };
 
 enum class PickleStyle {
-  faithful,  ///< every object of the class that it was; what protocol 2 cannot tell apart (frozenset literals) aside
-  /// What torch.load(weights_only=True) takes: defaultdict, argparse.Namespace and types.SimpleNamespace become dicts,
-  /// frozensets sets.
+  faithful,  ///< every object keeps its class, as far as protocol 2 can say (it has no literal for frozensets)
+  /// Only what torch.load(weights_only=True) accepts: defaultdict, argparse.Namespace and types.SimpleNamespace become
+  /// dicts, frozensets become sets.
   weights_only
 };
 
-/// Appends `value`, as one value on the pickle's stack.
-/// \param name  for messages
+/// Appends `value` as one value on the stack of the pickle.
+/// \param name  of the value, for messages
 /// \throws UsageError on a reference to a storage, and on a class that the style does not allow
 void emit_pickle_value(PickleWriter& pickle, const PickleValue& value, PickleStyle style, const std::string& name);
 

@@ -18,9 +18,9 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // limit of the reference reader
 
-/// Bits of an element of the format's types that nothing here computes with; 0: it is none of them.
+/// Bits of an element of a type that the format has and DType lacks; 0 for any other name.
 /// Source: safetensors 0.8, tensor.rs (Dtype).
 std::uint64_t bits_of_other(std::string_view type) {
   constexpr std::array<std::pair<std::string_view, std::uint64_t>, 6> types{
@@ -84,7 +84,7 @@ class EntryParser {
     return entry;
   }
 
-  /// What is stored in `bytes` becomes just these. \param bits  of an element
+  /// Makes the entry a tensor of `bytes` bytes that remembers its type and shape. \param bits  of one element
   void make_bytes(const std::string& tensor, const std::string& type, std::uint64_t bits, std::uint64_t bytes,
                   SafetensorsEntry& entry) const {
     std::uint64_t expected = 0;
@@ -95,7 +95,7 @@ class EntryParser {
     entry.shape = {static_cast<std::int64_t>(bytes)};
   }
 
-  /// The reference reader refuses files with holes: bytes nobody accounts for.
+  /// Refuses files with bytes that belong to no tensor, as the reference reader does.
   void check_tiling(const std::map<std::string, SafetensorsEntry>& tensors) const {
     std::vector<const std::pair<const std::string, SafetensorsEntry>*> order;
     for (const auto& tensor : tensors) order.push_back(&tensor);
@@ -124,7 +124,7 @@ class EntryParser {
     }
   }
   DType dtype(const std::string& tensor, const std::string& text) const {
-    if (text == "C64") return DType::c64;  // read, and written as pairs
+    if (text == "C64") return DType::c64;  // complex tensors are read; they are written as pairs of real numbers
     try {
       return dtype_from_safetensors(text);
     } catch (const FormatError& error) {
@@ -142,7 +142,8 @@ class EntryParser {
   std::uint64_t begin_, data_bytes_;
 };
 
-/// The reference writer's order of types: by descending alignment, then as its enumeration lists them.
+/// Position of a dtype in the order of the reference writer: by descending alignment, then as its enumeration lists the
+/// types.
 std::ptrdiff_t reference_rank(DType dtype) {
   constexpr std::array order{DType::u64,       DType::i64,     DType::f64, DType::f32, DType::u32,
                              DType::i32,       DType::bf16,    DType::f16, DType::u16, DType::i16,
@@ -159,7 +160,7 @@ void check_whole(const ShardRecord& tensor) {
   }
 }
 
-/// The entries' numbers in the order in which the file holds them.
+/// Numbers of the tensors in the order in which the file holds them.
 std::vector<std::size_t> file_order(std::span<const SafetensorsItem> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);
@@ -170,7 +171,7 @@ std::vector<std::size_t> file_order(std::span<const SafetensorsItem> tensors) {
   return order;
 }
 
-/// As the file has it, in case the text is not UTF-8 a message about it.
+/// The name as JSON text. \throws UsageError when it is not UTF-8
 std::string quoted(const std::string& name) {
   try {
     return json_text(nlohmann::json(name));

@@ -17,24 +17,24 @@
 
 namespace fsdp {
 
-/// An element type of the format that nothing here computes with, some of them narrower than a byte: such a tensor is
-/// its bytes, and has this type and shape where it is written to safetensors again.
+/// The type and shape of a tensor whose element type DType lacks; some of these types are narrower than a byte. Such a
+/// tensor is read as bytes, and gets this type and shape back when it is written to safetensors.
 struct OtherType {
   std::string name;
   Shape shape;
 };
 
 struct SafetensorsEntry {
-  DType dtype = DType::f32;          ///< of an OtherType u8
-  Shape shape;                       ///< of an OtherType the number of its bytes
-  std::uint64_t begin = 0, end = 0;  ///< bytes in the file (not in its data section)
+  DType dtype = DType::f32;          ///< u8 for a tensor of another type
+  Shape shape;                       ///< number of bytes for a tensor of another type
+  std::uint64_t begin = 0, end = 0;  ///< offsets in the file (not in its data section)
   std::optional<OtherType> other = {};
 };
 
-/// One file. Const member functions may be called from several threads.
+/// Reads one file. Const member functions may be called from several threads.
 class SafetensorsReader {
  public:
-  /// Reads and validates the header: sizes match, ranges tile the data section, all inside the file.
+  /// Reads and validates the header: sizes match the shapes, and the ranges tile the data section inside the file.
   /// \throws FormatError, IoError
   explicit SafetensorsReader(const std::filesystem::path& path);
 
@@ -60,19 +60,20 @@ struct SafetensorsItem {
   Shape shape;
   std::optional<OtherType> other = {};
 };
-/// A safetensors file of which all but the tensors' data is known.
+/// A safetensors file, of which everything but the data of the tensors is known.
 struct SafetensorsPlan {
   std::string head;                    ///< the file up to the data
-  std::vector<std::uint64_t> offsets;  ///< where in the file each tensor's data goes
+  std::vector<std::uint64_t> offsets;  ///< offset in the file of each tensor's data
   std::uint64_t size_bytes = 0;        ///< of the whole file
 };
-/// Order and padding as the reference writer's: by type, largest first, then by name; header padded to 8 bytes.
+/// Tensors are ordered and the header is padded as the reference writer does: by type, largest first, then by name; the
+/// header to a multiple of 8 bytes.
 /// \throws UsageError on a repeated or complex tensor
 SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
                                  const std::map<std::string, std::string>& metadata);
 
-/// Writes whole tensors (offsets are zero, sizes the global shape) to `path` by way of a temporary file and a rename;
-/// order and padding as in plan_safetensors().
+/// Writes whole tensors (zero offsets, `sizes` equal to the global shape) to a temporary file and renames it to `path`.
+/// Order and padding are those of plan_safetensors().
 /// \throws UsageError on a partial, repeated or complex tensor; IoError
 void write_safetensors(const std::filesystem::path& path, std::span<const ShardRecord> tensors,
                        const std::map<std::string, std::string>& metadata);

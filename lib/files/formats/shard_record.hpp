@@ -1,5 +1,5 @@
 #pragma once
-// What checkpoint formats and the engine exchange: a named block of a tensor as plain bytes. Free of LibTorch.
+// A named block of a tensor as plain bytes, which checkpoint formats and the engine exchange. Needs no LibTorch.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@ namespace fsdp {
 
 using Shape = std::vector<std::int64_t>;
 
-/// The most dims that a tensor in a file may have, as in PyTorch.
+/// Limit on the number of dims of a tensor in a file; PyTorch has the same.
 inline constexpr std::size_t kMaxDims = 64;
 
 /// Number of elements of `shape`; 1 for a scalar. \throws FormatError on a negative size or overflow

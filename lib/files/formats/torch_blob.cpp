@@ -29,7 +29,7 @@ constexpr std::array<StorageClass, 12> kStorageClasses{{{"DoubleStorage", DType:
                                                         {"ComplexFloatStorage", DType::c64},
                                                         {"ComplexDoubleStorage", DType::c128}}};
 
-/// A function that rebuilds a tensor and its arguments.
+/// A call that rebuilds a tensor: the function and its arguments.
 struct Rebuild {
   const PickleGlobal* function;
   const PickleTuple* args;
@@ -62,7 +62,7 @@ class TensorParser {
     throw FormatError(file_, value_.offset_bytes, "a pickled tensor " + what);
   }
 
-  /// Looks through nn.Parameter and tensors with python attributes. Nothing when the value is no tensor.
+  /// Looks inside nn.Parameter and tensors with python attributes. Returns nothing when the value is no tensor.
   std::optional<Rebuild> unwrap() const {
     const PickleValue* value = &value_;
     for (int layer = 0; layer < 4; ++layer) {

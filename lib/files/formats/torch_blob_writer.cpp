@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-/// The storage class of a dtype in module torch, or empty for the newer types that come as untyped storages.
+/// The storage class of a dtype in the module torch; empty for newer dtypes, which are saved as untyped storages.
 std::string_view storage_class(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -60,7 +60,7 @@ Shape row_major_strides(const Shape& sizes) {
   std::int64_t stride = 1;
   for (std::size_t dim = sizes.size(); dim-- > 0;) {
     strides[dim] = stride;
-    stride *= std::max<std::int64_t>(sizes[dim], 1);  // as torch does for empty tensors
+    stride *= std::max<std::int64_t>(sizes[dim], 1);  // as PyTorch does for empty tensors
   }
   return strides;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Tensors inside the pickle of a torch.save archive, and the archives of DCP data files laid out before their data.
+// Writes torch.save archives that hold one tensor or one value, the unit of DCP data files: straight to a stream, or
+// laid out before the data is there.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -15,17 +16,17 @@
 
 namespace fsdp {
 
-/// A contiguous tensor that is all of the storage whose bytes are the entry "data/<storage_key>".
+/// Writes a contiguous tensor that fills its storage, whose bytes are the entry "data/<storage_key>".
 void pickle_tensor(PickleWriter& pickle, DType dtype, const Shape& sizes, std::string_view storage_key);
 
-/// Writes a contiguous tensor of shape `sizes`; `data` has exactly its bytes. Returns the archive's length.
+/// Writes a contiguous tensor of shape `sizes`; `data` has exactly its bytes. Returns the length of the archive.
 std::uint64_t write_tensor_blob(ByteSink& sink, DType dtype, const Shape& sizes, std::span<const std::byte> data);
-/// Writes None, bool, int, float, str, list or dict. Returns the archive's length.
+/// Writes None, bool, int, float, str, list or dict. Returns the length of the archive.
 std::uint64_t write_value_blob(ByteSink& sink, const nlohmann::json& value);
 
-/// The archive that write_tensor_blob() writes; its one later entry is the tensor's data.
+/// Plans the archive that write_tensor_blob() writes; the data of the tensor is its one late entry.
 ZipPlan plan_tensor_blob(DType dtype, const Shape& sizes);
-/// The archive of a python value; `pickle` is a whole pickle of it.
+/// Plans the archive of a python value; `pickle` is a whole pickle of the value.
 ZipPlan plan_value_blob(std::string pickle);
 
 }  // namespace fsdp

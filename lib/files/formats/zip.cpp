@@ -19,9 +19,9 @@ using detail::read_le;
 constexpr std::uint32_t kZipDescriptor = 0x08074b50, kZipCentralHeader = 0x02014b50, kZipEnd64 = 0x06064b50,
                         kZipEnd64Locator = 0x07064b50, kZipEnd = 0x06054b50;
 constexpr std::size_t kZipCentralHeaderBytes = 46, kZipEnd64Bytes = 56, kZipEnd64LocatorBytes = 20, kZipEndBytes = 22;
-constexpr std::uint32_t kZipInZip64 = 0xffffffffu;  ///< in a 32-bit field: the value is in the zip64 extra field
+constexpr std::uint32_t kZipInZip64 = 0xffffffffu;  ///< marks a 32-bit field whose value is in the zip64 extra field
 constexpr std::uint16_t kZip64Extra = 0x0001, kTorchPaddingExtra = 0x4246;  // "FB"
-constexpr std::uint16_t kZipFlags = 0x0808;  ///< data descriptor follows, names are UTF-8
+constexpr std::uint16_t kZipFlags = 0x0808;  ///< a data descriptor follows the data, and names are UTF-8
 constexpr std::uint16_t kZipFlagEncrypted = 0x0001;
 
 constexpr std::uint64_t kZipAlignmentBytes = 64;
@@ -32,15 +32,15 @@ std::uint32_t field_32(std::uint64_t value) {
 
 void append_zeros(std::string& out, std::size_t count) { out.append(count, '\0'); }
 
-/// Version, flags, method, time and date: the same in both kinds of header.
+/// Appends version, flags, method, time and date, which both kinds of header share.
 void append_common(std::string& out) {
   append_le<std::uint16_t>(out, 0);  // version needed: torch writes 0
   append_le<std::uint16_t>(out, kZipFlags);
   append_zeros(out, 6);  // stored, no time
 }
 
-/// The zip64 field of both headers: what does not fit their own fields. Empty when everything does. torch gives no
-/// compressed size in local headers.
+/// The zip64 extra field of a header: the values that do not fit the fields of the header; empty when all fit. PyTorch
+/// leaves the compressed size out of local headers.
 std::string zip64_field(std::uint64_t size_bytes, std::uint64_t compressed_bytes, std::uint64_t header_at) {
   std::string values;
   if (size_bytes >= kZipInZip64) {
@@ -55,7 +55,8 @@ std::string zip64_field(std::uint64_t size_bytes, std::uint64_t compressed_bytes
   return field + values;
 }
 
-/// `out` holds the central directory, which starts at `directory_at` of the archive; its end records follow it.
+/// Appends the end records to `out`, which holds the central directory; the directory starts at `directory_at` of the
+/// archive.
 void append_end_records(std::string& out, std::uint64_t directory_at, std::uint64_t num_entries) {
   const std::uint64_t directory_bytes = out.size(), end64_at = directory_at + directory_bytes;
   append_le(out, kZipEnd64);
@@ -146,7 +147,8 @@ std::string read_string(const RandomAccess& file, std::uint64_t offset_bytes, st
   return text;
 }
 
-/// The 64-bit values of a zip64 extra field, in its fixed order; only fields marked in the header are there.
+/// The 64-bit values of a zip64 extra field, in the order that the format fixes. The field has only values that the
+/// header marks.
 class Zip64Field {
  public:
   explicit Zip64Field(std::string_view extra) {
@@ -162,7 +164,7 @@ class Zip64Field {
     }
   }
 
-  /// Replaces a marked 32-bit field. False when the extra field lacks it.
+  /// Replaces a marked 32-bit field by its 64-bit value. Returns false when the extra field lacks the value.
   bool resolve(std::uint64_t& field) {
     if (field != kZipInZip64) return true;
     if (values_.size() < 8) return false;
@@ -391,7 +393,7 @@ const ZipEntry& ZipReader::find_suffix(std::string_view suffix) const {
 }
 
 std::uint64_t ZipReader::data_offset(const ZipEntry& entry) const {
-  // The limit is at least a header and the name away: check_extents saw to it.
+  // check_extents() made sure that a header and the name fit before the limit.
   const std::string header = read_string(*input_, entry.header_bytes, kZipLocalHeaderBytes + entry.name.size());
   if (read_le<std::uint32_t>(header, 0) != kZipLocalHeader || read_le<std::uint16_t>(header, 8) != 0 ||
       read_le<std::uint16_t>(header, 26) != entry.name.size() || header.substr(kZipLocalHeaderBytes) != entry.name) {

@@ -22,7 +22,7 @@ class RandomAccess {
   virtual ~RandomAccess() = default;
   virtual std::string name() const = 0;  ///< for messages
   virtual std::uint64_t size_bytes() const = 0;
-  /// Fills `out` from `offset_bytes`. \throws FormatError when the bytes end before that; IoError
+  /// Fills `out` with the bytes from `offset_bytes` on. \throws FormatError when the bytes end too early; IoError
   virtual void read_at(std::uint64_t offset_bytes, std::span<std::byte> out) const = 0;
 };
 
@@ -57,9 +57,9 @@ class MemoryAccess : public RandomAccess {
   std::string name_, bytes_;
 };
 
-/// An entry as headers and directory describe it; offsets count from the start of the archive.
+/// An entry as headers and central directory describe it. Offsets count from the start of the archive.
 struct ZipRecord {
-  std::string name;  ///< with the archive's prefix
+  std::string name;  ///< with the prefix of the archive
   std::uint64_t size_bytes = 0, header_bytes = 0;
   std::uint32_t crc32 = 0;
 };
@@ -69,19 +69,19 @@ namespace detail {
 inline constexpr std::uint32_t kZipLocalHeader = 0x04034b50;  ///< first bytes of a local header
 inline constexpr std::size_t kZipLocalHeaderBytes = 30;       ///< without name and extra field
 
-/// Local header of an entry that starts at `header_at` of the archive, padded so that its data is aligned to 64 bytes.
+/// The local header of an entry at `header_at` of the archive, padded so that the data is aligned to 64 bytes.
 std::string zip_local_header_of(std::string_view name, std::uint64_t size_bytes, std::uint64_t header_at);
-/// What follows the data.
+/// The data descriptor, which follows the data of an entry.
 std::string zip_descriptor_of(const ZipRecord& record);
-/// Central directory and end records; the directory starts at `directory_at` of the archive.
+/// The central directory and the end records. The directory starts at `directory_at` of the archive.
 std::string zip_directory_of(std::span<const ZipRecord> records, std::uint64_t directory_at);
 
 }  // namespace detail
 
-/// An archive of which every offset is known while some of its entries' bytes are not.
+/// An archive whose offsets are all known while the bytes of some entries are not.
 class ZipPlan {
  public:
-  /// Bytes of the archive that are no entry's data, at `offset_bytes` of it.
+  /// Bytes of the archive, at `offset_bytes`, that are not the data of a late entry.
   struct Piece {
     std::uint64_t offset_bytes = 0;
     std::string bytes;
@@ -92,15 +92,17 @@ class ZipPlan {
 
   /// Entry `<archive_name>/<name>`.
   void add(std::string_view name, std::string text);
-  /// An entry whose `size_bytes` bytes come later. Returns where in the archive they go.
+  /// Adds a late entry: its `size_bytes` bytes are written by the caller. Returns their offset in the archive.
   std::uint64_t add_data(std::string_view name, std::uint64_t size_bytes);
-  /// After the last entry.
+  /// Must be called after the last entry.
   void finish();
 
   std::uint64_t size_bytes() const { return size_bytes_; }
-  /// From the start of the archive to the first entry that comes later, or all of it when there is none.
+  /// The bytes from the start of the archive to the data of the first late entry, or the whole archive when there is
+  /// none.
   std::string head() const;
-  /// Everything else but that data. \param crcs  CRC-32 of the entries of add_data(), in that order
+  /// The bytes after head(), without the data of late entries.
+  /// \param crcs  CRC-32 of the entries of add_data(), in the order of the calls
   std::vector<Piece> tail(std::span<const std::uint32_t> crcs) const;
 
  private:
@@ -113,37 +115,39 @@ class ZipPlan {
 
   std::string archive_name_;
   std::vector<Entry> entries_;
-  std::uint64_t size_bytes_ = 0;  // of the entries; with the directory once finished
+  std::uint64_t size_bytes_ = 0;  // of the entries; after finish(), with the directory
   std::uint64_t directory_at_ = 0;
 };
 
 struct ZipEntry {
   std::string name;
   std::uint64_t size_bytes = 0;
-  std::uint32_t crc32 = 0;           ///< 0 also means "not recorded" (torch.serialization.set_crc32_options(False))
+  std::uint32_t crc32 = 0;  ///< 0 also means that none is recorded (torch.serialization.set_crc32_options(False))
   std::uint64_t header_bytes = 0;    ///< file offset of its local header
-  std::uint64_t data_end_limit = 0;  ///< file offset its data must not pass: the next header or the directory
+  std::uint64_t data_end_limit = 0;  ///< file offset that the data must not pass: the next header or the directory
 };
 
-/// A zip archive that fills exactly the bytes [begin, begin + length) of a file.
+/// Reads a zip archive that fills exactly the bytes [begin, begin + length) of a file.
 class ZipReader {
  public:
-  /// Reads the central directory. \throws FormatError on anything but a well-formed archive of stored entries
-  /// The file must outlive it.
+  /// Reads the central directory. The file must outlive the reader.
+  /// \throws FormatError on anything but a well-formed archive of stored entries
   ZipReader(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes);
   ZipReader(std::shared_ptr<const RandomAccess> input, std::uint64_t begin_bytes, std::uint64_t length_bytes);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  /// Null when absent.
+  /// Null when the archive has no such entry.
   const ZipEntry* find(std::string_view name) const;
   /// The only entry whose name ends in `suffix`. \throws FormatError when there is none or more than one
   const ZipEntry& find_suffix(std::string_view suffix) const;
 
-  /// File offset of the entry's data, from its local header. \throws FormatError when that contradicts the directory
+  /// File offset of the data of the entry, from its local header.
+  /// \throws FormatError when the local header contradicts the central directory
   std::uint64_t data_offset(const ZipEntry& entry) const;
-  /// Fills `out`, which has the entry's size, and checks the CRC-32. \throws FormatError naming file, entry and offset
+  /// Fills `out`, which has the size of the entry, and checks the CRC-32. \throws FormatError naming file, entry and
+  /// offset
   void read(const ZipEntry& entry, std::span<std::byte> out) const;
-  /// The whole entry. \throws FormatError also when it is longer than `limit_bytes`
+  /// Reads the whole entry. \throws FormatError as read(), and when the entry is longer than `limit_bytes`
   std::string read_text(const ZipEntry& entry, std::uint64_t limit_bytes = 1ull << 30) const;
 
  private:
@@ -161,15 +165,15 @@ class ZipReader {
   std::map<std::string, std::size_t, std::less<>> by_name_;
 };
 
-/// Writes an archive in torch's layout to a sink, from the sink's position on.
+/// Writes an archive in PyTorch's layout to a sink, from the current position of the sink on.
 class ZipWriter {
  public:
   /// \param archive_name  prefix of all entry names; torch uses "archive" for streams
   ZipWriter(ByteSink& sink, std::string archive_name);
-  /// Entry `<archive_name>/<name>`; `data` goes straight to the sink.
+  /// Adds the entry `<archive_name>/<name>`; `data` goes to the sink without a copy.
   void add(std::string_view name, std::span<const std::byte> data);
   void add(std::string_view name, std::string_view text);
-  /// Writes the central directory. Returns the archive's length.
+  /// Writes the central directory. Returns the length of the archive.
   std::uint64_t finish();
 
  private:

@@ -16,7 +16,8 @@ namespace fsdp {
 
 namespace {
 
-/// The first number below `count` for which `holds`, which stays true from then on; `count` when there is none.
+/// The first number below `count` for which `holds` is true, or `count` when there is none; `holds` must be true for
+/// all numbers after that.
 template <typename Holds>
 std::uint64_t first_that(std::uint64_t count, Holds&& holds) {
   std::uint64_t low = 0, high = count;
@@ -31,13 +32,15 @@ std::uint64_t first_that(std::uint64_t count, Holds&& holds) {
   return low;
 }
 
-constexpr std::uint64_t kDirectBytes = 64u << 10;  // shorter runs are read together and then sorted out
+constexpr std::uint64_t kDirectBytes = 64u << 10;  // shorter runs are read together into a buffer
 constexpr std::uint64_t kBufferBytes = 512u << 10;
-constexpr std::uint64_t kSmallStorageBytes = 16u << 20;  // cheap enough to sum again when only slices of it were read
+constexpr std::uint64_t kSmallStorageBytes = 16u << 20;  // cheap enough to be read again when only slices were read
 
-/// CRC-32 of bytes [0, size) put together from pieces, or nothing when they do not cover it. `sums` are of one storage.
+/// Combines the CRC-32 of bytes [0, size) from pieces; returns nothing when the pieces do not cover the bytes. `sums`
+/// are of one storage.
 std::optional<std::uint32_t> put_together(std::span<const ReadSum> sums, std::uint64_t size_bytes) {
-  std::map<std::uint64_t, std::uint32_t> reached{{0, 0}};  // CRC-32 up to here; pieces may overlap (tied tensors)
+  std::map<std::uint64_t, std::uint32_t> reached{
+      {0, 0}};  // CRC-32 of the bytes up to the key; pieces may overlap (tied tensors)
   for (const auto& sum : sums) {
     const auto before = reached.find(sum.begin);
     if (before == reached.end() || sum.end <= sum.begin || reached.contains(sum.end)) continue;
@@ -47,7 +50,7 @@ std::optional<std::uint32_t> put_together(std::span<const ReadSum> sums, std::ui
   return found != reached.end() ? std::optional(found->second) : std::nullopt;
 }
 
-/// The same bytes were read twice, as different ones. `sums` are of one storage, in order.
+/// True when the same bytes were read twice with different content. `sums` are of one storage, in order.
 bool differ_somewhere(std::span<const ReadSum> sums) {
   return std::adjacent_find(sums.begin(), sums.end(), [](const ReadSum& a, const ReadSum& b) {
            return a.begin == b.begin && a.end == b.end && a.crc32 != b.crc32;
@@ -125,7 +128,7 @@ std::shared_ptr<const File> FileSet::open(std::uint32_t number) const {
 
 namespace detail {
 
-/// What is known of the output's CRC-32.
+/// The CRC-32 of the output, as far as it is known.
 class OutputSum {
  public:
   explicit OutputSum(std::uint64_t size_bytes) : left_bytes_(size_bytes) {}
@@ -152,7 +155,7 @@ class OutputSum {
 
 }  // namespace detail
 
-/// Fills one read's output from chunk after chunk.
+/// Fills the output of one read from chunk after chunk.
 class ChunkedSource::RangeReader {
  public:
   RangeReader(const ChunkedSource& source, const SourceTensor& tensor, std::uint64_t first, std::span<std::byte> out,
@@ -181,7 +184,7 @@ class ChunkedSource::RangeReader {
   std::optional<std::uint32_t> crc32() const { return output_sum_.whole(); }
 
  private:
-  /// The wanted part of a run: where it starts in the tensor, in the chunk, and its length.
+  /// The wanted part of a run: its start in the tensor and in the chunk, and its length.
   struct Part {
     std::uint64_t place, in_chunk, length;
   };
@@ -200,7 +203,7 @@ class ChunkedSource::RangeReader {
     output_sum_.add(static_cast<std::uint64_t>(to.data() - out_.data()), to.size(), crc);
   }
 
-  /// All wanted elements of a chunk lie together in it: they are read in order and then put into their places.
+  /// Reads the wanted elements in the order of the chunk and then copies them to their places in the output.
   void take_together(ChunkNumber chunk, const ChunkRuns& runs, std::uint64_t run, std::uint64_t run_end, bool whole) {
     const Part last = part_of(runs, run_end - 1);
     const std::uint64_t end = last.in_chunk + last.length;
@@ -218,7 +221,7 @@ class ChunkedSource::RangeReader {
         const std::uint64_t count = std::min(part.in_chunk + part.length, at + length) - begin;
         std::memcpy(room(part.place + (begin - part.in_chunk), count).data(),
                     read.data() + (begin - at) * element_bytes_, count * element_bytes_);
-        if (part.in_chunk + part.length > at + length) break;  // the rest comes with the next piece
+        if (part.in_chunk + part.length > at + length) break;  // the next piece brings the rest
       }
       at += length;
     }
@@ -238,7 +241,7 @@ void ChunkedSource::add_tensor(SourceTensor tensor, std::vector<Block> blocks, c
   for (const auto& block : blocks) {
     if (num_elements(block.sizes) > 0) filled.push_back(block);
   }
-  tensor.size_bytes();  // refuses an overflow
+  tensor.size_bytes();  // throws when the number overflows
   if (const auto problem = detail::tiling_problem(std::move(filled), num_elements(tensor.shape))) {
     throw FormatError(file + ": tensor \"" + tensor.name + "\": " + *problem + "; a rank's part may be missing");
   }

@@ -14,10 +14,10 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t kMaxValueBytes = 1ull << 30;  // of one decompressed python value
+constexpr std::uint64_t kMaxValueBytes = 1ull << 30;  // limit for one decompressed python value
 constexpr std::uint64_t kMaxRunJsonBytes = 64ull << 20;
 
-/// RANK of `__<RANK>_<n>.distcp`, or -1.
+/// The RANK of `__<RANK>_<n>.distcp`, or -1 for another name.
 int rank_of(const std::string& name) {
   int rank = -1;
   if (!name.starts_with("__") || !name.ends_with(".distcp")) return -1;
@@ -129,7 +129,7 @@ void DcpSource::read_run() {
   if (!std::filesystem::is_regular_file(path, ignored)) return;
   const auto text = read_text_file(path, kMaxRunJsonBytes);
   const auto run = parse_json_or_discard(text, path.string());
-  if (!run.is_object() || run.value("format", nlohmann::json()) != "fsdp-run") return;  // somebody else's
+  if (!run.is_object() || run.value("format", nlohmann::json()) != "fsdp-run") return;  // run.json of another program
   info_.producer = "fsdp-finetune";
   if (run.contains("world_size") && run["world_size"].is_number_integer()) {
     info_.world_size = run["world_size"].get<int>();
@@ -180,7 +180,8 @@ std::unique_ptr<const DcpSource::Found> DcpSource::look_up(ChunkNumber chunk) co
   return found;
 }
 
-/// serialization_format=SAFETENSORS: the whole file is one safetensors file with this rank's chunks by name.
+/// With serialization_format=SAFETENSORS the whole data file is one safetensors file, which holds the chunks of its
+/// rank by name.
 std::unique_ptr<const DcpSource::Found> DcpSource::look_up_safetensors(const Item& item, ChunkNumber chunk) const {
   std::shared_ptr<const SafetensorsReader> header;
   {

@@ -20,7 +20,7 @@ class DcpSource : public ChunkedSource {
 
   LoadedValue value(std::size_t value) const override;
 
-  /// True for a directory that has DCP metadata, of all ranks or of one.
+  /// True for a directory that has the DCP metadata of all ranks or of one.
   static bool recognizes(const std::filesystem::path& directory);
 
  protected:
@@ -36,7 +36,7 @@ class DcpSource : public ChunkedSource {
     bool zstd = false;
     std::uint32_t tensor = 0;  // chunks only
   };
-  /// Where an item's tensor turned out to lie.
+  /// The location of the tensor of an item in its data file.
   struct Found {
     TensorInFile stored;
     std::string entry;  // for messages
@@ -59,7 +59,7 @@ class DcpSource : public ChunkedSource {
   std::vector<Item> chunks_, value_items_;
 
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<const Found>> found_;  // by chunk; null: not looked up yet
+  mutable std::vector<std::unique_ptr<const Found>> found_;  // by chunk; null until it is looked up
   mutable std::map<std::uint32_t, std::shared_ptr<const SafetensorsReader>> headers_;  // of files that are safetensors
 };
 

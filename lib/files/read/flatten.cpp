@@ -10,10 +10,11 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t kMaxNameBytes = 256ull << 20;  // of all names: shared values may repeat under many of them
+constexpr std::uint64_t kMaxNameBytes =
+    256ull << 20;  // limit for all names together: a shared value may repeat under many names
 
-/// What one of torchao's optimizer states is made of: a subclass of tensors around tensors, whose class is not needed
-/// to read these. Null for anything else.
+/// The parts of a state of a torchao optimizer: a tensor subclass that wraps tensors. The wrapped tensors can be read
+/// without the class. Null for any other value.
 const PickleDict* torchao_state(const PickleValue& value) {
   const auto* object = value.object_of("torch._tensor", "_rebuild_from_type_v2");
   if (object == nullptr || object->args->tuple()->items.size() != 4) return nullptr;
@@ -38,7 +39,7 @@ class Flattener {
         if (argument->dict() == nullptr) check_plain_value(*argument, "", file_);
     visit(root);
     check_names();
-    // Whoever opens a file wants its tensors: where they are in what is not read, that is the reason.
+    // Without a single tensor in the file, the value that was not read is the likely place of the tensors: report it.
     if (flat_.tensors.empty())
       for (const auto& found : flat_.values) check_plain_value(*found.value, found.name, file_);
     return std::move(flat_);
@@ -69,8 +70,8 @@ class Flattener {
       flat_.values.push_back({name(value), path_, &value});
     }
   }
-  /// Of a mapping that is plain but for what it holds: its keys, and what makes a defaultdict's defaults. A Counter's
-  /// counts are its argument and are visited.
+  /// True when the keys of a mapping can be parts of names and the arguments of its class (such as the default factory
+  /// of a defaultdict) are plain. The counts of a Counter are an argument, too: a dict, which is visited.
   bool can_be_names(const PickleValue& value, const PickleDict& mapping) const {
     for (const auto& [key, item] : mapping.items)
       if (!can_be_name(*key)) return false;
@@ -94,7 +95,7 @@ class Flattener {
       return item->list() != nullptr || pickled_mapping(*item) != nullptr || holds_tensor(*item);
     });
   }
-  /// As fsdp::holds_tensor, once per value.
+  /// Caches the result of fsdp::holds_tensor() for each value.
   bool holds_tensor(const PickleValue& value) {
     const auto known = holds_tensor_.find(value.index);
     if (known != holds_tensor_.end()) return known->second;
@@ -131,7 +132,7 @@ class Flattener {
     return text;
   }
 
-  /// \throws FormatError naming both places
+  /// Checks that all names differ. \throws FormatError naming both places
   void check_names() const {
     std::unordered_map<std::string_view, const StatePath*> seen;
     const auto check = [&](const std::string& entry, const StatePath& path) {

@@ -1,5 +1,5 @@
 #pragma once
-// A nested object of torch.save as named tensors and values.
+// Flattens a nested object of torch.save into named tensors and values.
 #include <string>
 #include <vector>
 
@@ -20,14 +20,15 @@ struct FlatValue {
   PickleRef value = nullptr;
 };
 struct FlatObject {
-  std::vector<FlatTensor> tensors;  ///< in the object's order
+  std::vector<FlatTensor> tensors;  ///< in the order of the object
   std::vector<FlatValue> values;
 };
 
-/// Opens dicts always; lists that hold a tensor, a dict or a list, and tuples below which a tensor lies; everything
-/// else is one value. Empty dicts vanish. This is how DCP flattens a state dict, but for lists of plain lists and
-/// tuples. \throws FormatError, in the name of `file`, for a root that is no container, values that are not plain
-/// (check_plain_value), tensors that are not supported, and two entries that get one name
+/// Opens every dict, lists that hold a tensor, a dict or a list, and tuples that hold a tensor at any depth; anything
+/// else is one value. Empty dicts vanish. DCP flattens a state dict in this way, except that it does not open lists of
+/// plain lists and tuples.
+/// \throws FormatError, with `file` in the message, for a root that is no container, values that are not plain
+/// (check_plain_value()), tensors that are not supported, and two entries with one name
 FlatObject flatten(const PickleDocument& document, const std::string& file);
 
 }  // namespace fsdp

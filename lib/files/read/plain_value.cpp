@@ -13,7 +13,7 @@ namespace {
 
 using Name = std::pair<std::string_view, std::string_view>;
 
-/// Classes whose construction from plain arguments is data. `__builtin__` is what protocol 2 calls `builtins`.
+/// Classes whose construction from plain arguments gives data. Protocol 2 calls the module `builtins` `__builtin__`.
 constexpr std::array<Name, 18> kPlainClasses{{{"collections", "OrderedDict"},
                                               {"collections", "defaultdict"},
                                               {"collections", "Counter"},
@@ -33,7 +33,7 @@ constexpr std::array<Name, 18> kPlainClasses{{{"collections", "OrderedDict"},
                                               {"builtins", "complex"},
                                               {"builtins", "slice"}}};
 
-/// Classes that may be named, as defaultdict names the class of its defaults.
+/// Builtin classes that may occur by name, such as the default factory of a defaultdict.
 constexpr std::array<std::string_view, 10> kPlainBuiltins{"int",  "long", "float", "str", "bool",
                                                           "list", "dict", "tuple", "set", "bytes"};
 
@@ -44,7 +44,8 @@ bool is_plain_class(const PickleGlobal& global) {
   return std::find(kPlainClasses.begin(), kPlainClasses.end(), name) != kPlainClasses.end();
 }
 
-/// A dtype, layout or memory format: a lower-case constant of torch, no function that a REDUCE could call here.
+/// True for a dtype, layout or memory format: a lower-case constant of torch. Functions are excluded, since a REDUCE
+/// could call them.
 bool is_plain_constant(const PickleGlobal& global) {
   if (is_builtin(global.module)) {
     return std::find(kPlainBuiltins.begin(), kPlainBuiltins.end(), global.name) != kPlainBuiltins.end();

@@ -1,5 +1,5 @@
 #pragma once
-// Python values that a checkpoint may carry besides tensors.
+// Python values that a checkpoint may hold besides tensors.
 #include <string>
 
 #include "lib/base/error.hpp"
@@ -7,21 +7,22 @@
 
 namespace fsdp {
 
-/// A value that is whole and is not read: what it needs is refused.
+/// The value is undamaged but is not read, because it needs something that is refused.
 class ValueNotRead : public FormatError {
  public:
   using FormatError::FormatError;
 };
 
 /// Checks that `value` consists of plain data only: None, numbers, strings, bytes, collections, torch.Size, dtypes,
-/// devices, argparse.Namespace. Nothing else is ever written on into another checkpoint.
-/// \param name  of the value, for messages. \throws ValueNotRead naming the class or tensor found in it
+/// devices, argparse.Namespace. Only such values are written into another checkpoint.
+/// \param name  of the value, for messages
+/// \throws ValueNotRead naming the class or tensor that `value` holds
 void check_plain_value(const PickleValue& value, const std::string& name, const std::string& file);
 
-/// Whether check_plain_value() finds nothing.
+/// True when check_plain_value() throws nothing.
 bool is_plain_value(const PickleValue& value);
 
-/// True when `value` itself is a tensor, or anything else that torch rebuilds from a storage. No validation.
+/// True when `value` itself is a tensor or any other object that PyTorch rebuilds from a storage. Validates nothing.
 bool is_tensor_like(const PickleValue& value);
 
 }  // namespace fsdp

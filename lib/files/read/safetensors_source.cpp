@@ -16,10 +16,10 @@ namespace {
 constexpr std::uint64_t kMaxIndexBytes = 100'000'000, kMaxConfigBytes = 1u << 20;
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kWholeName = "model.safetensors";
-constexpr const char* kAdapterName = "adapter_model.safetensors";  // as peft writes it
+constexpr const char* kAdapterName = "adapter_model.safetensors";  // peft writes this name
 constexpr const char* kShardingKey = "DCP_SHARDING_INFO";
 
-/// PREFIX*.safetensors, sorted.
+/// The files PREFIX*.safetensors, sorted.
 std::vector<std::filesystem::path> files_called(const std::filesystem::path& directory, const std::string& prefix) {
   std::vector<std::filesystem::path> found;
   std::error_code error;
@@ -32,7 +32,7 @@ std::vector<std::filesystem::path> files_called(const std::filesystem::path& dir
   return found;
 }
 
-/// The offsets of a rank's block of every tensor: {name: {"saved_offsets": [..]}}.
+/// The offsets of the block of a rank, by tensor: {name: {"saved_offsets": [..]}}.
 std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
   const std::string file = reader.path().string();
   const auto json = parse_json_or_discard(reader.metadata().at(kShardingKey), file);
@@ -78,7 +78,7 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
     if (std::filesystem::exists(path / kIndexName, ignored)) {
       add_index(path / kIndexName);
     } else if (std::filesystem::exists(path / kWholeName, ignored)) {
-      add_file(path / kWholeName);  // the model; others beside it are variants or left over
+      add_file(path / kWholeName);  // the model: other files beside it are variants or leftovers
     } else {
       auto files = files_called(path, "model");
       if (files.empty()) files = files_called(path, "shard-");
@@ -89,7 +89,8 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
   finish();
 }
 
-/// What the weights are stands beside them; without it they are tensors like others.
+/// Adds the weights of an adapter. adapter_config.json beside them describes the adapter; without it they are ordinary
+/// tensors.
 void SafetensorsSource::add_adapter(const std::filesystem::path& file) {
   add_file(file);
   const auto beside = file.parent_path() / "adapter_config.json";
@@ -163,7 +164,8 @@ void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t fi
     auto& pieces = gathered_[place->second].pieces;
     const auto same =
         std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.offsets == at; });
-    if (same != pieces.end() && sharded && same->entry.shape == entry.shape) continue;  // every rank has it
+    if (same != pieces.end() && sharded && same->entry.shape == entry.shape)
+      continue;  // every rank has the whole tensor
     if (!pieces.empty() && (!sharded || pieces[0].entry.dtype != entry.dtype || same != pieces.end())) {
       throw FormatError(reader.path().string() + ": tensor \"" + *name + "\" is also in " +
                         files_.paths()[pieces[0].file].string());

@@ -1,6 +1,6 @@
 #pragma once
-// safetensors as a source: one file, a model directory, or the shards that PyTorch's HuggingFaceStorageWriter writes,
-// one per rank, each with its blocks' offsets in the metadata (DCP_SHARDING_INFO).
+// A source of safetensors: one file, a model directory, or the shards of PyTorch's HuggingFaceStorageWriter. A rank
+// writes one shard, whose metadata (DCP_SHARDING_INFO) has the offsets of its blocks.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -15,15 +15,16 @@ namespace fsdp {
 
 class SafetensorsSource : public ChunkedSource {
  public:
-  /// \param path  a safetensors file, an index .json, or a directory that recognizes() takes.
-  /// Reads headers only. \throws FormatError, IoError
+  /// Reads headers only.
+  /// \param path  a safetensors file, an index .json, or a directory for which recognizes() is true
+  /// \throws FormatError, IoError
   explicit SafetensorsSource(const std::filesystem::path& path);
 
   /// True for a directory with model.safetensors.index.json, model*.safetensors, shard-*.safetensors or
   /// adapter_model.safetensors.
   static bool recognizes(const std::filesystem::path& directory);
 
-  LoadedValue value(std::size_t value) const override;  ///< there are none
+  LoadedValue value(std::size_t value) const override;  ///< safetensors files have no values
 
  protected:
   std::optional<std::uint32_t> read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
@@ -35,7 +36,7 @@ class SafetensorsSource : public ChunkedSource {
     SafetensorsEntry entry;
     Shape offsets;
   };
-  /// A tensor while its files are being read.
+  /// The pieces of a tensor while the files are being read.
   struct Gathered {
     std::string name;
     std::vector<Piece> pieces;
@@ -45,7 +46,7 @@ class SafetensorsSource : public ChunkedSource {
     TensorInFile tensor;
   };
 
-  /// \param indexed_as  the name that `weight_map` knows the file by; without one every tensor counts
+  /// \param indexed_as  the name of the file in `weight_map`; without a map every tensor of the file counts
   void add_file(const std::filesystem::path& path, const std::map<std::string, std::string>* weight_map = nullptr,
                 const std::string& indexed_as = {});
   void add_index(const std::filesystem::path& index);

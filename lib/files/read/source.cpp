@@ -56,7 +56,7 @@ std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
       "model.safetensors.index.json, model*.safetensors, shard-*.safetensors or adapter_model.safetensors");
 }
 
-/// A header length that fits the file, and the header's first byte.
+/// True when the file starts with a header length that fits the file and with the first byte of a header.
 bool looks_like_safetensors(std::string_view first_bytes, std::uint64_t file_bytes) {
   return first_bytes.size() > 8 && first_bytes[8] == '{' &&
          detail::read_le<std::uint64_t>(first_bytes, 0) <= file_bytes - 8;
@@ -104,7 +104,7 @@ nlohmann::json Source::model_config() const {
 bool is_local_state(const Source& source) {
   const auto is_flat = [](const SourceTensor& tensor) {
     const std::string_view name = tensor.name;
-    const auto last = name.substr(name.rfind('.') + 1);  // npos + 1 == 0: all of it
+    const auto last = name.substr(name.rfind('.') + 1);  // npos + 1 == 0: the whole name
     return tensor.shape.size() == 1 && (last == "flat_param" || last == "_flat_param");
   };
   return std::any_of(source.tensors().begin(), source.tensors().end(), is_flat);

@@ -111,7 +111,7 @@ class Finder {
                                       fmt::join(rows_columns, ", ")));
     const auto n = rows_columns[0] * rows_columns[1], blocks = parts_of(n, kernels::kNf4Block);
     const auto& codes = source_.tensors()[stored.codes];
-    // quant_storage: the bytes may be called something wider.
+    // quant_storage: the bytes may be stored as a wider type.
     const auto item = static_cast<std::int64_t>(dtype_size_bytes(codes.dtype));
     if (static_cast<std::int64_t>(codes.size_bytes()) != parts_of(parts_of(n, 2), item) * item || item > 8)
       throw wrong(matrix, fmt::format("has {} bytes of codes, {} were expected for a matrix of shape [{}]",
@@ -122,7 +122,7 @@ class Finder {
     check_code(matrix);
   }
 
-  /// Another code would make other numbers of the same bytes.
+  /// Checks that the code is NF4: another code would give other numbers for the same bytes.
   void check_code(const std::string& matrix) const {
     const auto map = part(matrix, ".quant_map");
     expect(matrix, map, DType::f32, static_cast<std::int64_t>(kernels::kNf4Code.size()));
@@ -139,7 +139,7 @@ class Finder {
   std::map<std::string, std::size_t> numbers_;
 };
 
-/// A tensor X + `mark` tells that X + `codes` holds codes.
+/// The presence of a tensor X + `mark` shows that X + `codes` holds codes.
 struct Telltale {
   std::string_view mark, codes, method;
 };
@@ -164,7 +164,8 @@ constexpr std::array<Telltale, 19> kTelltales{{{".weight_scale_inv", ".weight", 
                                                {"_scale_inv", "", "fp8"},
                                                {"_scale", "", "fp8"}}};
 
-/// In one of these a model's weights are codes; in a wider one they are numbers, and what is called a scale is another.
+/// True for a dtype that can hold codes. In a wider floating-point type weights are numbers, and a tensor that is named
+/// like a scale is something else.
 bool can_be_codes(DType dtype) { return !is_float(dtype) || dtype_size_bytes(dtype) == 1; }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
-// Weights that a checkpoint stores as codes of a quantization: 4 bits as bitsandbytes and transformers store them,
-// which are read, and the other methods, which are refused. Of a matrix W in 4 bits, W holds codes, W.absmax and
-// W.nested_absmax scales, W.quant_state.bitsandbytes__nf4 the rest as JSON.
+// Weights that a checkpoint stores as codes of a quantization. Codes in 4 bits of bitsandbytes and transformers are
+// read, those of other methods are refused. Of a 4-bit matrix W, the tensor W holds codes, W.absmax and W.nested_absmax
+// scales, and W.quant_state.bitsandbytes__nf4 the rest as JSON.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,24 +14,25 @@
 namespace fsdp {
 
 struct StoredNf4 {
-  std::size_t codes = 0, absmax = 0;         ///< tensors of the source
-  std::optional<std::size_t> nested_absmax;  ///< absmax is in 8 bits
+  std::size_t codes = 0, absmax = 0;         ///< numbers of tensors of the source
+  std::optional<std::size_t> nested_absmax;  ///< set when absmax is quantized to 8 bits
   float nested_offset = 0;
   Shape shape;                ///< of the matrix: [rows, columns]
-  DType dtype = DType::bf16;  ///< that it was made of
+  DType dtype = DType::bf16;  ///< type of the original matrix
 };
 
-/// By the names of matrices; empty where there is none. Reads the small tensors that say how.
-/// \throws FormatError naming what is missing, is stored in another way, or does not fit
+/// Finds the 4-bit matrices, by name; empty when there are none. Reads the small tensors that describe the codes.
+/// \throws FormatError naming what is missing, is stored in an unsupported way, or does not fit
 std::map<std::string, StoredNf4> find_stored_nf4(const Source& source);
 
-/// Belongs to a matrix W in `found`, besides W itself: its absmax, quant_map, ...
+/// True when `name` belongs to a matrix W in `found` without being W itself: its absmax, quant_map, ...
 bool is_part_of(const std::map<std::string, StoredNf4>& found, const std::string& name);
 
-/// Whoever computes with the tensors asks this first: the converter for what makes numbers, and all that load a model.
-/// Told by the quantization_config of config.json beside the tensors (stored_quantization()), and without that by
-/// tensors that the usual methods store beside their codes.
-/// \throws FormatError naming the method, and the tensor or file that tells
+/// Refuses a checkpoint whose weights are codes of another quantization. Must be called before tensors are used as
+/// numbers: by the converter for transforms that compute, and by every loader of a model.
+/// Recognises quantization by the quantization_config of config.json beside the tensors (stored_quantization()), and
+/// without it by tensors that the usual methods store beside their codes.
+/// \throws FormatError naming the method, and the tensor or file that shows it
 void refuse_other_quantization(const Source& source);
 
 }  // namespace fsdp

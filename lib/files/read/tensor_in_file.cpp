@@ -10,9 +10,10 @@
 namespace fsdp {
 namespace {
 
-constexpr std::size_t kSumPieceBytes = 512u << 10;  // summed while it is in cache
+constexpr std::size_t kSumPieceBytes = 512u << 10;  // still in cache when it is summed
 
-/// Flips the sign bit of every number of `number_bytes`, from the first one on, each `step_bytes` apart.
+/// Flips the sign bits of numbers of `number_bytes` bytes, from `first_bytes` on, each `step_bytes` after the one
+/// before.
 void flip_signs(std::span<std::byte> bytes, std::size_t first_bytes, std::size_t number_bytes, std::size_t step_bytes) {
   for (std::size_t at = first_bytes; at < bytes.size(); at += step_bytes)
     bytes[at + number_bytes - 1] ^= std::byte{0x80};
@@ -47,9 +48,9 @@ std::optional<std::uint32_t> read_contiguous(const File& file, const TensorInFil
 }
 
 constexpr std::uint64_t kWindowBytes = 1u << 20;
-constexpr std::uint64_t kWorthSummingBytes = 64u << 10;  // smaller pieces would make more sums than data
+constexpr std::uint64_t kWorthSummingBytes = 64u << 10;  // smaller pieces would take more room for sums than for data
 
-/// One dim of a box: elements lie `from` apart in the storage and `to` apart in the output.
+/// One dim of a box: neighbours are `from` elements apart in the storage and `to` apart in the output.
 struct Dim {
   std::uint64_t size, from, to;
 };
@@ -109,7 +110,7 @@ class StridedReader {
   StridedReader(const File& file, const TensorInFile& stored, std::vector<ReadSum>* sums)
       : view_(stored.view), window_(file, stored, sums), element_bytes_(dtype_size_bytes(view_.dtype)) {}
 
-  /// Elements [first, first + count) of the dims from `dim` on, which start at `base` in the storage.
+  /// Copies elements [first, first + count) of the dims from `dim` on, which start at `base` in the storage.
   void range(std::size_t dim, std::uint64_t base, std::uint64_t first, std::uint64_t count, std::byte* out) {
     if (count == 0) return;
     if (dim == view_.sizes.size()) return box(dim, 1, base, out);
@@ -130,7 +131,7 @@ class StridedReader {
   }
 
  private:
-  /// `rows` of dim `dim`, and all of the dims after it.
+  /// Copies `rows` indexes of dim `dim` with all of the dims after it.
   void box(std::size_t dim, std::uint64_t rows, std::uint64_t base, std::byte* out) {
     std::vector<Dim> dims;
     std::uint64_t to = 1, last = base;
@@ -141,7 +142,7 @@ class StridedReader {
       to *= size;
       last += (size - 1) * from;
     }
-    // In file order; a repeated dim (stride 0) comes first, so that what it repeats is copied in runs.
+    // Sorts the dims by file order. A repeated dim (stride 0) comes first, so that its content is copied in runs.
     std::stable_sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) {
       return (a.from == 0) != (b.from == 0) ? a.from == 0 : a.from > b.from;
     });
@@ -150,7 +151,7 @@ class StridedReader {
     walk(dims, base, out);
   }
 
-  /// Elements that are worth reading together: the span of the innermost dims that need an eighth of it at least.
+  /// The number of elements that are read together: the span of the innermost dims that need at least an eighth of it.
   static std::uint64_t dense_span(const std::vector<Dim>& dims) {
     std::uint64_t span = 1, needed = 1;
     for (std::size_t d = dims.size(); d-- > 0 && dims[d].from != 0;) {
@@ -226,7 +227,7 @@ TensorView contiguous_view(DType dtype, const Shape& sizes) {
   view.dtype = dtype;
   view.sizes = view.strides = sizes;
   view.storage_bytes = view.length_bytes();
-  if (view.storage_bytes == 0) return view;  // the other sizes may be anything
+  if (view.storage_bytes == 0) return view;  // without elements the other sizes may be anything
   std::int64_t stride = 1;
   for (std::size_t dim = sizes.size(); dim-- > 0; stride *= sizes[dim]) view.strides[dim] = stride;
   return view;

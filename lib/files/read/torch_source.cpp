@@ -1,4 +1,3 @@
-// The two containers of torch.save: a zip archive, or (before 1.6 and on request) pickles followed by raw storages.
 // Source: torch 2.11 torch/serialization.py.
 #include "lib/files/read/torch_source.hpp"
 
@@ -24,11 +23,11 @@
 
 namespace fsdp {
 
-/// Where a storage lies in the file.
+/// The location of a storage in the file.
 struct TorchStorage {
-  std::uint32_t number = 0;  ///< equal for two tensors exactly when they share the storage
+  std::uint32_t number = 0;  ///< two tensors have one number exactly when they share the storage
   std::uint64_t begin_bytes = 0, size_bytes = 0;
-  std::optional<std::uint32_t> crc32;  ///< where recorded
+  std::optional<std::uint32_t> crc32;  ///< when recorded
   std::string entry;                   ///< for messages
 };
 
@@ -40,7 +39,8 @@ class TorchFile {
   const std::shared_ptr<const PickleDocument>& document() const { return document_; }
   virtual std::string format() const = 0;
   virtual std::string producer() const = 0;
-  /// The number of the view's storage. \throws FormatError when the file lacks it or has it in another size
+  /// The number of the storage of the view. \throws FormatError when the file lacks the storage or has it in another
+  /// size
   virtual std::uint32_t storage_number(const TensorView& view) const = 0;
   virtual TorchStorage storage(std::uint32_t number) const = 0;
 
@@ -59,7 +59,8 @@ constexpr std::uint64_t kFirstReadBytes = 1u << 20, kMaxPickleBytes = 256u << 20
 class TorchLegacy : public TorchFile {
  public:
   explicit TorchLegacy(const std::filesystem::path& path) : TorchFile(path), file_bytes_(file_.size_bytes()) {
-    // How long the pickles are is known once they are read: more of the file is taken until they are complete.
+    // The length of the pickles is known only after they are read: a growing part of the file is read until they are
+    // complete.
     const std::uint64_t most = std::min(kMaxPickleBytes, file_bytes_);
     for (std::uint64_t take = std::min(kFirstReadBytes, most);; take = std::min(take * 8, most)) {
       try {
@@ -127,7 +128,7 @@ class TorchLegacy : public TorchFile {
     fail(*document.root, "does not say whether a little-endian machine wrote it");
   }
 
-  /// Element sizes are told only by the references to the storages.
+  /// Collects the references to storages: only these tell the element sizes.
   std::map<std::string, StorageReference, std::less<>> references() const {
     std::map<std::string, StorageReference, std::less<>> found;
     for (const auto& value : document_->values) {
@@ -158,7 +159,7 @@ class TorchLegacy : public TorchFile {
     }
   }
 
-  /// Returns where the next one starts.
+  /// Returns the offset of the next storage.
   std::uint64_t place_storage(const StorageReference& reference, std::uint64_t at) {
     constexpr std::uint64_t count_bytes = 8;
     const std::uint64_t size = reference.length_bytes;
@@ -188,18 +189,19 @@ class TorchLegacy : public TorchFile {
   std::map<std::string, std::uint32_t, std::less<>> numbers_;
 };
 
-/// A file of torch.save(..., _use_new_zipfile_serialization=False): pickles of a magic number, a protocol version, the
-/// machine, the object and the sorted storage keys, then every storage as an int64 element count and its elements.
+/// Opens a file of torch.save(..., _use_new_zipfile_serialization=False): pickles of a magic number, a protocol
+/// version, the machine, the object and the sorted storage keys, then every storage as an int64 element count and its
+/// elements.
 /// \throws FormatError, IoError
 std::unique_ptr<TorchFile> open_torch_legacy(const std::filesystem::path& path) {
   return std::make_unique<TorchLegacy>(path);
 }
 
-/// True when it starts with a pickled integer.
+/// True when the file starts with a pickled integer.
 bool looks_like_torch_legacy(std::string_view first_bytes) {
   if (first_bytes.size() < 4 || first_bytes[0] != '\x80') return false;
   const auto protocol = static_cast<unsigned char>(first_bytes[1]);
-  // PROTO, then LONG1 of ten bytes; in protocols with frames a FRAME of eight bytes stands between.
+  // PROTO, then LONG1 of ten bytes; protocols with frames have a FRAME of eight bytes between them.
   const std::size_t at = protocol >= 4 && first_bytes[2] == '\x95' ? 11 : 2;
   return protocol >= 2 && protocol <= 5 && first_bytes.substr(std::min(at, first_bytes.size())).starts_with("\x8a\x0a");
 }
@@ -246,7 +248,7 @@ bool looks_like_torch_file(std::string_view first_bytes) {
   return first_bytes.starts_with(kZipMagic) || looks_like_torch_legacy(first_bytes);
 }
 
-/// Reads everything but the storages. \throws FormatError, also for what is neither of the two; IoError
+/// Reads everything but the storages. \throws FormatError, also for a file of neither format; IoError
 std::unique_ptr<TorchFile> open_torch_file(const std::filesystem::path& path) {
   std::string magic(16, '\0');
   {

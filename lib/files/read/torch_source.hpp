@@ -1,5 +1,6 @@
 #pragma once
-// A file of torch.save as a source.
+// A file of torch.save as a source: a zip archive, or (before PyTorch 1.6 and on request) pickles followed by raw
+// storages.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -24,7 +25,8 @@ class TorchSource : public ChunkedSource {
   ~TorchSource() override;
 
   LoadedValue value(std::size_t value) const override;
-  /// The view that a tensor is of its storage, and the storage's number: equal for tensors that share memory (tied).
+  /// The view of a tensor into its storage, and the number of the storage, which is equal for tensors that share memory
+  /// (tied).
   const TensorView& view(std::size_t tensor) const { return views_.at(tensor); }
   std::uint32_t storage_number(std::size_t tensor) const { return storages_.at(tensor); }
 
@@ -36,7 +38,7 @@ class TorchSource : public ChunkedSource {
 
  private:
   std::unique_ptr<const TorchFile> torch_;
-  std::vector<TensorView> views_;        // by tensor, which is one chunk each
+  std::vector<TensorView> views_;        // by tensor; each tensor is one chunk
   std::vector<std::uint32_t> storages_;  // by tensor
   std::vector<PickleRef> values_from_;
 };

@@ -17,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kMaxWindowLog = 25;  // 32 MiB; torch writes 2 MiB, a frame may ask for gigabytes
+constexpr int kMaxWindowLog = 25;  // 32 MiB. PyTorch writes 2 MiB; a damaged frame may ask for gigabytes
 constexpr std::size_t kInputBytes = 256u << 10;
 
 constexpr std::size_t kHeadBytes = 64u << 10;  // holds everything before the storage
@@ -28,7 +28,7 @@ std::string name_of(const ZstdItem& item) {
   return item.file.path().string() + ": in the zstd item at byte " + std::to_string(item.begin_bytes);
 }
 
-/// An archive of which only the bytes before and after the storage are kept.
+/// An archive of which only the bytes before and after the storage are kept in memory.
 class ArchiveEnds : public RandomAccess {
  public:
   ArchiveEnds(std::string name, std::string head, std::string tail, std::uint64_t tail_begin_bytes)
@@ -55,7 +55,8 @@ class ArchiveEnds : public RandomAccess {
 
 std::span<std::byte> writable(std::string& text) { return std::as_writable_bytes(std::span(text.data(), text.size())); }
 
-/// Reads an archive front to back: what its directory will say at the end is guessed first and compared then.
+/// Reads an archive from front to back: derives the offset of the storage from what comes before it, and compares this
+/// with the directory at the end.
 class TensorArchive {
  public:
   explicit TensorArchive(const ZstdItem& item)
@@ -66,7 +67,7 @@ class TensorArchive {
 
   const TensorView& view() const { return view_; }
 
-  /// Passes the storage on in order: consume(bytes, their place in the storage). Then checks the archive.
+  /// Passes the storage on in order, as consume(bytes, offset in the storage); then checks the archive.
   template <typename Consume>
   void read_storage(Consume&& consume) {
     const std::uint64_t begin = storage_begin();
@@ -158,7 +159,7 @@ class TensorArchive {
   TensorView view_;
 };
 
-/// The part of `bytes`, which lie at `place`, that falls into [begin, begin + out.size()).
+/// Copies the part of `bytes`, which lie at `place`, that falls into [begin, begin + out.size()).
 void copy_common(std::span<const std::byte> bytes, std::uint64_t place, std::uint64_t begin, std::span<std::byte> out) {
   const std::uint64_t from = std::max(place, begin), to = std::min(place + bytes.size(), begin + out.size());
   if (from >= to) return;

@@ -1,5 +1,5 @@
 #pragma once
-// Items of a DCP data file that were saved through the zstd extension: one torch.save archive each, compressed.
+// Items of a DCP data file that were saved with the zstd extension: each is one compressed torch.save archive.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,14 +15,15 @@ namespace fsdp {
 
 class ZstdStream {
  public:
-  /// Bytes [begin, begin + length) of `file`, which must outlive it: one or more zstd frames.
+  /// Decompresses bytes [begin, begin + length) of `file`, one or more zstd frames. The file must outlive the stream.
   ZstdStream(const File& file, std::uint64_t begin_bytes, std::uint64_t length_bytes);
   ~ZstdStream();
   ZstdStream(const ZstdStream&) = delete;
   ZstdStream& operator=(const ZstdStream&) = delete;
 
-  /// Fills as much of `out` as there is left and returns how much; less than all of it only at the end.
-  /// \throws FormatError naming file and offset on damaged, truncated or too demanding frames; IoError
+  /// Fills `out` as far as data is left and returns the number of bytes, which is less than the size of `out` only at
+  /// the end.
+  /// \throws FormatError naming file and offset on frames that are damaged, truncated or need too much memory; IoError
   std::size_t read(std::span<std::byte> out);
 
  private:
@@ -37,18 +38,18 @@ class ZstdStream {
 
 struct ZstdItem {
   const File& file;
-  std::uint64_t begin_bytes, length_bytes;  ///< of the compressed bytes
+  std::uint64_t begin_bytes, length_bytes;  ///< range of the compressed bytes
 };
 
 /// Decompresses the whole item once and copies elements [first, first + count) of its row-major tensor into `out`.
-/// Archive and CRC-32 are checked in full. Needs memory for the stream and small buffers, for a view that is not
+/// Checks the whole archive and its CRC-32. Needs memory for the stream and small buffers, and for a view that is not
 /// contiguous also for the storage.
-/// \param check  gets the view before anything else is read; throws when it is not the one expected
-/// \throws FormatError also when the item is longer than its tensor and an archive's overhead
+/// \param check  gets the view before anything else is read; throws when the view is not the expected one
+/// \throws FormatError also when the item is longer than its tensor and the overhead of an archive
 void read_zstd_tensor(const ZstdItem& item, const std::function<void(const TensorView&)>& check, std::uint64_t first,
                       std::uint64_t count, std::span<std::byte> out);
 
-/// The whole archive of a python value, decompressed. \throws FormatError also when it has more than `limit_bytes`
+/// Decompresses the whole archive of a python value. \throws FormatError also when it has more than `limit_bytes`
 std::string read_zstd_archive(const ZstdItem& item, std::uint64_t limit_bytes);
 
 }  // namespace fsdp

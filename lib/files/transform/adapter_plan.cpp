@@ -20,7 +20,8 @@ namespace {
 
 using Part = std::optional<std::size_t> AdapterParts::*;
 
-/// Behind a module's name. peft writes the first of each; it reads the others, too, as in a state dict of its model.
+/// The suffixes of tensor names after the name of the module. peft writes the first suffix of each part and also reads
+/// the others, as they occur in a state dict of its model.
 constexpr std::array<std::pair<std::string_view, Part>, 7> kParts{
     {{".lora_A.weight", &AdapterParts::a},
      {".lora_B.weight", &AdapterParts::b},
@@ -37,14 +38,14 @@ struct FreeMatch {
   void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
 };
 
-/// Python's re.fullmatch().
+/// Matches like Python's re.fullmatch().
 class FullMatch {
  public:
   FullMatch(const std::string& pattern, std::string where) : where_(std::move(where)), pattern_(pattern) {
     int error = 0;
     PCRE2_SIZE offset = 0;
     const auto* text = reinterpret_cast<PCRE2_SPTR>(pattern.data());
-    // Python reads {,3} as {0,3}, which PCRE2 takes for text.
+    // Python reads {,3} as {0,3}; PCRE2 takes {,3} for text.
     if (pattern.find("{,") == std::string::npos)
       code_.reset(pcre2_compile(text, pattern.size(), PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &offset, nullptr));
     if (!code_) refuse(offset);
@@ -76,7 +77,7 @@ bool is_named_by(const std::vector<std::string>& targets, const std::string& mod
                      [&](const std::string& target) { return module == target || module.ends_with("." + target); });
 }
 
-/// The base's modules that target_modules names. \param where  adapter_config.json, for messages
+/// The modules of the base that target_modules names. \param where  adapter_config.json, for messages
 std::set<std::string> targeted(const AdapterConfig& config, const std::vector<BaseModule>& base,
                                const std::string& where) {
   std::optional<FullMatch> pattern;
@@ -102,7 +103,8 @@ bool acts_in_training_alone(const AdapterConfig& config, std::string_view name) 
                      [&](const auto& part) { return name.find(part) != std::string_view::npos; });
 }
 
-/// Of every module in the file. \throws FormatError naming a tensor that is anything else
+/// The parts of the adapter of every module in the file. \throws FormatError naming a tensor that is not part of an
+/// adapter
 std::map<std::string, AdapterParts> find_parts(const AdapterPlan& plan, const AdapterConfig& config,
                                                const std::set<std::string>& modules) {
   std::map<std::string, AdapterParts> parts;

@@ -1,5 +1,4 @@
-// The element type of a model's tensors.
-// Complex tensors as pairs of real numbers.
+// Changes the element type of the tensors of a model, and stores complex tensors as pairs of real numbers.
 #include "lib/files/transform/cast.hpp"
 
 #include <algorithm>
@@ -22,8 +21,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian");
 static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559);
 
-/// A sign, `exponent_bits`, `mantissa_bits`. With `has_infinity`, the largest exponent means infinity and NaN; without,
-/// only all ones mean NaN.
+/// A format with a sign bit, `exponent_bits` and `mantissa_bits`. With `has_infinity`, the largest exponent means
+/// infinity and NaN; without it, only all ones mean NaN.
 struct FloatFormat {
   int exponent_bits = 0, mantissa_bits = 0;
   bool has_infinity = true;
@@ -52,7 +51,7 @@ FloatFormat format_of(DType dtype) {
   }
 }
 
-/// The bits of the double of the same value. A NaN keeps the upper bits of its payload.
+/// The bits of the double with the same value. A NaN keeps the upper bits of its payload.
 std::uint64_t upcast(const FloatFormat& format, std::uint64_t bits) {
   if (format.mantissa_bits == 52) return bits;
   const auto magnitude = bits & format.all_ones();
@@ -66,7 +65,7 @@ std::uint64_t upcast(const FloatFormat& format, std::uint64_t bits) {
   return sign | std::bit_cast<std::uint64_t>(std::ldexp(static_cast<double>(significand), scale));
 }
 
-/// Rounds the double with `bits`.
+/// Rounds the double with these bits to `format`; returns its bits.
 std::uint64_t narrow(const FloatFormat& format, std::uint64_t bits) {
   if (format.mantissa_bits == 52) return bits;
   const auto sign = (bits >> 63) << format.sign_shift();
@@ -90,7 +89,7 @@ std::uint64_t narrow(const FloatFormat& format, std::uint64_t bits) {
   const auto rest = significand & (half * 2 - 1);
   auto rounded = significand >> shift;
   if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
-  // The significand's leading one counts as one step of the exponent, and so does a carry out of it.
+  // The leading one of the significand counts as one step of the exponent, and so does a carry out of the significand.
   if (unbiased >= lowest) {
     rounded += static_cast<std::uint64_t>(unbiased - lowest) << format.mantissa_bits;
   }
@@ -121,7 +120,7 @@ std::uint16_t float_to_bfloat16(std::uint32_t bits) {
   return static_cast<std::uint16_t>(nan ? bits >> 16 | 0x40u : rounded);
 }
 
-/// A float addition does the rounding: source github.com/Maratyszcza/FP16, fp16_ieee_from_fp32_value.
+/// Rounds by an addition of floats. Source: github.com/Maratyszcza/FP16, fp16_ieee_from_fp32_value.
 std::uint16_t float_to_half(std::uint32_t bits) {
   const auto magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
   const auto scaled = magnitude * 0x1.0p+112f * 0x1.0p-110f;
@@ -156,7 +155,7 @@ void look_up(const std::vector<std::byte>& table, std::size_t size, std::span<co
   look_up<In, std::uint64_t>(table, in, out);
 }
 
-constexpr std::uint64_t kBufferElements = 1u << 16;  // fits the second-level cache with its result
+constexpr std::uint64_t kBufferElements = 1u << 16;  // fits the second-level cache together with the result
 
 class CastSource final : public DecoratedSource {
  public:
@@ -232,11 +231,12 @@ class ComplexViewSource final : public DecoratedSource {
     check_read(tensors_[tensor], first, count, out.size());
     if (count == 0) return std::nullopt;
     if (first % 2 == 0 && count % 2 == 0) return inner_->read(inner, first / 2, count / 2, out, sums);
-    // A half at either end is read on its own; the whole numbers between go straight to `out`.
+    // A half at either end is read by itself; the whole numbers between them go straight to `out`.
     const auto half = dtype_size_bytes(tensors_[tensor].dtype);
     const auto copy_half = [&](std::uint64_t number, std::span<std::byte> to) {
       std::vector<std::byte> pair(2 * half);
-      inner_->read(inner, number / 2, 1, pair, nullptr);  // both halves would sum it twice
+      inner_->read(inner, number / 2, 1, pair,
+                   nullptr);  // without sums: reading both halves would sum the number twice
       std::memcpy(to.data(), pair.data() + number % 2 * half, half);
     };
     auto begin = first, end = first + count;

@@ -35,7 +35,8 @@ T load(std::span<const std::byte> bytes, std::uint64_t index) {
   return value;
 }
 
-/// Floating-point numbers by their bits: all ones in `exponent` means infinite, or NaN when `mantissa` is not zero.
+/// Counts by the bits of floating-point numbers: all ones in `exponent` mean infinity, or NaN when `mantissa` is not
+/// zero.
 template <typename Bits>
 NonFinite count(std::span<const std::byte> bytes, Bits exponent, Bits mantissa, std::uint64_t parts) {
   NonFinite found;
@@ -54,7 +55,7 @@ NonFinite count(std::span<const std::byte> bytes, Bits exponent, Bits mantissa, 
   return found;
 }
 
-/// The format without infinities: only all ones are NaN.
+/// Counts in f8_e4m3fn, which has no infinities: only all ones are NaN.
 NonFinite count_e4m3fn(std::span<const std::byte> bytes) {
   NonFinite found;
   for (std::uint64_t i = 0; i < bytes.size(); ++i) {
@@ -64,7 +65,8 @@ NonFinite count_e4m3fn(std::span<const std::byte> bytes) {
   return found;
 }
 
-/// A small float of 1 sign bit, `exponent_bits` and `mantissa_bits`, IEEE-like but for what all ones mean.
+/// The value of a small float with a sign bit, `exponent_bits` and `mantissa_bits`, which follows IEEE 754 except for
+/// exponents of all ones.
 double small_float(unsigned bits, int exponent_bits, int mantissa_bits) {
   const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
   const unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1);
@@ -121,7 +123,7 @@ double real_value(DType dtype, std::span<const std::byte> bytes, std::uint64_t i
   throw std::logic_error("element_value: a complex type has no single real value");
 }
 
-/// This rank's part of the ranges: neighbours stay together, so that each rank reads its files in order.
+/// The ranges of this rank: contiguous ones, so that each rank reads its files in order.
 std::span<const ElementRange> share_of(std::span<const ElementRange> ranges, int rank, int size) {
   std::uint64_t total = 0;
   for (const auto& range : ranges) total += range.bytes;
@@ -136,11 +138,11 @@ std::span<const ElementRange> share_of(std::span<const ElementRange> ranges, int
   return ranges.subspan(begin, boundary(rank + 1) - begin);
 }
 
-/// What the threads of one scan share.
+/// State that the threads of a scan share.
 struct Scan {
   std::atomic<std::size_t> next{0};
   std::atomic<std::uint64_t> bytes_done{0};
-  std::atomic<bool> ended{false};  ///< early: an error, or asked to
+  std::atomic<bool> ended{false};  ///< set on an error, or when `stop` returned true
   std::mutex whole;                ///< held while a whole tensor is in memory
   std::mutex mutex;
   std::condition_variable changed;
@@ -169,7 +171,7 @@ void work(Scan& scan, std::span<const ElementRange> mine, int thread,
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-/// What was found, by tensor; all threads of this rank add to it.
+/// Findings by tensor, to which all threads of this rank add.
 struct Findings {
   explicit Findings(std::size_t tensors) : nan(tensors), inf(tensors), first(tensors, kNone) {}
   std::mutex mutex;
@@ -177,7 +179,7 @@ struct Findings {
   std::map<std::size_t, std::string> damage;  ///< the first sentence of each damaged tensor
 };
 
-/// Exact: counts and indexes of tensors are far below 2^53.
+/// The doubles are exact: counts and indexes of tensors are far below 2^53.
 void add(Findings& findings, const ElementRange& range, const NonFinite& found) {
   if (found.nan + found.inf == 0) return;
   const std::lock_guard lock(findings.mutex);
@@ -186,7 +188,7 @@ void add(Findings& findings, const ElementRange& range, const NonFinite& found) 
   findings.first[range.tensor] = std::min(findings.first[range.tensor], static_cast<double>(range.first + found.first));
 }
 
-/// A tensor's damage as found by any rank; the same tensor may be read by several.
+/// Gathers the damage of each tensor from all ranks; several ranks may read one tensor.
 std::vector<std::string> gather_damage(ProcessGroup& group, const Findings& findings) {
   const auto texts = group.gather(json_text(nlohmann::json(findings.damage)), 0);
   std::map<std::size_t, std::string> all;
@@ -284,7 +286,7 @@ void scan(std::span<const ElementRange> ranges, ProcessGroup& group, const ScanO
   const int num_threads = state.running;
   const auto report = [&] {
     if (!options.progress || group.rank() != 0 || own_total == 0) return;
-    // The other ranks are taken to be as far as this one.
+    // Assume that the other ranks have made the same progress.
     const double part = static_cast<double>(state.bytes_done) / static_cast<double>(own_total);
     options.progress(static_cast<std::uint64_t>(part * static_cast<double>(total)), total);
   };

@@ -33,7 +33,7 @@ void require_paths(const ConvertOptions& options) {
   expect(2, "a conversion wants the input and the output");
 }
 
-/// Text for people on stdout, JSON into the report.
+/// Prints text for people to stdout, or puts JSON into the report.
 void answer(ProcessGroup& world, const ConvertOptions& options, nlohmann::json& report, nlohmann::json json,
             const std::string& text) {
   if (world.rank() != 0) return;
@@ -59,7 +59,7 @@ ScanOptions scan_options(const ConvertOptions& options, ByteProgress& progress, 
   return scan;
 }
 
-/// Rank 0 has the report; the others return what it found.
+/// Broadcasts the exit code from rank 0, which has the report.
 ExitCode agreed(ProcessGroup& world, ExitCode code) {
   return static_cast<ExitCode>(static_cast<int>(world.all_reduce(static_cast<double>(code), Reduce::max)));
 }
@@ -92,13 +92,14 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
   input_b.quantize = {};
   auto a = transformed(open_input(options.paths[0], options.input, !both_flat), options.input);
   auto b = open_input(options.paths[1], input_b, !both_flat);
-  // B is compared under the names that a conversion of A would have: what selects goes for both, unless names change.
+  // B is compared under the names that a conversion of A would give: the options that select go for both, unless names
+  // change.
   const bool renames = !options.input.rename.empty() || parse_name_map(options.input.map) != NameMap::none;
   if (!renames) {
     input_b.dtype.clear();
     b = transformed(std::move(b), input_b);
   }
-  // safetensors has no complex numbers: a conversion stores them as pairs.
+  // A conversion to safetensors, which has no complex numbers, stores these as pairs.
   if (has_view_as_real(*b)) a = view_complex_as_real(std::move(a));
   if (has_view_as_real(*a)) b = view_complex_as_real(std::move(b));
 

@@ -1,7 +1,5 @@
 #pragma once
-// How far a conversion has come: bytes, rate and remaining time; a live line on a terminal, a line per interval in a
-// batch log.
-// fsdp-ckpt-convert's work: conversion, --inspect, --verify and --check.
+// The job of fsdp-ckpt-convert: conversion, --inspect, --verify and --check, with a progress display.
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -18,13 +16,14 @@
 
 namespace fsdp {
 
-/// "1.20 of 1.46 GiB (82 %)   1.10 GiB/s   eta 0:01". `seconds` have passed since the start.
+/// Progress as text: "1.20 of 1.46 GiB (82 %)   1.10 GiB/s   eta 0:01". \param seconds  time since the start
 std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, double seconds);
 
+/// Shows the progress of a conversion: a live line on a terminal, a line per interval in a batch log.
 class ByteProgress {
  public:
   /// \param verb     "written", "read"
-  /// \param seconds  between lines where stderr is no terminal
+  /// \param seconds  interval between lines when stderr is no terminal
   ByteProgress(const Logger& log, std::string verb, double seconds);
 
   /// May be called at any rate, from one thread.
@@ -43,7 +42,7 @@ class ByteProgress {
 };
 
 struct ConvertOptions {
-  std::vector<std::string> paths;  ///< IN OUT; of --verify A B; of --inspect and --check IN
+  std::vector<std::string> paths;  ///< IN OUT; for --verify A B; for --inspect and --check IN
   bool inspect = false, verify = false, check = false;
   InputOptions input;
   // Output.
@@ -51,18 +50,20 @@ struct ConvertOptions {
   int shards = 0;              ///< 0: not given
   std::string max_shard_size;  ///< empty: not given
   std::string config_from;
-  std::string tokenizer;  ///< of hf: "gpt2" or a directory; empty: config_from's, the input's, or what its run recorded
+  std::string tokenizer;  ///< for hf: "gpt2" or a directory; empty: that of --config-from, of the input, or the one
+                          ///< that the run recorded
   bool sync = false, overwrite = false, dry_run = false;
   // How.
   int jobs = 0;
   double tolerance = 0;
-  double progress_seconds = 10;  ///< between progress lines where stderr is no terminal
+  double progress_seconds = 10;  ///< between progress lines when stderr is no terminal
   JobOptions job;
 };
 
-/// Does what the options ask for; results go to stdout, or into `report` with --json. Collective over `world`.
-/// \return ok, or answer_no: --verify found a difference, --check NaN or infinite elements; bad_input: --check damage
-/// \throws UsageError on options that do not go together; what readers and writers throw
+/// Runs the job that the options select. Results go to stdout, or into `report` with --json. Collective over `world`.
+/// \return ok; answer_no when --verify found a difference or --check elements that are not finite; bad_input when
+/// --check found damage
+/// \throws UsageError on options that exclude each other; what readers and writers throw
 ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report);
 
 }  // namespace fsdp

@@ -31,12 +31,12 @@ constexpr std::array<std::pair<const char*, NameMap>, 6> kMaps{{{"none", NameMap
                                                                 {"hf-to-llama", NameMap::hf_to_llama},
                                                                 {"hf-to-meta", NameMap::hf_to_meta}}};
 
-/// Our own fields, or those of Hugging Face's config.json.
+/// Parses a model configuration with our fields or with those of Hugging Face's config.json.
 ModelConfig parse_model_config(const nlohmann::json& json, const std::string& origin) {
   return json.contains("model_type") ? model_config_from_hf(json, origin) : model_config_from_json(json, origin);
 }
 
-/// From the options, from what the checkpoint carries, or nothing.
+/// The parameter shapes from the options or from the checkpoint; nothing when neither has them.
 std::optional<ParameterShapes> find_shapes(const Source& source, const InputOptions& options) {
   const int given = !options.param_shapes.empty() + !options.model_config.empty() + !options.reference.empty();
   if (given > 1) {
@@ -63,7 +63,7 @@ std::optional<ParameterShapes> find_shapes(const Source& source, const InputOpti
       path.string()));
 }
 
-/// The digits in a name as numbers, the rest as it is.
+/// A sort key for a name: runs of digits as numbers, the rest as text.
 std::vector<std::pair<std::string, unsigned long long>> natural_key(const std::string& name) {
   std::vector<std::pair<std::string, unsigned long long>> key;
   for (std::size_t i = 0; i < name.size();) {
@@ -76,7 +76,7 @@ std::vector<std::pair<std::string, unsigned long long>> natural_key(const std::s
   return key;
 }
 
-/// A GPT-2 of which some matrices are in 4 bits lies two ways round at once. \throws FormatError
+/// Refuses a GPT-2 with some matrices in 4 bits: these are [out, in], the others [in, out]. \throws FormatError
 void refuse_part_in_4_bits(const Source& source) {
   if (find_stored_nf4(source).empty()) return;
   for (const auto& tensor : source.tensors()) {
@@ -89,8 +89,9 @@ void refuse_part_in_4_bits(const Source& source) {
   }
 }
 
-/// In numbers, with the adapter in them. The rows of an adapter are a product's outputs; of a GPT-2's matrices the
-/// columns are, but in 4 bits.
+/// Dequantizes 4-bit matrices and merges the adapter. A merge needs matrices of [out, in]: those of a GPT-2 in floating
+/// point are [in, out] (Conv1D) and are transposed before and after it; those from 4 bits are [out, in] and are
+/// transposed after it.
 std::shared_ptr<const Source> as_numbers(std::shared_ptr<const Source> source, const InputOptions& options) {
   const auto directory = source->info().directory;
   const bool is_gpt2 = is_gpt2_directory(directory);
@@ -100,14 +101,14 @@ std::shared_ptr<const Source> as_numbers(std::shared_ptr<const Source> source, c
   if (options.merge_adapter.empty() && (turned || !is_gpt2)) return source;
   if (turned) source = gpt2_as_mingpt(std::move(source), directory);
   if (!options.merge_adapter.empty()) {
-    // In --dtype at once, to be rounded once.
+    // The merge writes --dtype itself, so that values are rounded once.
     const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
     source = merge_adapter(std::move(source), options.merge_adapter, result);
   }
   return turned || is_gpt2 ? map_names(std::move(source), NameMap::mingpt_to_gpt2, nullptr) : std::move(source);
 }
 
-/// Codes are of [out, in] whatever their numbers were.
+/// Quantizes to 4 bits. Codes are always of [out, in], so matrices of [in, out] (Conv1D) are transposed first.
 std::shared_ptr<const Source> in_4_bits(std::shared_ptr<const Source> source, const InputOptions& options) {
   const auto directory = source->info().directory;
   if (conv1d_layout(*source).value_or(has_conv1d_matrices(directory)))
@@ -219,7 +220,7 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   if (options.dequantize && find_stored_nf4(*source).empty())
     throw FormatError(source->info().directory.string() +
                       ": --dequantize found no matrix in 4 bits, so there is nothing to make numbers of: leave it out");
-  // Before names change, for adapters have those of the base.
+  // Must come before names change, since adapters have the names of the base.
   if (options.dequantize || !options.merge_adapter.empty()) source = as_numbers(std::move(source), options);
   SelectOptions selection;
   selection.include = options.include;

@@ -1,5 +1,5 @@
 #pragma once
-// From what the command line says about a checkpoint to the source that is converted, compared or shown.
+// Turns the command-line options about a checkpoint into the source that is converted, compared or shown.
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -14,13 +14,13 @@
 
 namespace fsdp {
 
-/// Options as they are written; empty ones were not given.
+/// Options as given on the command line; empty: not given.
 struct InputOptions {
-  // Where the parameter shapes of an FSDP1 local state come from: at most one.
+  // The origin of the parameter shapes of an FSDP1 local state: at most one.
   std::string param_shapes, model_config, reference;
   std::vector<std::string> ties;  ///< "A=B"
   std::string optim_files;        ///< a glob pattern
-  // What changes on the way.
+  // Transforms of the input.
   std::vector<std::string> include, exclude;
   std::vector<std::string> rename;  ///< "REGEX=REPLACEMENT"
   bool model_only = false;
@@ -31,30 +31,32 @@ struct InputOptions {
   QuantizeConfig quantize;
 };
 
-/// Opens a checkpoint; of a local state the original parameters where their shapes are known.
-/// \param must_unflatten  a local state without shapes is an error rather than shown as it is
+/// Opens a checkpoint. For a local state whose shapes are known the source has the original parameters.
+/// \param must_unflatten  throw for a local state without known shapes instead of returning its flat parameters
 /// \throws UsageError naming the options that give shapes; what open_source() and un_flatten() throw
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,
                                          bool must_unflatten);
 
-/// A conversion of nothing is an error. \param original  what `source` is a part of: DeepSpeed's files are named
-/// \throws FormatError where no tensor has an element
+/// Refuses a source in which no tensor has an element.
+/// \param original  the source that `source` is a part of, to name files of DeepSpeed in the message
+/// \throws FormatError
 void refuse_nothing(const Source& source, const Source& original, const std::filesystem::path& path);
 
-/// 4 bits, adapters, selection, names, dtype and 4 bits again, in this order: --dequantize, --merge-adapter, --include,
-/// --exclude, --rename, --model-only, --map, --dtype, --quantize.
+/// Applies the transforms of the options in this order: --dequantize, --merge-adapter, --include, --exclude, --rename,
+/// --model-only, --map, --dtype, --quantize.
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options);
 
-/// \throws UsageError listing what is known
+/// \throws UsageError listing the known maps
 NameMap parse_name_map(const std::string& text);
-/// PyTorch's names and the usual short ones. \throws UsageError
+/// Parses PyTorch's names of dtypes and the usual short ones. \throws UsageError
 DType parse_dtype(const std::string& text);
-/// "A=B" at the last '=': an expression before it may hold others. \throws UsageError naming `option`
+/// Splits "A=B" at the last '=', since an expression A may hold others. \throws UsageError naming `option`
 std::pair<std::string, std::string> parse_pair(const std::string& text, const std::string& option);
-/// Existing files in the order of the numbers in their names (rank2 before rank10). \throws MissingInput
+/// The existing files that match a pattern, ordered by the numbers in their names (rank2 before rank10). \throws
+/// MissingInput
 std::vector<std::filesystem::path> expand_glob(const std::string& pattern, const std::string& option);
 
-/// What is known about the model: --model-config, else what the checkpoint carries. \throws FormatError
+/// The configuration of the model: from --model-config, else from the checkpoint, if any. \throws FormatError
 std::optional<ModelConfig> known_model(const Source& source, const InputOptions& options);
 
 }  // namespace fsdp

@@ -60,7 +60,7 @@ OutputKind kind_of_request(const OutputRequest& request) {
                   request.output.string()));
 }
 
-/// What is going to be written, and how it came to be.
+/// The output of a conversion: where, in which format, and from which source.
 struct Plan {
   std::filesystem::path output;
   OutputKind kind = OutputKind::torch;
@@ -81,7 +81,7 @@ OutputKind kind_of(const ConvertOptions& options) {
   return kind;
 }
 
-/// "out/" and "out" are the same directory; a file must not be written as one.
+/// The output path without a slash at its end: "out/" and "out" are one directory. Refuses the slash for a file.
 std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind) {
   std::filesystem::path output = options.paths[1];
   const bool is_file = kind == OutputKind::torch || kind == OutputKind::safetensors;
@@ -106,7 +106,8 @@ void keep_model_alone(const Source& source, const Logger& log, InputOptions& inp
   input.model_only = true;
 }
 
-/// What Hugging Face's format cannot hold is left out, and names become transformers' where the model is known.
+/// Drops what Hugging Face's format cannot hold, and maps a minGPT to the names of GPT-2 when the options do not set
+/// names.
 void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
   keep_model_alone(source, log, input, "hf holds a model only");
   if (!input.map.empty() || !input.rename.empty()) return;
@@ -117,12 +118,12 @@ void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
   }
 }
 
-/// Belongs to a matrix in 4 bits.
+/// True for the tensors of scales of a 4-bit matrix.
 bool is_scale(std::string_view name) {
   return name.ends_with(".absmax") || name.ends_with(".nested_absmax") || name.ends_with("quant_map");
 }
 
-/// The most common floating-point type, for config.json. Of 4 bits that which they stand for: scales do not count.
+/// The most common floating-point type, for config.json. The scales of 4-bit matrices do not count.
 std::string main_dtype(const Source& source) {
   std::map<std::string_view, std::uint64_t> bytes;
   for (const auto& tensor : source.tensors()) {
@@ -133,7 +134,7 @@ std::string main_dtype(const Source& source) {
   return most == bytes.end() ? "float32" : std::string(most->first);
 }
 
-/// The model_type of a directory's config.json; nothing where there is none.
+/// The model_type of the config.json of a directory; nothing when there is no config.json.
 std::optional<std::string> model_type_of(const std::filesystem::path& directory) {
   std::error_code error;
   const auto file = directory / "config.json";
@@ -144,8 +145,8 @@ std::optional<std::string> model_type_of(const std::filesystem::path& directory)
   return has_type ? json["model_type"].get<std::string>() : "";
 }
 
-/// The input's or --config-from's goes along, unless it says GPT-2 of a minGPT that keeps its names and matrices, or
-/// the reverse.
+/// Adds config.json unless that of the input or of --config-from is carried along. That one is not used when it says
+/// GPT-2 for a minGPT that keeps its names and matrices, or the reverse.
 void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const InputOptions& input,
                 const Source& source, const Logger& log) {
   const bool is_mingpt = model && model->architecture == Architecture::mingpt;
@@ -172,7 +173,7 @@ struct ConfigFile {
   nlohmann::json json;
 };
 
-/// config.json as it is going to be written; none: there is none, or it is no object.
+/// config.json as it will be written; nothing when there is none or it is no object.
 std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
   const auto parsed = [](const std::string& text, const std::string& file) -> std::optional<ConfigFile> {
     auto config = parse_json_or_discard(text, file);
@@ -187,11 +188,11 @@ std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
   return std::nullopt;
 }
 
-/// config.json says what the tensors are now: their type, and whether matrices are in 4 bits. One that transformers 5
-/// wrote says it so that 4 reads the same.
+/// Updates config.json for the written tensors: their type, and whether matrices are in 4 bits. Spells the rope
+/// parameters of transformers 5 so that transformers 4 reads them, too.
 void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& source) {
   auto file = config_of(hf);
-  if (!file) return;  // which was told
+  if (!file) return;
   auto& config = file->json;
   const bool is_gpt2 = config.value("model_type", nlohmann::json()) == "gpt2";
   if (is_gpt2 && !conv1d_layout(source).value_or(true))
@@ -205,7 +206,8 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
   if (input.quantize.enabled())
     config["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
   if (!input.dtype.empty() || config != before)
-    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;  // transformers' new name, and its old one
+    config[config.contains("dtype") ? "dtype" : "torch_dtype"] =
+        dtype;  // `dtype` is the newer name in transformers, `torch_dtype` the older one
   if (changed || config != before) hf.files["config.json"] = json_text(config, 2) + "\n";
 }
 
@@ -223,7 +225,7 @@ void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model,
   hf.tokenizer_from = tokenizer.directory.value_or("");
 }
 
-/// A tied model whose file has the head alone: under the embedding's name, as transformers writes it.
+/// Renames the head of a tied model without an embedding to the embedding, which is the name that transformers writes.
 std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source> source, const HfTargetOptions& hf) {
   const auto file = config_of(hf);
   if (!file || !says_tied(file->json)) return source;
@@ -237,7 +239,7 @@ std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source>
   return select(std::move(source), rename);
 }
 
-/// \param source  takes the name of a tied embedding, where that is missing
+/// \param source  replaced by a source in which a tied head has the name of the missing embedding
 std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original,
                                        std::shared_ptr<const Source>& source, const Logger& log) {
   HfTargetOptions hf;
@@ -260,12 +262,12 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
 std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Source& original) {
   DcpTargetOptions dcp;
   dcp.num_shards = options.shards == 0 ? 1 : options.shards;
-  // run.json describes the run's own tensors: it goes along only with all of them, unchanged.
+  // run.json describes the tensors of the run: it is carried along only with all of these, unchanged.
   if (!changes_tensors(options.input)) carry_run_json(dcp, original.info().directory);
   return std::make_unique<DcpTarget>(std::move(dcp));
 }
 
-/// Warns of the parts of an adapter that do not act.
+/// Warns of parts of an adapter that have no effect.
 void warn_of_adapters(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
   for (const auto& remark : source.info().remarks) log.warning(remark);
   const bool is_adapter = !original.info().adapter.empty() || !std::filesystem::is_directory(options.paths[0]);
@@ -291,7 +293,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   refuse_nothing(*original, *original, options.paths[0]);
   auto input = options.input;
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
-  // Optimizer state belongs to the weights as they were.
+  // Optimizer state belongs to the weights before the merge.
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
   plan.source = transformed(original, input);
   refuse_nothing(*plan.source, *original, options.paths[0]);

@@ -1,6 +1,5 @@
 #pragma once
-// Which format a conversion writes, and the sizes that go with it, as the command line says.
-// The conversion proper: what convert_job.hpp does when no other job was asked for.
+// Chooses the output format of a conversion and writes it.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -18,20 +17,21 @@ std::string_view to_string(OutputKind kind);
 
 struct OutputRequest {
   std::filesystem::path output;
-  std::string to;  ///< --to; empty: chosen by the name's suffix, else by the options below
+  std::string to;  ///< --to; empty: chosen by the suffix of the name, else by the options below
   bool shards_given = false;
   bool max_shard_size_given = false;
 };
 
-/// .pt, .pth and .bin are torch, .safetensors is safetensors; any other name is a directory: dcp with --shards, hf with
-/// --max-shard-size.
-/// \throws UsageError when nothing decides, or an option does not go with the format
+/// Chooses the format: torch for .pt, .pth and .bin, safetensors for .safetensors; any other name is a directory, dcp
+/// with --shards and hf with --max-shard-size.
+/// \throws UsageError when nothing decides, or when an option does not go with the format
 OutputKind choose_output_kind(const OutputRequest& request);
 
-/// "500MB" (10^6), "5GiB" (2^30), "1000": bytes. \throws UsageError naming `option` unless it is a positive size
+/// Parses a size in bytes such as "500MB" (10^6), "5GiB" (2^30) or "1000". \throws UsageError naming `option` unless
+/// the size is positive
 std::uint64_t parse_size(std::string_view text, std::string_view option);
 
-/// Collective over `world`. \throws as run_convert_job()
+/// Runs the conversion for run_convert_job(). Collective over `world`. \throws as run_convert_job()
 ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report);
 
 }  // namespace fsdp

@@ -28,9 +28,9 @@ bool same_offsets(const FlatLayout& a, const FlatLayout& b) {
                     [](const FlatItem& x, const FlatItem& y) { return x.offset == y.offset; });
 }
 
-constexpr double kPadding = 42.0;  // torch's value in debug and release builds alike
+constexpr double kPadding = 42.0;  // FSDP's padding value, in debug and release builds alike
 
-/// The key without "_flat_param" or "flat_param".
+/// The key without its end "_flat_param" or "flat_param".
 std::string module_of(const std::string& key) {
   const auto dot = key.rfind('.');
   return dot == std::string::npos ? "" : key.substr(0, dot + 1);
@@ -38,11 +38,11 @@ std::string module_of(const std::string& key) {
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-/// One attempt: what it found, and what is wrong with it, a line per unit or parameter.
+/// An attempt: what it found, and what is wrong with it, a line per unit or parameter.
 struct Attempt {
   FlatUnits result;
   std::vector<std::string> problems;
-  bool lacks_shapes = false;  ///< some unit has none at all
+  bool lacks_shapes = false;  ///< a unit has no shapes at all
 };
 
 class Finder {
@@ -54,7 +54,7 @@ class Finder {
     }
   }
 
-  /// Every place where the common beginning of all keys can be cut, shortest first.
+  /// All prefixes at which the common beginning of the keys can be cut, shortest first.
   std::vector<std::string> prefixes() const {
     auto common = module_of(flat_.begin()->first);
     for (const auto& [key, number] : flat_) {
@@ -102,7 +102,7 @@ void Finder::assign(const std::string& prefix, Attempt& attempt) const {
     if (const auto it = plain_.find(full); it != plain_.end()) {
       attempt.result.has_slices |= source_.tensors()[it->second].shape != shapes_.parameters[i].shape;
     }
-    // The longest module path wins: nested units own their parameters.
+    // The longest module path wins, since nested units own their parameters.
     auto cut = full.size();
     auto it = unit_of.end();
     while (it == unit_of.end() && cut > 0) {
@@ -169,7 +169,7 @@ std::optional<FlatLayout> Finder::fit(const FlatUnit& unit, std::string& problem
     counts.push_back(static_cast<std::uint64_t>(num_elements(shapes_.parameters[i].shape)));
   }
   const auto& flat = source_.tensors()[unit.tensor];
-  // Padded to a multiple of the world size, every rank has a shard.
+  // Padding to a multiple of the world size gives every rank a shard.
   std::vector<std::uint64_t> worlds{static_cast<std::uint64_t>(std::max<std::int64_t>(1, flat.num_shards))};
   if (source_.info().world_size > 0) worlds.push_back(static_cast<std::uint64_t>(source_.info().world_size));
   const auto candidates = layouts_of_size(counts, static_cast<std::uint64_t>(num_elements(flat.shape)), worlds);
@@ -202,7 +202,7 @@ Attempt Finder::attempt(const std::string& prefix) const {
     std::string problem;
     auto layout = fit(unit, problem);
     if (!layout && !attempt.result.has_slices) {
-      // What FSDP was told to ignore, and buffers that a reference lists like parameters, have their own entries.
+      // Ignored parameters, and buffers that a reference lists like parameters, have entries of their own.
       auto rest = unit;
       const auto apart = [&](std::size_t i) { return is_plain_copy(prefix, i); };
       rest.parameters.erase(std::remove_if(rest.parameters.begin(), rest.parameters.end(), apart),
@@ -224,7 +224,7 @@ Attempt Finder::attempt(const std::string& prefix) const {
   return attempt;
 }
 
-/// The order of modules: by the first parameter anywhere inside, the outer module first.
+/// Sorts by the first parameter anywhere inside the module, outer modules first.
 void sort_units(FlatUnits& units, const ParameterShapes& shapes) {
   std::map<std::string, std::size_t> first;  // by module
   for (const auto& unit : units.units) {
@@ -263,7 +263,7 @@ FlatLayout flat_layout(std::span<const std::uint64_t> counts, std::uint64_t alig
   layout.alignment = alignment;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto end = plus(layout.size, counts[i]);
-    // Aligned: before each parameter; behind the last one, for the shards.
+    // The gap after a parameter aligns the next one; the gap after the last one pads to equal shards.
     const auto multiple = alignment == 0 ? 1 : i + 1 < counts.size() ? alignment : world_size;
     const auto gap = (multiple - end % multiple) % multiple;
     layout.items.push_back({layout.size, counts[i], gap});
@@ -325,7 +325,7 @@ std::optional<std::uint32_t> PieceSource::read_piece(const TensorPiece& piece, s
   const auto before = sums != nullptr ? sums->size() : 0;
   const auto crc = sources_[piece.source]->read(piece.tensor, piece.first, piece.count, out, sums);
   if (sums == nullptr) return crc;
-  // One numbering for the storages of all sources. A number too large for it is not checked.
+  // Storages of all sources share one numbering. A number that is too large for it is not checked.
   const auto fits = [&](const ReadSum& sum) {
     return sum.storage <= (std::numeric_limits<std::uint32_t>::max() - piece.source) / sources_.size();
   };
@@ -345,7 +345,7 @@ std::optional<std::uint32_t> PieceSource::read(std::size_t tensor, std::uint64_t
   if (assembly.is_alias) sums = nullptr;
   const auto item = dtype_size_bytes(description.dtype);
   std::optional<std::uint32_t> crc;
-  std::uint64_t begin = 0, done = 0;  // of the piece in the tensor; of the elements
+  std::uint64_t begin = 0, done = 0;  // start of the piece in the tensor; elements done
   for (const auto& piece : assembly.pieces) {
     const auto from = std::max(first, begin), to = std::min(first + count, begin + piece.count);
     if (from < to) {
@@ -397,7 +397,7 @@ std::vector<ReadSum> PieceSource::verify_sums(std::vector<ReadSum> sums) const {
 
 bool is_flat_key(const SourceTensor& tensor) {
   const std::string_view name = tensor.name;
-  const auto last = name.substr(name.rfind('.') + 1);  // npos + 1 == 0: all of it
+  const auto last = name.substr(name.rfind('.') + 1);  // npos + 1 == 0: the whole name
   return tensor.shape.size() == 1 && (last == "_flat_param" || last == "flat_param");
 }
 

@@ -1,8 +1,7 @@
 #pragma once
-// How FSDP1 lays the parameters of one unit into its flat parameter.
+// Finds which parameters lie in which flat parameter of an FSDP1 local state, and where, and assembles tensors from
+// ranges of others.
 // Source: PyTorch FlatParamHandle._init_flat_param_and_metadata, torch/distributed/fsdp/_flat_param.py.
-// A source whose tensors are put together from ranges of other sources' tensors.
-// Which parameters lie in which flat parameter of a local state, and where.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,30 +15,31 @@
 
 namespace fsdp {
 
-/// One parameter in the flat one, in elements.
+/// One parameter within the flat parameter, in elements.
 struct FlatItem {
   std::uint64_t offset = 0, count = 0;
-  std::uint64_t gap = 0;  ///< padding elements right behind it
+  std::uint64_t gap = 0;  ///< padding elements right after it
 };
 
 struct FlatLayout {
-  std::uint64_t alignment = 0;  ///< of each parameter's offset, in elements; 0: packed, without any padding
-  std::vector<FlatItem> items;  ///< as the parameters
+  std::uint64_t alignment = 0;  ///< alignment of the offsets, in elements; 0: packed, without any padding
+  std::vector<FlatItem> items;  ///< in the order of the parameters
   std::uint64_t size = 0;
 
   bool has_padding() const;
 };
 
-/// The size of parameters of `counts` elements in one flat parameter.
+/// Lays out parameters of `counts` elements in one flat parameter.
 /// \param alignment  of offsets, in elements; 0: packed (use_orig_params=False, or PyTorch before 2.1)
 /// \param world_size  with an alignment, the end is padded to a multiple of it
 /// \throws FormatError on overflow
 FlatLayout flat_layout(std::span<const std::uint64_t> counts, std::uint64_t alignment, std::uint64_t world_size);
 
-/// The alignments that PyTorch can have used, likeliest first: 16 bytes of float32, bfloat16, float64, float8; and 1.
+/// The alignments that PyTorch may have used, the likeliest first: 16 bytes of float32, bfloat16, float64, float8; and
+/// 1.
 std::span<const std::uint64_t> flat_alignments();
 
-/// Every different layout of exactly `size` elements. When the packed one fits, it is the only one: any padding would
+/// All different layouts of exactly `size` elements. When the packed layout fits, it is the only one: any padding would
 /// have made the flat parameter longer.
 std::vector<FlatLayout> layouts_of_size(std::span<const std::uint64_t> counts, std::uint64_t size,
                                         std::span<const std::uint64_t> world_sizes);
@@ -52,7 +52,8 @@ struct TensorPiece {
 
 class PieceSource : public Source {
  public:
-  /// Passes through of `sources[0]`: its info and its model configuration.
+  /// A source whose tensors are assembled from ranges of tensors of other sources. info() and model_config() are those
+  /// of `sources[0]`.
   explicit PieceSource(std::vector<std::shared_ptr<const Source>> sources);
 
   std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
@@ -64,14 +65,15 @@ class PieceSource : public Source {
   const Source& source(std::size_t number) const { return *sources_.at(number); }
   std::size_t num_sources() const { return sources_.size(); }
 
-  /// \param pieces  together the tensor's elements, in order; of its dtype
-  /// \param padding  read and dropped behind the last element, so that checksums cover what belongs to no tensor
-  /// \param is_alias  the pieces belong to another tensor as well, whose checksums count
+  /// \param pieces  the elements of the tensor in order, in its dtype
+  /// \param padding  elements that are read and dropped after the last element, so that checksums also cover what
+  /// belongs to no tensor
+  /// \param is_alias  the pieces also belong to another tensor, whose checksums count
   void add_tensor(SourceTensor tensor, std::vector<TensorPiece> pieces, std::vector<TensorPiece> padding = {},
                   bool is_alias = false);
-  /// Value number `number` of source number `source` under another name.
+  /// Adds value number `number` of source number `source` under another name.
   void add_value(SourceValue value, std::size_t source, std::size_t number);
-  /// A value that no source has.
+  /// Adds a value that no source has.
   void add_value(SourceValue value, LoadedValue loaded);
 
  private:
@@ -81,7 +83,7 @@ class PieceSource : public Source {
   };
   struct ValueOrigin {
     std::size_t source = 0, number = 0;
-    LoadedValue loaded;  ///< when it has a document
+    LoadedValue loaded;  ///< used when it has a document
   };
   std::optional<std::uint32_t> read_piece(const TensorPiece& piece, std::span<std::byte> out,
                                           std::vector<ReadSum>* sums) const;
@@ -93,24 +95,27 @@ class PieceSource : public Source {
 
 /// One FSDP unit of a local state.
 struct FlatUnit {
-  std::size_t tensor = 0;               ///< the flat parameter's number in the source
+  std::size_t tensor = 0;               ///< number of the flat parameter in the source
   std::string module;                   ///< the key without "_flat_param": "", "model." or "model.transformer.h.0."
   std::vector<std::size_t> parameters;  ///< numbers in the shapes, in the order of the flat parameter
   FlatLayout layout;                    ///< of `parameters`
 };
 
 struct FlatUnits {
-  std::string prefix;           ///< the user's nesting, in front of every parameter's name: "" or "model."
-  std::vector<FlatUnit> units;  ///< in the order of the unwrapped model's modules, a module before those inside it
-  std::vector<std::size_t> separate;  ///< parameters that FSDP left alone: the source has them under their own names
-  bool has_slices = false;  ///< use_orig_params: the source also has one rank's slices under the parameters' names
+  std::string prefix;           ///< prefix of every parameter name, from the user's nesting: "" or "model."
+  std::vector<FlatUnit> units;  ///< in the order of the modules of the unwrapped model, outer modules before inner ones
+  std::vector<std::size_t>
+      separate;  ///< parameters that FSDP did not flatten: the source has these under their own names
+  bool has_slices =
+      false;  ///< use_orig_params: the source also has the slices of one rank under the names of the parameters
 };
 
-/// True for a key `..._flat_param` (PyTorch 2) or `...flat_param` (1.13) of a 1-D tensor.
+/// True for the key of a 1-D tensor that ends in `_flat_param` (PyTorch 2) or `flat_param` (1.13).
 bool is_flat_key(const SourceTensor& tensor);
 
-/// Finds the nesting, the units and the layouts that fit the flat parameters' sizes exactly; reads padding elements
-/// only. \throws FormatError explaining unit by unit what does not add up; UsageError when a unit has no shapes at all
+/// Finds the nesting, the units and the layouts that fit the sizes of the flat parameters exactly. Reads padding
+/// elements only.
+/// \throws FormatError explaining for each unit what does not fit; UsageError when a unit has no shapes at all
 FlatUnits find_flat_units(const Source& source, const ParameterShapes& shapes);
 
 }  // namespace fsdp

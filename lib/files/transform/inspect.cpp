@@ -40,7 +40,7 @@ std::uint64_t size_of(const std::filesystem::path& file) {
   return error ? 0 : size;
 }
 
-/// Columns as wide as their widest cell, the last one as it is.
+/// Aligns columns to their widest cells, except for the last column.
 std::string aligned(const std::vector<std::array<std::string, 5>>& rows, const std::array<bool, 5>& to_the_right) {
   std::array<std::size_t, 5> widths{};
   for (const auto& row : rows) {
@@ -61,12 +61,14 @@ std::string cut(std::string text) {
   constexpr std::size_t kWidest = 76;
   if (text.size() <= kWidest) return text;
   text.resize(kWidest - 3);
-  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();  // half a letter
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80)
+    text.pop_back();  // a part of a character
   if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
   return text + "...";
 }
 
-/// "LoRA of rank 8, alpha 16, of q_proj v_proj, beside MODEL". What is missing or no word stays away.
+/// Describes an adapter: "LoRA of rank 8, alpha 16, of q_proj v_proj, beside MODEL". Leaves out fields that are missing
+/// or have a wrong type.
 std::string adapter_text(const Json& adapter) {
   const auto is_true = [&](const char* name) { return adapter.value(name, Json()) == true; };
   std::string text = is_true("use_dora") ? "DoRA" : is_true("use_rslora") ? "rsLoRA" : "LoRA";
@@ -85,7 +87,7 @@ std::string adapter_text(const Json& adapter) {
   return text;
 }
 
-/// The value as JSON; for a value that is not read, the reason.
+/// The value as JSON; the reason for a value that is not read.
 Json value_of(const Source& source, std::size_t value) {
   try {
     return Json::parse(value_to_json(*source.value(value).value, source.values()[value].name));

@@ -24,7 +24,7 @@
 namespace fsdp {
 namespace {
 
-/// "12.exp_avg" as 12 and "exp_avg"; nothing for other text.
+/// Splits "12.exp_avg" into 12 and "exp_avg"; returns nothing for other text.
 std::optional<std::pair<std::size_t, std::string>> split_number(std::string_view text) {
   std::size_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -33,14 +33,14 @@ std::optional<std::pair<std::size_t, std::string>> split_number(std::string_view
   return std::pair(number, std::string(end + 1, text.data() + text.size()));
 }
 
-/// The part of `name` behind "state." or "param_groups.", wherever the user nested the state dict.
+/// The part of `name` after "state." or "param_groups.", at any nesting of the state dict.
 std::optional<std::string_view> behind(std::string_view name, std::string_view container) {
   const auto at = name.starts_with(container) ? 0 : name.find("." + std::string(container));
   if (at == std::string_view::npos) return std::nullopt;
   return name.substr(at + container.size() + (at == 0 ? 0 : 1));
 }
 
-/// State tensors of one rank's file by id and name.
+/// State tensors in the file of one rank, by id and name.
 using StateTensors = std::map<std::size_t, std::map<std::string, std::size_t>>;
 
 StateTensors state_tensors(const Source& file) {
@@ -52,7 +52,7 @@ StateTensors state_tensors(const Source& file) {
   return found;
 }
 
-/// What one id of the optimizer stands for: elements of a rank's shards, put in a row, hold `items`.
+/// The target of one id of the optimizer: the concatenated shards of all ranks hold `items`.
 struct OptimTarget {
   struct Item {
     std::size_t parameter = 0;
@@ -60,8 +60,8 @@ struct OptimTarget {
   };
   std::string name;  ///< for messages
   std::vector<Item> items;
-  std::uint64_t size = 0;    ///< elements in a row, without right padding
-  bool equal_shards = true;  ///< a flat parameter: every rank has as many, the last ones padded
+  std::uint64_t size = 0;    ///< elements of the concatenated shards, without the padding at their end
+  bool equal_shards = true;  ///< true for a flat parameter, whose shards are equally long, with padding at the end
 };
 
 class RawOptim {
@@ -95,7 +95,7 @@ class RawOptim {
     return files.empty() ? fmt::format("optimizer file {}", rank) : files.front().string();
   }
 
-  /// Ids per group from "param_groups.<n>.params" of the first file.
+  /// Reads the ids of each group from "param_groups.<n>.params" of the first file.
   void read_groups() {
     const auto& first = file(0);
     for (std::size_t i = 0; i < first.values().size(); ++i) {
@@ -123,7 +123,8 @@ class RawOptim {
   void make_targets() {
     const auto& flat = result_.source(0).tensors();
     if (num_ids_ == units_.units.size() + units_.separate.size()) {
-      // FSDP's own flat parameters stand where their module does; parameters it left alone would need their modules'.
+      // Flat parameters are in the order of their modules. Where parameters outside them belong in this order is
+      // unknown.
       if (!units_.separate.empty()) refuse_ids();
       for (const auto& unit : units_.units) {
         OptimTarget target{flat[unit.tensor].name, {}, unit.layout.size, true};
@@ -167,7 +168,7 @@ class RawOptim {
       const auto shards = shards_of(id, leaf, goal);
       const auto& stored = file(shards.front().source - 1).tensors()[shards.front().tensor];
       if (stored.shape.empty()) {
-        // A step count: one for all parameters of the id.
+        // A step count, which all parameters of the id share.
         bool is_first = true;
         for (const auto& item : goal.items) {
           add_tensor(state_tensor(item.parameter, leaf, stored.dtype, {}), {shards.front()}, {},
@@ -179,7 +180,7 @@ class RawOptim {
       for (std::size_t i = 0; i < goal.items.size(); ++i) {
         const auto& [parameter, place] = goal.items[i];
         const auto end = place.offset + place.count;
-        // Behind the last one lies what makes all shards equally long.
+        // The padding after the last one makes all shards equally long.
         const auto gap = i + 1 < goal.items.size() ? place.gap : elements(shards) - end;
         add_tensor(state_tensor(parameter, leaf, stored.dtype, shapes_.parameters[parameter].shape),
                    cut(shards, place.offset, place.count), cut(shards, end, gap), false);
@@ -193,7 +194,7 @@ class RawOptim {
     return total;
   }
 
-  /// Every rank's tensor, whole; a rank without state (an empty view of use_orig_params) has none.
+  /// The whole tensors of all ranks. A rank without state (an empty view of use_orig_params) has no tensor.
   std::vector<TensorPiece> shards_of(std::size_t id, const std::string& leaf, const OptimTarget& goal) const {
     std::vector<TensorPiece> shards;
     for (std::size_t rank = 0; rank < world_size_; ++rank) {
@@ -250,7 +251,7 @@ class RawOptim {
     return pieces;
   }
 
-  /// A parameter's state before it is known where it is stored.
+  /// Describes the state of a parameter, without the place where it is stored.
   SourceTensor state_tensor(std::size_t parameter, const std::string& leaf, DType dtype, Shape shape) const {
     const auto& name = shapes_.parameters[parameter].name;
     SourceTensor tensor;
@@ -268,7 +269,7 @@ class RawOptim {
     result_.add_tensor(std::move(tensor), std::move(pieces), std::move(padding), is_alias);
   }
 
-  /// State that is no tensor, such as a step counted in python.
+  /// Adds state that is no tensor, such as a step that python counts.
   void add_state_values() {
     for (std::size_t i = 0; i < file(0).values().size(); ++i) {
       const auto rest = behind(file(0).values()[i].name, "state.");
@@ -323,7 +324,8 @@ class RawOptim {
   std::vector<OptimTarget> targets_;
 };
 
-/// Opens the files, in the order of the ranks. \throws FormatError, IoError
+/// Opens the files of the optimizer state that every rank saved with torch.save(optimizer.state_dict()). \throws
+/// FormatError, IoError
 std::vector<std::shared_ptr<const Source>> open_optim_files(const std::vector<std::filesystem::path>& files) {
   std::vector<std::shared_ptr<const Source>> opened;
   for (const auto& file : files) opened.push_back(open_source(file));
@@ -331,8 +333,9 @@ std::vector<std::shared_ptr<const Source>> open_optim_files(const std::vector<st
 }
 
 /// Adds "optim.state.<fqn>.*" and "optim.param_groups.<n>.*" to `result`, whose sources are the local state and then
-/// the ranks' files. The ids in the files count flat parameters in the order of the modules or, when the optimizer was
-/// given use_orig_params' views, the parameters; what is 1-D and fits is cut up, what is 0-dim belongs to all alike.
+/// the files of the ranks. The ids in the files count flat parameters in the order of the modules, or parameters when
+/// the optimizer was given the views of use_orig_params. 1-D tensors of matching size are cut up; 0-dim tensors belong
+/// to all parameters of an id.
 /// \throws FormatError naming file, id and what does not fit
 void add_raw_optim(PieceSource& result, const FlatUnits& units, const ParameterShapes& shapes) {
   RawOptim(result, units, shapes).add();
@@ -340,7 +343,7 @@ void add_raw_optim(PieceSource& result, const FlatUnits& units, const ParameterS
 
 using Ties = std::vector<std::pair<std::string, std::string>>;
 
-/// The shapes with all ties resolved: every first name is no parameter, every second one is.
+/// Resolves all ties: the first name of a tie is no parameter, the second name is one.
 ParameterShapes resolve_ties(const UnFlattenOptions& options) {
   auto shapes = options.shapes;
   std::unordered_map<std::string, std::string> shared;
@@ -348,10 +351,10 @@ ParameterShapes resolve_ties(const UnFlattenOptions& options) {
   for (const auto* ties : {&options.shapes.ties, &options.ties}) {
     for (const auto& [name, other] : *ties) {
       if (!shared.contains(name)) order.push_back(name);
-      shared[name] = other;  // the user's word counts
+      shared[name] = other;  // the ties of the user take precedence
     }
   }
-  // A parameter that is named as tied has no storage of its own.
+  // A tied parameter has no storage of its own.
   const auto is_tied = [&](const ParameterShapes::Entry& entry) { return shared.contains(entry.name); };
   shapes.parameters.erase(std::remove_if(shapes.parameters.begin(), shapes.parameters.end(), is_tied),
                           shapes.parameters.end());
@@ -376,12 +379,12 @@ ParameterShapes resolve_ties(const UnFlattenOptions& options) {
   return shapes;
 }
 
-/// The place of a parameter in the nested dict: that of its unit's flat parameter with the name exchanged.
+/// The path of a parameter in the nested dict: the path of the flat parameter of its unit, with the name replaced.
 StatePath path_beside(const SourceTensor& flat, const std::string& module, const std::string& full_name) {
   auto path = flat.path;
   auto* last = path.empty() ? nullptr : std::get_if<std::string>(&path.back());
   if (last == nullptr || !flat.name.ends_with(*last)) return {full_name};
-  const auto nesting = flat.name.size() - last->size();  // characters of the name that the other elements make up
+  const auto nesting = flat.name.size() - last->size();  // characters of the name that belong to the other elements
   if (nesting > module.size() || full_name.size() <= nesting ||
       full_name.compare(0, nesting, flat.name, 0, nesting) != 0) {
     return {full_name};
@@ -390,7 +393,7 @@ StatePath path_beside(const SourceTensor& flat, const std::string& module, const
   return path;
 }
 
-/// How many shards elements [first, first + count) lie in: all shards but the last are equally long.
+/// The number of shards that elements [first, first + count) lie in. All shards but the last are equally long.
 std::int64_t shards_in(const SourceTensor& flat, std::uint64_t first, std::uint64_t count) {
   const auto size = static_cast<std::uint64_t>(num_elements(flat.shape));
   if (count == 0 || size == 0) return 0;
@@ -426,7 +429,7 @@ class UnFlattener {
     return std::move(result_);
   }
 
-  /// One rank's local state is a full state dict.
+  /// Passes on the local state of a single rank, which is a full state dict.
   std::unique_ptr<Source> pass_on() {
     for (std::size_t i = 0; i < source_->tensors().size(); ++i) add_plain(i);
     for (const auto& [name, other] : shapes_.ties) {
@@ -465,7 +468,7 @@ class UnFlattener {
     result_->add_tensor(std::move(tensor), {{0, unit.tensor, item.offset, item.count}}, std::move(padding), is_alias);
   }
 
-  /// In the order of the model rather than of the units.
+  /// Adds the parameters in the order of the model rather than of the units.
   void add_parameters() {
     place_of_.resize(shapes_.parameters.size(), {nullptr, nullptr});
     for (const auto& unit : units_.units) {
@@ -500,8 +503,8 @@ class UnFlattener {
     }
   }
 
-  /// Buffers, and tensors outside the model. Under use_orig_params the dict also holds a slice of every parameter, one
-  /// rank's: those of parameters that have no shape here must not pass for tensors.
+  /// Adds buffers and tensors outside the model. With use_orig_params the dict also holds the slice of one rank of
+  /// every parameter: slices of parameters without a known shape must not be taken for tensors.
   void add_rest() {
     for (std::size_t i = 0; i < source_->tensors().size(); ++i) {
       const auto& tensor = source_->tensors()[i];

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kBufferElements = 1u << 20;
 
-/// The module of a weight of the model; "" for any other tensor.
+/// The module that a weight of the model belongs to; "" for any other tensor.
 std::string module_of(const Source& base, const ModelPart& model, std::size_t tensor) {
   constexpr std::string_view kWeight = ".weight";
   const auto& name = base.tensors()[tensor].name;
@@ -30,7 +30,8 @@ std::string module_of(const Source& base, const ModelPart& model, std::size_t te
   return name.substr(model.prefix.size(), name.size() - model.prefix.size() - kWeight.size());
 }
 
-/// Any floating-point matrix of the base can have an adapter; those of blocks are told by a number in their names.
+/// The modules of the base. Any floating-point matrix can have an adapter; matrices of blocks have a number in their
+/// names.
 std::vector<BaseModule> modules_of(const Source& base, const ModelPart& model) {
   std::vector<BaseModule> modules;
   for (std::size_t i = 0; i < base.tensors().size(); ++i) {
@@ -74,7 +75,7 @@ class MergedSource final : public DecoratedSource {
     const auto columns = static_cast<std::uint64_t>(shape[1]);
     const auto a = whole(*found->second.a);
     const auto item = dtype_size_bytes(tensors_[tensor].dtype);
-    // Lengths of rows need whole rows.
+    // The length of a row needs the whole row.
     const auto begin_row = first / columns, end_row = (first + count - 1) / columns + 1;
     const auto step = inner_->prefers_whole(inner_tensor_[tensor])
                           ? end_row - begin_row
@@ -96,7 +97,7 @@ class MergedSource final : public DecoratedSource {
     return part_values(part, 0, static_cast<std::uint64_t>(num_elements(adapters_.source().tensors()[part].shape)));
   }
 
-  /// Elements [first, first + count) of a part of the adapter. \throws FormatError where one is not finite
+  /// Reads elements [first, first + count) of a part of the adapter. \throws FormatError when an element is not finite
   std::vector<float> part_values(std::size_t part, std::uint64_t first, std::uint64_t count) const {
     auto values = adapters_.read(part, first, count, nullptr);
     if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return values;
@@ -119,7 +120,7 @@ class MergedSource final : public DecoratedSource {
     if (adapter.magnitude) expect(*adapter.magnitude, {base.shape[0]});
   }
 
-  /// `values`: rows of W from `row` on, which become those of the merged matrix.
+  /// Merges the adapter into `values`, which hold the rows of W from `row` on.
   void add(const AdapterParts& adapter, const std::vector<float>& a, std::uint64_t row, std::uint64_t columns,
            std::vector<float>& values) const {
     const auto rows = values.size() / columns;
@@ -141,7 +142,7 @@ class MergedSource final : public DecoratedSource {
     }
   }
 
-  /// A row to the given length. A row of zeros has no direction: 0 / 0, as in peft.
+  /// Scales a row to the given length. A row of zeros has no direction and gives 0 / 0, as in peft.
   static void stretch(float* row, std::uint64_t columns, float magnitude) {
     double squares = 0;
     for (std::uint64_t j = 0; j < columns; ++j) squares += static_cast<double>(row[j]) * row[j];
@@ -151,7 +152,7 @@ class MergedSource final : public DecoratedSource {
 
   AdapterPlan plan_;
   FloatReader base_, adapters_;
-  std::map<std::size_t, AdapterParts> matrix_;  ///< by number here
+  std::map<std::size_t, AdapterParts> matrix_;  ///< by tensor number
 };
 
 }  // namespace

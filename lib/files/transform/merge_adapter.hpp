@@ -1,5 +1,5 @@
 #pragma once
-// Low-rank adapters become part of the matrices that they were trained beside: --merge-adapter.
+// Merges low-rank adapters into the matrices that they were trained for: --merge-adapter.
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace fsdp {
 
-/// `base` with W + s B A in place of each matrix W that the adapter in `directory` belongs to (DoRA: the rows of that
-/// have the lengths in lora_magnitude_vector), as peft's merge_and_unload() computes it, in float32, rounded once.
-/// Stays lazy: a range of a matrix is merged when it is read.
+/// Returns `base` with W + s B A in place of each matrix W that the adapter in `directory` belongs to. With DoRA the
+/// rows of the sum are scaled to the lengths in lora_magnitude_vector. Computes in float32 and rounds once, as peft's
+/// merge_and_unload() does. Lazy: a range of a matrix is merged when it is read.
 /// \param directory  with adapter_config.json and the weights, as peft and fsdp-finetune write them
-/// \param result     type of the merged matrices; none: that of the base's
-/// \throws FormatError naming a tensor of the adapter of another shape than the base needs; what plan_adapter() throws
+/// \param result     type of the merged matrices; none: the type of the base matrix
+/// \throws FormatError naming a tensor of the adapter whose shape does not fit the base; what plan_adapter() throws
 std::unique_ptr<Source> merge_adapter(std::shared_ptr<const Source> base, const std::filesystem::path& directory,
                                       std::optional<DType> result = std::nullopt);
 

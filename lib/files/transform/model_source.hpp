@@ -1,5 +1,5 @@
 #pragma once
-// Checkpoints as the models here have them, whatever their files hold.
+// Opens checkpoints with the names and shapes of our models, in whatever form the files store them.
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,22 +8,23 @@
 
 namespace fsdp {
 
-/// Whether it is a directory whose config.json says model_type gpt2.
+/// True for a directory whose config.json has model_type gpt2.
 bool is_gpt2_directory(const std::filesystem::path& path);
-/// Whether it is one with matrices of [in, out] (Conv1D). In 4 bits they are [out, in] as everybody's, because
-/// bitsandbytes' Linear4bit takes the place of Conv1D. \throws FormatError when they are quantised in a way not built
+/// True for such a directory with matrices of [in, out] (Conv1D). In 4 bits the matrices are [out, in], because
+/// bitsandbytes' Linear4bit replaces Conv1D. \throws FormatError when the quantization is not supported
 bool has_conv1d_matrices(const std::filesystem::path& path);
 
-/// How a GPT-2's matrices lie, by attn.c_attn's, which is never square: true [in, out], false [out, in]; none where
-/// there is no such matrix in numbers, as in 4 bits.
+/// The layout of the matrices of a GPT-2, from attn.c_attn, which is never square: true for [in, out], false for [out,
+/// in]; nothing when no such matrix is stored as numbers, as in 4 bits.
 std::optional<bool> conv1d_layout(const Source& source);
 
-/// The tensors of such a directory with the names and shapes of the minGPT that it is. \param path  for messages
+/// Maps the tensors of a GPT-2 to the names and shapes of our minGPT. \param path  for messages
 /// \throws FormatError on a tensor that a GPT-2 does not have
 std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, const std::filesystem::path& path);
 
-/// open_source(); and a directory whose config.json says model_type gpt2 with the names and shapes of the minGPT that
-/// it is: transformers' GPT-2 keeps its matrices transposed (Conv1D) and may leave out the prefix "transformer.".
+/// Opens a checkpoint like open_source(), and maps a directory whose config.json has model_type gpt2 to the names and
+/// shapes of our minGPT: transformers' GPT-2 stores its matrices transposed (Conv1D) and may lack the prefix
+/// "transformer.".
 /// \throws FormatError also on a tensor that a GPT-2 does not have
 std::unique_ptr<Source> open_model_source(const std::filesystem::path& path);
 

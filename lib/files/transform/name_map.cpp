@@ -1,4 +1,4 @@
-// Renames a model's tensors between the worlds and lays out again what lies differently there.
+// Renames the tensors of a model between our names and those of others, and changes the layout where it differs.
 #include "lib/files/transform/name_map.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-/// '#' stands for a layer's number.
+/// '#' stands for the number of a layer.
 struct NameRow {
   std::string_view from, to;
   NameChange change = NameChange::none;
@@ -41,7 +41,7 @@ constexpr std::array<NameRow, 17> kGpt2{{
     {"transformer.ln_f.bias", "transformer.ln_f.bias"},
     {"lm_head.weight", "lm_head.weight"},
 }};
-/// Causal masks: minGPT stores one too (attn.bias), GPT-2 of older transformers also a fill value.
+/// Causal masks: minGPT stores one, too (attn.bias); older versions of transformers' GPT-2 also store a fill value.
 constexpr std::array<NameRow, 2> kGpt2Buffers{{
     {"transformer.h.#.attn.bias", "", NameChange::dropped},
     {"transformer.h.#.attn.masked_bias", "", NameChange::dropped},
@@ -73,7 +73,7 @@ constexpr std::array<NameRow, 2> kLlamaBuffers{{
     {"model.layers.#.self_attn.rotary_emb.inv_freq", "", NameChange::dropped},
     {"model.rotary_emb.inv_freq", "", NameChange::dropped},
 }};
-/// Meta's consolidated.*.pth.
+/// The names in consolidated.*.pth of Meta.
 constexpr std::array<NameRow, 13> kMeta{{
     {"tok_embeddings.weight", "model.embed_tokens.weight"},
     {"layers.#.attention.wq.weight", "model.layers.#.self_attn.q_proj.weight", NameChange::pairs_to_halves_q},
@@ -90,7 +90,7 @@ constexpr std::array<NameRow, 13> kMeta{{
     {"rope.freqs", "", NameChange::dropped},
 }};
 
-/// The digits that '#' stands for, empty where the pattern has none; nothing when `name` does not match.
+/// The digits that '#' stands for, empty when the pattern has no '#'; nothing when `name` does not match.
 std::optional<std::string_view> match(std::string_view pattern, std::string_view name) {
   const auto mark = pattern.find('#');
   if (mark == std::string_view::npos) return pattern == name ? std::optional<std::string_view>("") : std::nullopt;
@@ -243,8 +243,8 @@ class MappedSource final : public DecoratedSource {
 
   std::int64_t heads(NameChange change) const { return is_queries(change) ? config_->num_heads : config_->kv_heads(); }
 
-  /// Reads the matrix as it is stored, a buffer of rows at a time, and hands each on with its first row and their
-  /// number.
+  /// Reads the matrix in its stored layout, a buffer of rows at a time. Passes each buffer on with its first row and
+  /// its number of rows.
   template <typename Body>
   void for_row_blocks(std::size_t tensor, std::vector<ReadSum>* sums, const Body& body) const {
     const auto inner = inner_tensor_[tensor];
@@ -271,7 +271,8 @@ class MappedSource final : public DecoratedSource {
     });
   }
 
-  /// A part of a transposed matrix, for whoever does not take it whole: a pass over everything for each buffer of rows.
+  /// Reads a part of a transposed matrix, which needs a pass over everything for each buffer of rows. Callers that can
+  /// should read such a matrix whole.
   std::optional<std::uint32_t> read_columns(std::size_t tensor, std::uint64_t first, std::uint64_t count,
                                             std::span<std::byte> out) const {
     const auto rows = static_cast<std::uint64_t>(tensors_[tensor].shape[1]);
@@ -289,7 +290,7 @@ class MappedSource final : public DecoratedSource {
     return std::nullopt;
   }
 
-  /// Rows change places inside a head, so one head at a time is enough.
+  /// Reads one head at a time, since rows are permuted within a head.
   std::optional<std::uint32_t> read_heads(std::size_t tensor, std::uint64_t first, std::uint64_t count,
                                           std::span<std::byte> out, std::vector<ReadSum>* sums) const {
     const auto change = changes_[tensor];
@@ -330,7 +331,7 @@ std::optional<MappedName> mapped_name(NameMap map, std::string_view name) {
     case NameMap::gpt2_to_mingpt:
       found = look_up(kGpt2, name);
       if (!found) found = look_up(kGpt2Buffers, name);
-      // The files of openai-community/gpt2 hold a bare GPT2Model.
+      // The files of openai-community/gpt2 hold a bare GPT2Model, without the prefix.
       if (!found && map == NameMap::gpt2_to_mingpt && !name.starts_with("transformer.")) {
         found = mapped_name(map, "transformer." + std::string(name));
       }

@@ -1,5 +1,5 @@
 #pragma once
-// The tables behind map_names().
+// The names of tensors on the other side of map_names().
 #include <optional>
 #include <span>
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace fsdp {
 
-/// How a tensor's elements lie on the other side.
+/// How the elements of a tensor are laid out on the other side.
 enum class NameChange {
   none,
-  transposed,         ///< GPT-2's Conv1D keeps [in, out] where torch.nn.Linear has [out, in]
-  pairs_to_halves_q,  ///< rows of each head of queries: (0, 1), (2, 3), ... become the two halves of the head
-  pairs_to_halves_k,  ///< the same for heads of keys
+  transposed,         ///< Conv1D of GPT-2 stores [in, out] where torch.nn.Linear stores [out, in]
+  pairs_to_halves_q,  ///< rows of each query head: (0, 1), (2, 3), ... become the two halves of the head
+  pairs_to_halves_k,  ///< as above, for key heads
   halves_to_pairs_q,
   halves_to_pairs_k,
-  dropped,  ///< a buffer that the other side computes
+  dropped,  ///< a buffer that the other side computes and does not store
 };
 
 struct MappedName {
@@ -25,7 +25,7 @@ struct MappedName {
   NameChange change = NameChange::none;
 };
 
-/// Nothing when the map does not know the name.
+/// The name and change on the other side; nothing when the map does not know the name.
 std::optional<MappedName> mapped_name(NameMap map, std::string_view name);
 
 }  // namespace fsdp

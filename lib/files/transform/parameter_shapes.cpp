@@ -1,4 +1,4 @@
-// Parameter shapes from a full checkpoint of the same model.
+// Parameter shapes from a file of shapes, a model configuration, or a full checkpoint of the same model.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -36,7 +36,7 @@ bool is_head(std::string_view name) {
   return std::find(kHeads.begin(), kHeads.end(), module.substr(module.rfind('.') + 1)) != kHeads.end();
 }
 
-/// The one parameter that is named like a token embedding, or "".
+/// The single parameter with the name of a token embedding, or "".
 std::string token_embedding(const ParameterShapes& shapes) {
   constexpr std::array<std::string_view, 5> kEmbeddings{"wte", "embed_tokens", "tok_embeddings", "word_embeddings",
                                                         "embed_in"};
@@ -59,7 +59,7 @@ Shape shape_from_json(const nlohmann::json& json, const std::string& where) {
     if (!size.is_number_integer() || size < 0) throw FormatError(where + ": " + json_text(size) + " is no size");
     shape.push_back(size.get<std::int64_t>());
   }
-  num_elements(shape);  // refuses overflow
+  num_elements(shape);  // throws when the number overflows
   return shape;
 }
 
@@ -95,7 +95,7 @@ bool equal(const Source& source, std::size_t a, std::size_t b) {
   return true;
 }
 
-/// True for two tensors that are one view of one storage.
+/// True when two tensors are the same view of one storage.
 bool share_storage(const Source& source, std::size_t a, std::size_t b) {
   const auto* torch = dynamic_cast<const TorchSource*>(&source);
   return torch != nullptr && torch->storage_number(a) == torch->storage_number(b) &&
@@ -103,14 +103,14 @@ bool share_storage(const Source& source, std::size_t a, std::size_t b) {
          torch->view(a).strides == torch->view(b).strides;
 }
 
-/// For each tensor of `numbers` the earlier one that has the same content, if any.
+/// For each tensor of `numbers`, the earlier one with the same content, if any.
 std::map<std::size_t, std::size_t> find_equal(const Source& source, const std::vector<std::size_t>& numbers) {
   std::map<std::pair<DType, Shape>, std::vector<std::size_t>> alike;
   for (const auto i : numbers) alike[{source.tensors()[i].dtype, source.tensors()[i].shape}].push_back(i);
   std::map<std::size_t, std::size_t> found_equal;
   for (const auto& [kind, group] : alike) {
     if (group.size() < 2 || num_elements(kind.second) == 0) continue;
-    std::unordered_map<std::size_t, std::vector<std::size_t>> by_hash;  // of the beginning
+    std::unordered_map<std::size_t, std::vector<std::size_t>> by_hash;  // by hash of the first bytes
     for (std::size_t at = 0; at < group.size(); ++at) {
       const auto i = group[at];
       const auto one = std::find_if(group.begin(), group.begin() + static_cast<std::ptrdiff_t>(at),
@@ -135,7 +135,7 @@ std::map<std::size_t, std::size_t> find_equal(const Source& source, const std::v
   return found_equal;
 }
 
-/// Layers 0, 1, ... of `marker` ("transformer.h.") among the names.
+/// The number of layers 0, 1, ... of `marker` ("transformer.h.") among the names.
 std::int64_t count_layers(const std::unordered_map<std::string_view, std::size_t>& names, const std::string& marker,
                           const std::string& member) {
   std::int64_t layers = 0;
@@ -143,7 +143,7 @@ std::int64_t count_layers(const std::unordered_map<std::string_view, std::size_t
   return layers;
 }
 
-/// The order of named_parameters() when the names are those of an architecture we know; empty else.
+/// The order of named_parameters() when the names are those of a known architecture; else empty.
 std::vector<std::string> known_order(const std::unordered_map<std::string_view, std::size_t>& names) {
   ModelConfig config;
   if (names.contains("transformer.wte.weight")) {
@@ -208,7 +208,7 @@ ParameterShapes parameter_shapes_of_json(const nlohmann::json& config, const std
   ParameterShapes shapes;
   shapes.origin = origin;
   for (auto& spec : parameter_table(model)) {
-    // Conv1D, which transformers' GPT-2 uses for all matrices of a block, keeps them transposed.
+    // Conv1D, which transformers' GPT-2 uses for all matrices of a block, stores them transposed.
     if (gpt2 && spec.is_matrix_of_block()) std::swap(spec.shape[0], spec.shape[1]);
     shapes.parameters.push_back({std::move(spec.name), std::move(spec.shape)});
   }
@@ -227,7 +227,7 @@ ParameterShapes parameter_shapes_of_config(const std::filesystem::path& director
     }
   }
   auto json = read_json(file);
-  // run.json of fsdp-finetune keeps the configuration under "model".
+  // run.json of fsdp-finetune has the configuration under "model".
   if (json.is_object() && json.contains("model") && json["model"].is_object()) {
     return parameter_shapes_of_json(json["model"], file.string());
   }
@@ -264,7 +264,7 @@ ParameterShapes parameter_shapes_of_reference(const std::filesystem::path& check
           " does not keep the order of the model's parameters, and the names are of no model that is known "
           "here; give a .pt or --param-shapes");
     }
-    // Buffers; whether they fit is found out later.
+    // The rest are buffers; later steps check whether they fit.
     for (const auto i : numbers) {
       if (names.contains(stripped[i])) ordered.push_back(i);
     }

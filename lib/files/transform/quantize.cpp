@@ -28,14 +28,15 @@ namespace {
 using kernels::kNf4Block, kernels::kNf4Block_bytes;
 
 constexpr std::int64_t kBlocksAtOnce = 1 << 14;
-/// Matrices whose scales are kept: as many as copying threads may have in hand.
+/// Number of matrices whose scales are cached: copying threads may work on as many at once.
 constexpr std::size_t kRecentMatrices = 8;
-/// Of a float32 as decimal text.
+/// Longest decimal text of a float32.
 constexpr std::size_t kLongestOffset = 24;
 
 std::int64_t parts_of(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-/// "layers.3.self_attn.q_proj.weight", "h.3.attn.c_attn.weight" and the like, whatever is in front.
+/// True for a matrix of a block, such as "layers.3.self_attn.q_proj.weight" or "h.3.attn.c_attn.weight", after any
+/// prefix.
 bool is_of_block(std::string_view name, std::string_view list) {
   const auto at = name.find(list);
   if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.') || !name.ends_with(".weight")) return false;
@@ -49,17 +50,18 @@ bool is_matrix_of_block(const SourceTensor& tensor) {
          (is_of_block(tensor.name, "layers.") || is_of_block(tensor.name, "h."));
 }
 
-/// What a tensor of the result is of its matrix.
+/// The part of a matrix that a tensor of the result holds.
 enum class Part { whole, codes, absmax, nested_absmax, quant_map, nested_quant_map, state };
 
 struct Scales {
   std::vector<float> absmax;
-  std::vector<std::uint8_t> codes;  ///< of these, and what follows: with double quantisation
+  std::vector<std::uint8_t> codes;  ///< codes of the scales; like the rest, with double quantization only
   std::vector<float> nested;
   float offset = 0;
 };
 
-/// JSON as python writes it. transformers reads trailing spaces as nothing, so its length is known before the offset.
+/// JSON as python writes it. Padded with spaces, which transformers ignores, so that the length is known before the
+/// offset.
 std::string state_text(const SourceTensor& matrix, const float* offset) {
   auto text = fmt::format(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}])", kNf4Block,
                           torch_name(matrix.dtype), fmt::join(matrix.shape, ", "));
@@ -178,7 +180,7 @@ class QuantizedSource final : public DecoratedSource {
     return made;
   }
 
-  /// \param use  takes a matrix's blocks, some at a time: the first's number, and they
+  /// \param use  called with some blocks of a matrix at a time: the number of the first block, and the blocks
   template <typename Use>
   void for_blocks(std::size_t matrix, std::int64_t begin, std::int64_t end, std::vector<ReadSum>* sums, Use use) const {
     const auto step = inner_->prefers_whole(matrix) ? end - begin : kBlocksAtOnce;
@@ -216,7 +218,7 @@ class QuantizedSource final : public DecoratedSource {
 
   FloatReader floats_;
   bool nested_;
-  std::vector<Part> part_;  ///< by number here
+  std::vector<Part> part_;  ///< by tensor number
   mutable Recent<std::size_t, Scales> scales_;
 };
 
@@ -279,7 +281,7 @@ class DequantizedSource final : public DecoratedSource {
     return values;
   }
 
-  /// Elements of blocks [begin, end).
+  /// Reads the elements of blocks [begin, end).
   std::vector<float> blocks(const StoredNf4& matrix, std::int64_t begin, std::int64_t end,
                             std::vector<ReadSum>* sums) const {
     const auto& codes = inner_->tensors()[matrix.codes];
@@ -298,7 +300,7 @@ class DequantizedSource final : public DecoratedSource {
     return values;
   }
 
-  std::map<std::size_t, StoredNf4> matrices_;  ///< by number here
+  std::map<std::size_t, StoredNf4> matrices_;  ///< by tensor number
 };
 
 }  // namespace

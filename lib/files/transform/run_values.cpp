@@ -37,7 +37,7 @@ nlohmann::json value_as_json(const Source& source, std::size_t value) {
 
 nlohmann::json run_in_values(const Source& source) {
   constexpr std::size_t deepest = 4;
-  // Another program's "run" may hold what is not read.
+  // The "run" of another program may hold values that are not read.
   const auto may_be_ours = [](const SourceValue& value) { return value.name == "run" || value.name == "run.format"; };
   if (std::ranges::none_of(source.values(), may_be_ours)) return nullptr;
   nlohmann::json json;
@@ -48,7 +48,7 @@ nlohmann::json run_in_values(const Source& source) {
     auto* place = &json;
     for (std::size_t depth = 1; depth < path.size(); ++depth) {
       const auto* key = std::get_if<std::string>(&path[depth]);
-      if (key == nullptr || !(place->is_null() || place->is_object())) return nullptr;  // not ours
+      if (key == nullptr || !(place->is_null() || place->is_object())) return nullptr;  // written by another program
       place = &(*place)[*key];
     }
     *place = value_as_json(source, i);

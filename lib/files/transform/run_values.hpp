@@ -1,7 +1,6 @@
 #pragma once
-// What fsdp-finetune says about its run, where it is among a file's values: --save-final-full, and its checkpoints
-// after a conversion.
-// The tokenizer that goes along with an exported model.
+// The run of fsdp-finetune as a checkpoint records it: values below "run" in files of --save-final-full and in
+// converted checkpoints, and the tokenizer, which is exported with the model.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -13,19 +12,21 @@
 
 namespace fsdp {
 
-/// A value as JSON; an argparse.Namespace is its dict of attributes. \throws FormatError
+/// A value as JSON; an argparse.Namespace becomes the dict of its attributes. \throws FormatError
 nlohmann::json value_as_json(const Source& source, std::size_t value);
 
-/// Everything below "run", as run.json has it; null: there is none, or it is another program's. \throws FormatError
+/// The values below "run", in the form of run.json; null when there are none or they are those of another program.
+/// \throws FormatError
 nlohmann::json run_in_values(const Source& source);
 
 struct ExportTokenizer {
-  std::map<std::string, std::string> files;        ///< of the built-in one
-  std::optional<std::filesystem::path> directory;  ///< that has it
-  std::string missing;                             ///< why there is none, for a message; "" there is one
+  std::map<std::string, std::string> files;        ///< files of the built-in tokenizer
+  std::optional<std::filesystem::path> directory;  ///< directory with the tokenizer files
+  std::string missing;                             ///< why there is no tokenizer, for a message; "" when there is one
 };
 
-/// The tokenizer that fsdp-finetune recorded in the checkpoint (run.json, or "run" of a full file); "" none.
+/// The tokenizer that fsdp-finetune recorded in the checkpoint (in run.json, or in "run" of a full file); "" when none
+/// is recorded.
 std::string recorded_tokenizer(const Source& checkpoint);
 
 /// \param name        "gpt2", a directory or ""

@@ -1,4 +1,4 @@
-// Which tensors and values of a checkpoint are written, and under which names.
+// Selects the tensors and values of a checkpoint that are written, and renames them.
 #include "lib/files/transform/select.hpp"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ const std::string* container_of(const StatePath& path) {
   return path.size() > 1 ? std::get_if<std::string>(&path.front()) : nullptr;
 }
 
-/// Module names of models that themselves begin with "model.".
+/// True for module names of models whose own names begin with "model.".
 bool is_own_name(std::string_view name) {
   return name.starts_with("model.layers.") || name.starts_with("model.embed_tokens.") ||
          name.starts_with("model.decoder.");
@@ -49,7 +49,7 @@ bool is_own_name(std::string_view name) {
 
 std::string_view first_part(std::string_view name) { return name.substr(0, name.find('.')); }
 
-/// '*' matches any characters, dots too, '?' one; everything else itself.
+/// Glob match: '*' matches any characters, dots included, '?' matches one character.
 bool matches(std::string_view pattern, std::string_view name) {
   std::size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
   while (n < name.size()) {
@@ -74,7 +74,7 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view name
   return std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return matches(pattern, name); });
 }
 
-/// std::regex recurses once per character it looks at.
+/// Limit on names: std::regex recurses for every character that it reads.
 constexpr std::size_t kLongestName = 4096;
 
 class Renamer {
@@ -98,7 +98,7 @@ class Renamer {
     auto renamed = name;
     for (const auto& [pattern, replacement] : rules_) renamed = std::regex_replace(renamed, pattern, replacement);
     if (renamed == name) return;
-    // The containers that both names share stay.
+    // Keep the containers that both names share.
     StatePath kept;
     std::size_t length = 0;
     for (std::size_t i = 0; i + 1 < path.size(); ++i) {
@@ -143,7 +143,7 @@ class SelectSource final : public DecoratedSource {
     }
     for (std::size_t i = 0; i < inner_->values().size(); ++i) {
       auto value = inner_->values()[i];
-      // Of the values only a module's extra state is part of the model.
+      // Among values only the extra state of a module is part of the model.
       const bool in_model = !model.prefix.empty() && value.name.starts_with(model.prefix);
       if (!chosen(value.name) || (options.model_only && !in_model)) continue;
       strip_prefix(model.prefix, value.name, value.path);
@@ -188,7 +188,7 @@ ModelPart model_part(const Source& source) {
     own_names = own_names || (part.contains[i] && is_own_name(tensors[i].name));
   }
   if (own_names) return part;
-  // Without nesting on record ("model.transformer.wte.weight" of a safetensors file) all names have to agree.
+  // When the format has no nesting ("model.transformer.wte.weight" of a safetensors file), all names must agree.
   for (const auto candidate : kContainers) {
     const auto prefix = std::string(candidate) + ".";
     bool any = false, all = true;

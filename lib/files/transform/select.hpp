@@ -1,5 +1,5 @@
 #pragma once
-// Tells a model's tensors from the optimizer's and everything else in a checkpoint.
+// Tells the tensors of a model from those of the optimizer and anything else in a checkpoint.
 #include <string>
 #include <vector>
 
@@ -9,15 +9,15 @@ namespace fsdp {
 
 struct ModelPart {
   std::vector<bool> contains;  ///< by tensor number
-  std::string prefix;          ///< "model.", "model_state.", ... in front of all of its names, or empty
+  std::string prefix;          ///< prefix of all names of the model, or empty
 };
 
-/// The model is what lies in a container named model, model_state, model_state_dict, state_dict or module; without one,
-/// everything but what is named like an optimizer, a scheduler or a counter. A Llama's own names begin with "model.",
-/// which then is no container.
+/// Finds the model: the tensors in a container named model, model_state, model_state_dict, state_dict or module;
+/// without such a container, all tensors except those named like an optimizer, a scheduler or a counter. The names of a
+/// Llama itself begin with "model.", which is no container then.
 ModelPart model_part(const Source& source);
 
-/// `name` and `path` without the model part's prefix.
+/// Removes the prefix of the model part from `name` and `path`.
 void strip_prefix(const std::string& prefix, std::string& name, StatePath& path);
 
 }  // namespace fsdp

@@ -1,6 +1,5 @@
 #pragma once
-// What changes on the way from source to target. Each function decorates a source and stays lazy: no tensor is read.
-// What all transforms share: a source whose tensors and values are those of another one, some of them changed.
+// Transforms between source and target. Each function decorates a source and is lazy: no tensor is read.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,42 +15,43 @@
 namespace fsdp {
 
 struct SelectOptions {
-  std::vector<std::string> include;  ///< glob patterns over names ('*' any characters, '?' one); none: everything
-  std::vector<std::string> exclude;  ///< wins over include
-  /// sed-like "REGEX=REPLACEMENT" (ECMAScript, $1..$9), applied in order to every name. A renamed tensor's path is its
-  /// new name as one element below the unchanged first elements where the pattern matched only the rest.
+  std::vector<std::string>
+      include;  ///< glob patterns for names ('*' any characters, '?' one character); empty: everything
+  std::vector<std::string> exclude;  ///< takes precedence over include
+  /// Replacements like those of sed, (REGEX, REPLACEMENT) in ECMAScript syntax with $1..$9, applied in order to every
+  /// name. The path of a renamed tensor is its new name as one element, after the unchanged first elements when the
+  /// pattern matched only the rest.
   std::vector<std::pair<std::string, std::string>> rename;
-  /// Drop optimizer, scheduler and counters; the model's tensors lose their "model." or "model_state." where all have
-  /// it. Patterns match against the names before that, renaming sees those after it.
+  /// Drops optimizer, scheduler and counters; the tensors of the model lose the prefix "model." or "model_state." when
+  /// all have it. Patterns match the names before that, renaming sees the names after it.
   bool model_only = false;
 };
 
-/// \throws UsageError on a bad pattern, on two tensors that get one name, and when nothing is left
+/// \throws UsageError on an invalid pattern, on two tensors that get one name, and when nothing is left
 std::unique_ptr<Source> select(std::shared_ptr<const Source> source, const SelectOptions& options);
 
-/// Floating-point model tensors in another dtype (optimizer state and integers stay). \throws UsageError on a pair of
-/// dtypes that is no conversion between floating-point types
+/// Converts the floating-point tensors of the model to another dtype; optimizer state and integers stay as they are.
+/// \throws UsageError when a conversion between the types does not exist
 std::unique_ptr<Source> cast(std::shared_ptr<const Source> source, DType dtype);
 
-/// Maps between our (PyTorch) names and those of Hugging Face's transformers. A Llama has the same names here and
-/// there: its maps check them, complete a bare LlamaModel's to "model.*" and drop buffers that older versions stored;
-/// llama_to_hf also reads Meta's original names (layers.0.attention.wq.weight), hf_to_meta writes them.
+/// Maps between our (PyTorch) names and those of Hugging Face's transformers. A Llama has the same names in both: its
+/// maps check the names, complete those of a bare LlamaModel to "model.*", and drop buffers that older versions stored.
+/// llama_to_hf also reads the original names of Meta (layers.0.attention.wq.weight), hf_to_meta writes them.
 enum class NameMap { none, mingpt_to_gpt2, gpt2_to_mingpt, llama_to_hf, hf_to_llama, hf_to_meta };
 
-/// Renames the model's tensors, whatever nesting they have stays in front; what is laid out differently changes on the
-/// way: GPT-2's Conv1D matrices are transposed, Meta's queries and keys have the halves of each rotary pair side by
-/// side.
+/// Renames the tensors of the model; a prefix from nesting stays. Also changes the layout where it differs: Conv1D
+/// matrices of GPT-2 are transposed, and queries and keys of Meta have the halves of each rotary pair side by side.
 /// \param config  numbers of heads, for Meta's names; null: source->model_config()
-/// \throws UsageError naming the first tensor that the map does not know, or an optimizer's: maps are for the model
-/// only
+/// \throws UsageError naming the first tensor that the map does not know, or one of the optimizer, since maps are for
+/// the model only
 std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap map,
                                   const ModelConfig* config = nullptr);
 
-/// Complex tensors as real ones with a last dim of 2, named "<name>@view_as_real": what safetensors can hold.
+/// Presents complex tensors as real ones with a last dim of 2, named "<name>@view_as_real", which safetensors can hold.
 std::unique_ptr<Source> view_complex_as_real(std::shared_ptr<const Source> source);
 
-/// Everything passes through to `inner_`; derived classes fill tensors_ and values_ and the lists of what they come
-/// from.
+/// The base of transforms: a source whose tensors and values come from `inner_`. Derived classes fill tensors_ and
+/// values_ and the numbers of their origins.
 class DecoratedSource : public Source {
  public:
   std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
@@ -80,7 +80,7 @@ class DecoratedSource : public Source {
   }
 
   std::shared_ptr<const Source> inner_;
-  std::vector<std::size_t> inner_tensor_, inner_value_;  ///< by number here, the number in inner_
+  std::vector<std::size_t> inner_tensor_, inner_value_;  ///< by tensor or value number, the number in inner_
 };
 
 /// \throws UsageError unless [first, first + count) lies inside `tensor` and `out` has exactly its bytes

@@ -37,7 +37,7 @@ void add_plain(const std::string& name, const Json& value, std::map<std::string,
       add_plain(name + "." + (key.is_string() ? key.get<std::string>() : json_text(key)), item.at(1), plain);
     }
   } else if (value.is_object() && value.contains("__object__") && value.contains("state")) {
-    // An argparse.Namespace, say, which other formats hold as the dict of its attributes.
+    // An object such as an argparse.Namespace, which other formats hold as the dict of its attributes.
     add_plain(name, value.at("state"), plain);
   } else if (value.is_object() && (value.empty() || !value.begin().key().starts_with("__"))) {
     for (const auto& [key, item] : value.items()) add_plain(name + "." + key, item, plain);
@@ -46,8 +46,8 @@ void add_plain(const std::string& name, const Json& value, std::map<std::string,
   }
 }
 
-/// Every plain value inside the source's values by its path, elements joined by '.': a container that one format keeps
-/// whole and another opens gives the same entries. Empty containers, which some formats cannot hold, are left out.
+/// All plain values of the source by path, elements joined by '.', so that a container that one format keeps whole and
+/// another opens gives the same entries. Empty containers are left out, since some formats cannot hold them.
 std::map<std::string, nlohmann::json> plain_values(const Source& source) {
   std::map<std::string, Json> plain;
   for (std::size_t i = 0; i < source.values().size(); ++i) {
@@ -64,7 +64,7 @@ struct Pair {
   std::size_t a = 0, b = 0;
 };
 
-/// By pair; doubles, so that ranks can combine them.
+/// Findings by pair, as doubles that ranks can combine.
 struct Findings {
   explicit Findings(std::size_t pairs) : different(pairs), first(pairs, kNone), max_abs(pairs), max_rel(pairs) {}
   std::mutex mutex;
@@ -77,7 +77,7 @@ struct PieceDifference {
 };
 
 double distance(const ElementValue& a, const ElementValue& b) {
-  const bool equal_real = a.real == b.real;  // infinities have no difference
+  const bool equal_real = a.real == b.real;  // the difference of infinities is NaN
   const bool equal_imaginary = a.imaginary == b.imaginary;
   return std::hypot(equal_real ? 0 : a.real - b.real, equal_imaginary ? 0 : a.imaginary - b.imaginary);
 }
@@ -85,7 +85,7 @@ double distance(const ElementValue& a, const ElementValue& b) {
 double magnitude(const ElementValue& value) { return std::hypot(value.real, value.imaginary); }
 bool has_nan(const ElementValue& value) { return std::isnan(value.real) || std::isnan(value.imaginary); }
 
-/// The elements of one piece. A NaN equals a NaN only by its bits, or within a tolerance.
+/// Compares the elements of one piece. Without a tolerance a NaN equals only a NaN with the same bits.
 PieceDifference compare_piece(DType type_a, std::span<const std::byte> a, DType type_b, std::span<const std::byte> b,
                               double tolerance) {
   PieceDifference found;
@@ -103,7 +103,7 @@ PieceDifference compare_piece(DType type_a, std::span<const std::byte> a, DType 
     const double scale = std::max(magnitude(value_a), magnitude(value_b));
     if (!exact && std::isfinite(apart) && apart <= tolerance * std::max(1.0, scale)) continue;
     if (found.different++ == 0) found.first = i;
-    // One NaN, or an infinity against a number, is as far apart as can be.
+    // A single NaN, or an infinity and a number, are infinitely far apart.
     const double rel = apart == 0 ? 0 : apart / scale;
     found.max_abs = std::max(found.max_abs, std::isnan(apart) ? kNone : apart);
     found.max_rel = std::max(found.max_rel, std::isnan(rel) ? kNone : rel);
@@ -111,13 +111,14 @@ PieceDifference compare_piece(DType type_a, std::span<const std::byte> a, DType 
   return found;
 }
 
-/// What one thread needs.
+/// The buffers of one thread.
 struct Thread {
   std::vector<std::byte> a, b;
   std::vector<ReadSum> sums_a, sums_b;
 };
 
-/// One side's elements of a range: read at once when the range is a whole tensor and that is cheaper, else in pieces.
+/// The elements of one side in a range: read at once when the range is a whole tensor and that is cheaper, else in
+/// pieces.
 class Side {
  public:
   Side(const Source& source, std::size_t tensor, const ElementRange& range, std::vector<std::byte>& kept,
@@ -133,7 +134,7 @@ class Side {
     source.read(tensor, range.first, range.count, whole_, &sums);
   }
   DType dtype() const { return source_.tensors()[tensor_].dtype; }
-  /// Valid until the next call.
+  /// The result is valid until the next call.
   std::span<const std::byte> elements(std::uint64_t first, std::uint64_t count) {
     if (!whole_.empty()) return std::span(whole_).subspan((first - range_.first) * width_, count * width_);
     kept_.resize(count * width_);
@@ -182,7 +183,7 @@ std::map<std::string, std::size_t> by_name(const Source& source) {
   return numbers;
 }
 
-/// Names, shapes and types; what is left to compare by its elements.
+/// Compares names, shapes and types; returns the pairs whose elements have to be compared.
 std::vector<Pair> compare_headers(const Source& a, const Source& b, double tolerance, VerifyReport& report) {
   std::vector<Pair> pairs;
   auto rest = by_name(b);
@@ -261,7 +262,7 @@ TensorDifference describe(const Source& a, const Source& b, const Pair& pair, co
           findings.max_rel[p]};
 }
 
-/// JSON has no infinity: it becomes text.
+/// A number for JSON, which has no infinity: that becomes text.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
 
 std::string sentence(const TensorDifference& difference) {

@@ -22,7 +22,7 @@ int default_jobs() {
   return std::min(usable_cores(), most);
 }
 
-/// Values of one type as text that travels between ranks of one build of this program.
+/// Appends the bytes of a value to text that one rank sends to another rank of the same build.
 template <typename T>
 void append_raw(std::string& out, const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -40,7 +40,7 @@ std::filesystem::path parent_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-/// One conversion on one rank.
+/// The part of one rank in a copy.
 class Copy {
  public:
   Copy(const Source& source, Target& target, const std::filesystem::path& output, const CopyOptions& options,
@@ -65,7 +65,7 @@ class Copy {
  private:
   bool is_root() const { return group_.rank() == 0; }
 
-  /// Collective, as run_agreed(); messages name the output, not where it is until it is whole.
+  /// Collective like run_agreed(). Messages name the output instead of the temporary directory.
   void agreed(const std::function<void()>& action) {
     run_agreed(group_, [&] {
       try {
@@ -92,10 +92,11 @@ class Copy {
     agreed([&] { layout_ = target_.plan(source_); });
   }
 
-  /// After it is known that the output fits on the disk: a source may claim any size.
+  /// Must come after open_output(), which checks that the output fits on the disk: a damaged source may claim any size,
+  /// and the list of pieces grows with it.
   void cut() {
     agreed([&] { list_ = detail::cut_pieces(source_, layout_, options_.piece_bytes); });
-    // A rank that sees another input would write nonsense in between.
+    // A rank with another input would write wrong bytes into the output.
     std::vector<double> seen{static_cast<double>(list_.bytes), static_cast<double>(list_.pieces.size()),
                              -static_cast<double>(list_.bytes), -static_cast<double>(list_.pieces.size())};
     group_.all_reduce(seen, Reduce::max);
@@ -117,7 +118,7 @@ class Copy {
     temporary_ = group_.broadcast_text(is_root() ? place_->temporary().string() : std::string(), 0);
   }
 
-  /// In rounds when there are other ranks, so that one that fails or is stopped ends the others soon.
+  /// Several ranks copy in rounds, so that a rank that fails or is stopped ends the others soon.
   void copy_pieces() {
     constexpr std::uint64_t round_bytes = 1ull << 30, most_rounds = 1000;
     const auto num_ranks = static_cast<std::size_t>(group_.size()), rank = static_cast<std::size_t>(group_.rank());
@@ -140,7 +141,7 @@ class Copy {
     if (hooks.progress) hooks.progress(copier_->bytes_done());
   }
 
-  /// Brings the sums of all ranks to rank 0.
+  /// Gathers the sums of all ranks on rank 0.
   void gather_sums() {
     if (group_.size() == 1) return;
     const auto begins = detail::deal_jobs(list_.jobs, static_cast<std::size_t>(group_.size()));
@@ -193,7 +194,7 @@ class Copy {
   detail::PieceList list_;
   std::optional<detail::OutputPlace> place_;  // on rank 0
   std::filesystem::path temporary_;
-  std::string hidden_;  // on rank 0: the same, also when the place has given it up
+  std::string hidden_;  // on rank 0: the path of the temporary directory, also after it was renamed
   std::optional<detail::PieceCopier> copier_;
 };
 

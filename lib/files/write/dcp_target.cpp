@@ -21,7 +21,7 @@ namespace {
 
 bool is_position(const StatePath::value_type& part) { return std::holds_alternative<std::int64_t>(part); }
 
-/// Length of the path without the positions at its end.
+/// Length of the path without the list positions at its end.
 std::size_t stem_length(const StatePath& path) {
   const auto end = std::find_if_not(path.rbegin(), path.rend(), is_position);
   return static_cast<std::size_t>(path.rend() - end);
@@ -31,7 +31,7 @@ StatePath prefix(const StatePath& path, std::size_t length) {
   return {path.begin(), path.begin() + static_cast<std::ptrdiff_t>(length)};
 }
 
-/// Lists that PyTorch opens, because a tensor or dict is in them at any depth.
+/// Lists that PyTorch opens because they hold a tensor or a dict at any depth.
 std::set<StatePath> opened_lists(const Source& source) {
   std::set<StatePath> opened;
   const auto open = [&](const StatePath& path, std::size_t end) {
@@ -46,8 +46,9 @@ std::set<StatePath> opened_lists(const Source& source) {
 
 using Item = std::map<std::vector<std::int64_t>, std::size_t>::const_iterator;
 
-/// Calls on_leaf, on_list_begin and on_list_end over the list whose leaves are [begin, end), which agree in their first
-/// `depth` positions. False when a position is missing or a leaf lies where a list is.
+/// Walks the list whose leaves are [begin, end), which agree in their first `depth` positions: calls begin_list, leaf
+/// and end_list of the visitor. Returns false when a position is missing, or when a position has both a leaf and a
+/// list.
 template <typename Visitor>
 bool walk(Item begin, Item end, std::size_t depth, Visitor&& visit) {
   std::int64_t expected = 0;
@@ -88,7 +89,8 @@ struct Emitter {
   }
 };
 
-/// The list that the value belongs to, or the value by itself when it is in none, or its name tells otherwise.
+/// The list that the value belongs to. The group is the value alone when it is in no list, or when its name does not
+/// end in the positions of its path.
 ValueGroup group_of(const SourceValue& value, std::size_t number, const std::set<StatePath>& opened) {
   ValueGroup group{value.name, value.path, {{{}, number}}};
   for (auto length = std::max<std::size_t>(stem_length(value.path), 1); length < value.path.size(); ++length) {
@@ -147,19 +149,18 @@ namespace {
 
 std::uint32_t crc_of(std::string_view bytes) { return crc32(0, std::as_bytes(std::span(bytes.data(), bytes.size()))); }
 
-/// Rows [first, end) of dim 0 that go to `shard`. A tensor without elements is a single piece of shard 0, like a
-/// scalar.
+/// The rows [first, end) of dim 0 that go to `shard`. Scalars and tensors without elements go to shard 0 as one piece.
 std::pair<std::int64_t, std::int64_t> rows_of(const Shape& shape, int shard, int num_shards) {
   if (shape.empty() || num_elements(shape) == 0) return {0, shard != 0 ? 0 : shape.empty() ? 1 : shape[0]};
   const auto rows = shape[0], each = (rows - 1) / num_shards + 1;
-  // Past the last row a product could overflow.
+  // Beyond the last row the product could overflow.
   const auto first = shard > rows / each ? rows : std::min(rows, each * shard);
   return {first, std::min(rows, first + each)};
 }
 
 constexpr std::uint64_t kMaxRunJsonBytes = 64u << 20;
 
-/// Of the text without its own checksum, as lib/training/record/run_manifest.cpp computes it.
+/// CRC-32 of the manifest without its own checksum, as lib/training/record/run_manifest.cpp computes it.
 std::uint32_t checksum(const nlohmann::json& manifest) {
   const auto text = json_text(manifest);
   return crc32(0, std::as_bytes(std::span(text.data(), text.size())));
@@ -306,7 +307,7 @@ void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& dire
   const auto path = directory / "run.json";
   if (directory.empty() || !std::filesystem::exists(path)) return;
   const auto text = read_text_file(path, kMaxRunJsonBytes);
-  updated_run_json(text, path.string(), 1, {});  // a damaged one is refused before anything is copied
+  updated_run_json(text, path.string(), 1, {});  // refuses a damaged run.json before anything is copied
   options.extra_names = {"run.json"};
   options.extra_files = [text, path = path.string(), ranks = options.num_shards](std::span<const WrittenFile> files) {
     return std::vector<std::string>{updated_run_json(text, path, ranks, files)};

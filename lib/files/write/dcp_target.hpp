@@ -1,6 +1,6 @@
 #pragma once
-// Which python values PyTorch's DCP keeps together: a list without tensors and dicts in it is one item.
-// run.json of one of our checkpoints, brought along into a DCP directory of another world size.
+// A DCP directory as a target: its data files, `.metadata`, and run.json of a checkpoint of ours for another world
+// size.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -20,19 +20,21 @@ namespace fsdp {
 
 namespace detail {
 
-/// One item: a value of the source by itself, or several as the leaves of one list.
+/// One DCP item: a single value of the source, or several values as the leaves of one list. PyTorch keeps a list
+/// without tensors and dicts as one item.
 struct ValueGroup {
   std::string name;
   StatePath path;
-  /// By list positions from the outermost list inwards; a value by itself has none.
+  /// By list positions from the outermost list inwards; the key of a single value is empty.
   std::map<std::vector<std::int64_t>, std::size_t> values;
 };
 
-/// In the order of each group's first value. A list of which positions are missing stays apart, value by value.
-/// Source of the rule: torch 2.11 torch/distributed/checkpoint/_traverse.py (traverse_state_dict).
+/// Groups the values of the source, in the order of the first value of each group. The values of a list with missing
+/// positions are groups of their own.
+/// Source: torch 2.11 torch/distributed/checkpoint/_traverse.py (traverse_state_dict).
 std::vector<ValueGroup> group_values(const Source& source);
 
-/// Writes the group as one value. \throws UsageError, FormatError as Source::value() and emit_pickle_value()
+/// Writes the group as one value. \throws UsageError, FormatError like Source::value() and emit_pickle_value()
 void emit_group(PickleWriter& pickle, const Source& source, const ValueGroup& group);
 
 }  // namespace detail
@@ -46,15 +48,16 @@ struct WrittenFile {
 
 struct DcpTargetOptions {
   int num_shards = 1;
-  /// Small files that say something about the others, such as run.json: their names, and a function that makes their
-  /// bytes, in the order of the names, once the data files and `.metadata` are known. See carry_run_json().
+  /// Small files that describe the others, such as run.json: their names, and a function that returns their contents,
+  /// in the order of the names, when the data files and `.metadata` are known. See carry_run_json().
   std::vector<std::string> extra_names;
   std::function<std::vector<std::string>(std::span<const WrittenFile>)> extra_files;
 };
 
-/// A DCP directory as `num_shards` ranks write it: `__<r>_0.distcp` for each rank with data, tensors split along dim 0
-/// into ceil(rows / num_shards) rows, scalars and python values in rank 0's file, and `.metadata`. Python lists that
-/// hold neither tensors nor dicts are one item each, as PyTorch has them, even when the source lists their elements.
+/// A DCP directory as `num_shards` ranks write it: `__<r>_0.distcp` for each rank with data, and `.metadata`. Tensors
+/// are split along dim 0 into parts of ceil(rows / num_shards) rows; scalars and python values are in the file of rank
+/// 0. A python list that holds neither tensors nor dicts is one item, as in PyTorch, even when the source lists its
+/// elements.
 class DcpTarget final : public Target {
  public:
   /// \throws UsageError when num_shards is not between 1 and 65536
@@ -66,7 +69,7 @@ class DcpTarget final : public Target {
   bool wants_checksums() const override { return true; }
 
  private:
-  /// Bytes [offset, offset + size) of a file whose CRC-32 is known.
+  /// A range of bytes of a file, and their CRC-32.
   struct Span {
     std::size_t file;
     std::uint64_t offset_bytes, size_bytes;
@@ -74,7 +77,7 @@ class DcpTarget final : public Target {
   };
   void add_value(Layout& layout, const Source& source, const detail::ValueGroup& group);
   void add_tensor(Layout& layout, const Source& source, std::size_t number, int shard);
-  /// Places an archive of `size_bytes` at the end of the shard's file. Returns the file's number.
+  /// Appends an archive of `size_bytes` to the file of the shard. Returns the number of the file.
   std::size_t append(Layout& layout, int shard, DcpItem& item, std::uint64_t size_bytes);
   std::vector<WrittenFile> written_files(std::vector<Span> spans) const;
 
@@ -83,15 +86,16 @@ class DcpTarget final : public Target {
   std::vector<DcpItem> items_;
   std::vector<std::size_t> item_of_segment_;
   std::vector<LayoutSegment> segments_;
-  std::vector<Span> known_;  // the layout's literals
+  std::vector<Span> known_;  // the literals of the layout
 };
 
-/// The same run.json with another world size and other files, and the checksum that goes with them.
-/// \param file  for messages. \throws FormatError when `text` is no run.json or its checksum is wrong
+/// Returns run.json with the given world size and files, and with the checksum of the new text.
+/// \param file  for messages
+/// \throws FormatError when `text` is no run.json or its checksum is wrong
 std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
                              std::span<const WrittenFile> files);
 
-/// When `directory` has a run.json, makes the target write it, brought up to date. \throws FormatError, IoError
+/// When `directory` has a run.json, makes the target write it, updated for the new files. \throws FormatError, IoError
 void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& directory);
 
 }  // namespace fsdp

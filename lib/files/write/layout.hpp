@@ -1,7 +1,7 @@
 #pragma once
-// What a writer is going to write, down to the byte, before anything is read: every file's size, the bytes that are
-// known already, and which elements of which tensor go where. The copying is then the same for all formats, can be
-// shared by threads and by ranks, and needs memory for a few pieces only.
+// The plan of an output down to the byte, made before any tensor is read: the size of every file, the bytes that are
+// known, and which elements of which tensor go where. One copier then serves all formats, threads and ranks can share
+// the work, and memory holds a few pieces only.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-/// Elements [first, first + count) of tensor number `tensor` of the source, to be written at `offset_bytes`.
+/// Elements [first, first + count) of tensor number `tensor` of the source, which are written at `offset_bytes`.
 struct LayoutSegment {
   std::size_t file = 0;  ///< index into Layout::files
   std::uint64_t offset_bytes = 0;
@@ -30,7 +30,7 @@ struct LayoutLiteral {
 };
 
 struct LayoutFile {
-  std::filesystem::path name;  ///< relative to the output directory; for a single-file output, its own name
+  std::filesystem::path name;  ///< relative to the output directory; the file name of a single-file output
   std::uint64_t size_bytes = 0;
 };
 
@@ -40,18 +40,19 @@ struct Layout {
   std::vector<LayoutSegment> segments;
 };
 
-/// A format being written. Deterministic: every rank that plans the same source gets the same layout.
+/// A format to write. Deterministic: every rank that plans the same source gets the same layout.
 class Target {
  public:
   virtual ~Target() = default;
-  /// True when OUT is a directory of files rather than one file.
+  /// True when the output is a directory of files rather than one file.
   virtual bool is_directory() const = 0;
   /// \throws UsageError when the format cannot hold what the source has, naming the tensor or value
   virtual Layout plan(const Source& source) = 0;
-  /// What can be written only when the data's checksums are known (zip descriptors and directories), and small files
-  /// that come last. \param crcs  CRC-32 of each segment of the layout
+  /// Returns what depends on the checksums of the data (zip descriptors and directories), and small files that come
+  /// last.
+  /// \param crcs  CRC-32 of each segment of the layout
   virtual std::vector<LayoutLiteral> finish(std::span<const std::uint32_t> crcs) = 0;
-  /// False when finish() does not look at `crcs`: the copy then need not compute them.
+  /// False when finish() ignores `crcs`: the copy then need not compute them.
   virtual bool wants_checksums() const = 0;
 };
 

@@ -32,7 +32,7 @@ constexpr const char* kAsideSuffix = ".old";
 
 using FileSizes = std::map<std::string, std::uint64_t>;
 
-/// Nothing when there is no record that can be understood.
+/// Reads the record of a directory; returns nothing when there is none that can be understood.
 std::optional<FileSizes> read_record(const fs::path& directory) {
   std::error_code error;
   const auto file = directory / kExportRecordName;
@@ -119,7 +119,7 @@ void remove_export(const fs::path& directory, const fs::path& heir) {
       fs::rename(path, heir / path.filename(), error);
     }
   }
-  fs::remove(directory, error);  // only when it is empty
+  fs::remove(directory, error);  // fails unless the directory is empty
 }
 
 void restore_export(const fs::path& directory) {
@@ -153,22 +153,22 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// The output as "DIR/NAME" without a slash at its end.
+/// The output path without a slash at its end.
 fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
-/// Both names exist and change places at once. False where the file system cannot do that (NFS, Lustre).
+/// Exchanges two existing names in one step. Returns false when the file system cannot do that (NFS, Lustre).
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
   fail(b, "give the finished output this name", {errno, std::system_category()});
 }
 
-/// Gives the output its name. Without `replace` what came there since the start stays, and this fails.
+/// Renames the output. Without `replace` this fails when `to` exists, and leaves it as it is.
 void rename_or_fail(const fs::path& from, const fs::path& to, bool replace) {
   if (!replace) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
     const bool cannot = errno == EINVAL || errno == ENOSYS || errno == ENOTSUP;
-    // A second name is refused where there is one already, on file systems that cannot rename so.
+    // A hard link fails when the name exists, also on file systems that cannot rename without replacing.
     if (cannot && !fs::is_directory(from)) {
       if (::link(from.c_str(), to.c_str()) == 0) {
         ::unlink(from.c_str());
@@ -203,7 +203,8 @@ void check_free_space(const Layout& layout, const fs::path& directory, const fs:
   std::uint64_t needed = 0;
   for (const auto& file : layout.files) needed += file.size_bytes;
   struct statvfs status {};
-  if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0) return;  // some file systems do not tell
+  if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0)
+    return;  // some file systems report no free space
   const auto available = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (needed > available) {
     throw IoError(output.string() + ": the output needs " + std::to_string(needed) + " bytes, but only " +
@@ -220,7 +221,7 @@ OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::p
     throw UsageError("'" + output.string() + "' is no name for an output");
   }
   std::error_code ignored;
-  // A link stays one: what it leads to is replaced.
+  // A link is kept: its target is replaced.
   if (is_directory_ && fs::is_directory(output_, ignored)) output_ = fs::canonical(output_, ignored);
   if (is_directory_) restore_export(output_);
   if (!is_directory_) {
@@ -311,24 +312,25 @@ void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
   if (file.is_open()) file.close();
 }
 
-/// At every moment the name leads to all of the old export or all of the new one; only where the file system cannot
-/// exchange two names it leads nowhere for a moment, which restore_export() mends after a kill.
+/// The name refers to the whole old export or the whole new one at any moment. Where the file system cannot exchange
+/// two names it is missing for a moment; restore_export() repairs this after a kill.
 void OutputPlace::publish_directory() {
   std::error_code error;
   if (!is_there(output_) || fs::is_empty(output_, error)) {
     if (const auto status = fs::status(output_, error); fs::is_directory(status)) {
       fs::permissions(temporary_, status.permissions(), error);
     }
-    return rename_or_fail(temporary_, output_, true);  // over an empty directory, not over one that is not any more
+    return rename_or_fail(temporary_, output_,
+                          true);  // replaces an empty directory, and fails when it has got files since
   }
   if (!overwrite_) {
     throw UsageError(output_.string() +
                      ": came into being meanwhile and stays; choose another name or add --overwrite");
   }
-  const auto obstacle = export_obstacle(output_);  // what came in since the start
+  const auto obstacle = export_obstacle(output_);  // the directory may have changed since the start
   if (!obstacle.empty()) throw UsageError(output_.string() + ": " + obstacle);
   fs::permissions(temporary_, fs::status(output_, error).permissions(), error);
-  auto old = std::exchange(temporary_, {});  // not to be removed as a whole any more
+  auto old = std::exchange(temporary_, {});  // from here on the destructor must not remove it
   if (!exchange(old, output_)) {
     const auto aside = set_aside_name(old);
     rename_or_fail(output_, aside, true);
@@ -353,7 +355,7 @@ void OutputPlace::publish(bool sync) {
   if (is_directory_) {
     publish_directory();
   } else {
-    // The file that was asked for comes last: it is there only when what belongs to it is.
+    // The requested file comes last: it appears only after the files that belong to it.
     for (auto i = layout_.files.size(); i-- > 0;) {
       keep_mode(destinations_[i], temporary_ / layout_.files[i].name);
       rename_or_fail(temporary_ / layout_.files[i].name, destinations_[i], overwrite_);

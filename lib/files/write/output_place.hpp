@@ -1,7 +1,6 @@
 #pragma once
-// The record in every directory that is written here: which files are ours, so that a later export replaces these and
-// nothing else (docs/formats.md).
-// Where an output is written before it gets its name: a hidden directory beside it.
+// The hidden directory in which an output is written before it gets its name. An output directory has a record of its
+// files (docs/formats.md), so that a later export replaces these and nothing else.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,33 +13,32 @@ namespace fsdp {
 
 inline constexpr const char* kExportRecordName = ".fsdp-export.json";
 
-/// Lists the files that lie in `directory` now, with their sizes, in its record. \throws IoError
+/// Writes a record of the files that `directory` has now, with their sizes. \throws IoError
 void write_export_record(const std::filesystem::path& directory, bool sync);
 
-/// Why an export must not take the place of what lies at `directory`, as the part of a sentence after its name; "" when
-/// nothing is there, or it is empty, or it holds an earlier export, unchanged and with nothing beside it. A link stands
-/// for the directory that it leads to.
+/// Says why an export must not replace `directory`, as the part of a sentence after its name. Returns "" when nothing
+/// is there, or when the directory is empty or holds an unchanged earlier export and nothing else. Links are followed.
 std::string export_obstacle(const std::filesystem::path& directory);
 
-/// Removes the files that the record of `directory` names, the record, and the directory. What else came into it
-/// meanwhile is moved into `heir`.
+/// Removes the files in the record of `directory`, the record, and the directory. Other files that came into the
+/// directory since it was checked are moved into `heir`.
 void remove_export(const std::filesystem::path& directory, const std::filesystem::path& heir);
 
-/// Where `directory` is missing because a replacement was cut short between two renames, gives the earlier export,
-/// which lies beside it, its name back.
+/// When `directory` is missing because a replacement was cut short between two renames, gives the earlier export, which
+/// lies beside it, its name back.
 void restore_export(const std::filesystem::path& directory);
 
-/// The name beside `directory` under which the earlier export lies meanwhile. \param temporary  of its replacement
+/// The name of the earlier export while it is replaced. \param temporary  the temporary directory of the replacement
 std::filesystem::path set_aside_name(const std::filesystem::path& temporary);
 
 namespace detail {
 
-/// For one rank only. Removes the temporary directory when it goes out of scope.
+/// The temporary directory of an output, for use on one rank. Removes it when it goes out of scope.
 class OutputPlace {
  public:
-  /// Checks that the output may be written and makes the temporary directory.
-  /// \throws UsageError when the output exists and `overwrite` is false, is part of the input, or is something that is
-  ///   not replaced: a file by a directory or the reverse, a directory that is no earlier export; IoError
+  /// Checks that the output may be written and creates the temporary directory.
+  /// \throws UsageError when the output exists and `overwrite` is false, when it is part of the input, or when it must
+  /// not be replaced (a file by a directory or the reverse, a directory that is no earlier export); IoError
   OutputPlace(const Source& source, const Layout& layout, const std::filesystem::path& output, bool is_directory,
               bool overwrite);
   ~OutputPlace();
@@ -48,12 +46,11 @@ class OutputPlace {
   OutputPlace& operator=(const OutputPlace&) = delete;
 
   const std::filesystem::path& temporary() const { return temporary_; }
-  /// Makes the files, each with its size. \throws IoError when they do not fit on the disk, or a file-size limit
-  /// forbids
+  /// Creates the files with their sizes. \throws IoError when they do not fit on the disk or exceed a file-size limit
   void create_files() const;
-  /// Writes bytes that are known. \throws IoError
+  /// Writes the literals. \throws IoError
   void write(const std::vector<LayoutLiteral>& literals) const;
-  /// Gives the output its name; `sync` forces files and names to disk first. \throws IoError
+  /// Gives the output its name; with `sync` files and names are flushed to disk first. \throws IoError
   void publish(bool sync);
 
  private:
@@ -64,7 +61,7 @@ class OutputPlace {
 
   const Layout& layout_;
   std::filesystem::path output_, parent_, temporary_;
-  std::vector<std::filesystem::path> destinations_;  ///< of the files, where the output is no directory
+  std::vector<std::filesystem::path> destinations_;  ///< of the files, when the output is no directory
   bool is_directory_;
   bool overwrite_;
 };

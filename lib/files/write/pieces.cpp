@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 
-/// Pieces end at page boundaries of the output where elements do: two threads then seldom write one page.
+/// Elements of the next piece. Pieces end at page boundaries of the output where possible, so that two threads rarely
+/// write to one page.
 std::uint64_t piece_elements(std::uint64_t offset_bytes, std::uint64_t left, std::uint64_t piece_bytes,
                              std::uint64_t element_bytes) {
   const auto most = std::max<std::uint64_t>(piece_bytes / element_bytes, 1);
@@ -68,7 +69,7 @@ PieceList cut_pieces(const Source& source, const Layout& layout, std::uint64_t p
 }
 
 std::vector<std::size_t> deal_jobs(const std::vector<PieceJob>& jobs, std::size_t num_ranks) {
-  constexpr double job_cost_bytes = 16384;  // of starting a read and a write
+  constexpr double job_cost_bytes = 16384;  // cost of starting a read and a write, in bytes
   double total = 0;
   for (const auto& job : jobs) total += static_cast<double>(job.bytes) + job_cost_bytes;
   std::vector<std::size_t> begins{0};
@@ -96,7 +97,7 @@ std::vector<std::uint32_t> segment_sums(const Source& source, const Layout& layo
   return sums;
 }
 
-/// What one thread has: a buffer, which stays in its processor's cache, and the file it writes.
+/// The state of one thread: a buffer, which stays in the cache of its processor, and the file that it writes.
 class PieceCopier::Worker {
  public:
   explicit Worker(PieceCopier& owner)
@@ -195,7 +196,7 @@ void PieceCopier::copy(std::size_t begin, std::size_t end, int num_threads) {
     const auto useful = std::min<std::size_t>(static_cast<std::size_t>(num_threads), end - begin);
     try {
       while (threads.size() + 1 < useful) threads.emplace_back([this, end] { run_worker(end, false); });
-    } catch (const std::system_error&) {  // fewer threads then
+    } catch (const std::system_error&) {  // continue with fewer threads
     }
     run_worker(end, true);
   }

@@ -74,7 +74,7 @@ struct Tie {
   std::size_t dropped, kept;
 };
 
-/// The output layer that repeats the embedding, when config.json says that they are tied and both are there.
+/// The tied output layer and embedding, when config.json ties them and the source has both.
 std::optional<Tie> find_tie(const Source& source, const std::string& config, const std::string& file) {
   if (config.empty()) return std::nullopt;
   const auto json = parse_json_or_discard(config, file);
@@ -113,7 +113,7 @@ bool are_equal(const Source& source, const Tie& tie) {
   return true;
 }
 
-/// Consecutive tensors until a file is full.
+/// Splits the tensors in order: a file takes tensors until it is full.
 std::vector<std::vector<std::size_t>> split(const Source& source, const std::vector<std::size_t>& numbers,
                                             std::uint64_t max_shard_bytes) {
   std::vector<std::vector<std::size_t>> shards(1);

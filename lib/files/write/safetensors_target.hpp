@@ -13,10 +13,10 @@
 
 namespace fsdp {
 
-/// One safetensors file, and beside it X.json with the python values where the source has any.
+/// Writes one safetensors file, and X.json beside it with the python values when the source has any.
 class SafetensorsTarget final : public Target {
  public:
-  /// \param output  the file; its name without directory is what the layout has
+  /// \param output  the file; the layout has its name without the directory
   explicit SafetensorsTarget(const std::filesystem::path& output) : name_(output.filename()) {}
 
   bool is_directory() const override { return false; }
@@ -35,41 +35,44 @@ namespace detail {
 void add_safetensors_file(Layout& layout, const std::filesystem::path& name, const Source& source,
                           std::span<const std::size_t> tensors, const std::map<std::string, std::string>& metadata);
 
-/// What a file made of the source should carry: its own metadata, and that it holds PyTorch's tensors. Without what
-/// would describe the source's own shards.
+/// The metadata of a file made of the source: the metadata of the source, without entries that describe its shards, and
+/// the note that the tensors are those of PyTorch.
 std::map<std::string, std::string> carried_metadata(const Source& source);
 
-/// Appends a file whose bytes are all known.
+/// Appends a file whose bytes are known.
 void add_known_file(Layout& layout, const std::filesystem::path& name, std::string bytes);
 
 }  // namespace detail
 
-/// One tensor under two names, where config.json says that they are tied: GPT-2's, and Llama's and its kin's.
+/// The two names of a tensor that config.json may declare as tied: the output layer, and the embedding of GPT-2 and of
+/// the Llama family.
 inline constexpr std::string_view kTiedHead = "lm_head.weight";
 inline constexpr std::array<std::string_view, 2> kTiedEmbeddings{"transformer.wte.weight", "model.embed_tokens.weight"};
-/// Whether `config` says so. transformers ties GPT-2's and Gemma's by default, others not.
+/// True when `config` ties them. transformers ties those of GPT-2 and Gemma by default, and no others.
 bool says_tied(const nlohmann::json& config);
 
 struct HfTargetOptions {
-  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file; a larger tensor has a file to itself
-  /// Directories that may hold config.json, generation_config.json and tokenizer files; the first that has one wins.
+  std::uint64_t max_shard_bytes =
+      5'000'000'000;  ///< bytes of tensor data in one file; a larger tensor has a file to itself
+  /// Directories that may hold config.json, generation_config.json and tokenizer files. The first one that has a file
+  /// wins.
   std::vector<std::filesystem::path> carry_from;
-  /// Files whose content is given: they win over those in carry_from.
+  /// Files with the given content, which take precedence over those in carry_from.
   std::map<std::string, std::string> files;
-  /// The tokenizer's files are those in here, or among `files`, and none of carry_from.
+  /// When set, tokenizer files come from here or from `files`, and never from carry_from.
   std::optional<std::filesystem::path> tokenizer_from;
 };
 
-/// A directory as transformers' save_pretrained() writes it: model.safetensors, or several files with an index,
-/// and the small files beside. The tensors have the names that they are given.
+/// Writes a directory as transformers' save_pretrained() does: model.safetensors, or several files with an index, and
+/// the small files beside them. Tensors keep the names of the source.
 class HfTarget final : public Target {
  public:
   explicit HfTarget(HfTargetOptions options) : options_(std::move(options)) {}
 
   bool is_directory() const override { return true; }
-  /// Leaves out the output layer where config.json says that it is tied to the embedding; both are read and compared.
-  /// \throws UsageError on python values, on complex tensors, and on an output layer that is not the embedding although
-  /// config.json says so; FormatError on a config.json that is no JSON object
+  /// Leaves out the output layer when config.json ties it to the embedding; reads both to compare them.
+  /// \throws UsageError on python values, on complex tensors, and on an output layer that differs from the embedding
+  /// although config.json ties them; FormatError on a config.json that is no JSON object
   Layout plan(const Source& source) override;
   std::vector<LayoutLiteral> finish(std::span<const std::uint32_t>) override { return {}; }
   bool wants_checksums() const override { return false; }

@@ -16,7 +16,7 @@ constexpr std::size_t kMaxNestingDepth = 100;
                    "; rename it with --rename or leave " + "it out with --exclude");
 }
 
-/// Makes an empty node a container of type Container. \throws UsageError when it is something else already
+/// Makes an empty node a container of type Container. \throws UsageError when the node has other content
 template <typename Container>
 Container& as_container(NestedNode& node, const std::string& name, const char* what) {
   if (std::holds_alternative<std::monostate>(node.content)) node.content = Container();
@@ -66,7 +66,7 @@ void check_lists(const NestedNode& node, const std::string& where) {
   }
 }
 
-/// What torch.save calls the archive in a file of this name.
+/// The name that torch.save gives the archive in a file of this name.
 std::string archive_name(const std::filesystem::path& file) {
   constexpr std::size_t longest = 1000;
   const auto stem = file.stem().string();
@@ -81,7 +81,7 @@ class NestedPickle {
     emit(nest(source_));
     return pickle_.finish();
   }
-  /// Numbers of the source's tensors in the order in which they were written: storage k is that of tensor order()[k].
+  /// Numbers of tensors of the source in the order in which they were written: storage k belongs to tensor order()[k].
   const std::vector<std::size_t>& order() const { return order_; }
 
  private:
@@ -141,7 +141,7 @@ Layout TorchTarget::plan(const Source& source) {
   zip_ = ZipPlan(archive_name(name_));
   NestedPickle pickle(source);
   zip_.add("data.pkl", pickle.write());
-  zip_.add(".format_version", "1");  // storages come in the order in which the pickle names them
+  zip_.add(".format_version", "1");  // the order of the storages is that of the pickle
   zip_.add(".storage_alignment", "64");
   zip_.add("byteorder", "little");
   Layout layout;

@@ -1,5 +1,6 @@
 #pragma once
-// The nested dicts and lists that the paths of tensors and values describe, as PyTorch's dcp_to_torch builds them.
+// A .pt file as a target, with the nested dicts and lists that the paths of tensors and values describe, as PyTorch's
+// dcp_to_torch builds them.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -18,15 +19,15 @@ namespace fsdp {
 
 struct NestedNode;
 
-/// In the order in which the keys came first.
+/// A dict in the order in which the keys came first.
 struct NestedDict {
   std::vector<std::pair<std::string, std::unique_ptr<NestedNode>>> items;
   std::map<std::string, std::size_t, std::less<>> positions;  ///< into items
 };
 struct NestedList {
-  std::map<std::int64_t, std::unique_ptr<NestedNode>> items;  ///< complete: positions 0 to size - 1
+  std::map<std::int64_t, std::unique_ptr<NestedNode>> items;  ///< without gaps: positions 0 to size - 1
 };
-/// Number of a tensor or value of the source.
+/// The number of a tensor or value of the source.
 struct NestedLeaf {
   bool is_tensor = false;
   std::size_t number = 0;
@@ -35,14 +36,15 @@ struct NestedNode {
   std::variant<std::monostate, NestedDict, NestedList, NestedLeaf> content;
 };
 
-/// Tensors come before values where one dict has both. A source without anything is an empty dict.
-/// \throws UsageError naming tensors or values whose paths contradict each other, and lists with holes
+/// Builds the nested object of a source. In a dict tensors come before values. A source without tensors and values is
+/// an empty dict.
+/// \throws UsageError naming tensors or values whose paths contradict each other, and lists with gaps
 NestedNode nest(const Source& source);
 
-/// One .pt file as torch.save writes it, nested as dcp_to_torch nests; torch.load(weights_only=True) reads it.
+/// Writes one .pt file as torch.save does, nested as dcp_to_torch nests; torch.load(weights_only=True) reads it.
 class TorchTarget final : public Target {
  public:
-  /// \param output  the file; its name without directory is what the layout has, and without suffix the archive's
+  /// \param output  the file; the layout has its name without the directory, the archive without the suffix, too
   explicit TorchTarget(const std::filesystem::path& output);
 
   bool is_directory() const override { return false; }

@@ -27,7 +27,7 @@ std::string hex(std::string_view data) {
   return text + "\"";
 }
 
-/// Bytes that protocol 2 spelled as text: each character is one byte. Empty optional where one is not.
+/// The bytes that protocol 2 writes as text, a character for each byte; nothing when a character is no byte.
 std::optional<std::string> latin1(std::string_view text) {
   std::string bytes;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -89,7 +89,7 @@ class JsonText {
     }
     return plain ? text + "}" : tagged("__dict__", text + "]");
   }
-  /// As written, but of a key that repeats the last value only.
+  /// The items in their order. Of a key that repeats only the last value is kept.
   static std::vector<std::pair<PickleRef, PickleRef>> last_of_each(const PickleDict& dict) {
     std::map<std::string_view, std::size_t> at;
     std::vector<std::pair<PickleRef, PickleRef>> kept;
