@@ -16,9 +16,8 @@
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/download.hpp"
+#include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_client.hpp"
-#include "lib/hub/url.hpp"
-#include "lib/hub/verify_snapshot.hpp"
 
 namespace fsdp {
 namespace {

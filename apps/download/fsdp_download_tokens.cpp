@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/common/app_main.hpp"
-#include "apps/common/text_options.hpp"
 #include "apps/common/no_ranks.hpp"
+#include "apps/common/text_options.hpp"
 #include "lib/base/status_line.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_cores.hpp"
-#include "lib/hub/local_snapshot.hpp"
+#include "lib/hub/snapshot_store.hpp"
 #include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/tokenize.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"

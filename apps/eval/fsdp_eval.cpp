@@ -1,12 +1,12 @@
 // fsdp-eval: loss, chess and text of a checkpoint, or of two against each other.
 #include <nlohmann/json.hpp>
 
-#include "apps/common/text_options.hpp"
 #include "apps/common/quantize_options.hpp"
 #include "apps/common/runs_options.hpp"
+#include "apps/common/text_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/eval/evaluate_job.hpp"
-#include "lib/hub/local_snapshot.hpp"
+#include "lib/hub/snapshot_store.hpp"
 
 namespace {
 

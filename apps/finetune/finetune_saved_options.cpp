@@ -16,7 +16,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
-#include "lib/hub/local_snapshot.hpp"
+#include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/chat/chat_template.hpp"
 #include "lib/training/run/saved_path.hpp"

@@ -10,7 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/hub/local_snapshot.hpp"
+#include "lib/hub/snapshot_store.hpp"
 
 namespace fsdp {
 namespace {

@@ -12,13 +12,11 @@
 #include "lib/base/status_line.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
-#include "lib/hub/download_queue.hpp"
+#include "lib/hub/file_download.hpp"
 #include "lib/hub/free_space.hpp"
+#include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_client.hpp"
-#include "lib/hub/linked_files.hpp"
-#include "lib/hub/manifest.hpp"
-#include "lib/hub/transfer_progress.hpp"
-#include "lib/hub/url.hpp"
+#include "lib/hub/snapshot_store.hpp"
 
 namespace fsdp {
 namespace {

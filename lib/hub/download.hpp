@@ -1,17 +1,32 @@
 #pragma once
-// Downloading a snapshot of a repository.
+// Downloading a snapshot of a repository, and verifying a downloaded one.
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/base/log.hpp"
-#include "lib/hub/download_options.hpp"
+#include "lib/hub/hub_failure.hpp"
 #include "lib/hub/hub_settings.hpp"
+#include "lib/hub/repo.hpp"
 #include "lib/hub/snapshot_store.hpp"
 
 namespace fsdp {
+
+struct DownloadOptions {
+  RepoId repo;
+  std::string revision = "main";
+  Selection selection;
+  std::optional<std::filesystem::path> local_dir;  ///< instead of the cache
+  int jobs = 8;                                    ///< connections at once
+  std::uint64_t part_bytes = 64u << 20;            ///< of a large file that one request asks for
+  std::uint64_t piece_bytes = 1u << 20;  ///< written and journalled at once: what a kill can lose, per connection
+  RetryPolicy retries;
+  std::chrono::milliseconds takeover_after = std::chrono::seconds(90);
+};
 
 struct DownloadReport {
   std::string commit;
@@ -38,6 +53,27 @@ DownloadReport download_snapshot(const DownloadOptions& options, const HubSettin
 
 /// What download_snapshot() would do; asks the hub for the listing only.
 DownloadReport plan_download(const DownloadOptions& options, const HubSettings& settings, const Logger& log,
+                             const std::function<bool()>& stop);
+
+struct VerifyReport {
+  struct Problem {
+    std::string path;
+    std::string what;
+  };
+  std::string commit;
+  std::filesystem::path snapshot;
+  std::string source;  ///< what the expected hashes come from
+  std::size_t files = 0;
+  std::uint64_t bytes = 0;
+  std::vector<Problem> problems;
+  double seconds = 0;
+};
+
+/// Reads every file of a snapshot and compares its hash; needs no network. What should be there comes from the manifest
+/// of earlier downloads, else from the listing that huggingface_hub keeps, else from the names of the blobs. Files that
+/// are found wrong will be fetched again by the next download, and the ready mark is removed.
+/// \throws MissingInput when there is no snapshot; DownloadStopped
+VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
                              const std::function<bool()>& stop);
 
 }  // namespace fsdp

@@ -1,22 +1,51 @@
 #pragma once
-// One content on its way from the hub to disk.
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/base/claim.hpp"
 #include "lib/base/heartbeat.hpp"
 #include "lib/base/log.hpp"
-#include "lib/hub/download_options.hpp"
+#include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
 #include "lib/hub/partial_file.hpp"
 #include "lib/hub/range_sink.hpp"
 #include "lib/hub/snapshot_store.hpp"
 
 namespace fsdp {
+
+/// Speed over the last seconds and the time that is left.
+class TransferProgress {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit TransferProgress(std::uint64_t total_bytes) : total_bytes_(total_bytes) {}
+  /// \param received_bytes  from the network so far
+  void sample(Clock::time_point now, std::uint64_t received_bytes);
+  /// Bytes per second; 0 before there are two samples.
+  double rate() const;
+  /// "1.20 of 13.48 GiB, 9 %, 112 MiB/s, 1:50 left"
+  std::string line(std::uint64_t present_bytes) const;
+
+ private:
+  struct Sample {
+    Clock::time_point time;
+    std::uint64_t bytes;
+  };
+  std::uint64_t total_bytes_;
+  std::deque<Sample> samples_;
+};
+
+// One content on its way from the hub to disk.
 
 /// What all downloads of a run share. The references must outlive them.
 struct DownloadContext {
@@ -90,6 +119,53 @@ class FileDownload {
 
   std::mutex url_mutex_;
   std::string signed_url_;  ///< where the hub redirected to; valid for some time
+};
+
+/// Deals the work on many files out to threads: files in order, ranges of files that are open before files that are
+/// not, files that another process downloads again and again until they are there.
+class DownloadQueue {
+ public:
+  /// \param stop    asked often; true ends the work
+  /// \param failed  set when a thread met an error, so that `stop` can tell the others
+  /// \param poll    time between two looks at a file that another process downloads
+  DownloadQueue(std::vector<std::unique_ptr<FileDownload>> files, std::function<bool()> stop, std::atomic<bool>& failed,
+                std::chrono::milliseconds poll);
+
+  /// Works until everything is done, something failed, or it is to stop. Called by each thread with a client of its
+  /// own.
+  void work(HubClient& hub, const Logger& log);
+  /// \throws what the first thread that failed met
+  void rethrow_failure();
+  std::size_t files_done() const;
+
+ private:
+  enum class State { pending, at_work, active, waiting, done };
+  struct Entry {
+    std::unique_ptr<FileDownload> file;
+    State state = State::pending;
+    int fetching = 0;   ///< threads in fetch()
+    bool told = false;  ///< that another process has it
+    std::chrono::steady_clock::time_point try_again{};
+  };
+  enum class Step { open, fetch, finish };
+  struct Work {
+    Entry* entry;
+    Step step;
+    std::vector<ByteRange> ranges;
+  };
+  std::optional<Work> next();
+  std::optional<Work> next_of_active();
+  void carry_out(Work& work, HubClient& hub, const Logger& log);
+  void set_state(Entry& entry, State state);
+  void fail();
+
+  std::vector<Entry> entries_;
+  std::function<bool()> stop_;
+  std::atomic<bool>& failed_;
+  std::chrono::milliseconds poll_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace fsdp

@@ -7,12 +7,200 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string_view>
 
 #include "lib/base/error.hpp"
-#include "lib/hub/url.hpp"
+#include "lib/base/lower_case.hpp"
 
 namespace fsdp {
+namespace {
+
+struct FreeUrl {
+  void operator()(CURLU* url) const { curl_url_cleanup(url); }
+};
+using UrlHandle = std::unique_ptr<CURLU, FreeUrl>;
+
+UrlHandle parse(const std::string& url) {
+  UrlHandle handle(curl_url());
+  if (!handle) throw std::bad_alloc();
+  const auto code = curl_url_set(handle.get(), CURLUPART_URL, url.c_str(), 0);
+  if (code != CURLUE_OK) {
+    // Nobody can tell where the credentials of something malformed end: at its last '@' at the latest.
+    const auto at = url.rfind('@');
+    const auto shown = at == std::string::npos ? url : "..." + url.substr(at);
+    throw IoError("\"" + shown.substr(0, shown.find_first_of("?#")) + "\" is not a URL (http://HOST or https://HOST)");
+  }
+  return handle;
+}
+
+std::optional<std::string> part(const UrlHandle& url, CURLUPart which, unsigned flags = 0) {
+  char* text = nullptr;
+  if (curl_url_get(url.get(), which, &text, flags) != CURLUE_OK) return std::nullopt;
+  const std::unique_ptr<char, decltype(&curl_free)> owner(text, &curl_free);
+  return std::string(text);
+}
+
+}  // namespace
+
+std::string percent_encode(std::string_view text, std::string_view keep) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("-._~").find(c) != std::string_view::npos ||
+                       keep.find(c) != std::string_view::npos;
+    if (plain) {
+      out += c;
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      out += '%';
+      out += "0123456789ABCDEF"[byte >> 4];
+      out += "0123456789ABCDEF"[byte & 15];
+    }
+  }
+  return out;
+}
+
+std::string url_origin(const std::string& url) {
+  const auto handle = parse(url);
+  const auto scheme = ascii_lower(part(handle, CURLUPART_SCHEME).value_or(""));
+  if (scheme != "http" && scheme != "https") {
+    throw IoError("\"" + loggable_url(url) + "\": only http and https are spoken");
+  }
+  return scheme + "://" + ascii_lower(part(handle, CURLUPART_HOST).value_or("")) + ":" +
+         part(handle, CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or("");
+}
+
+std::string resolve_url(const std::string& base, const std::string& reference) {
+  const auto handle = parse(base);
+  if (curl_url_set(handle.get(), CURLUPART_URL, reference.c_str(), 0) != CURLUE_OK) {
+    throw IoError(loggable_url(base) + ": redirects to something that is not a URL");
+  }
+  return part(handle, CURLUPART_URL).value_or("");
+}
+
+std::string loggable_url(const std::string& url) {
+  const auto handle = parse(url);
+  for (const auto which : {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT}) {
+    curl_url_set(handle.get(), which, nullptr, 0);
+  }
+  return part(handle, CURLUPART_URL).value_or("");
+}
+
+std::string_view url_credentials(std::string_view url) {
+  const auto begin = url.find("://");
+  if (begin == std::string_view::npos) return {};
+  url.remove_prefix(begin + 3);
+  const auto at = url.substr(0, url.find_first_of("/?#")).rfind('@');
+  return at == std::string_view::npos ? std::string_view() : url.substr(0, at);
+}
+
+std::string url_host(const std::string& url) { return part(parse(url), CURLUPART_HOST).value_or(""); }
+
+namespace {
+
+constexpr std::string_view kBlanks = " \t";
+
+struct Link {
+  std::string target;
+  std::optional<std::string> relations;  ///< of several `rel` the first counts
+};
+
+/// Reads one link after the other.
+class LinkReader {
+ public:
+  explicit LinkReader(std::string_view field) : rest_(field) {}
+
+  /// \return nothing at the end. \throws FormatError
+  std::optional<Link> next() {
+    while (skip(",")) {
+    }
+    if (rest_.empty()) return std::nullopt;
+    expect('<');
+    const auto end = rest_.find('>');
+    if (end == rest_.npos) fail();
+    Link link{std::string(rest_.substr(0, end)), std::nullopt};
+    rest_.remove_prefix(end + 1);
+    while (skip(";")) read_parameter(link);
+    if (!rest_.empty() && rest_.front() != ',') fail();
+    return link;
+  }
+
+ private:
+  [[noreturn]] static void fail() { throw FormatError("is no list of links"); }
+
+  void skip_blanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(kBlanks), rest_.size())); }
+
+  /// Blanks around it are passed over.
+  bool skip(std::string_view separator) {
+    skip_blanks();
+    if (!rest_.starts_with(separator)) return false;
+    rest_.remove_prefix(separator.size());
+    skip_blanks();
+    return true;
+  }
+
+  void expect(char c) {
+    if (rest_.empty() || rest_.front() != c) fail();
+    rest_.remove_prefix(1);
+  }
+
+  /// Lenient: everything that ends no token is one.
+  std::string take_token() {
+    const auto end = std::min(rest_.find_first_of(" \t,;=\""), rest_.size());
+    const auto token = std::string(rest_.substr(0, end));
+    rest_.remove_prefix(end);
+    return token;
+  }
+
+  std::string take_quoted() {
+    std::string text;
+    for (expect('"'); !rest_.empty() && rest_.front() != '"'; rest_.remove_prefix(1)) {
+      if (rest_.front() == '\\' && rest_.size() > 1) rest_.remove_prefix(1);
+      text += rest_.front();
+    }
+    expect('"');
+    return text;
+  }
+
+  void read_parameter(Link& link) {
+    const auto name = ascii_lower(take_token());
+    std::string value;
+    if (skip("=")) value = !rest_.empty() && rest_.front() == '"' ? take_quoted() : take_token();
+    if (name == "rel" && !link.relations) link.relations = ascii_lower(value);
+  }
+
+  std::string_view rest_;
+};
+
+bool has_relation(std::string_view relations, std::string_view wanted) {
+  while (!relations.empty()) {
+    relations.remove_prefix(std::min(relations.find_first_not_of(kBlanks), relations.size()));
+    const auto one = relations.substr(0, relations.find_first_of(kBlanks));
+    if (one == wanted) return true;
+    relations.remove_prefix(one.size());
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<std::string> next_link(std::string_view field) {
+  LinkReader links(field);
+  try {
+    while (const auto link = links.next()) {
+      if (link->relations && has_relation(*link->relations, "next")) return link->target;
+    }
+  } catch (const FormatError&) {
+    if (ascii_lower(std::string(field)).find("next") != std::string::npos)
+      throw FormatError(
+          "the server's Link header is no list of links (RFC 8288), so where its listing goes on cannot "
+          "be told");
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 struct FreeList {

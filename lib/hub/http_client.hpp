@@ -1,16 +1,46 @@
 #pragma once
-// One HTTP request at a time, over libcurl.
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fsdp {
+
+/// Percent-encodes all but letters, digits and "-._~" (RFC 3986), and the characters of `keep`.
+std::string percent_encode(std::string_view text, std::string_view keep = {});
+
+/// "scheme://host:port" in lower case with the port always written: what a secret may be sent to.
+/// \throws IoError when `url` is not an absolute http or https URL
+std::string url_origin(const std::string& url);
+
+/// `reference` (absolute, or relative as in a Location header) as seen from `base`. \throws IoError
+std::string resolve_url(const std::string& base, const std::string& reference);
+
+/// `url` without user, password, query and fragment: what may be logged (the query of a signed URL is a secret).
+std::string loggable_url(const std::string& url);
+
+/// User and password of `url` as they stand there, for keeping them out of messages; "" without.
+std::string_view url_credentials(std::string_view url);
+
+/// Host of `url`, for messages.
+std::string url_host(const std::string& url);
+
+// The Link header field (RFC 8288), by which a server says where a listing goes on.
+
+/// The target of the first link in `field` whose relation is `next`, as it stands there (it may be relative); several
+/// fields are joined by commas. Names and relations in any case, relations in a list, values as tokens or quoted.
+/// \return nothing where no link has this relation
+/// \throws FormatError when `field` is no list of links and speaks of `next`: the rest of a listing must not be lost
+std::optional<std::string> next_link(std::string_view field);
+
+// One HTTP request at a time, over libcurl.
 
 /// Header fields by their lower-case name; of equal ones the last, of `link` all, joined by commas.
 using HttpHeaders = std::map<std::string, std::string>;

@@ -11,9 +11,8 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
+#include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_failure.hpp"
-#include "lib/hub/link_header.hpp"
-#include "lib/hub/url.hpp"
 
 namespace fsdp {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lib/hub/http_client.hpp"
+#include "lib/hub/hub_failure.hpp"
 #include "lib/hub/hub_settings.hpp"
 #include "lib/hub/repo.hpp"
-#include "lib/hub/retry.hpp"
 
 namespace fsdp {
 

@@ -6,7 +6,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/hub/url.hpp"
+#include "lib/hub/http_client.hpp"
 
 namespace fsdp {
 namespace {

@@ -4,16 +4,69 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/shared_write.hpp"
 #include "lib/hub/content_hash.hpp"
 
 namespace fsdp {
+
+void SnapshotManifest::add(const std::vector<RemoteFile>& more) {
+  for (const auto& file : more) {
+    const auto same = std::find_if(files.begin(), files.end(), [&](const auto& one) { return one.path == file.path; });
+    if (same == files.end()) {
+      files.push_back(file);
+    } else {
+      *same = file;
+    }
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+}
+
+std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return std::nullopt;
+  try {
+    const auto text = read_text_file(path);
+    const auto json = parse_json(text, path.string());
+    SnapshotManifest manifest;
+    const auto type = json.at("type") == "dataset" ? RepoType::dataset : RepoType::model;
+    manifest.repo = RepoId::parse(type, json.at("repo").get<std::string>());
+    manifest.revision = json.at("revision").get<std::string>();
+    manifest.commit = json.at("commit").get<std::string>();
+    manifest.endpoint = json.at("endpoint").get<std::string>();
+    manifest.selection = json.at("selection").get<std::string>();
+    const auto files = tree_from_json(json_text(json.at("tree")));
+    if (!files) throw FormatError(path.string() + ": its list of files is damaged");
+    manifest.files = *files;
+    return manifest;
+  } catch (const nlohmann::json::exception& problem) {
+    throw FormatError(path.string() + ": is damaged: " + problem.what() + ". Remove it and download again");
+  } catch (const UsageError& problem) {  // the repository's name; nobody typed it
+    throw FormatError(path.string() + ": is damaged: " + problem.what() + ". Remove it and download again");
+  }
+}
+
+void write_manifest(const std::filesystem::path& path, const SnapshotManifest& manifest) {
+  const nlohmann::json json{{"program", "fsdp-download " FSDP_VERSION},
+                            {"repo", manifest.repo.name},
+                            {"type", manifest.repo.type_word()},
+                            {"revision", manifest.revision},
+                            {"commit", manifest.commit},
+                            {"endpoint", manifest.endpoint},
+                            {"selection", manifest.selection},
+                            {"tree", parse_json(tree_to_json(manifest.files), "a list of files")}};
+  publish_text(path, json_text(json, 1));
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,6 +258,74 @@ void SnapshotStore::tag_cache() const {
                       "# For information about cache directory tags, see:\n"
                       "#\thttps://bford.info/cachedir/\n");
   if (local_) publish_if_possible(root_ / ".gitignore", "*");
+}
+
+namespace fs = std::filesystem;
+
+std::vector<RemoteFile> linked_files(const fs::path& snapshot, bool plain_files) {
+  std::vector<RemoteFile> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(snapshot, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    RemoteFile file{entry->path().lexically_relative(snapshot).generic_string(), 0, "", std::nullopt, std::nullopt};
+    if (entry->is_symlink(ignored)) {
+      file.blob_id = fs::read_symlink(entry->path(), ignored).filename().string();
+    } else if (!plain_files || !entry->is_regular_file(ignored)) {
+      continue;
+    }
+    const auto size = fs::file_size(entry->path(), ignored);
+    if (!ignored) file.size_bytes = size;
+    if (file.blob_id.size() == 64) file.lfs_sha256 = file.blob_id;
+    files.push_back(std::move(file));
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return files;
+}
+
+namespace {
+
+struct Wanted {
+  RepoId repo;
+  std::string revision = "main";
+};
+
+/// Nothing when `name` can only be a path.
+std::optional<Wanted> parse_name(const std::string& name, RepoType type) {
+  const auto at = name.find('@');
+  const auto repo = name.substr(0, at);
+  if (std::count(repo.begin(), repo.end(), '/') != 1 || repo.starts_with('.') || repo.starts_with('~')) return {};
+  try {
+    Wanted wanted{RepoId::parse(type, repo), "main"};
+    if (at != std::string::npos) wanted.revision = name.substr(at + 1);
+    return wanted;
+  } catch (const UsageError&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings,
+                                    const std::string& selection) {
+  std::error_code error;
+  if (std::filesystem::exists(name, error)) return name;
+  const auto wanted = parse_name(name, type);
+  if (!wanted) throw MissingInput(name + ": No such file or directory");
+  const auto store = SnapshotStore::in_cache(settings.cache_dir, wanted->repo, settings.symlinks);
+  const auto commit = store.read_ref(wanted->revision).value_or(wanted->revision);  // a commit may be named itself
+  const auto directory = store.snapshot(commit);
+  const bool is_name = commit.find('/') == std::string::npos && !commit.starts_with('.') && !commit.empty();
+  if (is_name && std::filesystem::is_directory(directory, error)) {
+    store.refuse_links(directory);
+    return directory;
+  }
+  throw MissingInput(
+      fmt::format("{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}; on a machine "
+                  "with network run: fsdp-download {}{}{}{}",
+                  name, settings.cache_dir.string(), wanted->repo.type_word(),
+                  wanted->revision == "main" ? "" : " at revision " + wanted->revision, wanted->repo.name,
+                  type == RepoType::dataset ? " --type dataset" : "",
+                  wanted->revision == "main" ? "" : " --revision " + wanted->revision, selection));
 }
 
 }  // namespace fsdp

@@ -1,13 +1,33 @@
 #pragma once
-// Where files go: huggingface_hub's cache layout, or a plain folder laid out as its local_dir.
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lib/hub/hub_settings.hpp"
 #include "lib/hub/repo.hpp"
 
 namespace fsdp {
+
+/// What was downloaded and verified of one commit, kept beside it so that --verify needs no network.
+struct SnapshotManifest {
+  RepoId repo;
+  std::string revision;  ///< as it was asked for last
+  std::string commit;
+  std::string endpoint;
+  std::string selection;
+  std::vector<RemoteFile> files;  ///< of all downloads of this commit, by path
+
+  /// Adds files; those of the same path are replaced.
+  void add(const std::vector<RemoteFile>& more);
+};
+
+/// nullopt when there is none. \throws FormatError when it is damaged
+std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path);
+/// \throws IoError
+void write_manifest(const std::filesystem::path& path, const SnapshotManifest& manifest);
+
+// Where files go: huggingface_hub's cache layout, or a plain folder laid out as its local_dir.
 
 /// Cache: CACHE/models--ORG--NAME/{blobs/HASH, snapshots/COMMIT/PATH -> blobs, refs/REVISION, trees/COMMIT.json}.
 /// Local: DIR/PATH and DIR/.cache/huggingface/{download/PATH.metadata, trees/COMMIT.json}.
@@ -60,5 +80,20 @@ class SnapshotStore {
   std::filesystem::path root_;  ///< of the repository in the cache; huggingface_hub's own folder in a local one
   std::filesystem::path own_;   ///< .fsdp
 };
+
+/// The files of a snapshot of which no listing is kept, by path: its links point to blobs that are named by their hash.
+/// Sizes are as found, 0 of a link that leads nowhere.
+/// \param plain_files  also files that are no links, as there are where links cannot be made: their hash is ""
+std::vector<RemoteFile> linked_files(const std::filesystem::path& snapshot, bool plain_files);
+
+// Finding what fsdp-download or huggingface_hub has fetched; needs no network.
+
+/// A path that exists is that path. Otherwise "ORG/NAME" or "ORG/NAME@REVISION" (main when none is named) is looked up
+/// in the cache's refs and snapshots.
+/// \param selection  what of it is needed, as fsdp-download's options: " --include config.json"; empty: all
+/// \throws MissingInput saying where it was looked for and, for a name, the fsdp-download command that fetches it;
+///         FormatError when the snapshot is a symbolic link
+std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings,
+                                    const std::string& selection = {});
 
 }  // namespace fsdp

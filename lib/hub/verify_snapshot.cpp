@@ -1,4 +1,3 @@
-#include "lib/hub/verify_snapshot.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +13,7 @@
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
-#include "lib/hub/linked_files.hpp"
-#include "lib/hub/manifest.hpp"
+#include "lib/hub/snapshot_store.hpp"
 
 namespace fsdp {
 namespace {

@@ -2,9 +2,9 @@
 #include <array>
 
 #include "fuzz_support.hpp"
-#include "lib/hub/manifest.hpp"
-#include "lib/hub/partial_journal.hpp"
+#include "lib/hub/partial_file.hpp"
 #include "lib/hub/repo.hpp"
+#include "lib/hub/snapshot_store.hpp"
 
 namespace {
 constexpr std::array<std::string_view, 3> names = {"tree.json", "manifest.json", "journal"};

@@ -4,13 +4,12 @@
 #include <map>
 
 #include "lib/base/error.hpp"
+#include "lib/hub/file_download.hpp"
+#include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_failure.hpp"
 #include "lib/hub/hub_settings.hpp"
 #include "lib/hub/repo.hpp"
-#include "lib/hub/selection.hpp"
 #include "lib/hub/snapshot_store.hpp"
-#include "lib/hub/transfer_progress.hpp"
-#include "lib/hub/url.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;

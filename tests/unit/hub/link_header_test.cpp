@@ -1,4 +1,4 @@
-#include "lib/hub/link_header.hpp"
+#include "lib/hub/http_client.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/hub/retry.hpp"
+#include "lib/hub/hub_failure.hpp"
 
 #include <doctest/doctest.h>
 

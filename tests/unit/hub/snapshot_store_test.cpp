@@ -8,7 +8,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/shared_write.hpp"
-#include "lib/hub/manifest.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;
