@@ -8,7 +8,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/path_below.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/convert_job_output.hpp"

@@ -10,8 +10,8 @@
 
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/base/machine_memory.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/training/checkpoints/plan_load.hpp"
 
 namespace fsdp::detail {

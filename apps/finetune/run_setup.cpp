@@ -11,7 +11,7 @@
 #include "apps/finetune/validation_games.hpp"
 #include "apps/finetune/validation_setup.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/path_below.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"

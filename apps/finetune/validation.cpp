@@ -14,7 +14,7 @@
 #include "apps/finetune/validation_games.hpp"
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/path_below.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/best.hpp"

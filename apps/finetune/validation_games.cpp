@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
-#include "lib/base/fnv1a.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/chess/evaluation/sequence.hpp"
 #include "lib/engine/runtime/model_text.hpp"

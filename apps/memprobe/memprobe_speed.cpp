@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/text_format.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/bf16/processor.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/training/step/throughput.hpp"

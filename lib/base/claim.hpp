@@ -8,10 +8,16 @@
 // is there.
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace fsdp {
 
@@ -75,6 +81,21 @@ class ClaimWatch {
   std::filesystem::file_time_type seen_beat_{};
   std::chrono::steady_clock::time_point seen_at_{};
   std::chrono::milliseconds listen_{0};  ///< from seen_at_ on
+};
+
+/// Beats for the claims of this process from a thread of its own, as long as they live.
+class Heartbeat {
+ public:
+  explicit Heartbeat(std::chrono::milliseconds interval);
+  void add(const std::shared_ptr<Claim>& claim);
+
+ private:
+  void run(const std::stop_token& stop);
+  std::chrono::milliseconds interval_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::vector<std::weak_ptr<Claim>> claims_;
+  std::jthread thread_;  ///< last: it uses the members above
 };
 
 }  // namespace fsdp

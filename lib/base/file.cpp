@@ -1,15 +1,17 @@
 #include "lib/base/file.hpp"
-#include "lib/base/shared_write.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/shared_write.hpp"
 
 namespace fsdp {
 namespace {
@@ -264,6 +266,18 @@ void sync_name_of(const std::filesystem::path& path) {
   if (fd < 0) return;
   ::fsync(fd);
   ::close(fd);
+}
+
+std::vector<std::filesystem::path> files_of_runs(const std::filesystem::path& path, const std::string& name) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  if (std::filesystem::exists(path / name, error)) return {path / name};
+  std::vector<std::filesystem::path> files;
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (std::filesystem::exists(it->path() / name, error)) files.push_back(it->path() / name);
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 }  // namespace fsdp

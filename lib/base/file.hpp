@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fsdp {
 
@@ -81,5 +82,11 @@ void sync_directory(const std::filesystem::path& directory);
 
 /// The same for the folder that `path` lies in, where this can be done: one that may be written need not be readable.
 void sync_name_of(const std::filesystem::path& path);
+
+// Files that runs leave under one name, found by what people point at.
+
+/// `path` itself where it is no directory; of a run's directory its file `name`; of a directory of runs those of all
+/// that have one, sorted, which may be none.
+std::vector<std::filesystem::path> files_of_runs(const std::filesystem::path& path, const std::string& name);
 
 }  // namespace fsdp

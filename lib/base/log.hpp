@@ -1,5 +1,6 @@
 #pragma once
 // Log lines on stderr. stdout belongs to results.
+#include <string>
 #include <string_view>
 
 namespace fsdp {
@@ -27,6 +28,30 @@ class Logger {
 
   int rank_;
   LogLevel level_;
+};
+
+// One line on stderr that rewrites itself on a terminal and lines that stay: what progress displays are made of.
+
+class StatusLine {
+ public:
+  /// \param log  must outlive this object
+  explicit StatusLine(const Logger& log);
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  ~StatusLine() { clear(); }
+
+  bool on_terminal() const { return terminal_; }
+  /// Replaces the open line; nothing where stderr is no terminal.
+  void show(const std::string& text);
+  /// A line that stays, by way of the log.
+  void keep(const std::string& text);
+  /// Removes the open line.
+  void clear();
+
+ private:
+  const Logger& log_;
+  bool terminal_;
+  std::string open_;  ///< what the rewriting line shows
 };
 
 }  // namespace fsdp

@@ -19,4 +19,14 @@ std::string format_duration(double seconds);
 /// tabs, and bytes that are no UTF-8.
 std::string printable(std::string_view text);
 
+// Names that are compared without regard to case.
+
+/// The text with ASCII's capitals made small, whatever the locale; other bytes stay.
+inline std::string ascii_lower(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
 }  // namespace fsdp

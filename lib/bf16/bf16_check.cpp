@@ -10,11 +10,11 @@
 
 #include "lib/base/json_text.hpp"
 #include "lib/base/output_file.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
+#include "lib/bf16/bf16_report.hpp"
 #include "lib/bf16/compare_ranks.hpp"
 #include "lib/bf16/nccl_log.hpp"
 #include "lib/bf16/reduce.hpp"
-#include "lib/bf16/bf16_report.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/ranks/agree.hpp"
 

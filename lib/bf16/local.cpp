@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "lib/base/error.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/bf16/processor.hpp"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
-#include "lib/base/status_line.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/file_download.hpp"

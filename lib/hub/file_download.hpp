@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lib/base/claim.hpp"
-#include "lib/base/heartbeat.hpp"
 #include "lib/base/log.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "lib/base/error.hpp"
-#include "lib/base/lower_case.hpp"
+#include "lib/base/text_format.hpp"
 
 namespace fsdp {
 namespace {

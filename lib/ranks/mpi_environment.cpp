@@ -1,28 +1,116 @@
 #include "lib/ranks/mpi_environment.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <mpi.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <filesystem>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/ranks/launch_checks.hpp"
 #include "lib/ranks/launchers.hpp"
 #include "lib/ranks/mpi_group.hpp"
 
 namespace fsdp {
 namespace {
+/// Why a few pages of shared memory cannot be had, as an errno; 0 when they can.
+int shared_memory_error() {
+  constexpr off_t bytes = 1 << 20;
+  const auto name = fmt::format("/fsdp-check-{}", ::getpid());
+  const int fd = ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return errno == EEXIST ? 0 : errno;
+  const int error = ::posix_fallocate(fd, 0, bytes);
+  ::close(fd);
+  ::shm_unlink(name.c_str());
+  return error;
+}
+
+bool first_of_its_host() {
+  for (const char* variable : {"MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID"}) {
+    if (const char* rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
+std::string problem_of_this_host() {
+  if (::access("/proc/self", F_OK) != 0) {
+    return "this host has no /proc, which MPI needs to start: mount it (mount -t proc proc /proc; in a container, bind "
+           "it)";
+  }
+  const char* here = std::getenv("MPI_LOCALNRANKS");
+  if (here != nullptr && std::atoi(here) < 2) return "";
+  if (const int error = shared_memory_error(); error != 0) {
+    return fmt::format(
+        "/dev/shm cannot be used ({}), and MPI needs it between the ranks of a host: mount it (mount -t "
+        "tmpfs tmpfs /dev/shm; in a container, bind it or give it a size), or remove what fills it",
+        std::strerror(error));
+  }
+  return "";
+}
+
+/// What this host lacks that MPI needs between ranks: /proc, and /dev/shm where ranks share the host. MPI_Init ends the
+/// process for want of them ("Out of memory", "failed to get boot id"), so this is said before.
+/// \return a sentence with the cure; "" when nothing is missing, or where another rank of this host says it
+std::string host_problem() {
+  if (!launched_by_mpi()) return "";
+  auto problem = problem_of_this_host();
+  if (problem.empty() || first_of_its_host()) return problem;
+  // The first is to be heard before MPI_Init ends this rank, and with it the job.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  return "";
+}
+
+/// Before MPI starts: MPICH ends a process whose PMI_FD is left over from another with a riddle; it is removed.
+/// \return a sentence that says so; "" where there is nothing to forget
+std::string forget_lost_launcher() {
+  const char* text = std::getenv("PMI_FD");
+  if (text == nullptr) return "";
+  struct stat kind {};
+  if (::fstat(std::atoi(text), &kind) == 0 && (S_ISSOCK(kind.st_mode) || S_ISFIFO(kind.st_mode))) return "";
+  auto problem = fmt::format(
+      "PMI_FD={} is no connection to a launcher, but left over from another process: MPI starts without", text);
+  ::unsetenv("PMI_FD");
+  return problem;
+}
+
+/// Before MPI starts: MPICH copies between the ranks of a host by their process ids, and where ranks have pid
+/// namespaces of their own (containers) reads its own memory instead, without an error. Such copies are turned off
+/// there.
+void avoid_copies_by_pid() {
+  // The namespace that the kernel starts with (include/linux/proc_ns.h, PROC_PID_INIT_INO); there all ranks of a host
+  // see each other.
+  std::error_code error;
+  const auto here = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  if (here == "pid:[4026531836]") return;
+  constexpr int keep_what_the_user_set = 0;
+  ::setenv("MPIR_CVAR_CH4_CMA_ENABLE", "0", keep_what_the_user_set);
+}
+
+/// For a rank that MPI sees alone. \param mpi  the library's name and version
+/// \throws RuntimeFailure when the launcher started more: each would train alone. A launcher that speaks another
+/// process-management protocol
+///         starts N jobs of size 1.
+void refuse_lonely_rank(const std::string& mpi) {
+  const auto several = several_started();
+  if (!several) return;
+  throw RuntimeFailure(fmt::format("{}, but MPI sees only this one ({}; {}): each would be a job of its own. {}",
+                                   several->what, several->variable, mpi, several->cure));
+}
 
 /// Runs `on_timeout` on a thread of its own unless destroyed in time: for MPI calls that can block for ever.
 template <typename Callback>
@@ -103,18 +191,18 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
     [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(static_cast<int>(ExitCode::failed));
   });
-  if (const auto problem = detail::forget_lost_launcher(); !problem.empty()) warn_before_ranks(problem);
-  if (const auto problem = detail::host_problem(); !problem.empty()) {
+  if (const auto problem = forget_lost_launcher(); !problem.empty()) warn_before_ranks(problem);
+  if (const auto problem = host_problem(); !problem.empty()) {
     warn_before_ranks(problem);
     let_launcher_read_stderr();  // MPI_Init is about to end this process
   }
-  detail::avoid_copies_by_pid();
+  avoid_copies_by_pid();
   int provided = 0;
   detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size == 1) detail::refuse_lonely_rank(library_version());
+  if (size == 1) refuse_lonely_rank(library_version());
   if (size > 1) {
     int rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "lib/base/file.hpp"
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

@@ -9,9 +9,8 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/base/fnv1a.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/base/named_values.hpp"
-#include "lib/base/splitmix64.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "lib/base/error.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/wide_product.hpp"
 #include "lib/engine/runtime/graph_choice.hpp"

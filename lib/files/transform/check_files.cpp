@@ -20,7 +20,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/files/read/plain_value.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/ranks/agree.hpp"

@@ -10,7 +10,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/job_options.hpp"
 #include "lib/base/log.hpp"
-#include "lib/base/status_line.hpp"
 #include "lib/files/transform/convert_job_input.hpp"
 #include "lib/ranks/process_group.hpp"
 

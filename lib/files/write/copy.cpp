@@ -9,7 +9,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/files/write/output_place.hpp"
 #include "lib/files/write/pieces.hpp"
 #include "lib/ranks/agree.hpp"

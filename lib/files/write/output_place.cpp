@@ -17,7 +17,6 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/output_file.hpp"
-#include "lib/base/path_below.hpp"
 #include "lib/base/shared_write.hpp"
 
 namespace fsdp {

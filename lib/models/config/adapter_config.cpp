@@ -12,7 +12,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/base/lower_case.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/models/layers/fp8_linear.hpp"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/models/layers/cached_attention.hpp"
 #include "lib/models/layers/decoder.hpp"

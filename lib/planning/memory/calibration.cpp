@@ -7,7 +7,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/base/run_files.hpp"
 
 namespace fsdp {
 namespace {

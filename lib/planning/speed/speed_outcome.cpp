@@ -10,7 +10,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/base/run_files.hpp"
 #include "lib/planning/speed/json_number.hpp"
 
 namespace fsdp {

@@ -2,7 +2,10 @@
 // What a chart draws on. Coordinates are in CSS pixels, x to the right, y downwards.
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace fsdp {
 
@@ -44,6 +47,54 @@ class Canvas {
   virtual void marker(Point center, double radius, Color fill) = 0;
   /// \param baseline  where the text starts, has its middle or ends, by the style's anchor
   virtual void text(Point baseline, std::string_view text, const TextStyle& style) = 0;
+};
+
+/// A canvas that writes SVG 1.1.
+class SvgCanvas final : public Canvas {
+ public:
+  SvgCanvas(int width, int height);
+
+  void rectangle(Point top_left, Point bottom_right, Color fill) override;
+  void polyline(std::span<const Point> points, Stroke stroke) override;
+  void marker(Point center, double radius, Color fill) override;
+  void text(Point baseline, std::string_view text, const TextStyle& style) override;
+
+  /// The whole document.
+  std::string document() const { return body_ + "</svg>\n"; }
+
+ private:
+  std::string body_;
+};
+
+// A small font for pictures without a font library: the shapes of the usual 5 x 7 dot-matrix characters, drawn as
+// strokes between neighbouring dots, which is smooth at any size.
+
+/// Width of `text` (ASCII; other bytes of UTF-8 count as one '?' per character) at a font size.
+double stroke_text_width(std::string_view text, double size);
+
+/// The strokes of `text` from `start` on its baseline.
+std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point start, double size);
+
+/// A canvas that paints pixels, with smooth edges, and gives them as PNG.
+class PngCanvas final : public Canvas {
+ public:
+  /// \param scale  pixels of the picture per unit of the coordinates
+  PngCanvas(int width, int height, int scale);
+
+  void rectangle(Point top_left, Point bottom_right, Color fill) override;
+  void polyline(std::span<const Point> points, Stroke stroke) override;
+  void marker(Point center, double radius, Color fill) override;
+  void text(Point baseline, std::string_view text, const TextStyle& style) override;
+
+  /// The bytes of the file (8-bit RGB).
+  std::string file() const;
+
+ private:
+  void segment(Point from, Point to, Stroke stroke);
+  void blend(int x, int y, Color color, double coverage);
+
+  int scale_, width_, height_;        ///< the last two in pixels of the picture
+  std::vector<std::uint8_t> pixels_;  ///< [height_, width_, 3]
 };
 
 }  // namespace fsdp

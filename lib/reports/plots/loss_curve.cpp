@@ -9,8 +9,7 @@
 #include <stdexcept>
 
 #include "lib/reports/plots/axis.hpp"
-#include "lib/reports/plots/png_canvas.hpp"
-#include "lib/reports/plots/svg_canvas.hpp"
+#include "lib/reports/plots/canvas.hpp"
 
 namespace fsdp {
 namespace {

@@ -2,26 +2,321 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/reports/runs/columns.hpp"
+#include "lib/reports/plots/comparison.hpp"
 #include "lib/reports/runs/run_summary.hpp"
 
 namespace fsdp {
 namespace {
 
-using detail::deciding_loss;
-using detail::kMostSettings;
-using detail::kNothing;
-using detail::prediction_error;
+constexpr std::size_t kMostSettings = 6;  // columns; a table of more is read by nobody
+constexpr const char* kNothing = "-";
+
+struct Column {
+  std::string title;
+  std::function<std::string(const RunSummary&)> cell;
+  std::function<double(const RunSummary&)> number;  ///< what the cell shows, where all of it are figures; else empty
+  bool high_is_good = false;
+};
+
+/// How far the prediction of memory was off, as a share.
+double prediction_error(const RunFiles& run) { return (run.predicted_bytes - run.peak_bytes) / run.peak_bytes; }
+
+std::string with_spread(const Spread& s) {
+  if (s.count == 0) return kNothing;
+  return fmt::format("{} ± {}", count_text(s.median), count_text(s.half_width()));
+}
+
+std::string bytes_text(double n) { return std::isfinite(n) && n >= 0 ? format_bytes(n) : kNothing; }
+
+std::string loss_text(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : kNothing; }
+
+std::string steps_text(const RunSummary& run) {
+  const auto& files = run.files;
+  if (files.steps.empty()) return "0";
+  const auto last = files.steps.back().step;
+  auto text = files.total_steps > last ? fmt::format("{}/{}", last, files.total_steps) : std::to_string(last);
+  return run.runs > 1 ? fmt::format("{} x {}", run.runs, text) : text;
+}
+
+/// The end of a long path tells more than its beginning.
+std::string short_setting(std::string text) {
+  constexpr std::size_t kWidest = 32;
+  text = printable(text);
+  return text.size() <= kWidest ? text : "..." + text.substr(text.size() - kWidest + 3);
+}
+
+/// A set's loss, or a metric of games.
+struct Curve {
+  std::string set;
+  bool is_loss = true;
+  bool operator==(const Curve&) const = default;
+};
+
+ValidationSummary validation_of(const RunSummary& run, const Curve& curve) {
+  for (const auto& validation : run.validation) {
+    if (Curve{validation.set, validation.is_loss} == curve) return validation;
+  }
+  return {};
+}
+
+/// Of all runs, each once.
+std::vector<Curve> validation_curves(const RunComparison& comparison) {
+  std::vector<Curve> curves;
+  for (const auto& run : comparison.runs) {
+    for (const auto& validation : run.validation) {
+      const Curve curve{validation.set, validation.is_loss};
+      if (std::find(curves.begin(), curves.end(), curve) == curves.end()) curves.push_back(curve);
+    }
+  }
+  return curves;
+}
+
+/// 1.2 k, 16.1 M, 7.0 B: as the programs say it.
+std::string parameters_text(double n) {
+  if (!std::isfinite(n) || n <= 0) return kNothing;
+  if (n < 1e6) return fmt::format("{:.1f} k", n / 1e3);
+  return n < 1e9 ? fmt::format("{:.1f} M", n / 1e6) : fmt::format("{:.2f} B", n / 1e9);
+}
+
+void add_state(const RunComparison& comparison, std::vector<Column>& columns) {
+  const auto not_done = [](const RunSummary& r) {
+    return r.files.state != RunState::done && r.files.state != RunState::unknown;
+  };
+  if (std::any_of(comparison.runs.begin(), comparison.runs.end(), not_done))
+    columns.push_back({"state", [](const RunSummary& r) { return std::string(to_string(r.files.state)); }, {}});
+}
+
+void add_losses(const RunComparison& comparison, std::vector<Column>& columns) {
+  for (const auto& curve : validation_curves(comparison)) {
+    const auto value = [curve](const RunSummary& r) { return validation_of(r, curve).last; };
+    columns.push_back({curve.set.empty() ? "validation" : "validation " + printable(curve.set),
+                       [value](const RunSummary& r) { return loss_text(value(r)); }, value, !curve.is_loss});
+  }
+  columns.push_back({"last loss", [](const RunSummary& r) { return loss_text(r.last_loss); },
+                     [](const RunSummary& r) { return r.last_loss; }});
+}
+
+/// With the model's size where it is not the same: options may leave it to the model's folder.
+void add_settings(const RunComparison& comparison, std::vector<Column>& columns) {
+  const auto& runs = comparison.runs;
+  const auto is_other = [&](const RunSummary& r) {
+    return parameters_text(r.files.parameters) != parameters_text(runs.front().files.parameters);
+  };
+  const bool sizes_differ = std::any_of(runs.begin(), runs.end(), is_other);
+  const auto size = [](const RunSummary& r) { return r.files.parameters; };
+  const auto add_size = [&] {
+    columns.push_back({"parameters", [size](const RunSummary& r) { return parameters_text(size(r)); }, size});
+  };
+  bool has_size = !sizes_differ;
+  for (std::size_t i = 0; i < std::min(kMostSettings, comparison.differ.size()); ++i) {
+    const auto name = comparison.differ[i];
+    if (!has_size && name != "lr") {
+      add_size();
+      has_size = true;
+    }
+    columns.push_back(
+        {printable(name), [name](const RunSummary& r) { return short_setting(setting_of(r.files, name)); }, {}});
+  }
+  if (!has_size) add_size();
+}
+
+void add_figures(std::vector<Column>& columns) {
+  const auto of_steps = [](const RunSummary& r) {
+    return r.files.steps.empty() ? 0.0 : static_cast<double>(r.files.steps.back().step);
+  };
+  const auto per_step = [](const RunSummary& r) { return r.step_seconds.median; };
+  const auto error = [](const RunSummary& r) { return prediction_error(r.files); };
+  columns.push_back({"steps", steps_text, of_steps, true});
+  columns.push_back({"tokens/s", [](const RunSummary& r) { return with_spread(r.tokens_per_second); },
+                     [](const RunSummary& r) { return r.tokens_per_second.median; }, true});
+  columns.push_back({"s/step",
+                     [](const RunSummary& r) {
+                       return r.step_seconds.count == 0 ? kNothing : fmt::format("{:.3f}", r.step_seconds.median);
+                     },
+                     per_step});
+  columns.push_back(
+      {"of peak",
+       [](const RunSummary& r) { return std::isfinite(r.mfu) ? fmt::format("{:.0f} %", 100 * r.mfu) : kNothing; },
+       [](const RunSummary& r) { return r.mfu; }, true});
+  columns.push_back({"memory", [](const RunSummary& r) { return bytes_text(r.files.peak_bytes); },
+                     [](const RunSummary& r) { return r.files.peak_bytes; }});
+  columns.push_back({"predicted",
+                     [error](const RunSummary& r) {
+                       return std::isfinite(error(r)) ? fmt::format("{:+.2f} %", 100 * error(r)) : kNothing;
+                     },
+                     error});
+  columns.push_back({"retries", [](const RunSummary& r) { return count_text(r.files.alloc_retries); },
+                     [](const RunSummary& r) { return r.files.alloc_retries; }});
+  columns.push_back({"received/step", [](const RunSummary& r) { return bytes_text(r.received_bytes.median); },
+                     [](const RunSummary& r) { return r.received_bytes.median; }});
+  columns.push_back({"first loss", [](const RunSummary& r) { return loss_text(r.first_loss); },
+                     [](const RunSummary& r) { return r.first_loss; }});
+}
+
+/// As it may be typed: "last-loss".
+std::string typed(const std::string& title) {
+  std::string text = title;
+  for (auto& c : text) c = c == ' ' || c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// What a row has of a column that is text, as a number where all of it is one: a learning rate, a batch.
+double number_in(const std::string& cell) {
+  char* end = nullptr;
+  const double number = std::strtod(cell.c_str(), &end);
+  return end != cell.c_str() && *end == '\0' ? number : kNoNumber;
+}
+
+/// The loss of the set that --keep-best names, else of the first.
+ValidationSummary deciding_loss(const RunSummary& run) {
+  ValidationSummary first;
+  for (auto v = run.validation.rbegin(); v != run.validation.rend(); ++v) {
+    if (v->is_loss) first = *v;
+  }
+  const auto named = run.files.settings.find("keep-best");
+  if (named == run.files.settings.end() || named->second.empty()) return first;
+  const auto found = validation_of(run, {named->second});
+  return found.set == named->second ? found : first;
+}
+
+/// What matters most first: the state and losses, then what was tried, then speed and memory. Those in which no run has
+/// anything are left out.
+std::vector<Column> columns_of(const RunComparison& comparison) {
+  std::vector<Column> columns{{"run", [](const RunSummary& r) { return printable(r.label); }, {}}};
+  add_state(comparison, columns);
+  add_losses(comparison, columns);
+  add_settings(comparison, columns);
+  add_figures(columns);
+  std::erase_if(columns, [&](const Column& column) {
+    return std::all_of(comparison.runs.begin(), comparison.runs.end(),
+                       [&](const auto& run) { return column.cell(run) == kNothing; });
+  });
+  return columns;
+}
+
+}  // namespace
+
+void sort_runs(RunComparison& comparison, const std::string& column) {
+  const auto columns = columns_of(comparison);
+  const auto found =
+      std::find_if(columns.begin(), columns.end(), [&](const auto& c) { return typed(c.title) == typed(column); });
+  if (found == columns.end()) {
+    std::vector<std::string> titles;
+    for (const auto& c : columns) titles.push_back(typed(c.title));
+    throw UsageError(
+        fmt::format("--sort {}: the table has no such column; choose from {}", column, fmt::join(titles, ", ")));
+  }
+  std::ranges::stable_sort(comparison.in_order, [&](std::size_t a, std::size_t b) {
+    const auto &first = comparison.runs[a], &second = comparison.runs[b];
+    const auto x = found->number ? found->number(first) : number_in(found->cell(first));
+    const auto y = found->number ? found->number(second) : number_in(found->cell(second));
+    if (std::isfinite(x) != std::isfinite(y)) return std::isfinite(x);
+    if (std::isfinite(x)) return found->high_is_good ? x > y : x < y;
+    return !found->number && found->cell(first) < found->cell(second);
+  });
+}
+
+namespace {
+
+constexpr double kLeast = 0.01;  // share below which a difference is none
+
+/// "33 % less", "1.8 times as much"; empty where there is no difference to speak of.
+std::string ratio_words(double ratio, const char* less, const char* more, const char* times) {
+  if (!std::isfinite(ratio) || ratio <= 0 || std::abs(ratio - 1) < kLeast) return "";
+  if (ratio >= 1.5) return fmt::format("{:.1f} times {}", ratio, times);
+  if (ratio <= 0.5) return fmt::format("{:.2f} times {}", ratio, times);
+  return fmt::format("{:.0f} % {}", 100 * std::abs(ratio - 1), ratio < 1 ? less : more);
+}
+
+std::string speed_words(const RunSummary& base, const RunSummary& run) {
+  const auto& a = base.tokens_per_second;
+  const auto& b = run.tokens_per_second;
+  if (a.count == 0 || b.count == 0) return "has made no step";
+  if (std::abs(b.median - a.median) <= a.half_width() + b.half_width()) return "is as fast within the spread";
+  const auto words = ratio_words(b.median / a.median, "slower", "faster", "as fast");
+  return "is " + (words.empty() ? std::string("as fast") : words);
+}
+
+std::string share_words(double base, double bytes, const char* noun) {
+  if (!std::isfinite(base) || !std::isfinite(bytes)) return "";
+  if (base == 0 && bytes == 0) return "";
+  if (base == 0 || bytes == 0) {
+    return bytes == 0 ? fmt::format("needs no {}", noun) : fmt::format("needs {} of {}", format_bytes(bytes), noun);
+  }
+  const auto words = ratio_words(bytes / base, "less", "more", "as much");
+  return words.empty() ? "" : fmt::format("needs {} {}", words, noun);
+}
+
+std::string retry_words(const RunSummary& run) {
+  return run.files.alloc_retries > 0 ? fmt::format("stops for {:.0f} alloc retries", run.files.alloc_retries) : "";
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::vector<std::string> there;
+  for (const auto& part : parts) {
+    if (!part.empty()) there.push_back(part);
+  }
+  if (there.size() < 2) return there.empty() ? "" : there.front();
+  const auto last = there.back();
+  there.pop_back();
+  return fmt::format("{} and {}", fmt::join(there, ", "), last);
+}
+
+std::string against(const RunSummary& base, const RunSummary& run) {
+  const auto memory = share_words(base.files.peak_bytes, run.files.peak_bytes, "memory");
+  const auto communication = share_words(base.received_bytes.median, run.received_bytes.median, "communication");
+  const bool both_are_known = std::isfinite(base.files.peak_bytes + run.files.peak_bytes) &&
+                              std::isfinite(base.received_bytes.median + run.received_bytes.median);
+  const bool alike = both_are_known && memory.empty() && communication.empty();
+  return printable(run.label) + " " +
+         joined({speed_words(base, run) + (alike ? " with as much memory and communication" : ""), memory,
+                 communication, retry_words(run)});
+}
+
+/// Of runs that made the same steps over the same rows.
+std::string loss_words(const std::vector<RunSummary>& runs) {
+  double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
+  const auto& first = runs.front().files;
+  for (const auto& run : runs) {
+    const bool same = !run.files.steps.empty() && !first.steps.empty() &&
+                      run.files.steps.back().step == first.steps.back().step &&
+                      run.files.steps.back().tokens == first.steps.back().tokens;
+    if (!same || !std::isfinite(run.last_loss)) return "";
+    lowest = std::min(lowest, run.last_loss);
+    highest = std::max(highest, run.last_loss);
+  }
+  if (highest == lowest) return fmt::format("Their last losses are equal, {:.4f}.", lowest);
+  return fmt::format("Their last losses lie {:.1g} apart.", highest - lowest);
+}
+
+}  // namespace
+
+std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
+  const auto& runs = comparison.runs;
+  std::vector<std::string> sentences;
+  if (runs.size() < 2) return sentences;
+  std::vector<std::string> parts;
+  for (std::size_t i = 1; i < runs.size(); ++i) parts.push_back(against(runs.front(), runs[i]));
+  sentences.push_back(fmt::format("Against {}: {}.", printable(runs.front().label), fmt::join(parts, "; ")));
+  if (const auto words = loss_words(runs); !words.empty()) sentences.push_back(words);
+  return sentences;
+}
+
+namespace {
 
 /// The first row are titles.
 std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, std::vector<bool>& is_text) {
   std::vector<std::vector<std::string>> rows(comparison.runs.size() + 1);
-  for (const auto& column : detail::columns_of(comparison)) {
+  for (const auto& column : columns_of(comparison)) {
     is_text.push_back(!column.number);
     rows[0].push_back(column.title);
     for (std::size_t i = 0; i < comparison.in_order.size(); ++i)
@@ -158,6 +453,45 @@ std::string run_comparison_to_markdown(const RunComparison& comparison) {
   for (std::size_t i = 1; i < rows.size(); ++i) text += line(rows[i]);
   for (const auto& sentence : comparison_sentences(comparison)) text += "\n" + sentence;
   return text + "\n" + remarks(comparison);
+}
+
+namespace {
+
+bool steps_are_equally_large(const std::vector<RunSummary>& runs) {
+  double tokens = -1;
+  for (const auto& run : runs) {
+    if (run.files.steps.empty()) continue;
+    const double first = run.files.steps.front().tokens;
+    if (tokens >= 0 && first != tokens) return false;
+    tokens = first;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string run_comparison_picture(const RunComparison& comparison, bool svg) {
+  const bool over_steps = steps_are_equally_large(comparison.runs);
+  RunsPicture picture;
+  picture.x_name = over_steps ? "step" : "tokens";
+  picture.title = comparison.runs.size() == 1 ? comparison.runs.front().label : "";
+  for (const auto& name : comparison.differ) picture.title += (picture.title.empty() ? "by " : ", ") + name;
+  for (const auto& summary : comparison.runs) {
+    RunsPicture::Run run;
+    run.label = summary.label;
+    double tokens = 0;
+    for (const auto& step : summary.files.steps) {
+      tokens += step.tokens;
+      run.x.push_back(over_steps ? static_cast<double>(step.step) : tokens);
+      run.loss.push_back(step.loss);
+    }
+    const auto& speed = summary.tokens_per_second;
+    run.speed = speed.median;
+    run.low = speed.low_quartile;
+    run.high = speed.high_quartile;
+    picture.runs.push_back(std::move(run));
+  }
+  return svg ? runs_picture_svg(picture) : runs_picture_png(picture);
 }
 
 }  // namespace fsdp

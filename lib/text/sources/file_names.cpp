@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 #include <utility>
-#include "lib/base/lower_case.hpp"
+#include "lib/base/text_format.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 
 namespace fsdp {
 namespace {

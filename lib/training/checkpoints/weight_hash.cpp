@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 
 namespace fsdp {

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "lib/base/error.hpp"
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {

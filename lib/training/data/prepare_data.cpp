@@ -9,9 +9,9 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
-#include "lib/base/status_line.hpp"
+#include "lib/base/log.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/sources/data_files.hpp"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/base/status_line.hpp"
+#include "lib/base/log.hpp"
 
 namespace fsdp {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/base/status_line.hpp"
+#include "lib/base/log.hpp"
 
 namespace fsdp {
 

@@ -8,7 +8,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
-#include "lib/base/path_below.hpp"
 #include "lib/files/write/output_place.hpp"
 
 namespace fsdp {

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "lib/base/claim.hpp"
-#include "lib/base/heartbeat.hpp"
 #include "lib/base/log.hpp"
 #include "lib/ranks/process_group.hpp"
 

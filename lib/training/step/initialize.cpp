@@ -9,8 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/base/fnv1a.hpp"
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/models/config/quantize_config.hpp"

@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "lib/base/heartbeat.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;

@@ -1,4 +1,4 @@
-#include "lib/base/machine_memory.hpp"
+#include "lib/base/usable_resources.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

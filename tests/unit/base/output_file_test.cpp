@@ -9,7 +9,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/base/path_below.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/base/usable_cores.hpp"
+#include "lib/base/usable_resources.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>

@@ -8,7 +8,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "lib/base/splitmix64.hpp"
+#include "lib/base/hash_functions.hpp"
 
 using fsdp::RowPacking;
 

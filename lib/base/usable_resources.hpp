@@ -1,9 +1,16 @@
 #pragma once
-// How many processors this process may use, and how many threads it is to compute with.
+// The memory and the cores of this machine that this process may use.
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
 namespace fsdp {
+
+/// The machine's memory, or the limit of the control group this process is in (Slurm's --mem, a container's), whichever
+/// is less; 0 when unknown. Both versions of control groups: Documentation/admin-guide/cgroup-v1/memory.rst,
+/// cgroup-v2.rst. \param proc, cgroup  where these file systems are
+std::int64_t machine_memory_bytes(const std::filesystem::path& proc = "/proc",
+                                  const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
 /// The cores that the scheduler, the launcher, taskset or a control group's quota has left to this process, at least 1.
 /// A quota of a part of a core counts as that core. \param proc, cgroup  where these file systems are
