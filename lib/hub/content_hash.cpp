@@ -17,7 +17,7 @@ bool all_hex(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// OpenSSL fails here only where memory or the whole library is gone.
+// OpenSSL fails here only when it is out of memory or its providers cannot be loaded.
 void check(int result) {
   if (result != 1) throw IoError("libcrypto refuses to hash");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Hashes that name content on the hub: SHA-256 of the bytes for large files, git's blob SHA-1 for the others.
+// The hashes that identify file content on the hub: SHA-256 of the bytes for large files, git's blob SHA-1 for others.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -12,24 +12,24 @@ namespace fsdp {
 
 enum class HashKind { sha256, git_sha1 };
 
-/// The kind a hash of this length is of: 64 hexadecimal digits are SHA-256, 40 git's SHA-1.
-/// \throws FormatError when it is neither
+/// The kind of a hash, by its length: 64 lower-case hexadecimal digits are SHA-256, 40 are git's SHA-1.
+/// \throws FormatError when `hex` is neither
 HashKind hash_kind(const std::string& hex);
 
-/// True for 40 lower-case hexadecimal digits: what names a commit.
+/// True for 40 lower-case hexadecimal digits, the form of a commit id.
 bool is_commit_id(const std::string& text);
 
-/// Hashes content that comes in pieces.
+/// Computes the hash of content that arrives in pieces.
 class ContentHash {
  public:
-  /// \param size_bytes  of the whole content; part of git's hash: sha1("blob SIZE\0" + bytes)
+  /// \param size_bytes  size of the whole content, which is part of git's hash: sha1("blob SIZE\0" + bytes)
   ContentHash(HashKind kind, std::uint64_t size_bytes);
   ContentHash(ContentHash&&) noexcept;
   ContentHash& operator=(ContentHash&&) noexcept;
   ~ContentHash();
 
   void update(std::span<const std::byte> bytes);
-  /// Lower-case hexadecimal digits. Ends the hash: no update after it.
+  /// Returns the hash as lower-case hexadecimal digits. Call once; no update() may follow.
   std::string finish();
 
  private:
@@ -37,8 +37,9 @@ class ContentHash {
   std::unique_ptr<State> state_;
 };
 
-/// Hash of the file at `path`, read in pieces. \throws IoError, FormatError when it shrinks meanwhile
-/// \param stop  asked between pieces (may be empty); true ends with an empty result
+/// Hashes the file at `path`, which is read in pieces of 1 MiB.
+/// \param stop  called between pieces (may be empty); when it returns true, the result is an empty string
+/// \throws IoError; FormatError when the file shrinks while it is read
 std::string hash_file(const std::filesystem::path& path, HashKind kind, const std::function<bool()>& stop = {});
 
 }  // namespace fsdp

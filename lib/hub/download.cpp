@@ -8,8 +8,8 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/base/shared_write.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/shared_write.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/file_download.hpp"
@@ -42,14 +42,14 @@ bool has_size(const fs::path& path, std::uint64_t size_bytes) {
 struct Listing {
   std::string commit;
   std::vector<RemoteFile> files;
-  bool complete = true;  ///< all of the repository's; else what is there
+  bool complete = true;  ///< `files` lists the whole repository; otherwise only the files that are present
 };
 
 Listing list_offline(const DownloadOptions& options, const SnapshotStore& store) {
   const auto commit = store.read_ref(options.revision);
   if (commit) {
     if (auto tree = store.read_tree(*commit)) return {*commit, std::move(*tree)};
-    // A cache that huggingface_hub made keeps no listing: what is there is what somebody wanted of it.
+    // A cache made by huggingface_hub holds no listing, so the files that are present are the ones to use.
     store.refuse_links(store.snapshot(*commit));
     auto files = options.local_dir ? std::vector<RemoteFile>{} : linked_files(store.snapshot(*commit), true);
     if (!files.empty()) return {*commit, std::move(files), false};
@@ -70,14 +70,14 @@ Listing list_online(const DownloadOptions& options, const HubSettings& settings,
     described = std::move(resolved.files);
     if (resolved.name != options.repo.name) log.info(options.repo.name + " is now called " + resolved.name);
   }
-  // A commit never changes, so a listing that is there is right.
+  // A commit is immutable, so a stored listing is still valid.
   if (auto tree = store.read_tree(commit)) return {commit, std::move(*tree)};
   auto files = hub.list_files(options.repo, commit);
   check_listing(options.repo.name, files, described);
   return {commit, std::move(files)};
 }
 
-/// The selected files by content; in the order of their paths.
+/// Groups files of identical content; groups and files stay in path order.
 std::vector<std::vector<RemoteFile>> by_content(const std::vector<RemoteFile>& files) {
   std::vector<std::vector<RemoteFile>> groups;
   std::map<std::string, std::size_t> index;
@@ -119,7 +119,7 @@ void find_missing(Plan& plan, const SnapshotStore& store, bool offline) {
   }
 }
 
-/// find_missing() for files that were listed by what is there: a link may lead nowhere.
+/// Counterpart of find_missing() for an incomplete listing, in which a link may be dangling.
 void find_dangling(DownloadReport& report) {
   for (const auto& file : report.files) {
     std::error_code error;
@@ -222,7 +222,8 @@ void record(const Plan& plan, const DownloadOptions& options, const HubSettings&
   manifest.selection = options.selection.words();
   manifest.add(plan.report.files);
   store.write_ref(options.revision, commit);
-  // What the ready mark promises outlives a power failure: content is on disk, now its names are, too.
+  // The content is already synced to disk. Sync the directory entries too, so that the ready mark still holds after a
+  // power failure.
   std::set<fs::path> folders;
   for (const auto& file : plan.report.files) folders.insert((plan.report.snapshot / file.path).parent_path());
   for (const auto& folder : folders) sync_name_of(folder / "any");
@@ -230,7 +231,7 @@ void record(const Plan& plan, const DownloadOptions& options, const HubSettings&
     write_manifest(path, manifest);
     publish_text(plan.report.ready_mark, plan.report.snapshot.string() + "\n");
   } catch (const IoError&) {
-    // A cache that may only be read and has everything is good enough.
+    // A read-only cache that already holds every file needs no manifest and no mark.
     if (!plan.report.missing.empty()) throw;
   }
 }

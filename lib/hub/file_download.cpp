@@ -102,7 +102,7 @@ FileDownload::Opened FileDownload::open() {
   if (!generation) return Opened::busy;
   claim_ = std::make_shared<Claim>(context_.store.work_directory(file()), *generation);
   context_.heartbeat.add(claim_);
-  // The owner before may have finished between the look and the claim.
+  // The previous owner may have finished between the first check and the claim.
   if (there()) {
     claim_->end();
     claim_.reset();
@@ -141,7 +141,7 @@ struct FileDownload::Attempt {
   bool progress = false;
   bool range_ignored = false;
   bool address_expired = false;
-  std::string reason;  ///< why it did not get everything; "" when it did
+  std::string reason;  ///< why bytes are missing; "" when none are
   bool wrong_answer = false;
   bool ended_early = false;
   std::optional<std::chrono::seconds> asked;
@@ -226,7 +226,7 @@ void FileDownload::fetch(HubClient& hub, const std::vector<ByteRange>& ranges) {
     }
     if (result.reason.empty()) continue;
     if (result.progress) backoff.progress();
-    // An address that expired is the ordinary case after an hour: ask for a new one at once, but only once in a row.
+    // A signed URL normally expires after an hour. Request a new one without waiting, but only once in a row.
     const bool at_once = result.address_expired && !address_renewed;
     address_renewed = result.address_expired && !result.progress;
     if (at_once) continue;
@@ -310,7 +310,7 @@ std::optional<DownloadQueue::Work> DownloadQueue::next() {
     const bool all_done =
         std::all_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.state == State::done; });
     if (all_done) return std::nullopt;
-    // Also without a change: to see a stop, and files of other processes.
+    // The timeout lets this thread notice a stop and files that other processes completed.
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   }
 }
@@ -355,7 +355,7 @@ void DownloadQueue::work(HubClient& hub, const Logger& log) {
     try {
       carry_out(*work, hub, log);
     } catch (const ClaimLost&) {
-      // next_of_active() closes the file when no thread is at it any more.
+      // next_of_active() closes the file once no thread fetches it.
       if (work->step != Step::fetch) set_state(*work->entry, State::active);
     } catch (...) {
       fail();

@@ -22,15 +22,15 @@
 
 namespace fsdp {
 
-/// Speed over the last seconds and the time that is left.
+/// Transfer rate over the last few seconds and the remaining time, for the progress display.
 class TransferProgress {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit TransferProgress(std::uint64_t total_bytes) : total_bytes_(total_bytes) {}
-  /// \param received_bytes  from the network so far
+  /// \param received_bytes  bytes received over the network so far
   void sample(Clock::time_point now, std::uint64_t received_bytes);
-  /// Bytes per second; 0 before there are two samples.
+  /// Bytes per second; 0 until there are two samples.
   double rate() const;
   /// "1.20 of 13.48 GiB, 9 %, 112 MiB/s, 1:50 left"
   std::string line(std::uint64_t present_bytes) const;
@@ -44,56 +44,56 @@ class TransferProgress {
   std::deque<Sample> samples_;
 };
 
-// One content on its way from the hub to disk.
-
-/// What all downloads of a run share. The references must outlive them.
+/// State shared by all file downloads of one run. The referenced objects must outlive the downloads.
 struct DownloadContext {
   const DownloadOptions& options;
   const HubSettings& settings;
   const SnapshotStore& store;
   std::string commit;
   const Logger& log;
-  std::function<bool()> stop;  ///< asked by the user or the scheduler, or another file failed
+  std::function<bool()> stop;  ///< true when the user or the scheduler stops the run, or another file failed
   Heartbeat& heartbeat;
-  std::atomic<std::uint64_t> received_bytes{0};  ///< from the network, and stored
-  std::atomic<std::uint64_t> present_bytes{0};   ///< of the wanted files, for the progress display
+  std::atomic<std::uint64_t> received_bytes{0};  ///< bytes received over the network and written to disk
+  std::atomic<std::uint64_t> present_bytes{0};   ///< bytes of the selected files on disk, for the progress display
 };
 
-/// Another process took the claim over: this one must not go on with the file.
+/// Thrown when another process took over the claim, so that this process must not continue with the file.
 class ClaimLost : public std::runtime_error {
  public:
   ClaimLost() : std::runtime_error("another process took over") {}
 };
 
-/// The files of one commit that have one content, and their download. open(), finish() and close() are called by one
-/// thread at a time while no other is in fetch(); the rest may be called by several.
+/// The download of one content, which may be that of several files of a commit. open(), finish() and close() must be
+/// called by one thread at a time while no other thread is in fetch(); the other members are thread-safe.
 class FileDownload {
  public:
-  /// \param files  at least one, of equal hash and size; in a local folder each is a file of its own
+  /// \param files  at least one file, all of equal hash and size; a local folder holds a copy for each
   FileDownload(DownloadContext& context, std::vector<RemoteFile> files);
 
   enum class Opened {
-    there,  ///< the content was there and right; the snapshot has it
-    busy,   ///< another process downloads it
-    open    ///< claimed by this process: take() and fetch()
+    there,  ///< the content was present and valid, and is part of the snapshot
+    busy,   ///< another process holds the claim
+    open    ///< this process holds the claim; continue with take() and fetch()
   };
-  /// Looks for the content, then for the claim. Reads what is there to check it. \throws Error, DownloadStopped
+  /// Looks for the content and, if it is absent, takes the claim. Bytes on disk are read back and checked.
+  /// \throws Error, DownloadStopped
   Opened open();
 
-  /// Ranges to fetch next; empty when there are none now.
+  /// Ranges to fetch next; empty when every missing range is being fetched.
   std::vector<ByteRange> take();
-  /// Fetches ranges that take() gave, until they are there. \throws Error, ClaimLost, DownloadStopped
+  /// Fetches ranges returned by take(), with retries. \throws Error, ClaimLost, DownloadStopped
   void fetch(HubClient& hub, const std::vector<ByteRange>& ranges);
   bool complete() const { return partial_->complete(); }
   bool lost() const { return claim_->lost(); }
-  /// Compares the hash and puts the content into the snapshot.
-  /// \return false when the bytes were wrong and are to be fetched again. \throws FormatError when they are wrong again
+  /// Checks the hash and adds the content to the snapshot.
+  /// \return false when the hash was wrong and the content must be fetched again
+  /// \throws FormatError when the hash is wrong a second time
   bool finish();
-  /// Gives the claim up.
+  /// Releases the claim.
   void close();
 
   const RemoteFile& file() const { return files_.front(); }
-  /// Who has the claim, after open() said busy.
+  /// The process that holds the claim, for messages; valid after open() returned `busy`.
   const std::string& holder() const { return watch_.holder(); }
 
  private:
@@ -102,7 +102,7 @@ class FileDownload {
   void add_to_snapshot(const std::filesystem::path& source);
   struct Attempt;
   Attempt attempt(HubClient& hub, IntervalSet& left);
-  /// Fills `result` with what a response of the right form means. \param left_bytes  still missing after it
+  /// Sets `result` from a well-formed response. \param left_bytes  bytes of the request that are still missing
   void judge(const HubClient& hub, const HubAnswer& answer, std::uint64_t left_bytes, Attempt& result);
   std::string url(const HubClient& hub);
   void forget_url(const std::string& url);
@@ -113,27 +113,26 @@ class FileDownload {
   std::shared_ptr<Claim> claim_;
   std::unique_ptr<PartialFile> partial_;
   int wrong_contents_ = 0;
-  std::uint64_t counted_bytes_ = 0;          ///< of this file in context_.present_bytes when it was opened
-  std::atomic<bool> ranges_ignored_{false};  ///< the server sends whole files only
+  std::uint64_t counted_bytes_ = 0;          ///< this file's share of context_.present_bytes when it was opened
+  std::atomic<bool> ranges_ignored_{false};  ///< the server ignores Range and sends whole files
 
   std::mutex url_mutex_;
-  std::string signed_url_;  ///< where the hub redirected to; valid for some time
+  std::string signed_url_;  ///< redirect target of the hub; expires after about an hour
 };
 
-/// Deals the work on many files out to threads: files in order, ranges of files that are open before files that are
-/// not, files that another process downloads again and again until they are there.
+/// Schedules the download of many files on threads. Ranges of open files come before new files, and new files come in
+/// order. Files that another process downloads are polled until they are complete.
 class DownloadQueue {
  public:
-  /// \param stop    asked often; true ends the work
-  /// \param failed  set when a thread met an error, so that `stop` can tell the others
-  /// \param poll    time between two looks at a file that another process downloads
+  /// \param stop    called often; returning true ends the work
+  /// \param failed  set when a thread fails, so that `stop` ends the other threads, too
+  /// \param poll    interval at which a file that another process downloads is checked
   DownloadQueue(std::vector<std::unique_ptr<FileDownload>> files, std::function<bool()> stop, std::atomic<bool>& failed,
                 std::chrono::milliseconds poll);
 
-  /// Works until everything is done, something failed, or it is to stop. Called by each thread with a client of its
-  /// own.
+  /// Works until every file is done, one failed, or `stop` returns true. Each thread calls it with its own client.
   void work(HubClient& hub, const Logger& log);
-  /// \throws what the first thread that failed met
+  /// Rethrows the exception of the first thread that failed, if any.
   void rethrow_failure();
   std::size_t files_done() const;
 
@@ -142,8 +141,8 @@ class DownloadQueue {
   struct Entry {
     std::unique_ptr<FileDownload> file;
     State state = State::pending;
-    int fetching = 0;   ///< threads in fetch()
-    bool told = false;  ///< that another process has it
+    int fetching = 0;   ///< number of threads in fetch()
+    bool told = false;  ///< the log says that another process downloads the file
     std::chrono::steady_clock::time_point try_again{};
   };
   enum class Step { open, fetch, finish };

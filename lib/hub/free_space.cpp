@@ -16,10 +16,10 @@
 namespace fsdp {
 namespace {
 
-/// 0, or the reason why the room is not there.
+/// Returns 0, or the errno that says why the space is not available.
 int try_reserve(int fd, std::uint64_t size_bytes, int mode) {
   struct statfs status {};
-  // A file system in memory would have to take the memory now.
+  // On tmpfs and ramfs a reservation would allocate the memory now.
   if (::fstatfs(fd, &status) == 0 && (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC)) return 0;
   if (::fallocate(fd, mode, 0, static_cast<off_t>(size_bytes)) == 0) return 0;
   return errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? errno : 0;
@@ -47,7 +47,7 @@ void require_free_space(const std::filesystem::path& directory, std::uint64_t ne
       throw IoError(directory.string() + ": needs " + text(needed_bytes) + ", but its file system has " +
                     text(free_bytes) + " free; choose another place with --cache-dir, --local-dir or HF_HOME");
     }
-    // Some file systems (btrfs, some network ones) count no inodes and report 0 of 0.
+    // Some file systems (btrfs, some network file systems) have no inode limit and report 0 of 0.
     if (status.f_files > 0 && status.f_favail < needed_files) {
       throw IoError(directory.string() + ": needs " + std::to_string(needed_files) +
                     " files, but its file system has room for " + std::to_string(status.f_favail) + " more");

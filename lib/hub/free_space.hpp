@@ -6,12 +6,12 @@
 
 namespace fsdp {
 
-/// Sets the size of an open file and reserves its blocks where the file system can do so without writing them.
-/// \throws IoError when there is no room (disk or quota)
+/// Sets the size of an open file and reserves its blocks, if the file system can do so without writing them.
+/// \throws IoError when the disk or the quota has too little room
 void reserve_space(const File& file, std::uint64_t size_bytes);
 
-/// Refuses early: `needed_bytes` and `needed_files` must fit on the file system of `directory` (made if absent), and
-/// into the quota where the file system can be asked by reserving. \throws IoError naming the shortage
+/// Checks before a download that `needed_bytes` and `needed_files` fit on the file system of `directory` (created if
+/// absent) and, where fallocate() reports it, into the quota. \throws IoError naming the shortage
 void require_free_space(const std::filesystem::path& directory, std::uint64_t needed_bytes, std::uint64_t needed_files);
 
 }  // namespace fsdp

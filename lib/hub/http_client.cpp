@@ -27,7 +27,7 @@ UrlHandle parse(const std::string& url) {
   if (!handle) throw std::bad_alloc();
   const auto code = curl_url_set(handle.get(), CURLUPART_URL, url.c_str(), 0);
   if (code != CURLUE_OK) {
-    // Nobody can tell where the credentials of something malformed end: at its last '@' at the latest.
+    // The credentials of a malformed URL have no certain end, so everything up to the last '@' is hidden.
     const auto at = url.rfind('@');
     const auto shown = at == std::string::npos ? url : "..." + url.substr(at);
     throw IoError("\"" + shown.substr(0, shown.find_first_of("?#")) + "\" is not a URL (http://HOST or https://HOST)");
@@ -104,15 +104,15 @@ constexpr std::string_view kBlanks = " \t";
 
 struct Link {
   std::string target;
-  std::optional<std::string> relations;  ///< of several `rel` the first counts
+  std::optional<std::string> relations;  ///< value of the first `rel` parameter
 };
 
-/// Reads one link after the other.
+/// Parses the links of a Link header field one by one.
 class LinkReader {
  public:
   explicit LinkReader(std::string_view field) : rest_(field) {}
 
-  /// \return nothing at the end. \throws FormatError
+  /// \return nullopt at the end of the field. \throws FormatError
   std::optional<Link> next() {
     while (skip(",")) {
     }
@@ -132,7 +132,7 @@ class LinkReader {
 
   void skip_blanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(kBlanks), rest_.size())); }
 
-  /// Blanks around it are passed over.
+  /// Skips `separator` and the blanks around it. \return false when another character follows
   bool skip(std::string_view separator) {
     skip_blanks();
     if (!rest_.starts_with(separator)) return false;
@@ -146,7 +146,7 @@ class LinkReader {
     rest_.remove_prefix(1);
   }
 
-  /// Lenient: everything that ends no token is one.
+  /// Accepts more than RFC 8288 does: a token extends to the next blank, separator or quote.
   std::string take_token() {
     const auto end = std::min(rest_.find_first_of(" \t,;=\""), rest_.size());
     const auto token = std::string(rest_.substr(0, end));
@@ -230,7 +230,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
-/// What libcurl's callbacks work on.
+/// State of one request, passed to libcurl's callbacks.
 struct Transfer {
   HttpSink& sink;
   const std::function<bool()>& stop;
@@ -250,13 +250,13 @@ struct Transfer {
       std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
       auto& value = head.headers[name];
       const auto text = std::string(trim(line.substr(colon + 1)));
-      // A list may come in several fields.
+      // A list of links may be split over several fields.
       value = name == "link" && !value.empty() ? value + ", " + text : text;
     }
     return true;
   }
 
-  /// An exception must not pass through C.
+  /// Stores an exception of `call`, because it must not propagate through libcurl's C code.
   template <typename Call>
   bool guarded(Call call) {
     try {
@@ -352,7 +352,7 @@ HttpClient::HttpClient(const HttpSettings& settings, std::function<bool()> stop)
 HttpClient::~HttpClient() = default;
 
 HttpHead HttpClient::get(const std::string& url, const std::vector<std::string>& headers, HttpSink& sink) {
-  url_origin(url);  // refuses file:// and the like
+  url_origin(url);  // refuses schemes such as file://
   auto* handle = curl_->handle.get();
   const auto list = make_list(headers);
   Transfer transfer{sink, curl_->stop};

@@ -29,7 +29,7 @@ bool is_redirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
-/// Hides the responses that are redirects.
+/// Forwards the final response to a sink and skips redirects.
 class FinalResponse : public HttpSink {
  public:
   explicit FinalResponse(HttpSink& sink) : sink_(sink) {}
@@ -37,7 +37,7 @@ class FinalResponse : public HttpSink {
     redirect_ = is_redirect(head.status) && !head.header("location").empty();
     return redirect_ || sink_.head(head);
   }
-  // The rest of a redirect is not worth reading, but a short one keeps the connection open.
+  // Reading a short body to its end keeps the connection reusable; a long body is not worth the transfer.
   bool body(std::span<const std::byte> bytes) override {
     return redirect_ ? (skipped_ += bytes.size()) < 65536 : sink_.body(bytes);
   }
@@ -62,7 +62,7 @@ class TextSink : public HttpSink {
   std::string text;
 };
 
-/// What was not asked for, and no reader of the answer takes apart. \throws FormatError
+/// Refuses a compressed answer, which was not requested and cannot be decoded here. \throws FormatError
 void refuse_encoded(const HubAnswer& answer) {
   auto encoding = printable(answer.head.header("content-encoding"));
   if (encoding.empty() || encoding == "identity") return;
@@ -70,7 +70,7 @@ void refuse_encoded(const HubAnswer& answer) {
                     ", though \"identity\" was asked for: a proxy or a mirror does that, and must not");
 }
 
-/// Names of a repository's files as its description has them; empty where it has none.
+/// File names in a repository's description; empty when it names none.
 std::vector<std::string> described_files(const nlohmann::json& description) {
   std::vector<std::string> names;
   const auto siblings = description.find("siblings");
@@ -81,7 +81,7 @@ std::vector<std::string> described_files(const nlohmann::json& description) {
   return names;
 }
 
-/// How many entries the server says there are. \return 0 where it does not
+/// Number of entries that the server announces; 0 when it announces none.
 std::size_t total_of(const HttpHead& head) {
   const auto& text = head.header("x-total-count");
   std::size_t total = 0;
@@ -170,7 +170,7 @@ ResolvedRevision HubClient::resolve_revision(const RepoId& repo, const std::stri
     ResolvedRevision resolved{json.at("sha").get<std::string>(), json.value("id", repo.name), described_files(json)};
     if (is_commit_id(resolved.commit)) return resolved;
   } catch (const nlohmann::json::exception&) {
-    // The same as an answer without a commit.
+    // Handled below like an answer without a commit.
   }
   throw FormatError(loggable_url(answer.url) + ": the answer names no commit: is HF_ENDPOINT a Hugging Face hub?");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The hub's protocol: revisions, listings, and where a file's bytes are.
+// The hub's HTTP interface: revisions, file listings and download URLs.
 #include <chrono>
 #include <functional>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-/// Where a GET ended after its redirects.
+/// The final response of a GET request, after redirects.
 struct HubAnswer {
   HttpHead head;
   std::string url;
@@ -20,30 +20,32 @@ struct HubAnswer {
 
 struct ResolvedRevision {
   std::string commit;
-  std::string name;  ///< what the hub calls the repository: another name than asked for when it was renamed
-  std::vector<std::string> files;  ///< of the repository, where the answer names them; perhaps not all
+  std::string name;  ///< name of the repository on the hub, which differs from the requested one after a rename
+  std::vector<std::string> files;  ///< files that the repository's description names; may be incomplete or empty
 };
 
-/// Refuses a listing that lacks one of the files that the repository's description names.
-/// \param repo  its name, for the message \throws FormatError naming the file
+/// Refuses a listing that lacks a file named in the repository's description.
+/// \param repo  name of the repository, for the message
+/// \throws FormatError naming the file
 void check_listing(const std::string& repo, const std::vector<RemoteFile>& listed,
                    const std::vector<std::string>& described);
 
-/// Talks to one hub. Not thread-safe: one for each thread.
+/// Client of one hub. Not thread-safe: each thread needs its own client.
 class HubClient {
  public:
   HubClient(const HubSettings& settings, const RetryPolicy& retries, std::function<bool()> stop);
 
-  /// GET with redirects followed; the sink sees the last response only. The token goes to the endpoint's origin and
-  /// nowhere else.
+  /// Sends a GET request and follows redirects; the sink receives only the last response. The token is sent to the
+  /// endpoint's origin only.
   /// \throws TransferCut, IoError
   HubAnswer get(const std::string& url, const std::vector<std::string>& headers, HttpSink& sink);
 
-  /// The commit that `revision` (branch, tag, commit) names. \throws Error saying what to do
+  /// Resolves `revision` (a branch, tag or commit) to a commit. \throws Error that says what to do
   ResolvedRevision resolve_revision(const RepoId& repo, const std::string& revision);
-  /// All files of a commit, by path. \throws Error; FormatError, also where there are fewer than the server says
+  /// Lists all files of a commit, sorted by path.
+  /// \throws Error; FormatError when the listing is malformed or shorter than the server says
   std::vector<RemoteFile> list_files(const RepoId& repo, const std::string& commit);
-  /// Where a file is to be had; the hub may redirect from there.
+  /// Download URL of a file; the hub may redirect it.
   std::string file_url(const RepoId& repo, const std::string& commit, const std::string& path) const;
 
   bool is_endpoint(const std::string& url) const;
@@ -64,7 +66,7 @@ class HubClient {
   std::string origin_;
 };
 
-/// Thrown where work ends because the user or the scheduler asked for it.
+/// Thrown when the user or the scheduler stops the work.
 class DownloadStopped : public std::runtime_error {
  public:
   DownloadStopped() : std::runtime_error("stopped") {}

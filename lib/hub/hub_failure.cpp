@@ -43,7 +43,7 @@ std::optional<seconds> wait_asked_by(const HttpHead& head) {
   if (const auto& text = head.header("retry-after"); !text.empty()) {
     if (const auto number = whole_seconds(text)) return number;
     if (const auto date = curl_getdate(text.c_str(), nullptr); date != -1) {
-      // By the server's clock: this host's may be wrong.
+      // Relative to the server's clock, because this host's clock may be wrong.
       const auto answered = curl_getdate(head.header("date").c_str(), nullptr);
       return seconds(std::max<std::int64_t>(0, date - (answered != -1 ? answered : std::time(nullptr))));
     }
@@ -75,7 +75,7 @@ bool Backoff::wait(std::optional<seconds> asked) {
 namespace {
 
 bool holds_secret(std::string_view text, const HubSettings& settings) {
-  // Cut where the text was cut: a part of a token is a secret too.
+  // The server's text is truncated, so it may hold a part of a token, which is a secret too.
   constexpr std::size_t telling = 8;
   const auto is_in = [&](std::string_view secret) {
     for (std::size_t i = 0; i + telling <= secret.size(); ++i) {
@@ -86,13 +86,13 @@ bool holds_secret(std::string_view text, const HubSettings& settings) {
   return is_in(settings.token) || is_in(url_credentials(settings.endpoint));
 }
 
-/// What the server says, as one short printable line.
+/// The server's error message as one short printable line; "" when there is none.
 std::string server_words(const HttpHead& head, const HubSettings& settings) {
   std::string text;
   for (const char c : head.header("x-error-message").substr(0, 200)) {
     if (static_cast<unsigned char>(c) >= 32 && c != 127) text += c;
   }
-  // A server, or a proxy before it, may send back what it was sent; the log is read by others.
+  // A server or proxy may echo the request, and other people read the log.
   if (holds_secret(text, settings)) return "";
   return text.empty() ? "" : " (the server says: " + text + ")";
 }
@@ -142,7 +142,7 @@ Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSett
   if (head.status == 404 && !request.path.empty() && code.empty()) {
     return {ExitCode::bad_input, what + ": the hub lists this file and has it not (404)" + said};
   }
-  // 401 is also what the hub answers about repositories that do not exist when no one is logged in.
+  // Without a token, the hub answers 401 for repositories that do not exist, too.
   if (code == "RepoNotFound" || head.status == 401 || head.status == 404) {
     return {ExitCode::bad_input, not_found(request, settings) + said};
   }

@@ -12,31 +12,31 @@
 namespace fsdp {
 
 struct RetryPolicy {
-  int attempts = 8;  ///< in a row without progress
+  int attempts = 8;  ///< consecutive attempts without progress
   std::chrono::milliseconds first_delay = std::chrono::seconds(1);
   std::chrono::milliseconds longest_delay = std::chrono::seconds(60);
   std::chrono::seconds longest_wait_asked =
-      std::chrono::minutes(15);  ///< a server that asks for more is not waited for
+      std::chrono::minutes(15);  ///< gives up when the server asks for a longer wait
 };
 
-/// How long a response asks to wait: Retry-After in seconds or as a date (RFC 9110), else the t= of the hub's
-/// RateLimit header when its r= is 0.
+/// The wait that a response asks for: Retry-After in seconds or as a date (RFC 9110), or else the t= of the hub's
+/// RateLimit header when its r= (remaining requests) is 0; nullopt when the response asks for none.
 std::optional<std::chrono::seconds> wait_asked_by(const HttpHead& head);
 
-/// True for the statuses that a later request may not meet: 408, 425, 429 and 5xx but for 501 and 505.
+/// True for the statuses of temporary failures: 408, 425, 429 and 5xx except 501 and 505.
 bool worth_retrying(int status);
 
-/// Counts failures in a row and waits between them: twice as long each time, with a random part so that many clients do
-/// not come back at once.
+/// Counts consecutive failures and waits between attempts. The wait doubles each time and has a random part, so that
+/// many clients do not retry at the same moment.
 class Backoff {
  public:
-  /// \param stop  ends a wait early
+  /// \param stop  ends a wait early when it returns true
   Backoff(const RetryPolicy& policy, std::function<bool()> stop) : policy_(policy), stop_(std::move(stop)) {}
-  /// The attempt that failed brought something: it does not count.
+  /// Resets the count, because the failed attempt made progress.
   void progress() { failures_ = -1; }
   int failures() const { return failures_; }
-  /// Waits after a failure. \return false when the attempts are used up or the server asks for more patience than the
-  /// policy has
+  /// Waits after a failure. \return false when the attempts are used up or the server asks for a longer wait than the
+  /// policy allows
   bool wait(std::optional<std::chrono::seconds> asked);
 
  private:
@@ -45,15 +45,16 @@ class Backoff {
   int failures_ = 0;
 };
 
-/// What was asked for when the hub refused.
+/// The request that the hub refused, for messages.
 struct HubRequest {
   RepoId repo;
   std::string revision;
   std::string path;  ///< "" for the repository itself
 };
 
-/// The hub's answer `head` (a status of 400 and more) in words that say what to do. Not found is bad input (exit code
-/// 4), everything else a failure (1). Source of the codes: huggingface_hub utils/_http.py, hf_raise_for_status.
+/// Converts the hub's answer `head` (a status of 400 or more) to an error that says what to do. Its exit code is 4 (bad
+/// input) when something does not exist, and 1 otherwise. Source of the X-Error-Code values: huggingface_hub,
+/// utils/_http.py, hf_raise_for_status.
 Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSettings& settings);
 
 }  // namespace fsdp

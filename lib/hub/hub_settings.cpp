@@ -83,7 +83,7 @@ HubSettings hub_settings(const Environment& environment) {
   auto home = expanded(environment("HF_HOME"), environment);
   if (home.empty()) {
     const auto xdg = expanded(environment("XDG_CACHE_HOME"), environment);
-    // Without HOME, too, there is no cache: programs that need none go on (SnapshotStore::in_cache says so).
+    // Without HOME there is no cache. That is an error only when a cache is used; see SnapshotStore::in_cache().
     if (!xdg.empty()) home = xdg / "huggingface";
     if (xdg.empty() && !environment("HOME").empty()) home = expanded("~/.cache", environment) / "huggingface";
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Where the hub is, where its cache is and who we are: what huggingface_hub reads from the environment.
+// The hub's endpoint, cache and token, read from the environment variables that huggingface_hub uses.
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -8,10 +8,10 @@
 namespace fsdp {
 
 struct HubSettings {
-  std::string endpoint;             ///< without a slash at its end
-  std::string token;                ///< "" for none; never logged, sent to the endpoint's origin only
+  std::string endpoint;             ///< URL without a trailing slash
+  std::string token;                ///< "" for none; never logged; sent to the endpoint's origin only
   std::string token_source;         ///< "HF_TOKEN" or the file's path, for messages
-  std::filesystem::path cache_dir;  ///< folder of models--ORG--NAME; empty when nothing says where
+  std::filesystem::path cache_dir;  ///< folder of models--ORG--NAME; empty when the environment names none
   bool offline = false;
   bool symlinks = true;
   std::chrono::seconds connect_timeout{10};  ///< HF_HUB_ETAG_TIMEOUT
@@ -24,7 +24,7 @@ Environment process_environment();
 
 /// Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE (HUGGINGFACE_HUB_CACHE), XDG_CACHE_HOME, HOME,
 /// HF_HUB_OFFLINE (TRANSFORMERS_OFFLINE), HF_HUB_DISABLE_SYMLINKS, HF_HUB_DISABLE_IMPLICIT_TOKEN and the timeouts.
-/// \throws UsageError when a value cannot be used
+/// \throws UsageError when a value is invalid
 HubSettings hub_settings(const Environment& environment);
 
 }  // namespace fsdp

@@ -5,7 +5,7 @@
 
 namespace fsdp {
 
-/// Bytes [begin, end) of a file.
+/// The bytes [begin, end) of a file.
 struct ByteRange {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -13,17 +13,17 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-/// A set of byte positions, kept as disjoint ranges that do not touch.
+/// A set of byte positions, stored as disjoint, non-adjacent ranges.
 class IntervalSet {
  public:
   void add(ByteRange range);
   void subtract(ByteRange range);
   bool contains(ByteRange range) const;
-  /// End of the range that holds `position`; `position` itself when none does.
+  /// End of the range that contains `position`, or `position` itself when no range does.
   std::uint64_t run_end(std::uint64_t position) const;
-  /// The parts of `range` that are not in the set, ascending.
+  /// The parts of `range` that are not in the set, in ascending order.
   std::vector<ByteRange> missing(ByteRange range) const;
-  /// The parts of `range` that are in the set, ascending.
+  /// The parts of `range` that are in the set, in ascending order.
   std::vector<ByteRange> within(ByteRange range) const;
   std::vector<ByteRange> ranges() const;
   std::uint64_t size() const;  ///< bytes in the set

@@ -22,7 +22,7 @@ std::string first_line(const std::string& hash, std::uint64_t size_bytes) {
   return fmt::format("fsdp-partial 1 {} {}\n", hash, size_bytes);
 }
 
-/// Takes a number and the separator after it off the front of `text`.
+/// Removes a number and the separator behind it from the front of `text`. \return false when `text` does not match
 template <typename Integer>
 bool take_number(std::string_view& text, char separator, int base, Integer& out) {
   const auto end = text.find(separator);
@@ -33,7 +33,7 @@ bool take_number(std::string_view& text, char separator, int base, Integer& out)
   return true;
 }
 
-/// \param line  with its '\n'
+/// \param line  includes its '\n'
 std::optional<JournalEntry> parse_line(std::string_view line, std::uint64_t size_bytes) {
   JournalEntry entry;
   if (!take_number(line, ' ', 10, entry.range.begin) || !take_number(line, ' ', 10, entry.range.end)) return {};
@@ -55,7 +55,7 @@ std::vector<JournalEntry> read_journal(const std::filesystem::path& path, const 
   try {
     text = read_text(File::open_read_nofollow(path));
   } catch (const Error&) {
-    return {};  // not there, or put there by someone: counts for nothing
+    return {};  // missing, or a link or special file that another user may have planted
   }
   const auto head = first_line(hash, size_bytes);
   if (text.compare(0, head.size(), head) != 0) return {};
@@ -81,7 +81,7 @@ PartialJournal::PartialJournal(const std::filesystem::path& path, const std::str
     clear();
     return;
   }
-  // A line that a crash cut off must not swallow the next one.
+  // End a line that a crash truncated, so that the next entry starts a new line.
   char last = 0;
   file_.read_at(file_.size_bytes() - 1, std::as_writable_bytes(std::span(&last, 1)));
   if (last != '\n') file_.write("\n");
@@ -108,7 +108,7 @@ fs::path part_path(const fs::path& work_directory, std::uint64_t generation) {
   return work_directory / ("part." + std::to_string(generation));
 }
 
-/// Generations of the parts in `work_directory`, ascending.
+/// Generations of the parts in `work_directory`, in ascending order.
 std::vector<std::uint64_t> part_generations(const fs::path& work_directory) {
   std::vector<std::uint64_t> found;
   std::error_code error;
@@ -124,7 +124,8 @@ std::vector<std::uint64_t> part_generations(const fs::path& work_directory) {
   return found;
 }
 
-/// What one user alone wrote: a folder, and its files if they are there, that are no links. `only_mine`: this user.
+/// True when `part` is a folder, its files (if present) are regular files with one name, and one user owns all of them.
+/// \param only_mine  that user must be the current one
 bool is_genuine(const fs::path& part, bool only_mine) {
   struct stat status {};
   if (::lstat(part.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return false;
@@ -144,11 +145,11 @@ IntervalSet journalled(const fs::path& part, const std::string& hash, std::uint6
   return set;
 }
 
-/// Calls `use` with each piece of `part` whose bytes are still those that were written.
+/// Calls `use` for each piece of `part` whose bytes still match the journal's checksum.
 void for_each_sound_piece(const fs::path& part, const std::string& hash, std::uint64_t size_bytes,
                           const std::function<bool()>& stop,
                           const std::function<void(const JournalEntry&, std::span<const std::byte>)>& use) {
-  // A link could lead to what others must not see in this folder, and a pipe would never end.
+  // A link could expose a private file in this folder, and reading a pipe would never end.
   if (!is_genuine(part, false)) return;
   const auto entries = read_journal(part / "journal", hash, size_bytes);
   if (entries.empty()) return;
@@ -156,7 +157,7 @@ void for_each_sound_piece(const fs::path& part, const std::string& hash, std::ui
   try {
     data = File::open_read_nofollow(part / "data");
   } catch (const IoError&) {
-    return;  // not there, or another user's that only that one may read
+    return;  // missing, or readable only for another user
   }
   std::vector<std::byte> buffer;
   const auto data_bytes = data.size_bytes();
@@ -189,7 +190,7 @@ PartialFile::PartialFile(fs::path work_directory, std::uint64_t generation, std:
 
 void PartialFile::adopt_by_rename(std::uint64_t generation) {
   std::error_code error;
-  // The generation is new: what has its name already was put there by somebody else.
+  // The generation is new, so another user must have created an entry of that name.
   if (fs::symlink_status(part_, error).type() != fs::file_type::not_found && !is_genuine(part_, true)) {
     fs::remove_all(part_, error);
   }
@@ -197,7 +198,7 @@ void PartialFile::adopt_by_rename(std::uint64_t generation) {
   std::uint64_t best = 0, best_bytes = 0;
   for (const auto other : part_generations(work_directory_)) {
     if (other >= generation || owner_state(work_directory_, other) != OwnerState::gone) continue;
-    if (!is_genuine(part_path(work_directory_, other), true)) continue;  // another user's is copied
+    if (!is_genuine(part_path(work_directory_, other), true)) continue;  // another user's part is copied instead
     const auto bytes = journalled(part_path(work_directory_, other), hash_, size_bytes_).size();
     if (bytes > best_bytes) best = other, best_bytes = bytes;
   }
@@ -251,7 +252,7 @@ void PartialFile::store(std::uint64_t begin, std::span<const std::byte> bytes) {
 }
 
 void PartialFile::advance_hash() {
-  // One thread hashes; the others go on, and what they add is seen in its next turn.
+  // One thread hashes at a time; the others return and leave their bytes to a later call.
   const std::unique_lock hash_lock(hash_mutex_, std::try_to_lock);
   if (hash_lock.owns_lock()) hash_present_bytes();
 }
@@ -276,7 +277,7 @@ std::optional<ByteRange> PartialFile::take(std::uint64_t max_bytes) {
   const std::lock_guard lock(mutex_);
   for (const auto& gap : present_.missing({0, size_bytes_})) {
     for (const auto& free : given_.missing(gap)) {
-      // Up to a multiple of max_bytes, so that the pieces of a resumed file stay regular.
+      // Ends at a multiple of max_bytes, so that the ranges of a resumed file stay aligned.
       const ByteRange range{free.begin, std::min(free.end, (free.begin / max_bytes + 1) * max_bytes)};
       given_.add(range);
       return range;

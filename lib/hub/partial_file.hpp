@@ -1,8 +1,10 @@
 #pragma once
-// Which bytes of a partial download are on disk, with a checksum each: a file that is only appended to.
+// Partial downloads: the journal of the pieces that are on disk, and the file that they belong to.
 //
-// Line 1: "fsdp-partial 1 HASH SIZE"; then "BEGIN END CRC32" per piece, decimal and 8 hexadecimal digits. A line
-// without its end, or with other content, counts for nothing: what a crash left is then downloaded again.
+// The journal is an append-only text file.
+//
+// Line 1: "fsdp-partial 1 HASH SIZE"; then "BEGIN END CRC32" per piece, decimal and 8 hexadecimal digits. Incomplete or
+// malformed lines, which a crash may leave, are ignored; their bytes are downloaded again.
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -27,21 +29,21 @@ struct JournalEntry {
 
 std::uint32_t crc32_of(std::span<const std::byte> bytes);
 
-/// Entries of the journal at `path`, ascending by their begin; none when there is no file or it is another content's.
+/// Entries of the journal at `path`, sorted by begin; none when the file is missing or belongs to another content.
 /// Every range lies in [0, size_bytes) and is at most kLongestPieceBytes long.
 std::vector<JournalEntry> read_journal(const std::filesystem::path& path, const std::string& hash,
                                        std::uint64_t size_bytes);
 
-/// Longest piece that one line may stand for: what reading it back may take of memory.
+/// Longest piece of one line, which bounds the memory for reading a piece back.
 inline constexpr std::uint64_t kLongestPieceBytes = 1 << 26;
 
 /// Appends to a journal. Thread-safe.
 class PartialJournal {
  public:
-  /// Goes on with the journal at `path`, or begins one. \throws IoError
+  /// Continues the journal at `path` or creates one. \throws IoError
   PartialJournal(const std::filesystem::path& path, const std::string& hash, std::uint64_t size_bytes);
   void append(const JournalEntry& entry);
-  /// Forgets all entries.
+  /// Removes all entries.
   void clear();
 
  private:
@@ -50,40 +52,41 @@ class PartialJournal {
   std::mutex mutex_;
 };
 
-// A file that arrives in pieces, in any order, from several threads, and over several processes' lives.
-
-/// Owned by whoever holds the claim of `work_directory` (claim.hpp): part.GENERATION/{data,journal}.
+/// A file that arrives in pieces, in any order and from several threads, and whose download may span several processes.
+/// The holder of the claim on `work_directory` (lib/base/claim.hpp) owns part.GENERATION/{data,journal}.
 ///
-/// What earlier owners left is taken over: by one rename when its writer is gone, by copying when the writer might
-/// still live, so that no two processes ever write one file. Bytes taken over are read again and compared with the
-/// journal; the network is not asked. The hash of the content is computed from the front as far as it is complete,
-/// always from the bytes on disk. Thread-safe.
+/// Data of earlier owners is reused: by a rename when the writer has ended, and by a copy when the writer may still
+/// run, so that no two processes write one file. Reused bytes are read back and compared with the journal's checksums.
+/// The hash of the content advances from the start of the file to the first gap and is computed from the bytes on disk.
+/// Thread-safe.
 class PartialFile {
  public:
-  /// \param hash        the content's, SHA-256 or git's SHA-1
   /// \param work_directory  folder of this content's claims
-  /// \param stop        asked while reading long files; true leaves with what was found so far
+  /// \param generation      number of this process's claim
+  /// \param hash            hash of the content, SHA-256 or git's SHA-1
+  /// \param stop            called while long files are read; returning true ends the search for reusable bytes
   /// \throws IoError (disk full, quota, ...)
   PartialFile(std::filesystem::path work_directory, std::uint64_t generation, std::string hash,
               std::uint64_t size_bytes, const std::function<bool()>& stop);
 
-  /// Adds bytes that came from the network.
+  /// Writes bytes at `begin` and records them in the journal.
   void store(std::uint64_t begin, std::span<const std::byte> bytes);
 
-  /// The next bytes that are neither there nor given to anyone, at most `max_bytes`; nothing when there are none.
+  /// Reserves the next range, of at most `max_bytes`, that is neither on disk nor reserved; nullopt when there is none.
   std::optional<ByteRange> take(std::uint64_t max_bytes);
-  /// Everything that is not there, given to one: nothing while others have some of it.
+  /// Reserves all missing bytes for one caller; empty while any range is reserved.
   std::vector<ByteRange> take_all();
+  /// Cancels the reservation of `ranges`.
   void give_back(const std::vector<ByteRange>& ranges);
 
-  /// Bytes that were there when this object was made.
+  /// Number of bytes reused from earlier owners.
   std::uint64_t adopted_bytes() const { return adopted_bytes_; }
   std::uint64_t present_bytes() const;
-  /// True when all bytes are there; then finish() tells whether they are right.
+  /// True when every byte is on disk; finish() then returns the hash to compare.
   bool complete() const;
-  /// Syncs the data to disk and returns the hash of all of it. Call once, when complete.
+  /// Syncs the data to disk and returns the hash of the content. Call once, when complete() is true.
   std::string finish();
-  /// Forgets all bytes: they were wrong.
+  /// Discards all bytes, because their hash was wrong.
   void start_over();
 
   const std::filesystem::path& data_path() const { return data_path_; }
@@ -94,7 +97,7 @@ class PartialFile {
   void check_own_journal(const std::function<bool()>& stop);
   void copy_from_others(const std::function<bool()>& stop);
   void advance_hash();
-  void hash_present_bytes();  ///< with hash_mutex_ held
+  void hash_present_bytes();  ///< requires hash_mutex_
 
   std::filesystem::path work_directory_;
   std::string hash_;
@@ -105,17 +108,17 @@ class PartialFile {
   std::unique_ptr<PartialJournal> journal_;
   std::uint64_t adopted_bytes_ = 0;
 
-  mutable std::mutex mutex_;  ///< of the next two
+  mutable std::mutex mutex_;  ///< guards present_ and given_
   IntervalSet present_;
   IntervalSet given_;
 
-  std::mutex hash_mutex_;  ///< of the next three
+  std::mutex hash_mutex_;  ///< guards hasher_, hashed_bytes_ and hash_buffer_
   ContentHash hasher_;
   std::uint64_t hashed_bytes_ = 0;
   std::vector<std::byte> hash_buffer_;
 };
 
-/// Bytes that a run could take over from what lies in `work_directory`, by its journals (not read back).
+/// Number of bytes that a run could reuse according to the journals in `work_directory`; the data is not read back.
 std::uint64_t estimate_partial_bytes(const std::filesystem::path& work_directory, const std::string& hash,
                                      std::uint64_t size_bytes);
 

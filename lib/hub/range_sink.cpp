@@ -10,7 +10,7 @@ namespace {
 
 struct ContentRange {
   std::uint64_t first = 0;
-  std::optional<std::uint64_t> total;  ///< none for '*'
+  std::optional<std::uint64_t> total;  ///< nullopt for '*'
 };
 
 bool take_number(std::string_view& text, std::uint64_t& out) {
@@ -25,7 +25,7 @@ bool take_char(std::string_view& text, char c) {
   return true;
 }
 
-/// "bytes FIRST-LAST/TOTAL" (RFC 9110, 14.4).
+/// Parses "bytes FIRST-LAST/TOTAL" (RFC 9110, section 14.4).
 std::optional<ContentRange> content_range(std::string_view text) {
   ContentRange range;
   std::uint64_t last = 0, total = 0;
@@ -40,7 +40,7 @@ std::optional<ContentRange> content_range(std::string_view text) {
   return range;
 }
 
-// A slow connection writes now and then, too, so that a kill loses little time.
+// Longest time that bytes are buffered, so that a killed process on a slow connection loses little.
 constexpr auto kLongestHold = std::chrono::seconds(2);
 
 }  // namespace

@@ -11,30 +11,31 @@
 
 namespace fsdp {
 
-/// Takes the bytes of a file out of a response to a range request, and believes nothing that the server says about them
-/// without comparing it with what was asked for.
+/// Extracts the bytes of a file from the response to a range request. Every header field that describes the bytes is
+/// compared with the request.
 class RangeSink : public HttpSink {
  public:
   using Store = std::function<void(std::uint64_t begin, std::span<const std::byte> bytes)>;
 
   struct Wanted {
     std::uint64_t file_bytes = 0;   ///< size of the whole file
-    std::uint64_t first_byte = 0;   ///< what the request's Range begins with
-    bool accept_whole_file = true;  ///< take what is wanted out of a response with the whole file
+    std::uint64_t first_byte = 0;   ///< first byte of the request's Range
+    bool accept_whole_file = true;  ///< extract the wanted bytes from a response with the whole file
   };
 
-  /// \param left  bytes that are wanted; what arrives is taken out of it. Must outlive this object
+  /// \param left         bytes that are still wanted; received bytes are removed. Must outlive this object
+  /// \param piece_bytes  number of bytes that are buffered before `store` is called
   RangeSink(const Wanted& wanted, IntervalSet& left, std::uint64_t piece_bytes, Store store);
 
   bool head(const HttpHead& head) override;
   bool body(std::span<const std::byte> bytes) override;
-  /// Stores what is still held back. Call after every transfer, also one that was cut.
+  /// Stores the buffered bytes. Must be called after every transfer, including one that was cut.
   void flush();
 
   std::uint64_t stored_bytes() const { return stored_bytes_; }
-  /// Why the response cannot be used; "" when it can.
+  /// Why the response is unusable; "" when it is usable.
   const std::string& complaint() const { return complaint_; }
-  /// The server sent the whole file although a range was asked for, and the whole file was not accepted.
+  /// True when the server answered a range request with the whole file and accept_whole_file was false.
   bool range_ignored() const { return range_ignored_; }
 
  private:
@@ -45,7 +46,7 @@ class RangeSink : public HttpSink {
   IntervalSet& left_;
   std::uint64_t piece_bytes_;
   Store store_;
-  bool taking_ = false;  ///< the response is one with bytes of the file
+  bool taking_ = false;  ///< the response holds bytes of the file
   std::uint64_t position_ = 0;
   std::uint64_t held_begin_ = 0;
   std::vector<std::byte> held_;

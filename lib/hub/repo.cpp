@@ -61,7 +61,7 @@ void check_remote_file(const RemoteFile& file) {
 }
 
 std::uint64_t size_from_json(const nlohmann::json& size) {
-  // get() would make -1 the largest number there is.
+  // get() would convert -1 to the largest unsigned number.
   if (!size.is_number_unsigned())
     throw FormatError("a listing with the size " + json_text(size) + ", expected a number of bytes");
   return size.get<std::uint64_t>();
@@ -137,7 +137,7 @@ Selected select_files(const std::vector<RemoteFile>& all, const Selection& selec
   }
   const bool has_safetensors = std::any_of(selected.files.begin(), selected.files.end(),
                                            [](const auto& file) { return matches("*.safetensors", file.path); });
-  // Whoever names patterns gets what they match.
+  // Explicit patterns select all files that they match.
   if (selection.prefer_safetensors && selection.include.empty() && has_safetensors) {
     const auto other = std::stable_partition(selected.files.begin(), selected.files.end(),
                                              [](const auto& file) { return !matches_any(kOtherWeights, file.path); });

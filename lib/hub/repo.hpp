@@ -25,59 +25,59 @@ struct RepoId {
 struct RemoteFile {
   std::string path;  ///< relative, with '/'
   std::uint64_t size_bytes = 0;
-  std::string blob_id;                    ///< git's SHA-1 (of large files: of their pointer)
-  std::optional<std::string> lfs_sha256;  ///< of large files
+  std::string blob_id;                    ///< git's SHA-1 of the file, or of its LFS pointer for large files
+  std::optional<std::string> lfs_sha256;  ///< SHA-256 of the content; large files only
   std::optional<std::string> xet_hash;
 
-  /// Hash of the content and name of its blob in the cache.
+  /// Hash of the content, which is also the name of its blob in the cache.
   const std::string& hash() const { return lfs_sha256 ? *lfs_sha256 : blob_id; }
 };
 
-/// More than any file has: what a listing claims beyond that is wrong, and sums of sizes stay within 64 bits.
+/// Upper limit for the size of a listed file. Larger sizes are refused, so that sums of sizes fit into 64 bits.
 inline constexpr std::uint64_t kLargestFileBytes = std::uint64_t{1} << 50;
 
-/// \throws FormatError when a file of that name could land outside its folder, its hash is none, or its size absurd
+/// \throws FormatError when the path could lead out of its folder, or the hash or the size is invalid
 void check_remote_file(const RemoteFile& file);
 
-/// A file's size as listings have it. \throws FormatError when it is no whole number from 0 on
+/// Reads a file size from a listing. \throws FormatError when it is not a non-negative integer
 std::uint64_t size_from_json(const nlohmann::json& size);
 
-/// A listing as huggingface_hub keeps it in trees/COMMIT.json (format_version 1).
+/// Serializes a listing in the format of huggingface_hub's trees/COMMIT.json (format_version 1).
 std::string tree_to_json(const std::vector<RemoteFile>& files);
-/// \return empty when `text` is not such a file
+/// Parses the output of tree_to_json(). \return nullopt when `text` is not in that format
 std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text);
 
-// Which files of a repository are wanted.
-
+/// Selects files of a repository.
 struct Selection {
-  std::vector<std::string> include;  ///< patterns; none: everything
+  std::vector<std::string> include;  ///< patterns; none selects everything
   std::vector<std::string> exclude;
-  std::int64_t max_files = 0;  ///< the first so many by path; 0: all
-  /// Leave out weights in other formats where there are safetensors.
+  std::int64_t max_files = 0;  ///< keep only this many files, in path order; 0 keeps all
+  /// Skip weights in other formats when the repository has safetensors and no patterns are given.
   bool prefer_safetensors = true;
 
-  /// One line that names it, for manifests.
+  /// The selection as one line, for manifests.
   std::string words() const;
 };
 
-/// Python's fnmatchcase as huggingface_hub uses it: '*' matches '/' too, a pattern that ends with '/' means all below.
+/// Matches like Python's fnmatchcase as huggingface_hub uses it: '*' also matches '/', and a pattern that ends with '/'
+/// matches everything below that folder.
 bool matches(const std::string& pattern, const std::string& path);
 
 struct Selected {
   std::vector<RemoteFile> files;
-  std::vector<RemoteFile> left_out;  ///< weights in other formats than safetensors
+  std::vector<RemoteFile> left_out;  ///< skipped weights in formats other than safetensors
 };
 
-/// \throws UsageError when nothing is left
+/// \throws UsageError when no file is selected
 Selected select_files(const std::vector<RemoteFile>& all, const Selection& selection);
 
-/// What is known of a repository without being told: laion/strategic_game_chess is a dataset of Parquet files, of
-/// CodeLlama's *-hf repositories safetensors, configuration and tokenizer are wanted.
+/// Defaults for known repositories: laion/strategic_game_chess is a dataset of Parquet files; from CodeLlama's *-hf
+/// repositories, safetensors, configuration and tokenizer are selected.
 struct Preset {
   RepoType type = RepoType::model;
   std::vector<std::string> include;
 };
-/// The preset of a repository; an ordinary model's when there is none.
+/// The preset of a repository, or that of an ordinary model when none is known.
 Preset preset_of(const std::string& repo_name);
 
 }  // namespace fsdp

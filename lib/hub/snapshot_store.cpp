@@ -50,7 +50,7 @@ std::optional<SnapshotManifest> read_manifest(const std::filesystem::path& path)
     return manifest;
   } catch (const nlohmann::json::exception& problem) {
     throw FormatError(path.string() + ": is damaged: " + problem.what() + ". Remove it and download again");
-  } catch (const UsageError& problem) {  // the repository's name; nobody typed it
+  } catch (const UsageError& problem) {  // an invalid repository name in the file is damage, not wrong usage
     throw FormatError(path.string() + ": is damaged: " + problem.what() + ". Remove it and download again");
   }
 }
@@ -71,14 +71,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Size and time of change of a file: what a verified record remembers.
+/// Size and modification time of a file, as stored in a verified record.
 std::string state_of(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   return fmt::format("{} {}.{:09}\n", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
 }
 
-/// Nothing when there is no such file, or something else in its place.
+/// \return nullopt when `path` is not a readable regular file of at most `limit_bytes`
 std::optional<std::string> text_of(const fs::path& path, std::uint64_t limit_bytes) {
   try {
     return read_text(File::open_read_nofollow(path), limit_bytes);
@@ -96,7 +96,7 @@ void copy_as_new(const fs::path& source, const fs::path& target) {
   const auto temporary = target.parent_path() / (".tmp." + unique_name());
   std::error_code error;
   fs::copy_file(source, temporary, error);
-  if (!error) File::open_read(temporary).sync();  // a name without its bytes must not outlive a power failure
+  if (!error) File::open_read(temporary).sync();  // after a power failure, a name must not exist without its bytes
   if (!error) fs::rename(temporary, target, error);
   if (!error) return;
   std::error_code ignored;
@@ -104,7 +104,8 @@ void copy_as_new(const fs::path& source, const fs::path& target) {
   throw IoError(target.string() + ": cannot copy from " + source.string() + ": " + error.message());
 }
 
-/// A link in place of what is there. \return false where the file system has no such links
+/// Replaces `link` by a symbolic or hard link to `target`. \return false when the file system does not support such
+/// links
 bool link_over(const fs::path& target, const fs::path& link, bool symbolic) {
   const auto temporary = link.parent_path() / (".tmp." + unique_name());
   std::error_code error;
@@ -119,7 +120,7 @@ bool link_over(const fs::path& target, const fs::path& link, bool symbolic) {
   }
   if (!error) fs::rename(temporary, link, error);
   std::error_code ignored;
-  fs::remove(temporary, ignored);  // renaming one name of a file over another name of it leaves both
+  fs::remove(temporary, ignored);  // rename(2) does nothing when both names are links to one file
   if (error) throw IoError(link.string() + ": cannot link to " + target.string() + ": " + error.message());
   return true;
 }
@@ -161,7 +162,7 @@ fs::path SnapshotStore::content(const RemoteFile& file) const {
 fs::path SnapshotStore::work_directory(const RemoteFile& file) const { return own_ / "partial" / file.hash(); }
 
 fs::path SnapshotStore::verified_record(const RemoteFile& file) const {
-  // The path in a folder of its own kind: a file and a folder may share a name in different commits.
+  // The suffix keeps files apart from folders, because a file and a folder may share a name in different commits.
   return own_ / "verified" / (local_ ? file.path + ".verified" : file.hash());
 }
 
@@ -173,7 +174,7 @@ void SnapshotStore::refuse_links(const fs::path& folder) const {
   if (ours_only) refuse_planted_links(strict, folder, false);
 }
 
-/// For files that only help later runs.
+/// Writes a file that only speeds up later runs; I/O errors are ignored.
 void SnapshotStore::publish_if_possible(const fs::path& path, const std::string& text) const {
   refuse_links(path.parent_path());
   try {
@@ -289,7 +290,7 @@ struct Wanted {
   std::string revision = "main";
 };
 
-/// Nothing when `name` can only be a path.
+/// \return nullopt when `name` can only be a path
 std::optional<Wanted> parse_name(const std::string& name, RepoType type) {
   const auto at = name.find('@');
   const auto repo = name.substr(0, at);
@@ -312,7 +313,7 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
   const auto wanted = parse_name(name, type);
   if (!wanted) throw MissingInput(name + ": No such file or directory");
   const auto store = SnapshotStore::in_cache(settings.cache_dir, wanted->repo, settings.symlinks);
-  const auto commit = store.read_ref(wanted->revision).value_or(wanted->revision);  // a commit may be named itself
+  const auto commit = store.read_ref(wanted->revision).value_or(wanted->revision);  // the revision may be a commit
   const auto directory = store.snapshot(commit);
   const bool is_name = commit.find('/') == std::string::npos && !commit.starts_with('.') && !commit.empty();
   if (is_name && std::filesystem::is_directory(directory, error)) {

@@ -28,7 +28,7 @@ struct Expected {
 Expected expected_files(const DownloadOptions& options, const SnapshotStore& store, const std::string& commit) {
   const auto& wanted = options.selection;
   if (const auto manifest = read_manifest(store.manifest(commit))) {
-    // Without patterns everything that was ever downloaded of this commit.
+    // Without patterns, this selects every file that was ever downloaded for this commit.
     Selection all = wanted;
     all.prefer_safetensors = false;
     return {select_files(manifest->files, all).files, "manifest"};
@@ -39,7 +39,7 @@ Expected expected_files(const DownloadOptions& options, const SnapshotStore& sto
   return {std::move(files), "blob names"};
 }
 
-/// "" when the file is right.
+/// Describes what is wrong with a file; "" when it is valid.
 std::string problem_of(const fs::path& path, const RemoteFile& file, const std::function<bool()>& stop) {
   std::error_code error;
   if (!fs::exists(path, error)) return "is missing";
@@ -53,7 +53,7 @@ std::string problem_of(const fs::path& path, const RemoteFile& file, const std::
   return hash == file.hash() ? "" : "has the hash " + hash + " instead of " + file.hash();
 }
 
-/// Calls `use` for 0 ... count - 1 in some order, from `jobs` threads. \throws what the first of them threw
+/// Calls `use` for 0 ... count - 1 in any order on `jobs` threads. Rethrows the first exception.
 void in_parallel(std::size_t count, int jobs, const std::function<void(std::size_t)>& use) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;

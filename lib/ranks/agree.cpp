@@ -11,7 +11,8 @@ namespace {
 
 constexpr char stopped = 'S';
 
-/// An error as text: its class as one letter, of a plain Error its code too, then its message. Empty for none.
+/// Serializes an error: a letter for its class, the exit code of a plain Error, and the message. Empty without an
+/// error.
 std::string describe(const std::exception_ptr& error) {
   if (!error) return {};
   try {

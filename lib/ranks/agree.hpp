@@ -1,6 +1,6 @@
 #pragma once
-// What the ranks of a group know together: whether any has failed, who speaks, an error that every rank gets. All of it
-// is collective.
+// Agreement between the ranks of a group: conditions, problems and errors that every rank learns. All functions are
+// collective.
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,26 +9,27 @@
 
 namespace fsdp {
 
-/// True where `mine` is true on any rank.
+/// True on every rank when `mine` is true on any rank.
 bool any_rank(ProcessGroup& group, bool mine);
 
-/// True where `mine` is true on every rank.
+/// True on every rank when `mine` is true on all ranks.
 bool every_rank(ProcessGroup& group, bool mine);
 
-/// What a rank says is wrong with it.
+/// A problem and the rank that has it.
 struct RankProblem {
   int rank = 0;
   std::string text;
 };
 
-/// The problem of the lowest rank that has one, on every rank. \param mine  empty: none here
+/// Returns on every rank the problem of the lowest rank that has one.
+/// \param mine  the problem of this rank; empty when it has none
 std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& mine);
 
-/// Runs `action` here; when it throws on any rank, every rank throws: the error of the lowest rank that has one, but
-/// one that says "stopped" only when no rank has another. A lone rank's own exception passes unchanged.
+/// Runs `action` on every rank. When it throws on any rank, every rank throws the error of the lowest failed rank; a
+/// Stopped error is thrown only when no rank has another error. In a group of one, the exception propagates unchanged.
 void run_agreed(ProcessGroup& group, const std::function<void()>& action);
 
-/// What `action` returns on rank 0, the only one that runs it; its error is every rank's, as run_agreed().
+/// Runs `action` on rank 0 and returns its result on every rank. Errors are thrown on every rank, as by run_agreed().
 std::string text_of_root(ProcessGroup& group, const std::function<std::string()>& action);
 
 }  // namespace fsdp

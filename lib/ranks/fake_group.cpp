@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-/// Done from the beginning; how long it would take is a matter of when it is waited for.
+/// A transfer that is complete at once; wait() records the wait in the work log.
 class LoggedWork final : public Work {
  public:
   LoggedWork(std::shared_ptr<WorkLog> log, int id) : log_(std::move(log)), id_(id) {}
@@ -28,12 +28,12 @@ class LoggedWork final : public Work {
   int id_;
 };
 
-/// A window on which the others are never late; without a region it has addresses that nobody touches.
+/// Peer memory whose counters never make this rank wait. Without a region, its addresses must not be accessed.
 class FakePeerMemory final : public PeerMemory {
  public:
   FakePeerMemory(std::size_t size_bytes, std::size_t num_counters, std::unique_ptr<detail::HeapRegion> region)
       : size_bytes_(size_bytes), counters_(num_counters), region_(std::move(region)) {
-    // Whatever round is waited for, the others have finished it.
+    // Any value that is waited for has been reached by the other ranks.
     for (auto& counter : counters_) counter.value = std::numeric_limits<std::uint64_t>::max();
   }
   std::byte* data() override {
@@ -49,19 +49,19 @@ class FakePeerMemory final : public PeerMemory {
   std::unique_ptr<detail::HeapRegion> region_;
 };
 
-/// What each rank said in its n-th split and agreement of the rehearsal.
+/// The arguments of each rank in its n-th split and reduction of the rehearsal.
 struct Script {
   std::vector<std::vector<int>> colors;                  ///< [call][world rank]
   std::vector<std::vector<std::vector<double>>> values;  ///< [call][world rank]
 };
 
-/// What the groups of one rank share.
+/// State shared by all groups of one rank.
 struct FakeJobState {
   FakeJob job;
   Script script;
   bool rehearsing = true;
   bool real_memory = false;
-  std::shared_ptr<WorkLog> work;  ///< null: nothing is written down
+  std::shared_ptr<WorkLog> work;  ///< null: transfers are not logged
   std::size_t next_split = 0;
   std::size_t next_agreement = 0;
 };
@@ -182,7 +182,7 @@ class FakeGroup final : public ProcessGroup {
     const auto& said = shared_->script.values[call][static_cast<std::size_t>(world_rank)];
     return i < said.size() ? said[i] : mine;
   }
-  /// out: `part` in the place of member `place`, zeros elsewhere. `part` may already lie there.
+  /// Writes `part` to slice `place` of `out` and zeros elsewhere. `part` may already be in that slice.
   static void take_own_part(std::span<std::byte> out, std::span<const std::byte> part, std::size_t place) {
     const auto begin = place * part.size();
     if (part.empty()) return;

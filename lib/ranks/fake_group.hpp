@@ -1,5 +1,5 @@
 #pragma once
-// One rank of a job that does not run: agrees with ranks that are not there.
+// A simulated process group: one rank of a job whose other ranks do not exist.
 #include <functional>
 #include <memory>
 
@@ -11,24 +11,24 @@ namespace fsdp {
 struct FakeJob {
   int ranks = 1;
   int ranks_per_node = 1;  ///< the last node may have fewer
-  int rank = 0;            ///< which one it is about
+  int rank = 0;            ///< the simulated rank
 };
 
-/// The job's world as its rank sees it. Nothing is sent: transfers end at once and leave buffers as they are, peer
-/// memory has addresses that must not be touched, and the others are never late.
-/// \param rehearsal  collective code that will run on the world first (making the mesh, say). It is run once for every
-///                   rank beforehand, so that splits and agreed values are those of the whole job; later agreements
-///                   count this rank's value for all.
-/// \param work       where transfers are written down; may be null
-/// \throws UsageError when the numbers cannot be
+/// The job's world group as seen by its rank. No data is sent: transfers complete at once and leave buffers unchanged,
+/// peer memory has addresses that must not be accessed, and waits for other ranks return at once.
+/// \param rehearsal  the collective code that will run on the world first, such as the creation of the mesh. It is run
+///                   once for every rank beforehand, so that splits and reductions have the results of the whole job.
+///                   Later reductions use this rank's value for every rank.
+/// \param work       log that receives the transfers; may be null
+/// \throws UsageError when `job` is inconsistent
 std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
                                               std::shared_ptr<WorkLog> work = nullptr);
 
-/// How a group of such a world lies on the nodes of its job; of a group of another kind, as if it were on one.
+/// Placement of a group on the nodes of its job. A group that is not simulated counts as being on one node.
 TransferWork place_of(const ProcessGroup& group);
 
-/// The same with memory that is real: one rank measures what it would take among others. What comes from the others is
-/// zeros.
+/// Like make_fake_world(), but with real memory, so that one rank can measure its memory use in a larger job. Data from
+/// other ranks is zeros.
 std::unique_ptr<ProcessGroup> make_lone_rank(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// Peer memory of ranks that are threads of one process: plain heap.
+// Peer memory of ranks that are threads of one process: an anonymous private mapping.
 #include <sys/mman.h>
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace fsdp::detail {
 
-/// What all threads of a group share.
+/// The memory and counters shared by all threads of a group.
 class HeapRegion {
  public:
   HeapRegion(std::size_t size_bytes, std::size_t num_counters)
@@ -36,14 +36,14 @@ class HeapRegion {
   std::vector<SharedCounter> counters_;
 };
 
-/// One thread's handle on the region.
+/// A thread's handle to the region.
 class HeapPeerMemory final : public PeerMemory {
  public:
   explicit HeapPeerMemory(std::shared_ptr<HeapRegion> region) : region_(std::move(region)) {}
   std::byte* data() override { return region_->data(); }
   std::size_t size_bytes() const override { return region_->size_bytes(); }
   SharedCounter& counter(std::size_t index) override { return region_->counter(index); }
-  void forget(std::size_t, std::size_t) override {}  // one process: one page table
+  void forget(std::size_t, std::size_t) override {}  // the threads share one page table
 
  private:
   std::shared_ptr<HeapRegion> region_;

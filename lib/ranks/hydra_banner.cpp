@@ -6,14 +6,14 @@
 namespace fsdp {
 namespace {
 
-/// A line begins so; `open`: then come other words, up to its end.
+/// The start of a line; with `open`, arbitrary text follows up to its end.
 struct BannerLine {
   std::string_view begin;
   bool open = false;
 };
-constexpr std::size_t kLongestWords = 512;  ///< a host's name has up to 255
+constexpr std::size_t kLongestWords = 512;  ///< longest text of an open line; a host name has up to 255 characters
 
-// As MPICH 3.2 to 5.0 print them (control_cb() of hydra's pmiserv_cb.c, main() of its mpiexec.c).
+// The messages of MPICH 3.2 to 5.0 (control_cb() in hydra's pmiserv_cb.c, main() in its mpiexec.c).
 constexpr std::string_view kRule =
     "===================================================================================\n";
 constexpr BannerLine kBox[] = {{kRule},
@@ -29,7 +29,8 @@ constexpr BannerLine kLastWords[] = {{"YOUR APPLICATION TERMINATED WITH THE EXIT
 
 enum class Fit { no, so_far, whole };
 
-/// Whether `text` begins with these lines, or may do so once more of it comes. \param[out] size  of the whole
+/// Tells whether `text` begins with these lines, or may do so once more bytes arrive.
+/// \param[out] size  length of the whole message
 Fit fit(std::string_view text, std::span<const BannerLine> lines, std::size_t& size) {
   size = 0;
   for (const BannerLine& line : lines) {
@@ -53,7 +54,7 @@ std::string HydraBanner::pass(std::string_view bytes) {
   return take(false);
 }
 
-/// Where, from `from` on, one of the two may begin: a box at the beginning of a line, the last words anywhere.
+/// First position from `from` on where a message may begin: a box at the start of a line, the last lines anywhere.
 std::size_t HydraBanner::next_begin(std::size_t from) const {
   const auto line_end = text_.find("\n=", from - 1);
   const auto box = line_end == std::string::npos ? text_.size() : line_end + 1;

@@ -14,11 +14,11 @@ struct Launcher {
   const char* size = nullptr;  ///< variable with the number of processes; nullptr: it sets none
   const char* rank = nullptr;  ///< variable with this process's number, from 0; nullptr: it sets none
   std::string_view cure;
-  const char* beside = nullptr;   ///< counts only where this variable is set, too,
+  const char* beside = nullptr;   ///< the entry applies only when this variable is set,
   const char* without = nullptr;  ///< and this one is not
 };
 
-/// Also of the other launchers that speak PMI.
+/// Name, in messages, of hydra and the other launchers that set PMI variables.
 constexpr std::string_view kHydra = "the launcher";
 constexpr std::string_view kMpiexec = "Start with the mpiexec of the MPI that this program was built with";
 constexpr std::string_view kSrun =
@@ -26,8 +26,8 @@ constexpr std::string_view kSrun =
     "program was built with";
 constexpr std::string_view kCray = "Build with the site's cray-mpich (set MPI_HOME)";
 
-/// In the order in which they are believed about this process's rank: what starts MPI's ranks may itself have been
-/// started by what comes later.
+/// Innermost first, which is the order of precedence for this process's rank: a launcher may itself have been started
+/// by one of the later entries.
 constexpr std::array kLaunchers{
     Launcher{kHydra, "PMI_SIZE", "PMI_RANK", kMpiexec},
     Launcher{kHydra, nullptr, "PMIX_RANK", kMpiexec},
@@ -41,11 +41,13 @@ constexpr std::array kLaunchers{
              "or with the mpiexec of that MPI"},
     Launcher{"jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "Build with the site's Spectrum MPI (set MPI_HOME)"},
     Launcher{"aprun", nullptr, "ALPS_APP_PE", kCray},
-    // In a batch script these are the job's, and no step has begun; in a step of today's Slurm the next line says more.
+    // In a batch script these variables describe the job before any step has begun; within a step of a current Slurm,
+    // the next entry is more precise.
     Launcher{"srun", "SLURM_NTASKS", "SLURM_PROCID", kSrun, "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
     Launcher{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", kSrun},
     Launcher{kHydra, "MPI_LOCALNRANKS", "MPI_LOCALRANKID", kMpiexec},
-    // Job scripts set WORLD_SIZE for all that they start, and anything may be called RANK; torchrun sets both.
+    // Job scripts may set WORLD_SIZE for all their commands, and RANK is a common name, so torchrun counts only
+    // when both are set.
     Launcher{"torchrun", nullptr, "RANK", "torchrun starts ranks of Python: start with mpiexec or srun", "WORLD_SIZE"},
     Launcher{"torchrun", "WORLD_SIZE", nullptr, "torchrun starts ranks of Python: start with mpiexec or srun", "RANK"},
 };
@@ -61,10 +63,10 @@ bool counts(const Launcher& launcher) {
   return (launcher.beside == nullptr || value_of(launcher.beside) != nullptr) && value_of(launcher.without) == nullptr;
 }
 
-/// hydra's ranks inherit what started its proxies, which counts hosts.
+/// Ranks of hydra inherit the environment of its proxies, whose variables count hosts.
 bool started_by_hydra() { return value_of("HYDI_CONTROL_FD") != nullptr || value_of("MPI_LOCALRANKID") != nullptr; }
 
-/// The variables of `name` that are set, as arguments of env.
+/// The variables of launcher `name` that are set, as arguments of env(1).
 std::string unset_all(std::string_view name) {
   std::string words;
   for (const auto& launcher : kLaunchers) {
@@ -90,7 +92,7 @@ SeveralStarted describe(const Launcher& launcher, bool by_size) {
   return several;
 }
 
-/// Under these MPI starts for a rank alone, too.
+/// Launchers under which MPI is initialised for a single rank, too.
 bool has_mark_of_mpi() {
   for (const char* name : {"PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK",
                            "MPI_LOCALRANKID", "SLURM_STEP_NUM_TASKS"}) {
@@ -110,8 +112,8 @@ std::optional<SeveralStarted> told(bool by_size) {
   return std::nullopt;
 }
 
-/// Tasks of pbsdsh count from 2, 1 is the job script. A launcher that uses them to reach hosts says itself how many
-/// ranks there are.
+/// Tasks of pbsdsh are numbered from 2; task 1 is the job script. A launcher that uses pbsdsh to reach hosts sets its
+/// own variables for the number of ranks.
 std::optional<SeveralStarted> told_by_pbs() {
   const char* task = value_of("PBS_TASKNUM");
   if (!is_above(task, 1) || has_mark_of_mpi()) return std::nullopt;

@@ -1,6 +1,6 @@
-// Memory shared by processes of one node: an anonymous file (memfd) that the first rank makes and the others open
-// through /proc. Unlike /dev/shm it leaves nothing behind when the job is killed and is not limited by that mount's
-// size.
+// Memory shared by the processes of one node: the first rank creates an anonymous file (memfd) and the others open it
+// through /proc. Unlike a file in /dev/shm, it leaves nothing behind when the job is killed, and the size of that mount
+// does not limit it.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -83,8 +83,8 @@ std::unique_ptr<PeerMemory> make_memfd_peer_memory(ProcessGroup& group, std::siz
   const std::size_t total_bytes = header_bytes + data_bytes;
   Descriptor file;
   std::byte* base = nullptr;
-  // pid, descriptor, and a number that proves that the opened file is the one that was made: another pid namespace
-  // could hold another process, even another job's rank, under that pid.
+  // Process id, descriptor, and a nonce that identifies the file: in another pid namespace, that process id may belong
+  // to another process, even to a rank of another job.
   std::random_device entropy;
   const auto nonce = static_cast<std::int64_t>((std::uint64_t{entropy()} << 32 | entropy()) | 1u);
   std::array<std::int64_t, 3> address{::getpid(), -1, nonce};

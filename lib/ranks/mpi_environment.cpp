@@ -28,7 +28,7 @@
 
 namespace fsdp {
 namespace {
-/// Why a few pages of shared memory cannot be had, as an errno; 0 when they can.
+/// The errno with which the allocation of a little shared memory fails; 0 when it succeeds.
 int shared_memory_error() {
   constexpr off_t bytes = 1 << 20;
   const auto name = fmt::format("/fsdp-check-{}", ::getpid());
@@ -63,20 +63,21 @@ std::string problem_of_this_host() {
   return "";
 }
 
-/// What this host lacks that MPI needs between ranks: /proc, and /dev/shm where ranks share the host. MPI_Init ends the
-/// process for want of them ("Out of memory", "failed to get boot id"), so this is said before.
-/// \return a sentence with the cure; "" when nothing is missing, or where another rank of this host says it
+/// Checks that this host has what MPI needs between ranks: /proc, and /dev/shm if several ranks share the host. Without
+/// them, MPI_Init ends the process with messages such as "Out of memory" or "failed to get boot id".
+/// \return a sentence with the cure; "" when nothing is missing, or when another rank of this host reports it
 std::string host_problem() {
   if (!launched_by_mpi()) return "";
   auto problem = problem_of_this_host();
   if (problem.empty() || first_of_its_host()) return problem;
-  // The first is to be heard before MPI_Init ends this rank, and with it the job.
+  // The first rank's message must be printed before MPI_Init ends this rank and, with it, the job.
   std::this_thread::sleep_for(std::chrono::seconds(1));
   return "";
 }
 
-/// Before MPI starts: MPICH ends a process whose PMI_FD is left over from another with a riddle; it is removed.
-/// \return a sentence that says so; "" where there is nothing to forget
+/// Removes a PMI_FD that another process left in the environment, with which MPICH would end this process. Call before
+/// MPI_Init.
+/// \return a sentence that says so; "" when there was nothing to remove
 std::string forget_lost_launcher() {
   const char* text = std::getenv("PMI_FD");
   if (text == nullptr) return "";
@@ -88,12 +89,12 @@ std::string forget_lost_launcher() {
   return problem;
 }
 
-/// Before MPI starts: MPICH copies between the ranks of a host by their process ids, and where ranks have pid
-/// namespaces of their own (containers) reads its own memory instead, without an error. Such copies are turned off
-/// there.
+/// Turns off MPICH's copies between processes (CMA) in a pid namespace. MPICH addresses the ranks of a host by process
+/// id and, if each rank has its own pid namespace (containers), reads its own memory instead, without an error. Call
+/// before MPI_Init.
 void avoid_copies_by_pid() {
-  // The namespace that the kernel starts with (include/linux/proc_ns.h, PROC_PID_INIT_INO); there all ranks of a host
-  // see each other.
+  // The initial pid namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO), in which all ranks of a host see each
+  // other.
   std::error_code error;
   const auto here = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
   if (here == "pid:[4026531836]") return;
@@ -101,7 +102,7 @@ void avoid_copies_by_pid() {
   ::setenv("MPIR_CVAR_CH4_CMA_ENABLE", "0", keep_what_the_user_set);
 }
 
-/// For a rank that MPI sees alone. \param mpi  the library's name and version
+/// Refuses a world of size 1 under a launcher that started more processes. \param mpi  the library's name and version
 /// \throws RuntimeFailure when the launcher started more: each would train alone. A launcher that speaks another
 /// process-management protocol
 ///         starts N jobs of size 1.
@@ -149,7 +150,7 @@ void let_launcher_read_stderr() {
     if (::ioctl(STDERR_FILENO, FIONREAD, &unread) != 0 || unread == 0) break;
     std::this_thread::sleep_for(pause);
   }
-  // What was read has yet to travel from the proxy to mpiexec.
+  // The proxy still has to forward the text to mpiexec.
   std::this_thread::sleep_for(pause);
 }
 
@@ -159,8 +160,8 @@ void warn_before_ranks(const std::string& problem) {
   [[maybe_unused]] const auto n = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-/// Each rank hands a large message to the next and looks at what it got. Where a host's processes do not see each other
-/// as MPI believes (containers), large messages have been seen to arrive wrong without an error.
+/// Sends a large message from each rank to the next and checks it. In containers, whose processes may not see each
+/// other as MPI assumes, large messages have been observed to arrive corrupted without an error.
 void check_large_messages(int rank, int size) {
   constexpr std::size_t words = 1 << 17;  // 1 MiB: larger than any threshold for copies between processes
   const auto next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -218,11 +219,11 @@ bool MpiEnvironment::everyone_failed(std::chrono::milliseconds patience) {
 }
 
 MpiEnvironment::~MpiEnvironment() {
-  // While an exception unwinds, the other ranks are still at work: whoever catches it calls abort().
+  // While an exception unwinds, the other ranks are still working; the handler calls abort().
   if (std::uncaught_exceptions() > 0) return;
   const int exit_code = exit_code_;
   failure_group_.reset();
-  // Some MPICH releases hang in MPI_Finalize across hosts (pmodels/mpich PR 6596). All work is done by now.
+  // Some MPICH releases hang in MPI_Finalize across hosts (pmodels/mpich PR 6596). All work is complete at this point.
   const Watchdog watchdog(std::chrono::seconds(10), [exit_code] { ::_exit(exit_code); });
   MPI_Finalize();
 }

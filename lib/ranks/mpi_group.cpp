@@ -18,7 +18,7 @@ struct Elements {
   MPI_Datatype type;
 };
 
-/// MPI counts are ints: the widest element that divides the block keeps slices of up to 16 GiB countable.
+/// MPI counts are ints. Using the widest element type that divides the block allows slices of up to 16 GiB.
 Elements as_elements(std::size_t size_bytes) {
   std::size_t width = 1;
   MPI_Datatype type = MPI_BYTE;
@@ -111,7 +111,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    // A rank whose wait began earlier asks who is here: answer, so that it does not count this one as missing.
+    // Respond to a rank whose wait began earlier and timed out, so that it does not report this rank as missing.
     if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && roll_called())) {
       const auto missing = missing_ranks();
       throw RuntimeFailure(fmt::format(
@@ -179,7 +179,7 @@ bool MpiGroup::barrier_within(std::chrono::milliseconds patience) {
 }
 
 void MpiGroup::all_reduce(std::span<double> values, Reduce op) {
-  // Gathered and combined in rank order here: every rank gets the same bits, whatever MPI's algorithm.
+  // Gather and reduce in rank order, so that every rank gets identical bits, independent of MPI's algorithm.
   const auto count = static_cast<int>(values.size());
   std::vector<double> all(values.size() * static_cast<std::size_t>(size_));
   MPI_Request request = MPI_REQUEST_NULL;
@@ -231,7 +231,7 @@ std::unique_ptr<Work> MpiGroup::all_gather(std::span<const GatherBlock> blocks) 
   for (const auto& block : blocks) {
     const auto elements = as_elements(block.in.size());
     requests.push_back(MPI_REQUEST_NULL);
-    // The owner's rows may already lie in place.
+    // In an in-place gather, this rank's rows are already there.
     const std::byte* own = block.out.data() + static_cast<std::size_t>(rank_) * block.in.size();
     const void* in = block.in.data() == own ? MPI_IN_PLACE : block.in.data();
     check_mpi(MPI_Iallgather(in, elements.count, elements.type, block.out.data(), elements.count, elements.type,

@@ -11,7 +11,7 @@
 
 namespace fsdp::detail {
 
-/// Owns a communicator. Freed quietly: errors cannot be reported from a destructor.
+/// Owns a communicator. The destructor ignores errors of MPI_Comm_free.
 class UniqueComm {
  public:
   UniqueComm() = default;
@@ -36,7 +36,9 @@ void check_mpi(int code, const char* call);
 
 class MpiGroup final : public ProcessGroup {
  public:
-  /// \param alarm  of the group that this one is split from: the whole job's. Null: this is the whole job
+  /// \param alarm  the whole job's communicator for missing_ranks(), from the group that this one is split from; null
+  /// when
+  ///               this group is the whole job
   MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout, std::shared_ptr<const UniqueComm> alarm = nullptr);
 
   int rank() const override { return rank_; }
@@ -53,26 +55,26 @@ class MpiGroup final : public ProcessGroup {
   std::chrono::milliseconds timeout() const override { return timeout_; }
   int world_rank(int member) const override { return world_ranks_[static_cast<std::size_t>(member)]; }
 
-  /// Ranks that wait as well answer, in whichever group. Members that do not, else others that do not: they keep a
-  /// member from coming.
+  /// Ranks that wait in any group respond. Returns the members of this group that do not respond or, if all members do,
+  /// the other ranks of the job that do not, because they block a member.
   std::vector<int> missing_ranks() override;
   bool roll_called() override;
 
-  /// A barrier that gives up: false when some rank did not come in time. The group is of no use afterwards.
+  /// A barrier with a timeout. \return false when a rank did not arrive in time; the group is unusable afterwards
   bool barrier_within(std::chrono::milliseconds patience);
-  /// Waits for all requests. \throws RuntimeFailure naming the ranks that did not come, past the timeout
+  /// Waits for all requests. \throws RuntimeFailure naming the ranks that did not arrive within the timeout
   void wait(std::span<MPI_Request> requests, const char* what);
 
  private:
   UniqueComm comm_;
-  std::shared_ptr<const UniqueComm> alarm_;  ///< its messages cannot be confused with a collective's
+  std::shared_ptr<const UniqueComm> alarm_;  ///< own communicator, so that its messages cannot match a collective's
   std::chrono::milliseconds timeout_;
   int rank_ = 0;
   int size_ = 1;
   std::vector<int> world_ranks_;
 };
 
-/// Memory of all ranks of `group` on one node, or null everywhere. See memfd_peer_memory.cpp.
+/// Memory shared by all ranks of `group`, or null on every rank if they cannot share it. See memfd_peer_memory.cpp.
 std::unique_ptr<PeerMemory> make_memfd_peer_memory(ProcessGroup& group, std::size_t size_bytes,
                                                    std::size_t num_counters);
 

@@ -11,7 +11,7 @@ namespace fsdp {
 namespace detail {
 namespace {
 
-/// Global, because some MPI libraries open parts of themselves that look for the rest by name.
+/// Loaded with RTLD_GLOBAL, because some MPI libraries load components that look up the library's symbols by name.
 PluginKind mpi_plugin() {
   return {"libfsdp_mpi.so", "MPI support", kMpiAbiSymbol, {kMakeMpiSymbol, kMpiVersionSymbol}, true};
 }

@@ -73,7 +73,7 @@ void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::ui
   const auto start = Clock::now();
   while (!reached()) {
     const auto waited = Clock::now() - start;
-    // Ranks that share a core make progress only when the waiting one gives it up.
+    // Ranks that share a core make progress only when the waiting rank yields it.
     if (waited < std::chrono::milliseconds(2)) {
       std::this_thread::yield();
     } else {

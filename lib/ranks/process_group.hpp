@@ -1,8 +1,8 @@
 #pragma once
-// A group of ranks and what they do on the host: agree, exchange small values, share memory, move blocks.
+// A group of ranks and its collectives on the host: reductions, small messages, shared memory, and block transfers.
 //
-// Three kinds of group implement this: MPI ranks, threads of one process (tests of the engine), and a lone rank.
-// Collective calls must be made by every rank of the group in the same order.
+// Implementations: MPI ranks, threads of one process (for tests of the engine), a single rank, and a simulated job
+// (fake_group.hpp). Every rank of the group must make the collective calls in the same order.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -17,26 +17,26 @@ namespace fsdp {
 
 enum class Reduce { sum, max, min };
 
-/// A counter in memory that every rank of a group sees, alone on its cache line.
+/// A counter in memory shared by all ranks of a group. Has its own cache line.
 struct alignas(64) SharedCounter {
   std::atomic<std::uint64_t> value{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "counters are shared between processes");
 
-/// Zeroed memory that all ranks of a group on one node address, and counters to order their accesses.
+/// Zero-initialised memory shared by all ranks of a group on one node, and counters that synchronise access to it.
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
   virtual std::byte* data() = 0;
   virtual std::size_t size_bytes() const = 0;
   virtual SharedCounter& counter(std::size_t index) = 0;
-  /// Says that this rank will not read these bytes for a while: they stay where they are for the others, but leave this
-  /// process's page table, so that its resident set is what it holds. (Schedulers that add up resident sets would
-  /// otherwise count shared pages once per rank and kill jobs that fit.) The next read brings them back.
+  /// Removes these bytes from this process's page table; their content and the other ranks are unaffected, and the next
+  /// access maps them again. Call when this rank will not read them for a while. Schedulers that add up resident set
+  /// sizes would otherwise count shared pages once per rank and kill jobs that fit.
   virtual void forget(std::size_t offset_bytes, std::size_t size_bytes) = 0;
 };
 
-/// A transfer under way; wait() must be called before its buffers are touched or destroyed.
+/// A transfer in progress. wait() must be called before its buffers are accessed or destroyed.
 class Work {
  public:
   virtual ~Work() = default;
@@ -44,19 +44,19 @@ class Work {
   virtual void wait() = 0;
 };
 
-/// A transfer that was done when it was started.
+/// A transfer that is already complete.
 class DoneWork final : public Work {
  public:
   void wait() override {}
 };
 
-/// One block of an all-gather: everybody's `in` (equal sizes), one after the other by rank, becomes `out`.
+/// One block of an all-gather: `out` becomes the concatenation, by rank, of every rank's `in`; all have equal size.
 struct GatherBlock {
   std::span<const std::byte> in;
   std::span<std::byte> out;
 };
 
-/// One block of an all-to-all: slice r of `in` goes to rank r, `out` collects the slices meant for this rank.
+/// One block of an all-to-all: slice r of `in` goes to rank r; slice r of `out` comes from rank r.
 struct ExchangeBlock {
   std::span<const std::byte> in;
   std::span<std::byte> out;
@@ -69,33 +69,33 @@ class ProcessGroup {
   virtual int size() const = 0;
 
   virtual void barrier() = 0;
-  /// Element-wise over the ranks; every rank gets the same bits.
+  /// Reduces element-wise over the ranks. Every rank gets bitwise identical results.
   virtual void all_reduce(std::span<double> values, Reduce op) = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
-  /// \return every rank's text by rank on `root`, nothing elsewhere
+  /// \return on `root`, the texts of all ranks by rank; an empty vector on other ranks
   virtual std::vector<std::string> gather(std::string_view text, int root) = 0;
 
   virtual std::unique_ptr<Work> all_gather(std::span<const GatherBlock> blocks) = 0;
   virtual std::unique_ptr<Work> all_to_all(std::span<const ExchangeBlock> blocks) = 0;
 
-  /// Ranks with the same color form a group, ordered by rank here.
+  /// Splits the group: ranks of equal color form a group and keep their order.
   virtual std::unique_ptr<ProcessGroup> split(int color) = 0;
-  /// The ranks that can share memory with this one.
+  /// The group of ranks that can share memory with this one.
   virtual std::unique_ptr<ProcessGroup> split_by_node() = 0;
   /// Collective. \return null on every rank when the ranks cannot all share memory.
   virtual std::unique_ptr<PeerMemory> peer_memory(std::size_t size_bytes, std::size_t num_counters) = 0;
 
-  /// How long a wait may last before the job is declared stuck.
+  /// Longest wait before the job is considered stuck.
   virtual std::chrono::milliseconds timeout() const = 0;
-  /// Asks who is there, for seconds, once a wait has lasted too long. \return world ranks that do not answer; none
-  /// where that cannot be told
+  /// Finds out, after a wait timed out, which ranks do not respond; takes seconds.
+  /// \return their world ranks; empty when they cannot be determined
   virtual std::vector<int> missing_ranks() { return {}; }
-  /// Another rank asks that: its wait began earlier than this one's.
+  /// True when another rank, whose wait began earlier, is running missing_ranks().
   virtual bool roll_called() { return false; }
-  /// World rank of a member, for messages.
+  /// World rank of a member of the group, for messages.
   virtual int world_rank(int member) const = 0;
 
-  // Built from the above.
+  // Implemented with the virtual functions above.
   double all_reduce(double value, Reduce op);
   std::string broadcast_text(std::string_view text, int root);
 };
@@ -105,7 +105,7 @@ class ProcessGroup {
 void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::uint64_t value, int member,
                       std::string_view what);
 
-/// A group of one.
+/// A group that consists of this rank only.
 std::unique_ptr<ProcessGroup> make_single_group();
 
 }  // namespace fsdp

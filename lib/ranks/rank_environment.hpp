@@ -1,6 +1,6 @@
 #pragma once
-// What starts and ends a job's ranks, behind an interface free of MPI: a program that needs MPI only under a launcher
-// loads it then (mpi_plugin.hpp).
+// Start and end of a job's ranks, behind an interface without MPI types, so that a program can load MPI at run time
+// only when a launcher started it (mpi_plugin.hpp).
 #include <chrono>
 #include <memory>
 #include <string>
@@ -14,21 +14,21 @@ struct MpiOptions {
   std::chrono::milliseconds collective_timeout = std::chrono::seconds(600);
 };
 
-/// The ranks of the job for as long as it lives. Only one may exist.
+/// Owns the connection to the other ranks of the job. Only one may exist.
 ///
-/// A rank that fails must not end it in the ordinary way (the others would wait for it for ever): it calls abort_job()
-/// instead.
+/// A rank that fails must call abort_job() instead of destroying it, because the other ranks would wait for it for
+/// ever.
 class RankEnvironment {
  public:
   virtual ~RankEnvironment() = default;
-  /// All ranks. Must not outlive this object.
+  /// The group of all ranks. Must not outlive this object.
   virtual std::unique_ptr<ProcessGroup> world() = 0;
-  /// Asks whether all ranks call this within `patience`: true on all when every one failed with an error of its own (a
-  /// wrong option, say), so that the job can be ended properly; false when the others are still at work.
+  /// Called by a rank that failed. True on every rank when all ranks call it within `patience`, which means that each
+  /// failed by itself (a wrong option, for example) and the job can end normally; false when other ranks still work.
   virtual bool everyone_failed(std::chrono::milliseconds patience) = 0;
-  /// What the process will return; used when the library's own ending hangs and has to be left.
+  /// Sets the exit code for the case that MPI_Finalize hangs and the process must be ended.
   virtual void set_exit_code(int exit_code) = 0;
-  /// Ends all ranks of the job with `exit_code`; does not return.
+  /// Ends all ranks of the job with `exit_code`. Does not return.
   virtual void abort_job(int exit_code) = 0;
 };
 

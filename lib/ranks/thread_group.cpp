@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-/// State shared by the threads of a world: which rank failed first.
+/// State shared by all threads: the rank that failed first.
 struct World {
   std::mutex mutex;
   std::exception_ptr first_error;
@@ -22,7 +22,7 @@ struct World {
   std::chrono::milliseconds timeout;
 };
 
-/// A meeting point: each rank leaves a pointer, all see all pointers, and nobody leaves before everybody has read.
+/// Exchanges a pointer per rank. Every rank sees all pointers, and no rank returns before all have read them.
 class Meeting {
  public:
   Meeting(const std::vector<int>& world_ranks, World& world)
@@ -76,7 +76,7 @@ class Meeting {
   std::uint64_t round_ = 0;
 };
 
-/// What the threads of one group share.
+/// State shared by the threads of one group.
 struct ThreadGroupState {
   ThreadGroupState(std::vector<int> members, World& the_world)
       : world_ranks(std::move(members)), meeting(world_ranks, the_world), world(the_world) {}
@@ -93,7 +93,7 @@ class ThreadGroup final : public ProcessGroup {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(shared_->world_ranks.size()); }
   std::chrono::milliseconds timeout() const override {
-    // Once a rank has failed nobody who waits in peer memory has anything to wait for.
+    // After a rank has failed, waits on counters of peer memory must end, too.
     return shared_->world.failed ? std::chrono::milliseconds(0) : shared_->world.timeout;
   }
   int world_rank(int member) const override { return shared_->world_ranks[static_cast<std::size_t>(member)]; }
@@ -135,7 +135,7 @@ class ThreadGroup final : public ProcessGroup {
       std::byte* out = blocks[b].out.data();
       for (void* other : all) {
         const auto& in = (*static_cast<std::span<const GatherBlock>*>(other))[b].in;
-        // Gathered in place, this rank's part is there, and others may be reading it.
+        // In an in-place gather, this rank's slice is already there, and other ranks may be reading it.
         if (!in.empty() && in.data() != out) std::memcpy(out, in.data(), in.size());
         out += in.size();
       }
@@ -170,7 +170,7 @@ class ThreadGroup final : public ProcessGroup {
       if (r == rank_) new_rank = static_cast<int>(members.size());
       members.push_back(world_rank(r));
     }
-    // The first member makes the shared part; the others take a reference while everybody is here.
+    // The first member creates the shared state; the others take a reference before any rank continues.
     std::shared_ptr<ThreadGroupState> made;
     if (rank_ == leader) made = std::make_shared<ThreadGroupState>(members, shared_->world);
     const auto& all = shared_->meeting.meet(rank_, &made);

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks as threads of one process: the engine's tests run whole meshes this way, with no launcher.
+// Ranks as threads of one process, so that tests of the engine can run whole meshes without a launcher.
 #include <chrono>
 #include <functional>
 
@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-/// Runs body(group) on `num_ranks` threads and waits for all. `ranks_per_node` makes split_by_node() split.
-/// An exception of any rank wakes the others (their collectives throw) and is rethrown here.
+/// Runs body(group) on `num_ranks` threads and joins them. split_by_node() puts `ranks_per_node` ranks on a node. An
+/// exception of any rank makes the collectives of the others throw, and is rethrown here.
 void run_thread_ranks(int num_ranks, int ranks_per_node, const std::function<void(ProcessGroup&)>& body,
                       std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
