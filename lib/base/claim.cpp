@@ -26,7 +26,7 @@ fs::path claim_file(const fs::path& directory, std::uint64_t generation) {
   return directory / ("claim." + std::to_string(generation));
 }
 
-/// Those of the claims in `directory`, ascending. A number that no job can have come to is somebody's mischief.
+/// Generations of the claims in `directory`, in ascending order. Implausibly large numbers are ignored as planted.
 std::vector<std::uint64_t> listed_generations(const fs::path& directory) {
   constexpr std::uint64_t most = 1'000'000'000;
   std::vector<std::uint64_t> listed;
@@ -47,7 +47,7 @@ std::uint64_t highest_generation(const fs::path& directory) {
   const auto listed = listed_generations(directory);
   auto highest = listed.empty() ? 0 : listed.back();
   std::error_code error;
-  // A listing may be an old one (NFS caches them).
+  // NFS caches directory listings, so this one may be outdated.
   while (fs::exists(claim_file(directory, highest + 1), error)) ++highest;
   return highest;
 }
@@ -62,7 +62,7 @@ void remove_old_claims(const fs::path& directory, std::uint64_t newest) {
   }
 }
 
-/// Time of the last heartbeat. Opened first, because NFS asks the server anew only then.
+/// Time of the last heartbeat. The file is opened first, because NFS then revalidates its attributes with the server.
 std::optional<fs::file_time_type> last_beat(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
@@ -72,7 +72,7 @@ std::optional<fs::file_time_type> last_beat(const fs::path& file) {
   return error ? std::nullopt : std::optional(time);
 }
 
-/// What the file system's clock says, which the heartbeats' times come from.
+/// Current time of the file system's clock, by which heartbeats are stamped.
 std::optional<fs::file_time_type> file_system_now(const fs::path& directory) {
   const auto probe = directory / (".tmp." + unique_name());
   try {
@@ -104,7 +104,7 @@ Claim::~Claim() {
   try {
     publish_text(claim_file(directory_, generation_), kReleased);
   } catch (const std::exception&) {
-    // A successor then waits for the silence, or sees that the process is gone.
+    // A successor then waits until the claim is silent, or detects that the process has ended.
   }
 }
 
@@ -119,13 +119,13 @@ void Claim::beat() {
 void Claim::end() {
   ended_ = true;
   std::error_code ignored;
-  if (fs::is_symlink(directory_, ignored)) return;  // put there meanwhile: what it leads to is not ours to remove
+  if (fs::is_symlink(directory_, ignored)) return;  // a planted link: its target must not be removed
   std::vector<fs::path> others;
   for (fs::directory_iterator entry(directory_, ignored), last; !ignored && entry != last; entry.increment(ignored)) {
     if (entry->path().filename().string().rfind("claim.", 0) != 0) others.push_back(entry->path());
   }
   for (const auto& path : others) fs::remove_all(path, ignored);
-  // The highest claim last: as long as anything is left, it has an owner.
+  // Remove the highest claim last, so that the folder has an owner as long as it has content.
   for (const auto number : listed_generations(directory_)) {
     if (number <= generation_) fs::remove(claim_file(directory_, number), ignored);
   }
@@ -163,8 +163,8 @@ bool ClaimWatch::may_be_alive(std::uint64_t generation) {
     seen_generation_ = generation;
     seen_beat_ = beat.value_or(fs::file_time_type{});
     seen_at_ = now;
-    // Silent long before this process came: a few heartbeats' time is enough to listen then. It is not enough to go by
-    // the times alone, which clients with wrong clocks may have set.
+    // If the claim was silent long before this process started, half of the time is enough. The timestamps alone are
+    // not sufficient, because clients with wrong clocks may have set them.
     const auto file_system_time = beat ? file_system_now(directory_) : std::nullopt;
     listen_ =
         file_system_time && *file_system_time - *beat > 10 * takeover_after_ ? takeover_after_ / 2 : takeover_after_;
@@ -183,7 +183,7 @@ std::optional<std::uint64_t> ClaimWatch::try_take() {
       return std::nullopt;
     }
   } catch (const IoError&) {
-    // The owner that finished removes the folder under this process's feet.
+    // An owner that finishes removes the folder concurrently.
     if (!fs::exists(directory_)) return std::nullopt;
     throw;
   }

@@ -1,11 +1,11 @@
 #pragma once
-// Who may write in a folder that others may write in too: claims that need no flock, survive a kill of their owner and
-// can be taken over.
+// Exclusive ownership of a folder that several processes may write to. Claims need no flock, outlive a killed owner,
+// and can be taken over.
 //
-// A folder holds files claim.1, claim.2, ...; the owner of the highest is the owner. A successor makes the next number
-// with create_exclusively(), so exactly one wins, and nothing of a live owner is ever removed or renamed (what lies
-// sixteen claims back is removed). The owner touches its file as a heartbeat; it sees that it lost when the next number
-// is there.
+// A folder holds files claim.1, claim.2, ...; the process of the highest number is the owner. A successor creates the
+// next number with create_exclusively(), so exactly one succeeds. Files of a live owner are never removed or renamed;
+// claims that are sixteen numbers old are removed. The owner touches its file as a heartbeat, and detects that it lost
+// the claim when the next number exists.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -21,21 +21,21 @@
 
 namespace fsdp {
 
-/// Held by this process. Thread-safe.
+/// A claim held by this process. Thread-safe.
 class Claim {
  public:
   Claim(std::filesystem::path directory, std::uint64_t generation);
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
-  /// Releases, unless ended or lost.
+  /// Releases the claim unless it was ended or lost.
   ~Claim();
 
   const std::filesystem::path& directory() const { return directory_; }
   std::uint64_t generation() const { return generation_; }
-  /// Heartbeat: says that the owner lives and looks whether it still is the owner.
+  /// Updates the heartbeat and checks that this process is still the owner.
   void beat();
   bool lost() const { return lost_; }
-  /// The work is complete: removes the folder with everything in it.
+  /// Ends the claim after the work is complete: removes the folder with its content.
   void end();
 
  private:
@@ -45,30 +45,31 @@ class Claim {
   std::atomic<bool> ended_{false};
 };
 
-/// What is known of the owner of claim `generation` of `directory`.
+/// State of the owner of a claim.
 enum class OwnerState {
-  gone,   ///< it released the claim, or this process can see that it ended: it will never write again
-  silent  ///< it may live
+  gone,   ///< the owner released the claim or has provably ended, so it will not write again
+  silent  ///< the owner may be running
 };
 OwnerState owner_state(const std::filesystem::path& directory, std::uint64_t generation);
 
-/// Who made claim `generation`, for messages: "process 1234 on node7 (Slurm job 42), since 2026-11-22 10:15:00 UTC".
+/// The owner of claim `generation`, for messages: "process 1234 on node7 (Slurm job 42), since 2026-11-22 10:15:00
+/// UTC".
 std::string owner_words(const std::filesystem::path& directory, std::uint64_t generation);
 
-/// Looks at a folder that others may have claimed, until it can be had.
+/// Waits, by polling, for a folder that another process may have claimed.
 class ClaimWatch {
  public:
-  /// \param takeover_after  an owner whose heartbeat was not seen for so long is taken for dead
+  /// \param takeover_after  an owner without a heartbeat for this long is considered dead
   ClaimWatch(std::filesystem::path directory, std::chrono::milliseconds takeover_after);
 
-  /// Takes the claim if nobody has it or its owner is gone or was silent for too long; never waits. Makes the folder.
-  /// The time of silence is measured on this process's clock from the first call on, so clocks of hosts may differ.
-  /// \return the new claim's generation. \throws IoError
+  /// Takes the claim if it is free, or its owner is gone or was silent for too long. Does not wait. Creates the folder.
+  /// The silence is measured with this process's clock from the first call on, so clocks of hosts may differ.
+  /// \return the generation of the new claim; nullopt when another process holds it. \throws IoError
   std::optional<std::uint64_t> try_take();
 
-  /// Who held it at the last try, for messages; "" when nobody.
+  /// The holder at the last try, for messages; "" when there was none.
   const std::string& holder() const { return holder_; }
-  /// True once the holder's heartbeat was seen to move.
+  /// True once the holder's heartbeat was observed to change.
   bool owner_lives() const { return owner_lives_; }
 
  private:
@@ -80,7 +81,7 @@ class ClaimWatch {
   std::uint64_t seen_generation_ = 0;
   std::filesystem::file_time_type seen_beat_{};
   std::chrono::steady_clock::time_point seen_at_{};
-  std::chrono::milliseconds listen_{0};  ///< from seen_at_ on
+  std::chrono::milliseconds listen_{0};  ///< silence after seen_at_ that allows a takeover
 };
 
 /// Beats for the claims of this process from a thread of its own, as long as they live.

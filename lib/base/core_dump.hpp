@@ -2,8 +2,8 @@
 
 namespace fsdp {
 
-/// No core dump of this process from now on, whatever ulimit and core_pattern say, and no debugger of the same user:
-/// for a process that holds a secret. A user who may do everything (root) can still read its memory.
+/// Disables core dumps of this process, regardless of ulimit and core_pattern, and debuggers of the same user. For a
+/// process that holds a secret. root can still read its memory.
 void forbid_core_dumps();
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace {
 struct Row {
   DType dtype;
   std::size_t size_bytes;
-  std::string_view torch, safetensors;  // safetensors: empty where the format has no such type
+  std::string_view torch, safetensors;  // safetensors: empty if the format lacks the type
 };
 
 constexpr std::array<Row, 17> table{{

@@ -1,5 +1,5 @@
 #pragma once
-// Time that has passed, by a clock that nobody sets.
+// Elapsed time by a monotonic clock.
 #include <chrono>
 
 namespace fsdp {

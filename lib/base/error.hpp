@@ -1,5 +1,5 @@
 #pragma once
-// The errors a user can meet. A bug in this program is a std::logic_error instead.
+// The errors that programs report to users. Bugs are reported as std::logic_error instead.
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -16,7 +16,7 @@ enum class ExitCode : int {
   stopped_early = 85  ///< stopped by a signal or a time limit with a good checkpoint: submit again
 };
 
-/// Base of everything a program reports to its user; what() is one readable sentence.
+/// Base class of the errors that a program reports to its user; what() is one readable sentence.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
@@ -26,13 +26,13 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// An option, or several together, that cannot work. The message names the option and what would work.
+/// An invalid option or combination of options. The message names the option and valid choices.
 class UsageError : public Error {
  public:
   explicit UsageError(const std::string& what) : Error(ExitCode::usage, what) {}
 };
 
-/// A file whose content is not what its format promises.
+/// A file whose content violates its format.
 class FormatError : public Error {
  public:
   explicit FormatError(const std::string& what) : Error(ExitCode::bad_input, what) {}
@@ -41,7 +41,7 @@ class FormatError : public Error {
       : Error(ExitCode::bad_input, file + ": at byte " + std::to_string(offset_bytes) + ": " + what) {}
 };
 
-/// The operating system refused: open, read, write, rename, no space. The message names path and reason.
+/// A failure of the operating system: open, read, write, rename, no space. The message names path and reason.
 class IoError : public Error {
  public:
   explicit IoError(const std::string& what) : Error(ExitCode::failed, what) {}
@@ -50,7 +50,7 @@ class IoError : public Error {
   IoError(ExitCode code, const std::string& what) : Error(code, what) {}
 };
 
-/// An input that is not there: for the user the same as one that is wrong.
+/// A missing input. Its exit code is that of an invalid input.
 class MissingInput : public IoError {
  public:
   explicit MissingInput(const std::string& what) : IoError(ExitCode::bad_input, what) {}
@@ -62,7 +62,7 @@ class RuntimeFailure : public Error {
   explicit RuntimeFailure(const std::string& what) : Error(ExitCode::failed, what) {}
 };
 
-/// Work that was asked to stop, and has left nothing behind.
+/// Thrown when work was stopped on request and left no output behind.
 class Stopped : public Error {
  public:
   explicit Stopped(const std::string& what = "stopped; nothing was written under the output's name")

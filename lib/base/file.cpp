@@ -20,7 +20,7 @@ namespace {
   throw IoError(path.string() + ": cannot " + what + ": " + std::strerror(error));
 }
 
-/// \param shown  the name for messages, where it is another
+/// \param shown  name for messages, if it differs from `path`
 int open_or_fail(const std::filesystem::path& path, int flags, const char* what,
                  const std::filesystem::path& shown = {}) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
@@ -28,7 +28,7 @@ int open_or_fail(const std::filesystem::path& path, int flags, const char* what,
   return fd;
 }
 
-/// "" for a regular file of this user with one name; what it is instead.
+/// Returns "" for a regular file of this user with one name, and otherwise says what the file is.
 std::string not_private(const struct stat& status) {
   if (S_ISLNK(status.st_mode)) return "a symbolic link";
   if (!S_ISREG(status.st_mode)) return "no regular file";
@@ -41,7 +41,7 @@ std::string not_private(const struct stat& status) {
   throw IoError(path.string() + ": is " + what + ", expected a regular file of this user alone: remove it");
 }
 
-/// Opens without following a link in the last component and without waiting.
+/// Opens without following a link in the last component and without blocking.
 int open_itself(const std::filesystem::path& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
   if (fd < 0 && errno == ELOOP) refuse_foreign(path, "a symbolic link");
@@ -51,7 +51,7 @@ int open_itself(const std::filesystem::path& path, int flags) {
 }
 
 int open_private(const std::filesystem::path& path, int flags) {
-  // What is new is this user's own, whatever uid a file system makes of that.
+  // A newly created file belongs to this user even if the file system maps its uid.
   const int created = ::open(path.c_str(), flags | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (created >= 0) return created;
   if (errno != EEXIST) fail("open for writing", path, errno);
@@ -75,8 +75,8 @@ void write_all(int fd, std::span<const std::byte> data, const std::filesystem::p
   }
 }
 
-/// \param mode   0: what umask leaves
-/// \param shown  the name for messages
+/// \param mode   permissions; 0 for the default according to umask
+/// \param shown  name for messages
 void write_synced(const std::filesystem::path& path, mode_t mode, std::string_view text,
                   const std::filesystem::path& shown) {
   const int fd = open_or_fail(path, O_RDWR | O_CREAT | O_TRUNC, "create", shown);
@@ -91,7 +91,7 @@ void write_synced(const std::filesystem::path& path, mode_t mode, std::string_vi
   if (::close(fd) != 0) fail("close", shown, errno);
 }
 
-/// Inputs are read at any place and more than once; a pipe could also keep a program waiting for ever.
+/// Inputs need random access and repeated reads; a pipe could also block a program for ever.
 void require_regular(const std::filesystem::path& path, const struct stat& status) {
   if (S_ISREG(status.st_mode)) return;
   const char* kind = S_ISDIR(status.st_mode)    ? "a directory"
@@ -108,7 +108,7 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 }  // namespace
 
 File File::open_read(const std::filesystem::path& path) {
-  // Not even opened: that would tell the other end of a pipe that there is a reader.
+  // Checked before opening, because opening a pipe would signal its writer that there is a reader.
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) require_regular(path, status);
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -116,7 +116,7 @@ File File::open_read(const std::filesystem::path& path) {
   if (fd < 0) fail("open", path, errno);
   File file(fd, path);
   if (::fstat(fd, &status) != 0) fail("stat", path, errno);
-  require_regular(path, status);  // what it is now
+  require_regular(path, status);  // the file may have changed since the first check
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
   return file;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Files: RAII over descriptors, whole reads and writes that never come up short, and atomic replacement.
+// Files: RAII over descriptors, complete reads and writes, and atomic replacement.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,25 +13,25 @@ namespace fsdp {
 /// Owns a file descriptor.
 class File {
  public:
-  /// Never waits. \throws IoError naming path and reason; FormatError for a pipe, a device or a directory
+  /// Opens for reading, without blocking. \throws IoError naming path and reason; FormatError for a pipe, a device or a
+  /// directory
   static File open_read(const std::filesystem::path& path);
-  /// Creates or truncates.
+  /// Creates or truncates a file.
   static File create(const std::filesystem::path& path);
-  /// Opens an existing file for write_at(), leaving what it holds.
+  /// Opens an existing file for write_at() and keeps its content.
   static File open_write(const std::filesystem::path& path);
-  /// Opens for appending, creating when absent.
+  /// Opens for appending; creates the file if absent.
   static File open_append(const std::filesystem::path& path);
 
-  // For folders that others may write in, too: what they put there in place of a file is refused, never followed.
-  /// Makes a new file. \throws IoError when anything of that name is there, a link to nowhere, too
+  // For folders that other users may write to: links and special files in place of a file are refused, never followed.
+  /// Creates a new file. \throws IoError when the name exists, even as a dangling link
   static File create_new(const std::filesystem::path& path);
-  /// Opens for reading and writing, creating when absent; what is there stays. For a regular file of this user with one
-  /// name: no link, neither symbolic nor hard, no pipe.
-  /// \throws IoError saying what it is instead
+  /// Opens for reading and writing and keeps the content; creates the file if absent. Accepts only a regular file of
+  /// this user that has one name: no symbolic or hard link, no pipe. \throws IoError that says what the file is instead
   static File open_update_private(const std::filesystem::path& path);
-  /// As open_append(), likewise.
+  /// Opens for appending with the checks of open_update_private().
   static File open_append_private(const std::filesystem::path& path);
-  /// Opens a regular file of any user for reading unless it is a symbolic link; does not wait for pipes.
+  /// Opens a regular file of any user for reading. Refuses symbolic links and does not block on pipes.
   static File open_read_nofollow(const std::filesystem::path& path);
 
   File() = default;
@@ -46,7 +46,7 @@ class File {
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size_bytes() const;
 
-  /// Fills `out` from `offset_bytes`. \throws FormatError when the file ends before that.
+  /// Fills `out` from `offset_bytes` on. \throws FormatError when the file ends before `out` is full
   void read_at(std::uint64_t offset_bytes, std::span<std::byte> out) const;
   /// Writes all of `data` at the current position. \throws IoError (disk full, quota, ...)
   void write(std::span<const std::byte> data);
@@ -68,25 +68,23 @@ class File {
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit_bytes = 1ull << 30);
 std::string read_text(const File& file, std::uint64_t limit_bytes = 1ull << 30);
 
-/// Writes `text` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: readers, and a disk
-/// whose power failed, have the old or the new file. A regular file's mode stays, a link is replaced itself. For files
-/// that a user names see lib/base/output_file.hpp.
+/// Writes `text` to a temporary file in the same folder, syncs it, renames it to `path` and syncs the folder. Readers
+/// see the old or the new file, also after a power failure. A regular file keeps its mode; a link is itself replaced.
+/// For files that a user names, see lib/base/output_file.hpp.
 /// \throws IoError naming `path`, also when a device, a pipe or a socket has that name
 void replace_file(const std::filesystem::path& path, std::string_view text);
 
-/// Makes `link` a symlink to `target` (taken as it is, so it may be relative), replacing an old link by rename.
+/// Makes `link` a symbolic link to `target`, which may be relative. An existing link is replaced by a rename.
 void replace_symlink(const std::filesystem::path& target, const std::filesystem::path& link);
 
-/// fsync of a directory, so that names created or renamed in it survive a power cut.
+/// Syncs a directory, so that names created or renamed in it survive a power failure.
 void sync_directory(const std::filesystem::path& directory);
 
-/// The same for the folder that `path` lies in, where this can be done: one that may be written need not be readable.
+/// Syncs the folder of `path` if possible: a writable folder is not necessarily readable.
 void sync_name_of(const std::filesystem::path& path);
 
-// Files that runs leave under one name, found by what people point at.
-
-/// `path` itself where it is no directory; of a run's directory its file `name`; of a directory of runs those of all
-/// that have one, sorted, which may be none.
+/// Finds the file `name` of one or several runs. Returns `path` itself if it is not a directory, `path`/`name` for the
+/// directory of a run, and otherwise the sorted files of the run directories in `path`, which may be none.
 std::vector<std::filesystem::path> files_of_runs(const std::filesystem::path& path, const std::string& name);
 
 }  // namespace fsdp

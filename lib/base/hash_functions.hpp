@@ -1,6 +1,7 @@
 #pragma once
-// splitmix64 (Steele, Lea, Flood, OOPSLA 2014): numbers that are a function of a counter. Frozen: saved runs depend on
-// it. The kernels have one of their own, since each instruction set compiles its own code.
+// splitmix64 (Steele, Lea, Flood, OOPSLA 2014), a counter-based random generator, and FNV-1a (Fowler, Noll, Vo), a hash
+// of names. Neither may change, because saved runs, initial weights and masks depend on them. The kernels have their
+// own splitmix64, since each instruction set compiles its own code.
 #include <cstdint>
 #include <string_view>
 
@@ -15,11 +16,10 @@ constexpr std::uint64_t splitmix64_output(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// The number that follows on state `z`.
+/// The generator's next output in state `z`.
 constexpr std::uint64_t splitmix64(std::uint64_t z) { return splitmix64_output(z + kSplitmix64Step); }
 
-// FNV-1a, 64 bits (Fowler, Noll, Vo): a number from a name. Frozen: random weights and masks depend on it.
-
+/// The 64-bit FNV-1a hash of `text`.
 constexpr std::uint64_t fnv1a(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

@@ -13,29 +13,29 @@ namespace {
 constexpr int kMostLevels = 64;
 constexpr std::size_t kMostValues = 4'000'000;
 
-/// The place of a string's closing quote; npos: there is none.
+/// Position of a string's closing quote; npos when there is none.
 std::size_t end_of_string(std::string_view text, std::size_t quote) {
   auto i = text.find_first_of("\"\\", quote + 1);
   while (i < text.size() && text[i] == '\\') i = text.find_first_of("\"\\", i + 2);
   return i < text.size() ? i : std::string_view::npos;
 }
 
-/// A quoted name as it is meant, without escapes.
+/// Decodes the escapes of a quoted name.
 std::string unescaped(std::string_view quoted) {
   const auto value = nlohmann::json::parse(quoted, nullptr, false);
   return value.is_string() ? value.get<std::string>() : std::string(quoted);
 }
 
-/// Looks text over in one pass, as far as it is JSON. Whether it is JSON at all is the parser's business.
+/// Scans text in one pass and checks its limits. The parser checks whether the text is valid JSON.
 class Overview {
  public:
-  /// \throws FormatError where the text is too deep or too much
+  /// \throws FormatError when the text has too many levels or values
   Overview(std::string_view text, const std::string& source) : text_(text), source_(source) {
     for (std::size_t i = 0; i < text.size(); ++i) {
       switch (text[i]) {
         case '"': {
           const auto end = end_of_string(text, i);
-          if (end == std::string_view::npos) return;  // cut inside a string: no JSON
+          if (end == std::string_view::npos) return;  // truncated inside a string: not JSON
           if (name_follows_) add_name(i, end);
           name_follows_ = false;
           i = end;
@@ -73,7 +73,7 @@ class Overview {
     std::size_t first_name;
   };
   struct Name {
-    std::size_t hash, begin, end;  ///< of what is between the quotes
+    std::size_t hash, begin, end;  ///< hash and range of the text between the quotes
   };
 
   void open(std::size_t at) {
@@ -119,7 +119,7 @@ class Overview {
   std::size_t values_ = 1;
   bool name_follows_ = false;
   std::vector<Level> levels_;
-  std::vector<Name> names_;  ///< of the objects that are open
+  std::vector<Name> names_;  ///< names of the objects that are open
   bool is_twice_ = false;
   std::string twice_;
   std::size_t twice_at_ = 0;
@@ -142,7 +142,7 @@ nlohmann::json parse_json_or_discard(std::string_view text, const std::string& s
 }
 
 nlohmann::json parse_data_or_discard(std::string_view text, const std::string& source) {
-  static_cast<void>(Overview(text, source));  // which throws beyond the limits
+  static_cast<void>(Overview(text, source));  // throws when a limit is exceeded
   return nlohmann::json::parse(text, nullptr, false);
 }
 

@@ -14,10 +14,10 @@ void Logger::write(LogLevel level, std::string_view line) const {
   if (rank_ != 0) text = "[rank " + std::to_string(rank_) + "] ";
   if (level == LogLevel::warning) text += "warning: ";
   if (level == LogLevel::error) text += "error: ";
-  // What files and servers are called or say is in here, too: a terminal must show it, not obey it.
+  // The line may contain untrusted text from files and servers, which a terminal must not interpret.
   text.append(printable(line));
   text.push_back('\n');
-  // Nothing can be done about a closed stderr.
+  // A closed stderr cannot be reported anywhere.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Log lines on stderr. stdout belongs to results.
+// Log lines and a status line on stderr; stdout is for results.
 #include <string>
 #include <string_view>
 
@@ -7,9 +7,8 @@ namespace fsdp {
 
 enum class LogLevel { error = 0, warning = 1, info = 2, debug = 3 };
 
-/// Writes whole lines to stderr with one write(2) each, so that lines of different ranks never mix.
-/// Only the ranks that should speak get a logger that does: rank 0 logs info, the others warnings and errors
-/// with a "[rank r] " prefix.
+/// Writes each line to stderr with one write(2), so that lines of different ranks do not mix. Rank 0 logs up to the
+/// given level; other ranks log at most warnings and errors, with the prefix "[rank r] ".
 class Logger {
  public:
   /// \param rank  this process's rank in the job, 0 when alone
@@ -30,8 +29,7 @@ class Logger {
   LogLevel level_;
 };
 
-// One line on stderr that rewrites itself on a terminal and lines that stay: what progress displays are made of.
-
+/// A line on stderr that progress displays rewrite on a terminal, and lines that stay.
 class StatusLine {
  public:
   /// \param log  must outlive this object
@@ -41,9 +39,9 @@ class StatusLine {
   ~StatusLine() { clear(); }
 
   bool on_terminal() const { return terminal_; }
-  /// Replaces the open line; nothing where stderr is no terminal.
+  /// Replaces the open line. Does nothing when stderr is not a terminal.
   void show(const std::string& text);
-  /// A line that stays, by way of the log.
+  /// Writes a permanent line to the log.
   void keep(const std::string& text);
   /// Removes the open line.
   void clear();
@@ -51,7 +49,7 @@ class StatusLine {
  private:
   const Logger& log_;
   bool terminal_;
-  std::string open_;  ///< what the rewriting line shows
+  std::string open_;  ///< text of the open line
 };
 
 }  // namespace fsdp

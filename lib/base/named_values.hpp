@@ -1,5 +1,5 @@
 #pragma once
-// Tables of words and what they stand for: options with a few choices. The first word of a value is its own name.
+// Tables of names and values, for options with a few choices. The first name of a value is its canonical name.
 #include <optional>
 #include <string_view>
 

@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-/// Absolute, links resolved as far as it exists, without a slash at its end.
+/// Absolute path without a trailing slash; symbolic links of the existing part are resolved.
 std::filesystem::path resolved(const std::filesystem::path& path) {
   std::error_code error;
   auto found = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
@@ -41,10 +41,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a name stands for.
+/// The file that an output path refers to.
 struct Named {
   fs::path path;               ///< links followed
-  bool is_descriptor = false;  ///< an open file, such as /dev/stdout
+  bool is_descriptor = false;  ///< an open file of this process, such as /dev/stdout
   fs::file_type type = fs::file_type::not_found;
 };
 
@@ -82,7 +82,8 @@ std::string kind(fs::file_type type) {
 }
 
 void write_in_place(const fs::path& path, const Named& named, std::string_view text) {
-  // Without a reader the opening would wait for ever; one that does not wait keeps the pipe open for the other.
+  // Opening a pipe without a reader would block for ever. This non-blocking descriptor keeps the pipe open for the
+  // second.
   const int fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (fd < 0 && errno == ENXIO) throw IoError(path.string() + ": is " + kind(named.type) + " that nobody reads");
   if (fd < 0) throw IoError(path.string() + ": cannot open for writing: " + std::strerror(errno));

@@ -30,7 +30,7 @@ std::optional<std::filesystem::path> find_plugin(const PluginKind& kind,
 }
 
 std::vector<void*> open_plugin(const PluginKind& kind, const std::filesystem::path& library, const std::string& abi) {
-  // Never unloaded: what these libraries bring keeps threads and state of its own.
+  // Never unloaded, because these libraries keep threads and state.
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_NODELETE | (kind.global ? RTLD_GLOBAL : RTLD_LOCAL));
   if (handle == nullptr) {
     const char* text = ::dlerror();

@@ -115,7 +115,8 @@ bool ProcessIdentity::surely_gone() const {
   }
   if (pid <= 0 || here.start_ticks == 0) return false;
   const auto state = process_state(std::to_string(pid));
-  // Where /proc hides others' processes (hidepid), only a signal's error tells a missing one from a hidden one.
+  // If /proc hides processes of other users (hidepid), only the error of kill(2) distinguishes missing from hidden
+  // ones.
   if (!state) return ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
   return state->start_ticks != start_ticks || state->letter == 'Z' || state->letter == 'X';
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Values that take long to make and are asked for again soon, by several threads: the last ones are kept.
+// A small cache for values that are expensive to compute and that several threads need again soon.
 #include <algorithm>
 #include <cstddef>
 #include <deque>
@@ -13,11 +13,12 @@ namespace fsdp {
 template <typename Key, typename Value>
 class Recent {
  public:
-  /// \param most  values kept; who has one keeps it longer
+  /// \param most  number of cached values; callers share ownership of the values that they received
   explicit Recent(std::size_t most) : most_(most) {}
 
-  /// The value of `key`, by `make()` unless it is here; a thread that comes while another makes it waits for that.
-  /// \throws what make() throws, in all who wait; the next one makes it again
+  /// Returns the value of `key`; calls `make()` if it is not cached. A thread that asks for a value while another
+  /// thread computes it waits for the result. An exception of make() is thrown in all waiting threads; the value is not
+  /// cached.
   template <typename Make>
   std::shared_ptr<const Value> get(const Key& key, Make make) {
     std::promise<std::shared_ptr<const Value>> promise;
@@ -51,7 +52,7 @@ class Recent {
 
   std::mutex mutex_;
   std::size_t most_;
-  std::deque<std::pair<Key, std::shared_future<std::shared_ptr<const Value>>>> kept_;  ///< the oldest first
+  std::deque<std::pair<Key, std::shared_future<std::shared_ptr<const Value>>>> kept_;  ///< oldest first
 };
 
 }  // namespace fsdp

@@ -22,7 +22,7 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path) {
   return path.parent_path() / (".tmp." + unique_name());
 }
 
-/// A file that is removed unless it was renamed away.
+/// A temporary file, removed by the destructor unless it was renamed.
 class Temporary {
  public:
   Temporary(std::filesystem::path path, std::string_view text, bool synced) : path_(std::move(path)) {
@@ -104,7 +104,7 @@ bool create_exclusively(const std::filesystem::path& path, std::string_view text
   const Temporary temporary(temporary_beside(path), text, false);
   if (::link(temporary.path().c_str(), path.c_str()) == 0) return true;
   const int error = errno;
-  // A repeated NFS request may be told that the link is there: it is ours when the file has two names.
+  // A repeated NFS request may report that the link exists. The link is this process's own if the file has two names.
   struct stat status {};
   if (::stat(temporary.path().c_str(), &status) == 0 && status.st_nlink == 2) return true;
   if (error == EEXIST || error == ENOENT) return false;

@@ -11,14 +11,14 @@
 namespace fsdp {
 namespace {
 
-// The one place where state must be global: a signal handler has no argument of ours.
+// Global state is unavoidable here, because a signal handler takes no user argument.
 std::atomic<int> received_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);  // what a signal handler may touch
+static_assert(std::atomic<int>::is_always_lock_free);  // required in a signal handler
 
 constexpr std::array<int, 7> kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP, SIGPIPE};
 
-// LibTorch's libraries put a handler of their own on SIGHUP when they are loaded, so that nobody can see later that
-// nohup had it ignored. This runs before their initialisers do.
+// LibTorch's libraries install a handler for SIGHUP when they are loaded, which hides that nohup had it ignored. This
+// function runs before their initialisers.
 bool hangup_is_ignored = false;
 void note_hangup() {
   struct sigaction action {};
@@ -48,7 +48,7 @@ StopSignal::StopSignal() {
 StopSignal::~StopSignal() {
   const bool inside_another = previous_[0].sa_handler == on_stop_signal;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    // What was there before us is the default, except inside another one: programs start with some signals ignored.
+    // The previous action is the default one unless objects are nested; programs may start with some signals ignored.
     if (!inside_another) previous_[i].sa_handler = kSignals[i] == SIGHUP && hangup_is_ignored ? SIG_IGN : SIG_DFL;
     ::sigaction(kSignals[i], &previous_[i], nullptr);
   }
@@ -60,7 +60,7 @@ std::optional<std::chrono::system_clock::time_point> scheduler_end_time() {
   const char* text = std::getenv("SLURM_JOB_END_TIME");
   if (text == nullptr) return std::nullopt;
   const auto seconds = std::strtoll(text, nullptr, 10);
-  constexpr std::int64_t kLast = 9'000'000'000;  // what the clock's nanoseconds can hold
+  constexpr std::int64_t kLast = 9'000'000'000;  // largest time that the clock's nanoseconds can represent
   if (seconds <= 0 || seconds > kLast) return std::nullopt;
   return std::chrono::system_clock::time_point(std::chrono::seconds(seconds));
 }

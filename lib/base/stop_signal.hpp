@@ -1,5 +1,5 @@
 #pragma once
-// Asking a run to stop: signals and the end of the job's time.
+// Requests to stop a run: signals and the end of the job's time.
 #include <signal.h>
 
 #include <array>
@@ -8,9 +8,9 @@
 
 namespace fsdp {
 
-/// While it lives, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU and SIGHUP (unless it was ignored, as nohup does) only
-/// set a flag; a second SIGINT ends the process at once. SIGPIPE is ignored: a log that nobody reads any more (`|
-/// head`, a dead `tee`) is no reason to lose work. One inside another shares its flag.
+/// During its lifetime, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU and SIGHUP (unless it was ignored, as by nohup) only
+/// set a flag; a second SIGINT ends the process at once. SIGPIPE is ignored, so that a log whose reader has ended (`|
+/// head`, a dead `tee`) does not end the run. Nested objects share the flag.
 class StopSignal {
  public:
   StopSignal();
@@ -24,7 +24,7 @@ class StopSignal {
   std::array<struct sigaction, 7> previous_{};
 };
 
-/// When the scheduler will end this job, where it says so (SLURM_JOB_END_TIME).
+/// The time at which the scheduler will end this job (SLURM_JOB_END_TIME); nullopt when unknown.
 std::optional<std::chrono::system_clock::time_point> scheduler_end_time();
 
 }  // namespace fsdp

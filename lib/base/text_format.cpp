@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-/// Bytes of the UTF-8 sequence at the front of `text` when it is a character that is shown; else 0.
+/// Length of the UTF-8 sequence at the front of `text` if it is a printable character, otherwise 0.
 std::size_t shown_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto first = byte(0);

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers as people read them in log lines and tables, and texts of others as a terminal may show them.
+// Text for people: numbers in log lines and tables, and untrusted text made safe for a terminal.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,18 +10,16 @@ namespace fsdp {
 std::string format_bytes(double bytes);
 /// "1,234,567"
 std::string format_count(std::int64_t n);
-/// "1 text", "2,000 texts"; \param plural  where it is not an s more
+/// "1 text", "2,000 texts" \param plural  plural of `noun` if it is not formed with an s
 std::string format_count_of(std::int64_t n, std::string_view noun, std::string_view plural = {});
 /// "1:02:03" or "2:03"
 std::string format_duration(double seconds);
 
-/// `text` with what a terminal would obey instead of showing it as "\x1b": control characters but for line ends and
-/// tabs, and bytes that are no UTF-8.
+/// Escapes, in the form "\x1b", what a terminal would interpret: control characters except newlines and tabs, and bytes
+/// that are not UTF-8.
 std::string printable(std::string_view text);
 
-// Names that are compared without regard to case.
-
-/// The text with ASCII's capitals made small, whatever the locale; other bytes stay.
+/// Converts ASCII capitals to lower case, independent of the locale. Other bytes are unchanged.
 inline std::string ascii_lower(std::string text) {
   for (char& c : text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');

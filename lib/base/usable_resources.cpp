@@ -85,10 +85,11 @@ std::int64_t machine_memory_bytes(const std::filesystem::path& proc, const std::
   const std::int64_t page = ::sysconf(_SC_PAGE_SIZE);
   std::int64_t bytes = pages > 0 && page > 0 ? pages * page : kNoLimit;
   for (const auto& group : control_groups("memory", proc, cgroup)) {
-    // Beyond "high" the kernel slows a group down until it hardly moves: Slurm sets both. The last is version 1's.
+    // Above memory.high the kernel throttles the group almost to a halt; Slurm sets both files. The last file is that
+    // of version 1.
     for (const char* file : {"memory.max", "memory.high", "memory.limit_in_bytes"}) {
       std::int64_t limit = 0;
-      // "max" is no number, and a limit of none is larger than any machine.
+      // "max" is not a number, and the version 1 value for no limit exceeds the memory of any machine.
       if (std::ifstream in(group / file); in >> limit && limit > 0) bytes = std::min(bytes, limit);
     }
   }
@@ -99,7 +100,7 @@ namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-/// How many cores' time a group may have; version 2 has one file, version 1 two. "max" and -1 are no limit.
+/// The CPU quota of a group in cores. Version 2 has one file, version 1 has two; "max" and -1 mean no limit.
 double quota_of(const std::filesystem::path& group) {
   double quota = 0, period = 0;
   if (std::ifstream in(group / "cpu.max"); in >> quota >> period && quota > 0 && period > 0) return quota / period;
@@ -108,7 +109,7 @@ double quota_of(const std::filesystem::path& group) {
   return kNoLimit;
 }
 
-/// The kernel refuses a mask that is too short for the host's processors.
+/// Number of cores in the affinity mask. The kernel refuses a buffer that is too short for the host's processors.
 int cores_of_affinity() {
   for (std::size_t sets = 1; sets <= 64; sets *= 2) {
     std::vector<cpu_set_t> mask(sets);
@@ -129,7 +130,7 @@ int usable_cores(const std::filesystem::path& proc, const std::filesystem::path&
 }
 
 ThreadCount threads_of_rank(int ranks_on_node, int cores) {
-  const char* wish = std::getenv("OMP_NUM_THREADS");  // "4,2" is of nested regions, of which there are none
+  const char* wish = std::getenv("OMP_NUM_THREADS");  // "4,2" sets nested regions, which are not used
   const auto wanted = wish == nullptr ? 0 : std::strtoll(wish, nullptr, 10);
   if (wanted <= 0) return {std::max(1, cores / std::max(1, ranks_on_node)), ""};
   if (wanted <= cores) return {static_cast<int>(wanted), ""};

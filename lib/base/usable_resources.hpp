@@ -6,22 +6,25 @@
 
 namespace fsdp {
 
-/// The machine's memory, or the limit of the control group this process is in (Slurm's --mem, a container's), whichever
-/// is less; 0 when unknown. Both versions of control groups: Documentation/admin-guide/cgroup-v1/memory.rst,
-/// cgroup-v2.rst. \param proc, cgroup  where these file systems are
+/// The machine's memory in bytes or, if smaller, the memory limit of this process's control group (Slurm's --mem, a
+/// container's limit); 0 when unknown. Supports both versions of control groups: Linux
+/// Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
+/// \param proc, cgroup  mount points of these file systems
 std::int64_t machine_memory_bytes(const std::filesystem::path& proc = "/proc",
                                   const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
-/// The cores that the scheduler, the launcher, taskset or a control group's quota has left to this process, at least 1.
-/// A quota of a part of a core counts as that core. \param proc, cgroup  where these file systems are
+/// The number of cores that this process may use according to its affinity mask and the CPU quotas of its control
+/// groups, at least 1. A fraction of a core counts as a whole core. \param proc, cgroup  mount points of these file
+/// systems
 int usable_cores(const std::filesystem::path& proc = "/proc", const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
 struct ThreadCount {
   int threads = 1;
-  std::string warning;  ///< a line where OMP_NUM_THREADS asked for more than there are cores; else ""
+  std::string warning;  ///< warning when OMP_NUM_THREADS exceeds the number of cores; otherwise ""
 };
 
-/// Of a rank: OMP_NUM_THREADS, but no more than the cores that it may use; without it the cores over the node's ranks.
+/// Number of compute threads of a rank: OMP_NUM_THREADS, limited to `cores`; if that is unset, `cores` divided by the
+/// ranks on the node.
 ThreadCount threads_of_rank(int ranks_on_node, int cores = usable_cores());
 
 }  // namespace fsdp

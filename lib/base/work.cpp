@@ -12,7 +12,7 @@ StepPart part_of(std::string_view what, std::string_view category, StepPart oute
   if (category == "collective") return StepPart::exchange;
   if (category == "optimizer") return StepPart::update;
   if (category == "input") return StepPart::input;
-  // What is only started or ended there, and waiting for buffers.
+  // Scopes that only start or end transfers, or wait for buffers.
   return outer == StepPart::other ? StepPart::exchange : outer;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-// What a training step asks of a device, in the order in which it asks: products, passes over memory, transfers.
-// Written down by a step that does not run (lib/planning/memory); how long it takes is step_time.hpp's matter. Free of
-// LibTorch.
+// The work of a training step in execution order: matrix products, passes over memory, and transfers. A simulated step
+// (lib/planning/memory) records it; step_time.hpp computes its duration. Does not depend on LibTorch.
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -9,37 +8,37 @@
 
 namespace fsdp {
 
-/// Parts of a step that a run can time by itself.
+/// Parts of a step that a run can time separately.
 enum class StepPart : std::uint8_t { block, head, exchange, update, input, other };
 inline constexpr int kNumStepParts = 6;
 /// "block", "head" ...
 const char* to_string(StepPart part);
-/// Of what the engine's observers are told. \param outer  the part that it is inside of
+/// The part to which a scope reported to the engine's observers belongs. \param outer  the part of the enclosing scope
 StepPart part_of(std::string_view what, std::string_view category, StepPart outer);
 
-/// Along one mesh axis, by one rank.
+/// A transfer of one rank along one mesh axis.
 struct TransferWork {
   enum class Kind : std::uint8_t { gather, reduce, all_reduce, to_host };
   Kind kind = Kind::gather;
-  double bytes = 0;        ///< of the whole: what a gather makes, what is summed; to_host: what is copied, either way
-  int ranks = 1;           ///< of the group
-  int nodes = 1;           ///< over which they lie
-  int groups_at_once = 1;  ///< groups like it that ranks of this node are in: they share its network
+  double bytes = 0;        ///< size of the gathered or reduced tensor; to_host: bytes copied in either direction
+  int ranks = 1;           ///< size of the group
+  int nodes = 1;           ///< number of nodes that the group spans
+  int groups_at_once = 1;  ///< groups of the same kind on this node, which share its network
 };
 
 struct WorkItem {
   enum class Kind : std::uint8_t {
     product,    ///< batch x [m, k] @ [k, n]
-    attention,  ///< a kernel's: `flops`
+    attention,  ///< a fused attention kernel with `flops`
     pass,       ///< reads and writes `bytes`
-    start,      ///< of transfer `id`
-    wait        ///< for transfer `id`
+    start,      ///< start of transfer `id`
+    wait        ///< wait for transfer `id`
   };
   Kind kind = Kind::pass;
   StepPart part = StepPart::other;
-  bool again = false;    ///< of a forward pass that is computed once more
-  bool is_half = false;  ///< factors of 16 bits, or fewer
-  double speedup = 1;    ///< of a product over one of 16 bits
+  bool again = false;    ///< part of a recomputed forward pass (activation checkpointing)
+  bool is_half = false;  ///< operands have 16 bits or fewer
+  double speedup = 1;    ///< speed of a product relative to one with 16-bit operands
   double times = 1;
   double batch = 1, m = 0, n = 0, k = 0;
   double flops = 0;
@@ -53,18 +52,18 @@ struct WorkItem {
 class WorkLog {
  public:
   const std::vector<WorkItem>& work() const { return work_; }
-  /// Forgets what was written down.
+  /// Removes all recorded work.
   void restart();
 
-  /// As EngineObserver's.
+  /// Same meaning as in EngineObserver.
   void begin(std::string_view what, std::string_view category);
   void end();
 
   void add(WorkItem work);
-  /// \return for wait()
+  /// \return id of the transfer, for wait()
   int start(const TransferWork& transfer);
   void wait(int id);
-  /// What is added until end_repeat() stands for `times` of it.
+  /// Work added until end_repeat() counts `times` times.
   void begin_repeat(double times);
   void end_repeat();
 
@@ -79,11 +78,11 @@ class WorkLog {
   int next_id_ = 0;
 };
 
-/// A step's. Of many micro-batches few are written down: the last of them stands for those that follow.
+/// The work of a step. Only the first micro-batches are recorded; the last recorded one represents those that follow.
 struct StepWork {
   WorkLog log;
-  WorkLog before_last;  ///< the step with one micro-batch less; where `more` is not 0
-  int more = 0;         ///< micro-batches, each as the last of `log`
+  WorkLog before_last;  ///< the step with one micro-batch fewer; set only when `more` is not 0
+  int more = 0;         ///< number of further micro-batches, each like the last one of `log`
 };
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// What a chart draws on. Coordinates are in CSS pixels, x to the right, y downwards.
+// Drawing surfaces for charts. Coordinates are in CSS pixels, x to the right, y downwards.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,10 +29,10 @@ struct TextStyle {
   Color color;
   Anchor anchor = Anchor::start;
   bool bold = false;
-  bool halo = false;  ///< a white rim, to be read on top of lines
+  bool halo = false;  ///< draw a white rim, so that the text is readable on top of lines
 };
 
-/// One picture; each shape covers those before it.
+/// A picture. Each shape covers earlier ones.
 class Canvas {
  public:
   Canvas() = default;
@@ -43,9 +43,9 @@ class Canvas {
   virtual void rectangle(Point top_left, Point bottom_right, Color fill) = 0;
   /// Round joins and caps; one point gives a dot.
   virtual void polyline(std::span<const Point> points, Stroke stroke) = 0;
-  /// Filled, with a white rim of one pixel.
+  /// A filled circle with a white rim of one pixel.
   virtual void marker(Point center, double radius, Color fill) = 0;
-  /// \param baseline  where the text starts, has its middle or ends, by the style's anchor
+  /// \param baseline  start, middle or end of the text, depending on the style's anchor
   virtual void text(Point baseline, std::string_view text, const TextStyle& style) = 0;
 };
 
@@ -75,7 +75,7 @@ double stroke_text_width(std::string_view text, double size);
 /// The strokes of `text` from `start` on its baseline.
 std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point start, double size);
 
-/// A canvas that paints pixels, with smooth edges, and gives them as PNG.
+/// A canvas that draws antialiased pixels and encodes them as PNG.
 class PngCanvas final : public Canvas {
  public:
   /// \param scale  pixels of the picture per unit of the coordinates
@@ -93,7 +93,7 @@ class PngCanvas final : public Canvas {
   void segment(Point from, Point to, Stroke stroke);
   void blend(int x, int y, Color color, double coverage);
 
-  int scale_, width_, height_;        ///< the last two in pixels of the picture
+  int scale_, width_, height_;        ///< width and height in pixels of the picture
   std::vector<std::uint8_t> pixels_;  ///< [height_, width_, 3]
 };
 

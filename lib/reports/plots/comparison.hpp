@@ -1,5 +1,5 @@
 #pragma once
-// The picture of several training runs: their losses, and how fast they are.
+// A chart of several training runs: their losses and speeds.
 #include <string>
 #include <vector>
 
@@ -8,19 +8,19 @@ namespace fsdp {
 struct RunsPicture {
   struct Run {
     std::string label;
-    std::vector<double> x, loss;          ///< equally many, x ascending; points that are not finite are gaps
-    double speed = 0, low = 0, high = 0;  ///< tokens per second and what is told as its spread; NaN: none
+    std::vector<double> x, loss;          ///< of equal length, x ascending; points that are not finite are gaps
+    double speed = 0, low = 0, high = 0;  ///< tokens per second, and the ends of its spread; NaN for none
   };
   std::string title;
-  std::string x_name;  ///< of the losses: "step", "tokens"
+  std::string x_name;  ///< name of the x axis of the losses: "step" or "tokens"
   std::vector<Run> runs;
 };
 
-/// Losses as lines on the left, speeds as bars with their spread on the right. Eight colors, which begin anew in
-/// thinner lines. \throws std::invalid_argument when losses and their places are not equally many
+/// Losses as lines on the left, speeds as bars with their spread on the right. Eight colors are used, and then
+/// repeated with thinner lines. \throws std::invalid_argument when `loss` and `x` differ in length
 std::string runs_picture_svg(const RunsPicture& picture);
 
-/// The same as the bytes of a PNG file; text outside ASCII becomes '?'.
+/// The same chart as the bytes of a PNG file; non-ASCII characters become '?'.
 std::string runs_picture_png(const RunsPicture& picture);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// The picture of a training run: loss over steps.
+// A chart of a training run: loss over steps.
 #include <string>
 #include <vector>
 
@@ -7,12 +7,12 @@ namespace fsdp {
 
 /// The losses on one set of validation data.
 struct ValidationCurve {
-  std::string name;          ///< "" where there is only one and it was given none
+  std::string name;          ///< "" for a single set without a name
   std::vector<double> step;  ///< ascending
   std::vector<double> loss;  ///< one per step
 };
 
-/// What a run logged. Points that are not finite are left out; the line has a gap there.
+/// The logged losses of a run. Points that are not finite are omitted and leave a gap in the line.
 struct LossCurve {
   std::string title;
   std::string subtitle;            ///< may be empty
@@ -23,10 +23,10 @@ struct LossCurve {
 
 /// The curve as an SVG document. Training loss is a thin line and, from 20 points on, its moving average over
 /// a thirtieth of the points; validation loss is points with their values, of several sets in a colour for each.
-/// \throws std::invalid_argument when losses and steps are not equally many
+/// \throws std::invalid_argument when losses and steps differ in number
 std::string loss_curve_svg(const LossCurve& curve);
 
-/// The same picture as the bytes of a PNG file, 1800 x 1080 pixels; text outside ASCII becomes '?'.
+/// The same chart as the bytes of a PNG file, 1800 x 1080 pixels; text outside ASCII becomes '?'.
 std::string loss_curve_png(const LossCurve& curve);
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 #pragma once
-// What a training run has left in its folder: metrics.jsonl, job.json, memory.json, run.json of its newest checkpoint
-// (docs/formats.md). The run may be going on meanwhile.
+// Reads the files in a training run's folder: metrics.jsonl, job.json, memory.json, and run.json of its newest
+// checkpoint (docs/formats.md). The run may still be active.
 #include <sys/types.h>
 
 #include <cstdint>
@@ -15,23 +15,23 @@ namespace fsdp {
 
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
-/// A line of metrics.jsonl; NaN and -1: not there.
+/// A step record of metrics.jsonl. NaN and -1 mean that a value is absent.
 struct StepLine {
   std::int64_t step = 0;
-  std::int64_t job_step = 0;  ///< counted from 1 within its job
+  std::int64_t job_step = 0;  ///< step number within its job, from 1
   double loss = kNoNumber;
   double tokens = 0, seconds = 0, tokens_per_second = 0;
   double mfu = kNoNumber;
-  double received_bytes = -1;  ///< of the step, this rank's; of the first step of a job its count since the start
-  bool saving = false;         ///< a checkpoint was being written meanwhile
-  bool after_a_break = false;  ///< a validation came before
-  bool skipped = false;        ///< nothing was updated
+  double received_bytes = -1;  ///< bytes this rank received in the step; for a job's first step, since the job started
+  bool saving = false;         ///< a checkpoint was being written during the step
+  bool after_a_break = false;  ///< a validation preceded the step
+  bool skipped = false;        ///< the optimizer step was skipped
 };
 
 struct EvalLine {
   std::string set;  ///< "": the only one, without a name; of games the metric: "chess_legal"
   std::int64_t step = 0;
-  double value = kNoNumber;  ///< a loss, or a share of what was right
+  double value = kNoNumber;  ///< a loss, or the fraction of correct answers
   bool is_loss = true;
 };
 
@@ -44,9 +44,9 @@ enum class RunState {
   done,     ///< all steps were made
   stopped,  ///< its job ended in order before that
   ended,    ///< its job was killed or failed
-  failed,   ///< it is over, and the loss of its last step is no number
+  failed,   ///< the run has ended, and its last loss is not a number
   running,
-  silent,  ///< its job may live, but was not heard for a while
+  silent,  ///< its job may be running, but has no recent heartbeat
   unknown
 };
 const char* to_string(RunState state);
@@ -55,14 +55,14 @@ struct RunFiles {
   std::filesystem::path directory;
   std::string name;
   RunState state = RunState::unknown;
-  std::string owner;        ///< who writes there, where somebody does
-  std::string ended_early;  ///< why it is done before its last step; empty: it is not
+  std::string owner;        ///< process that holds the run's folder; "" for none
+  std::string ended_early;  ///< why the run ended before its last step; "" if it did not
   std::vector<StepLine> steps;
   std::vector<EvalLine> evals;
   std::vector<SaveLine> saves;
   std::int64_t bad_lines = 0;      ///< of metrics.jsonl that are no records; a last one without its end is not counted
   std::int64_t total_steps = 0;    ///< 0: not known
-  double age_seconds = kNoNumber;  ///< since metrics.jsonl was written to
+  double age_seconds = kNoNumber;  ///< time since metrics.jsonl was last written
 
   double peak_bytes = kNoNumber;       ///< of a rank: of its steps where memory.json tells, else of all it did
   double predicted_bytes = kNoNumber;  ///< of its steps
@@ -70,7 +70,7 @@ struct RunFiles {
   double card_bytes = 0;             ///< of the GPU
   double alloc_retries = kNoNumber;  ///< GPUs
   double parameters = kNoNumber;
-  std::string products;  ///< how matrices were multiplied at last
+  std::string products;  ///< how matrices were multiplied most recently
 
   /// By long name: the options, and model, ranks, nodes, device.
   std::map<std::string, std::string> settings;
@@ -80,7 +80,7 @@ struct RunFiles {
 /// their value). \throws MissingInput naming a path where no run is
 std::vector<std::filesystem::path> find_runs(const std::vector<std::string>& paths);
 
-/// Reads a run again and again: of metrics.jsonl only what was appended since.
+/// Reads a run repeatedly. Each read() parses only what was appended to metrics.jsonl.
 class RunReader {
  public:
   explicit RunReader(std::filesystem::path directory);
@@ -89,7 +89,7 @@ class RunReader {
   /// out.
   RunFiles read();
 
-  /// What a line of metrics.jsonl leaves for the next.
+  /// State that a line of metrics.jsonl passes on to the next one.
   struct Between {
     double received = -1;
     bool after_a_break = false;
@@ -99,9 +99,9 @@ class RunReader {
   void forget_unless_appended(const std::filesystem::path& path, std::ifstream& in);
   RunFiles read_metrics();
   std::filesystem::path directory_;
-  RunFiles metrics_;  ///< what whole lines told
+  RunFiles metrics_;  ///< content of the complete lines
   Between between_;
-  std::size_t offset_ = 0;  ///< the end of the last whole line
+  std::size_t offset_ = 0;  ///< end of the last complete line
   std::string end_;         ///< the last bytes before it
   dev_t device_ = 0;
   ino_t inode_ = 0;
