@@ -48,7 +48,7 @@ StopSignal::StopSignal() {
 StopSignal::~StopSignal() {
   const bool inside_another = previous_[0].sa_handler == on_stop_signal;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    // The previous action is the default one unless objects are nested; programs may start with some signals ignored.
+    // Restore the default action unless objects are nested, because programs may be started with some signals ignored.
     if (!inside_another) previous_[i].sa_handler = kSignals[i] == SIGHUP && hangup_is_ignored ? SIG_IGN : SIG_DFL;
     ::sigaction(kSignals[i], &previous_[i], nullptr);
   }

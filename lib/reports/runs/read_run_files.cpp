@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kLargestNote = 16 << 20;  // bytes of job.json and its like
 constexpr double kHeartbeatSilence = 120;         // seconds; a claim is touched every 15
-constexpr std::size_t kRememberedBytes = 255;     // of what was read last, to see that it is still there
+constexpr std::size_t kRememberedBytes = 255;     // tail of the parsed part, to detect that the file was replaced
 
 double number(const Json& json, const char* key, double otherwise = kNoNumber) {
   const auto found = json.find(key);
@@ -45,7 +45,7 @@ bool flag(const Json& json, const char* key) {
   return found != json.end() && found->is_boolean() && found->get<bool>();
 }
 
-/// An empty object where the file is not there or holds something else.
+/// Returns an empty object when the file is missing or holds something else.
 Json read_note(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return Json::object();
@@ -57,7 +57,7 @@ Json read_note(const fs::path& path) {
   }
 }
 
-/// What the engine says it has received since its job started; -1: not there.
+/// Bytes that the engine received since its job started; -1 when absent.
 double received_since_start(const Json& record) {
   const auto all = record.find("collectives");
   if (all == record.end() || !all->is_object()) return -1;
@@ -109,7 +109,7 @@ class RecordReader {
     line.after_a_break = between_.after_a_break;
     between_.after_a_break = false;
     const double received = received_since_start(record);
-    // Older files do not count a job's steps; its collectives begin anew with it.
+    // Older files have no step count per job; a reset of the collectives' counter marks the start of a job.
     const bool new_job = run_.steps.empty() || received < between_.received;
     line.job_step = whole(record, "job_step", new_job ? 1 : run_.steps.back().job_step + 1);
     line.received_bytes = line.job_step == 1 || received < 0 ? received : received - between_.received;
@@ -132,7 +132,7 @@ void read_memory(RunFiles& run) {
   run.card_bytes = number(memory, "card_bytes", 0);
 }
 
-/// Of the newest job; of older programs what the newest checkpoint says.
+/// Settings of the newest job or, for older programs, of the newest checkpoint.
 void read_settings(RunFiles& run) {
   auto job = read_note(run.directory / "job.json");
   const bool is_job = words(job, "format") == "fsdp-job";
@@ -159,7 +159,7 @@ void read_settings(RunFiles& run) {
   if (words(job, "outcome") == "stopped") run.state = RunState::stopped;
 }
 
-/// By the claim on the folder, where its job has not said what became of it.
+/// Derives the state from the claim on the folder if the job did not record how it ended.
 void judge_state(RunFiles& run) {
   const auto folder = run.directory / ".owner";
   std::uint64_t newest = 0;
@@ -191,7 +191,7 @@ bool is_run(const fs::path& folder) {
   return fs::is_regular_file(folder / "metrics.jsonl", error) || fs::is_regular_file(folder / "job.json", error);
 }
 
-/// "batch-2" before "batch-10".
+/// Orders names by the value of their numbers: "batch-2" before "batch-10".
 bool natural_less(const std::string& a, const std::string& b) {
   const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   std::size_t i = 0, k = 0;
@@ -272,7 +272,7 @@ std::vector<fs::path> find_runs(const std::vector<std::string>& paths) {
 
 RunReader::RunReader(fs::path directory) : directory_(std::move(directory)) {}
 
-/// Where the file is another one, or no longer what was read of it, all begins anew.
+/// Starts over when the file was replaced or its parsed part has changed.
 void RunReader::forget_unless_appended(const fs::path& path, std::ifstream& in) {
   struct stat now {};
   if (::stat(path.c_str(), &now) != 0) now = {};
@@ -308,7 +308,7 @@ RunFiles RunReader::read_metrics() {
   }
   if (in.bad()) throw IoError(path.string() + ": cannot be read to its end");
   auto run = metrics_;
-  if (!line.empty() && in.eof()) {  // the next time it may have its end
+  if (!line.empty() && in.eof()) {  // incomplete line; the next read() may find its end
     auto between = between_;
     RecordReader(run, between).line(line, false);
   }

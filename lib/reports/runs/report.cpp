@@ -68,7 +68,7 @@ ValidationSummary validation_of(const RunSummary& run, const Curve& curve) {
   return {};
 }
 
-/// Of all runs, each once.
+/// The distinct curves of all runs.
 std::vector<Curve> validation_curves(const RunComparison& comparison) {
   std::vector<Curve> curves;
   for (const auto& run : comparison.runs) {
@@ -80,7 +80,7 @@ std::vector<Curve> validation_curves(const RunComparison& comparison) {
   return curves;
 }
 
-/// 1.2 k, 16.1 M, 7.0 B: as the programs say it.
+/// Formats a count as the programs do: 1.2 k, 16.1 M, 7.0 B.
 std::string parameters_text(double n) {
   if (!std::isfinite(n) || n <= 0) return kNothing;
   if (n < 1e6) return fmt::format("{:.1f} k", n / 1e3);
@@ -162,7 +162,7 @@ void add_figures(std::vector<Column>& columns) {
                      [](const RunSummary& r) { return r.first_loss; }});
 }
 
-/// As it may be typed: "last-loss".
+/// A column title in the form that users type: "last-loss".
 std::string typed(const std::string& title) {
   std::string text = title;
   for (auto& c : text) c = c == ' ' || c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -176,7 +176,7 @@ double number_in(const std::string& cell) {
   return end != cell.c_str() && *end == '\0' ? number : kNoNumber;
 }
 
-/// The loss of the set that --keep-best names, else of the first.
+/// The loss on the set that --keep-best names, or else on the first set.
 ValidationSummary deciding_loss(const RunSummary& run) {
   ValidationSummary first;
   for (auto v = run.validation.rbegin(); v != run.validation.rend(); ++v) {
@@ -188,8 +188,8 @@ ValidationSummary deciding_loss(const RunSummary& run) {
   return found.set == named->second ? found : first;
 }
 
-/// What matters most first: the state and losses, then what was tried, then speed and memory. Those in which no run has
-/// anything are left out.
+/// The columns in order of importance: state and losses, settings that differ, speed and memory. Columns without any
+/// value are omitted.
 std::vector<Column> columns_of(const RunComparison& comparison) {
   std::vector<Column> columns{{"run", [](const RunSummary& r) { return printable(r.label); }, {}}};
   add_state(comparison, columns);
@@ -227,7 +227,7 @@ void sort_runs(RunComparison& comparison, const std::string& column) {
 
 namespace {
 
-constexpr double kLeast = 0.01;  // share below which a difference is none
+constexpr double kLeast = 0.01;  // relative difference below which values count as equal
 
 /// "33 % less", "1.8 times as much"; empty where there is no difference to speak of.
 std::string ratio_words(double ratio, const char* less, const char* more, const char* times) {
@@ -282,7 +282,7 @@ std::string against(const RunSummary& base, const RunSummary& run) {
                  communication, retry_words(run)});
 }
 
-/// Of runs that made the same steps over the same rows.
+/// Compares the last losses of runs with the same number of steps and tokens.
 std::string loss_words(const std::vector<RunSummary>& runs) {
   double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   const auto& first = runs.front().files;
@@ -313,7 +313,7 @@ std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
 
 namespace {
 
-/// The first row are titles.
+/// The cells of the table; the first row holds the titles.
 std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, std::vector<bool>& is_text) {
   std::vector<std::vector<std::string>> rows(comparison.runs.size() + 1);
   for (const auto& column : columns_of(comparison)) {
@@ -325,7 +325,7 @@ std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, 
   return rows;
 }
 
-/// Characters of UTF-8.
+/// Number of UTF-8 characters.
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
@@ -442,7 +442,7 @@ std::string run_comparison_to_markdown(const RunComparison& comparison) {
   std::vector<bool> is_text;
   const auto rows = cells_of(comparison, is_text);
   const auto line = [](std::vector<std::string> cells) {
-    for (auto& cell : cells) {  // a bar would end it
+    for (auto& cell : cells) {  // a bar would end the cell
       for (std::size_t at = 0; (at = cell.find('|', at)) != std::string::npos; at += 2) cell.insert(at, 1, '\\');
     }
     return fmt::format("| {} |\n", fmt::join(cells, " | "));

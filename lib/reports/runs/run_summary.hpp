@@ -1,5 +1,5 @@
 #pragma once
-// The figures of a run, and what is told of several beside each other.
+// Statistics of a run, and the comparison of several runs.
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -8,56 +8,56 @@
 
 namespace fsdp {
 
-/// Median, quartiles and ends of a sample; count 0: all NaN.
+/// Median, quartiles and extremes of a sample; all NaN when count is 0.
 struct Spread {
   std::int64_t count = 0;
   double median = kNoNumber, low_quartile = kNoNumber, high_quartile = kNoNumber;
   double lowest = kNoNumber, highest = kNoNumber;
 
-  /// Half of what lies between the quartiles, inside which half of the sample is.
+  /// Half of the interquartile range.
   double half_width() const { return (high_quartile - low_quartile) / 2; }
 };
-/// Quartiles between neighbours are interpolated linearly, as numpy.percentile does.
+/// Computes the spread. Quartiles are interpolated linearly, as in numpy.percentile.
 Spread spread_of(std::vector<double> sample);
 
-/// What speed is told of, of a step: runs of a million steps are held while they are watched.
+/// The values of a step from which speed is computed. Kept small, because runs of a million steps are held in memory.
 struct SpeedSample {
   double tokens_per_second = 0, seconds = 0;
   double received_bytes = -1, mfu = kNoNumber;
 };
 
-/// Steps that speed is told of: not the first two of a job (caches, the allocator and moments come into being), none
-/// during which a checkpoint was written, none right after a validation. Where fewer than three are left, all but the
-/// job's first; where none is, all.
+/// Selects the steps from which speed is computed. Excludes the first two steps of a job (caches, allocator and
+/// optimizer states are being created), steps during which a checkpoint was written, and steps right after a
+/// validation. If fewer than three remain, all but the first of the job count; if none remains, all count.
 std::vector<SpeedSample> steps_for_speed(const std::vector<StepLine>& steps);
 
-/// What a run came to on one set of validation data, or by one metric of games.
+/// A run's results on one validation set, or by one metric of chess games.
 struct ValidationSummary {
   std::string set;      ///< as in EvalLine
-  bool is_loss = true;  ///< the lower the better
+  bool is_loss = true;  ///< lower is better
   double last = kNoNumber, best = kNoNumber;
   std::int64_t best_step = 0;
 };
 
-/// A run, or several with the same settings.
+/// A run, or several pooled runs with equal settings.
 struct RunSummary {
-  RunFiles files;     ///< of the first
-  std::string label;  ///< what tells it from the others
+  RunFiles files;     ///< files of the first run
+  std::string label;  ///< label that distinguishes the run from the others
   int runs = 1;
-  std::vector<SpeedSample> speed_steps;  ///< of all of them
+  std::vector<SpeedSample> speed_steps;  ///< steps of all pooled runs
   Spread tokens_per_second, step_seconds, received_bytes;
   double mfu = kNoNumber;  ///< median
   double first_loss = kNoNumber, last_loss = kNoNumber;
-  std::vector<ValidationSummary> validation;  ///< in the order in which they were validated
+  std::vector<ValidationSummary> validation;  ///< in the order of validation
 };
 
 struct RunComparison {
-  std::vector<RunSummary> runs;       ///< the others are held against the first
-  std::vector<std::string> differ;    ///< settings that are not alike in all runs, those that matter most first
-  std::vector<std::size_t> in_order;  ///< how the runs are listed, as indices of `runs`
+  std::vector<RunSummary> runs;       ///< the first run is the baseline
+  std::vector<std::string> differ;    ///< settings that differ between runs, the most important first
+  std::vector<std::size_t> in_order;  ///< display order, as indices of `runs`
 };
 
-/// \param pool  runs whose settings are all alike become one
+/// \param pool  merge runs whose settings are all equal
 RunComparison compare_runs(const std::vector<std::filesystem::path>& directories, bool pool);
 RunComparison compare_runs(std::vector<RunFiles> runs, bool pool);
 
@@ -65,22 +65,22 @@ RunComparison compare_runs(std::vector<RunFiles> runs, bool pool);
 /// the highest speed. What has nothing there comes last. \throws UsageError naming the columns
 void sort_runs(RunComparison& comparison, const std::string& column);
 
-/// What a setting is called where nothing was given.
+/// Value of a setting, or its default ("-" for none) when it was not given; "?" when the run has no settings.
 std::string setting_of(const RunFiles& run, const std::string& name);
 
-/// Each run against the first, in words: speed, memory, communication, loss. What differs by no more than both spreads
-/// and a hundredth is said to be alike.
+/// Compares each run with the first in sentences: speed, memory, communication, loss. Differences within both spreads
+/// or below one percent count as none.
 std::vector<std::string> comparison_sentences(const RunComparison& comparison);
 
-/// "1,234"; "-" where it is none that could be shown.
+/// Formats a count: "1,234", or "-" when it is not finite or too large.
 std::string count_text(double n);
 
 nlohmann::json run_comparison_to_json(const RunComparison& comparison);
-/// A table for people, its sentences below.
+/// A table for people, followed by the sentences.
 std::string run_comparison_to_text(const RunComparison& comparison);
 std::string run_comparison_to_markdown(const RunComparison& comparison);
 
-/// Losses over steps (over tokens where steps are not equally large) beside speeds. \param svg  else PNG
+/// A chart of losses over steps (over tokens if steps differ in size) and of speeds. \param svg  SVG; otherwise PNG
 std::string run_comparison_picture(const RunComparison& comparison, bool svg);
 
 }  // namespace fsdp

@@ -52,7 +52,7 @@ std::string state_line(const RunSummary& run) {
   return text;
 }
 
-/// What it trains, and on what.
+/// Model size, ranks, sharding and precision of a run.
 std::string settings_line(const RunFiles& f) {
   if (f.settings.empty()) return "";
   std::string text = "run       ";
@@ -69,7 +69,7 @@ std::string settings_line(const RunFiles& f) {
   return text;
 }
 
-/// \param is_loss  else the highest value is the best
+/// \param is_loss  the lowest value is the best; otherwise the highest
 std::string curve_line(const std::string& name, const std::vector<double>& values, bool is_loss, int width) {
   const double last = values.back();
   const auto best = std::min_element(values.begin(), values.end(), [is_loss](double a, double b) {
@@ -105,7 +105,7 @@ std::string saves_line(const RunFiles& f) {
                      format_bytes(last.bytes), last.seconds, last.waited_seconds);
 }
 
-/// Cut to `width` characters of UTF-8.
+/// Truncates to `width` UTF-8 characters.
 std::string cut(const std::string& line, int width) {
   int characters = 0;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -132,7 +132,7 @@ bool goes_on(const RunSummary& run) {
   return run.files.state == RunState::running || run.files.state == RunState::silent;
 }
 
-/// The runs of `paths`, with what the last call has read of them.
+/// The runs of `paths`; readers are kept between calls.
 std::vector<RunFiles> read_again(const std::vector<std::string>& paths, std::map<fs::path, RunReader>& readers) {
   std::vector<RunFiles> runs;
   for (const auto& directory : find_runs(paths))
@@ -246,7 +246,7 @@ void watch_runs(const std::vector<std::string>& paths) {
     if (!std::cout) throw IoError("stdout: cannot be written");
     if (!again) return;
     shown_lines = std::count(text.begin(), text.end(), '\n');
-    // Of the machine and the file system it takes half of the time at most.
+    // Wait at least as long as reading took, to use at most half of the time.
     std::this_thread::sleep_for(std::max<Clock::duration>(kEvery, Clock::now() - begin));
   }
 }

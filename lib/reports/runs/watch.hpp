@@ -1,5 +1,5 @@
 #pragma once
-// A run as a terminal shows it: how far it is, its losses, its speed and memory.
+// Live view of runs in a terminal: progress, losses, speed and memory.
 #include <string>
 #include <vector>
 
@@ -7,20 +7,20 @@
 
 namespace fsdp {
 
-/// A few lines. \param width  characters that a line may have
+/// A few lines about a run. \param width  maximum characters per line
 std::string run_view(const RunSummary& run, int width);
 
-/// Shows the runs of `paths` on stdout: on a terminal anew every two seconds (less often where reading them takes
-/// longer) until none of them goes on any more (or somebody ends it), elsewhere once. \throws MissingInput, IoError
+/// Shows the runs of `paths` on stdout. On a terminal, the view is refreshed every two seconds (less often if reading
+/// the runs takes long) until no run is active; otherwise it is printed once. \throws MissingInput, IoError
 void watch_runs(const std::vector<std::string>& paths);
 
 namespace detail {
-/// Means of stretches of `values` as blocks from the lowest to the highest, at most `width`; not finite ones are
+/// Renders `values` as at most `width` block characters, each the mean of a stretch; stretches that are not finite are
 /// blanks.
 std::string sparkline(const std::vector<double>& values, int width);
 
-/// At most `rows` - 1 lines, so that the terminal does not scroll: runs that go on come first; those that have no room
-/// get a line each, then are only counted.
+/// Renders at most `rows` - 1 lines, so that the terminal does not scroll. Active runs come first; further runs get one
+/// line each, and the remaining ones are only counted.
 std::string screen_of(const std::vector<RunSummary>& runs, int width, int rows);
 }  // namespace detail
 
