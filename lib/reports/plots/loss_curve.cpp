@@ -26,7 +26,7 @@ constexpr Color kGrid{228, 232, 237};
 constexpr Color kAxisLine{150, 158, 168};
 constexpr Color kTrain{31, 98, 180};
 constexpr Color kTrainRaw{176, 203, 234};
-// Of validation sets: the first is the one of a run that has only one.
+// Colors of validation sets; a run with a single set uses the first.
 constexpr std::array<Color, 6> kEvals{
     {{209, 84, 24}, {34, 136, 51}, {170, 51, 119}, {120, 94, 20}, {68, 170, 153}, {136, 34, 85}}};
 

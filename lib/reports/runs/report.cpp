@@ -169,7 +169,7 @@ std::string typed(const std::string& title) {
   return text;
 }
 
-/// What a row has of a column that is text, as a number where all of it is one: a learning rate, a batch.
+/// Converts the text of a cell to a number if all of it is one, such as a learning rate or a batch size.
 double number_in(const std::string& cell) {
   char* end = nullptr;
   const double number = std::strtod(cell.c_str(), &end);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kFewestSteps = 3;
 
-/// What says nothing about the training itself.
+/// True for settings that affect the training itself.
 bool is_about_training(const std::string& name) {
   static const std::set<std::string> others{"run-name",
                                             "out-dir",
@@ -98,7 +98,7 @@ bool alike(const std::string& a, const std::string& b) {
   return a == b || (a == "-" && b == "false") || (a == "false" && b == "-");
 }
 
-/// Where it began, if not with itself.
+/// The checkpoint of another run that this run started from; "-" when it resumed its own.
 std::string origin_of(const RunFiles& run) {
   const auto restart = setting_of(run, "restart-checkpoint-file");
   return restart == "latest" ? "-" : restart;
@@ -113,7 +113,7 @@ bool same_settings(const RunFiles& a, const RunFiles& b) {
   return !a.settings.empty() && origin_of(a) == origin_of(b) && !differs(a, b) && !differs(b, a);
 }
 
-/// A figure of several runs is the largest: what all of them fit into.
+/// A value of pooled runs is the largest of theirs, so that it covers all of them.
 void join(RunSummary& run, RunSummary other) {
   ++run.runs;
   run.speed_steps.insert(run.speed_steps.end(), other.speed_steps.begin(), other.speed_steps.end());
@@ -131,7 +131,7 @@ void join(RunSummary& run, RunSummary other) {
   count_speed(run);
 }
 
-/// What is looked at first comes first; the others follow by name.
+/// Orders settings by importance; the others follow by name.
 std::size_t importance(const std::string& name) {
   static constexpr std::array<std::string_view, 16> first{
       "lr",       "model",     "num-layers", "embed-size", "num-heads", "batch-size",   "total-batch-size",
@@ -154,7 +154,7 @@ std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs)
     });
     if (!same) differ.push_back(name);
   }
-  // Of two that say the same the shorter is enough.
+  // Of two equivalent settings, the shorter one is enough.
   if (std::ranges::find(differ, "batch-size") != differ.end()) std::erase(differ, "total-batch-size");
   std::ranges::stable_sort(differ, {}, importance);
   return differ;
