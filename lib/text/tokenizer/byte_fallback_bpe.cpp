@@ -43,7 +43,7 @@ AddedTokenSearch names_in(const ByteFallbackParts& parts, SpecialNames special) 
 }  // namespace
 
 ByteFallbackBpe::ByteFallbackBpe(ByteFallbackParts parts)
-    : LlamaTokenizer(parts.llama, names_in(parts, SpecialNames::tokens)),
+    : MetaspaceTokenizer(parts.llama, names_in(parts, SpecialNames::tokens)),
       merges_(std::move(parts.merges)),
       added_tokens_(names_in(parts, SpecialNames::plain)),
       prefix_(parts.prefix),

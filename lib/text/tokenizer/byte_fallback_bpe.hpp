@@ -8,7 +8,7 @@
 
 #include "lib/text/tokenizer/added_tokens.hpp"
 #include "lib/text/tokenizer/bpe_merges.hpp"
-#include "lib/text/tokenizer/llama_tokenizer.hpp"
+#include "lib/text/tokenizer/metaspace_tokenizer.hpp"
 
 namespace fsdp {
 
@@ -30,7 +30,7 @@ struct ByteFallbackParts {
 };
 
 /// Characters without a piece become the pieces of their bytes.
-class ByteFallbackBpe final : public LlamaTokenizer {
+class ByteFallbackBpe final : public MetaspaceTokenizer {
  public:
   explicit ByteFallbackBpe(ByteFallbackParts parts);
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/text/tokenizer/llama_tokenizer.hpp"
+#include "lib/text/tokenizer/metaspace_tokenizer.hpp"
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/text/tokenizer/llama_tokenizer.hpp"
+#include "lib/text/tokenizer/metaspace_tokenizer.hpp"
 
 namespace fsdp {
 

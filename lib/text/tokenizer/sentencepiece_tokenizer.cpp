@@ -11,7 +11,7 @@
 #include "lib/base/file.hpp"
 #include "lib/text/tokenizer/added_vocabulary.hpp"
 #include "lib/text/tokenizer/llama_class.hpp"
-#include "lib/text/tokenizer/llama_tokenizer.hpp"
+#include "lib/text/tokenizer/metaspace_tokenizer.hpp"
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
 #include "lib/text/tokenizer/utf8.hpp"
 
@@ -35,10 +35,10 @@ struct EncodingParts {
   bool may_cut;                   ///< before spaces
 };
 
-class SentencePieceTokenizer final : public LlamaTokenizer {
+class SentencePieceTokenizer final : public MetaspaceTokenizer {
  public:
   SentencePieceTokenizer(const LlamaParts& llama, EncodingParts parts, const std::string& serialized)
-      : LlamaTokenizer(llama, std::move(parts.names)),
+      : MetaspaceTokenizer(llama, std::move(parts.names)),
         normalizer_(std::move(parts.normalizer)),
         added_tokens_(std::move(parts.added_tokens)),
         may_cut_(parts.may_cut) {

@@ -1,5 +1,6 @@
 #pragma once
-// What all of Llama's vocabularies have in common, whichever file they come from.
+// Base class of tokenizers whose vocabularies write a space as U+2581 (Metaspace): Llama, Mistral, Gemma. The
+// vocabulary comes from tokenizer.model or tokenizer.json.
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -48,7 +49,7 @@ struct NormalizedText {
   TextPlaces origins;  ///< for each of its bytes, and its end, a place in the text that it was made of
 };
 
-class LlamaTokenizer : public Tokenizer {
+class MetaspaceTokenizer : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text) const final;
   std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const final;
@@ -68,7 +69,7 @@ class LlamaTokenizer : public Tokenizer {
  protected:
   /// \param names  the added and control tokens, which encode_marked() looks for; those in `normalized()` are left to
   ///               append_aligned()
-  LlamaTokenizer(LlamaParts parts, AddedTokenSearch names);
+  MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names);
 
   /// Appends the ids of `text`, any bytes. \param dummy_prefix  it begins a text
   virtual void append(std::string_view text, bool dummy_prefix, StopWatch& watch,

@@ -1,4 +1,4 @@
-#include "lib/text/tokenizer/llama_tokenizer.hpp"
+#include "lib/text/tokenizer/metaspace_tokenizer.hpp"
 
 #include <charconv>
 #include <utility>
@@ -55,7 +55,7 @@ TokenTexts texts_of(const LlamaParts& parts) {
 
 }  // namespace
 
-LlamaTokenizer::LlamaTokenizer(LlamaParts parts, AddedTokenSearch names)
+MetaspaceTokenizer::MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names)
     : description_(std::move(parts.description)),
       texts_(texts_of(parts)),
       begins_with_space_(parts.pieces.size()),
@@ -82,7 +82,7 @@ LlamaTokenizer::LlamaTokenizer(LlamaParts parts, AddedTokenSearch names)
   }
 }
 
-std::vector<std::int32_t> LlamaTokenizer::encode(std::string_view text) const {
+std::vector<std::int32_t> MetaspaceTokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
   const StopTest never;
@@ -91,7 +91,7 @@ std::vector<std::int32_t> LlamaTokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<std::int32_t> LlamaTokenizer::encode_document(std::string_view text, const StopTest& stop) const {
+std::vector<std::int32_t> MetaspaceTokenizer::encode_document(std::string_view text, const StopTest& stop) const {
   StopWatch watch(stop);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
@@ -101,7 +101,7 @@ std::vector<std::int32_t> LlamaTokenizer::encode_document(std::string_view text,
   return ids;
 }
 
-AlignedIds LlamaTokenizer::encode_marked(std::string_view text, std::span<const TextRange> plain) const {
+AlignedIds MetaspaceTokenizer::encode_marked(std::string_view text, std::span<const TextRange> plain) const {
   AlignedIds out;
   const auto is_plain = [&](TextRange part) { return overlaps(plain, part.begin, part.end); };
   for (const TextSegment& segment : names_.raw().split(text, is_plain)) {
@@ -117,7 +117,7 @@ AlignedIds LlamaTokenizer::encode_marked(std::string_view text, std::span<const 
 }
 
 /// Goes through the bytes that the ids decode to, beside those of the text.
-void LlamaTokenizer::align(std::string_view text, std::size_t begin, AlignedIds& out) const {
+void MetaspaceTokenizer::align(std::string_view text, std::size_t begin, AlignedIds& out) const {
   const auto new_ids = std::span(out.ids).subspan(out.parts.size());
   std::size_t decoded_bytes = 0;
   for (const auto id : new_ids) decoded_bytes += texts_.of(id).size();
@@ -138,7 +138,7 @@ void LlamaTokenizer::align(std::string_view text, std::size_t begin, AlignedIds&
   }
 }
 
-std::vector<std::int32_t> LlamaTokenizer::encode_infill(std::string_view prefix, std::string_view suffix) const {
+std::vector<std::int32_t> MetaspaceTokenizer::encode_infill(std::string_view prefix, std::string_view suffix) const {
   if (!infill_) return Tokenizer::encode_infill(prefix, suffix);
   std::vector<std::int32_t> ids = marks_.before;
   ids.push_back(infill_->prefix);
@@ -151,7 +151,7 @@ std::vector<std::int32_t> LlamaTokenizer::encode_infill(std::string_view prefix,
   return ids;
 }
 
-std::string LlamaTokenizer::decode(std::span<const std::int32_t> ids) const {
+std::string MetaspaceTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   bool begins = dummy_prefix_ || strips_spaces_;
   for (const std::int32_t id : ids) {
