@@ -1,7 +1,9 @@
 #pragma once
 // Base class of tokenizers whose vocabularies write a space as U+2581 (Metaspace): Llama, Mistral, Gemma. The
 // vocabulary comes from tokenizer.model or tokenizer.json.
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "lib/text/tokenizer/document_marks.hpp"
-#include "lib/text/tokenizer/text_places.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 
@@ -41,6 +42,36 @@ struct LlamaParts {
   std::optional<std::int32_t> eos;
   DocumentMarks marks;
   std::optional<InfillIds> infill;
+};
+
+/// Places in a text, one for each byte of another text.
+/// Takes 4 bytes for each place in a text of less than 4 GiB, else 8.
+class TextPlaces {
+ public:
+  /// \param text_bytes  the largest place
+  explicit TextPlaces(std::size_t text_bytes = 0) : is_wide_(text_bytes > std::numeric_limits<std::uint32_t>::max()) {}
+
+  void add(std::size_t place, std::size_t times = 1) {
+    if (is_wide_) {
+      wide_.insert(wide_.end(), times, place);
+    } else {
+      narrow_.insert(narrow_.end(), times, static_cast<std::uint32_t>(place));
+    }
+  }
+  void resize(std::size_t size) {
+    if (is_wide_) {
+      wide_.resize(size);
+    } else {
+      narrow_.resize(size);
+    }
+  }
+  std::size_t size() const { return is_wide_ ? wide_.size() : narrow_.size(); }
+  std::size_t operator[](std::size_t i) const { return is_wide_ ? wide_[i] : narrow_[i]; }
+
+ private:
+  bool is_wide_;
+  std::vector<std::uint32_t> narrow_;
+  std::vector<std::size_t> wide_;
 };
 
 /// What a vocabulary makes of a text before it looks for pieces.
