@@ -1,12 +1,21 @@
 #include "lib/text/chat/chat_template.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "lib/base/error.hpp"
-#include "lib/text/chat/python_strip.hpp"
 
 namespace fsdp {
 namespace {
+
+/// UTF-8 of the characters for which Python's str.isspace() holds: Unicode's white space and ASCII's four separators.
+constexpr std::array<std::string_view, 29> kSpaces{
+    "\t",           "\n",           "\v",           "\f",           "\r",
+    "\x1c",         "\x1d",         "\x1e",         "\x1f",         " ",
+    "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80", "\xe2\x80\x80", "\xe2\x80\x81",
+    "\xe2\x80\x82", "\xe2\x80\x83", "\xe2\x80\x84", "\xe2\x80\x85", "\xe2\x80\x86",
+    "\xe2\x80\x87", "\xe2\x80\x88", "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8",
+    "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe3\x80\x80"};
 
 struct Entry {
   ChatFormat format;
@@ -185,6 +194,16 @@ class Writer {
 };
 
 }  // namespace
+
+std::string_view python_strip(std::string_view text) {
+  const auto at_start = [&](std::string_view space) { return text.starts_with(space); };
+  const auto at_end = [&](std::string_view space) { return text.ends_with(space); };
+  for (auto found = kSpaces.begin(); (found = std::find_if(kSpaces.begin(), kSpaces.end(), at_start)) != kSpaces.end();)
+    text.remove_prefix(found->size());
+  for (auto found = kSpaces.begin(); (found = std::find_if(kSpaces.begin(), kSpaces.end(), at_end)) != kSpaces.end();)
+    text.remove_suffix(found->size());
+  return text;
+}
 
 const char* name_of(ChatFormat format) {
   for (const auto& entry : kFormats) {

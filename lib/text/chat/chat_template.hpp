@@ -1,7 +1,8 @@
 #pragma once
-// Conversations as the text that a model was tuned on: the chat templates that many models share, by name.
+// Renders conversations as text with the chat templates that many models share, selected by name.
 //
-// Source: the templates (chat_template, in Jinja) of the models' tokenizers; known_templates.hpp tells which texts.
+// Source: the templates (chat_template, in Jinja) of the models' tokenizers; known_templates.hpp lists the known
+// template texts.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,36 +22,38 @@ std::optional<ChatFormat> chat_format(std::string_view name);
 /// "chatml, qwen2, ..."
 std::string chat_format_names();
 
-/// The names that the tokenizer gives to a text's beginning and end; what a template writes where it says bos_token and
-/// eos_token.
+/// A template with the texts of the tokenizer's bos_token and eos_token, which it writes.
 struct ChatTemplate {
   ChatFormat format = ChatFormat::chatml;
   std::string bos;
   std::string eos;
 };
 
-/// Names of the tokens without which the template's turns have no marks.
+/// Names of the tokens that mark the template's turns; the vocabulary must have all of them.
 std::vector<std::string> marks_of(const ChatTemplate& chat);
 
 struct RenderedChat {
   std::string text;
-  std::vector<TextRange> contents;  ///< what the messages brought; all else is the template's
-  std::vector<TextRange> answers;   ///< the assistant's turns that count, each with its end mark
+  std::vector<TextRange> contents;  ///< byte ranges of the messages' contents; the template wrote the rest
+  std::vector<TextRange> answers;   ///< byte ranges of the assistant's turns to train on, each with its end mark
 };
 
 /// The token that ends an assistant's turn.
 std::string end_mark_of(const ChatTemplate& chat);
 
-/// Who is to speak next.
+/// Whether the header of the next turn is written after the conversation.
 enum class NextTurn : std::uint8_t {
   none,
   assistant  ///< the header of an answer follows (Jinja's add_generation_prompt); Llama 2 and Mistral have none
 };
 
-/// Writes a conversation as the template does.
+/// Renders a conversation with the template.
 /// \throws FormatError saying which message has no place in the template: a role that it does not know or that does not
 ///         alternate, a system message where it has none
 RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages,
                          NextTurn next = NextTurn::none);
+
+/// `text` without white space at both ends, as Python's str.strip() and Jinja's `trim` remove it.
+std::string_view python_strip(std::string_view text);
 
 }  // namespace fsdp

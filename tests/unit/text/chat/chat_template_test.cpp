@@ -9,7 +9,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/text/chat/known_templates.hpp"
-#include "lib/text/chat/python_strip.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {
