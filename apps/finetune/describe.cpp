@@ -76,7 +76,7 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
 /// Of its usual micro-batches.
 bool uses_graphs(const RunSetup& setup, const ModelRuntime& runtime) {
   if (!setup.train_data || setup.train_data->is_packed()) return false;
-  return setup.batches.micro_batch_size * setup.train_data->tokens_per_row() <= runtime.policy().recorded_tokens;
+  return setup.batches.micro_batch_size * setup.train_data->tokens_per_row() <= runtime.policy().graph_max_tokens;
 }
 
 /// Silent where all of a model is trained.

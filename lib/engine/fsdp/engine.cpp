@@ -1,13 +1,20 @@
 #include "lib/engine/fsdp/engine.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <exception>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
-#include "lib/engine/fsdp/engine_recordings.hpp"
+#include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/engine/fsdp/engine_internal.hpp"
+#include "lib/engine/fsdp/unit_buffers.hpp"
 
 namespace fsdp {
 
@@ -31,13 +38,13 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   first_backward_ = first_backward();
   first_gathers_ = first_gathers();
   // Alone on the shard axis nothing but the sums over replicas crosses ranks, and parameters stay where they are.
-  const bool records = policy_.recorded_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
+  const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
                        input_.mesh->shard->size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
-  if (records) recordings_ = std::make_unique<Recordings>(*this);
+  if (records) graph_cache_ = std::make_unique<GraphCache>(*this);
 }
 
 RecordingCounts Engine::recording_counts() const {
-  return recordings_ == nullptr ? RecordingCounts() : recordings_->counts();
+  return graph_cache_ == nullptr ? RecordingCounts() : graph_cache_->counts();
 }
 
 /// Transfers read and write what is about to be freed. Ranks of which one has failed do not wait for each other.
@@ -77,7 +84,7 @@ void Engine::sync_parameters() {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
-  if (std::exchange(rows_changed_, false)) input_.store->settle();
+  if (std::exchange(rows_changed_, false)) input_.store->flush();
   release_coming();  // with what the rows were before
   for (auto& unit : units_) {
     publish(*unit);
@@ -144,30 +151,30 @@ LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place,
     if (unit->grads != nullptr) unit->grads->prepare();
   }
   return with_room(place.first ? Redo::micro_batch : Redo::step, [&] {
-    if (recordings_ != nullptr) {
-      if (const auto loss = recordings_->run(batch, place, grad_scale)) return *loss;
+    if (graph_cache_ != nullptr) {
+      if (const auto loss = graph_cache_->run(batch, place, grad_scale)) return *loss;
     }
-    Run state{batch, place, grad_scale, true, {}, {}, {}, {}, {}};
+    Run state{.batch = batch, .place = place, .grad_scale = grad_scale, .training = true};
     return run(plan(true, place), state);
   });
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch) {
   return with_room(Redo::nothing, [&] {
-    Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}};
+    Run state{.batch = batch};
     return run(plan(false, {}), state);
   });
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
   return with_room(Redo::nothing, [&] {
-    Run state{batch, {}, 0.0, false, {}, {}, {}, {}, {}, &head};
+    Run state{.batch = batch, .head = &head};
     return run(plan(false, {}), state);
   });
 }
 
 LossSum Engine::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
-  return recordings_ == nullptr ? micro_batch() : recordings_->with_room(redo, micro_batch);
+  return graph_cache_ == nullptr ? micro_batch() : graph_cache_->with_room(redo, micro_batch);
 }
 
 LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
@@ -175,8 +182,8 @@ LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
-  settle();
-  settle();  // what the first has sent
+  drain_reduction();
+  drain_reduction();  // what the first has sent
   return state.loss;
 }
 
@@ -199,14 +206,14 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
     ++counts_.shard.reduce_scatters;
     counts_.shard.bytes += unit.reduce_bytes;
   }
-  settle();
-  settling_ = &unit;
+  drain_reduction();
+  draining_ = &unit;
   if (to_replicas) {
     progress_.crossed = true;
     start_replicas(unit);
   }
   if (unit.held) {
-    settle();
+    drain_reduction();
     if (state.place.last) measure_stored(unit);
   }
   unit.held.reset();
@@ -352,6 +359,422 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
   }
   body(full_parameters(params));
   if (!was_gathered) unit.gathered->reshard();
+}
+
+// --- building: units, master weights and gradients
+
+void Engine::build_units() {
+  const MemoryScope scope(MemoryCategory::parameters);
+  auto& shard = *input_.mesh->shard;
+  const double mine = input_.ops->on_host() && input_.allow_peer_memory ? 1.0 : 0.0;
+  peer_memory_ = false;
+  if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
+  unit_index_.resize(input_.parameters.size());
+  slot_index_.resize(input_.parameters.size());
+  const auto dtype = policy_.precision.param_dtype;
+  const UnitContext context{.shard_group = shard,
+                            .collectives = *input_.shard_collectives,
+                            .ops = *input_.ops,
+                            .use_peer_memory = peer_memory_,
+                            .offload_frozen = policy_.offload_frozen && !input_.ops->on_host(),
+                            .wide_weights = policy_.wide_weights && input_.ops->on_host()};
+  for (std::size_t u = 0; u < input_.units.size(); ++u) {
+    auto unit = std::make_unique<Unit>();
+    unit->index = static_cast<int>(u);
+    unit->name = "unit " + std::to_string(u);
+    unit->params = input_.units[u];
+    for (std::size_t i = 0; i < unit->params.size(); ++i) {
+      const auto param = static_cast<std::size_t>(unit->params[i]);
+      unit_index_[param] = static_cast<int>(u);
+      slot_index_[param] = static_cast<int>(i);
+      unit->layouts.push_back(input_.parameters[param]);
+    }
+    unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
+    for (std::size_t i = 0; i < unit->params.size(); ++i) add_parameter(*unit, i);
+    units_.push_back(std::move(unit));
+  }
+}
+
+void Engine::add_parameter(Unit& unit, std::size_t place) {
+  const auto& layout = unit.layouts[place];
+  const auto& precision = policy_.precision;
+  const auto dtype = detail::type_of(layout, precision.param_dtype);
+  const auto master_dtype = detail::type_of(layout, precision.master_dtype);
+  const auto own = unit.gathered->own_rows(place);
+  const bool same = dtype == master_dtype && (!policy_.cpu_offload || input_.ops->on_host());
+  // In one type, and of a frozen parameter, the gathered rows are the master weights; otherwise master weights stand
+  // apart and are narrowed on publish.
+  const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
+  if (!layout.trainable || (same && input_.store == nullptr)) {
+    unit.master_weights.emplace_back(own);
+  } else if (input_.store != nullptr) {
+    unit.master_weights.push_back(store_master_weight(unit, place, own.sizes()));
+  } else {
+    const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
+    unit.master_weights.emplace_back(at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
+  }
+  const auto others = own.numel() * (input_.mesh->shard->size() - 1);
+  unit.gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(unit.gathered->gathered_type(place)));
+  unit.trained.push_back(layout.trainable ? static_cast<int>(unit.grad_layouts.size()) : -1);
+  if (!layout.trainable) return;
+  unit.grad_layouts.push_back(layout);
+  unit.reduce_bytes +=
+      others * static_cast<std::int64_t>(c10::elementSize(detail::type_of(layout, precision.reduce_dtype)));
+  unit.shard_elements += own.numel();
+}
+
+void Engine::build_gradients() {
+  auto& shard = *input_.mesh->shard;
+  const UnitContext context{.shard_group = shard,
+                            .collectives = *input_.shard_collectives,
+                            .ops = *input_.ops,
+                            .use_peer_memory = peer_memory_};
+  // Sums over many micro-batches would lose digits in 16 bits.
+  const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
+  const auto travels_as = [&](const Unit& unit) {
+    const bool any_float = std::any_of(unit.grad_layouts.begin(), unit.grad_layouts.end(),
+                                       [](const ParamLayout& layout) { return layout.is_float; });
+    return accumulate_locally || any_float ? at::kFloat : policy_.precision.reduce_dtype;
+  };
+  // NCCL and the host sum bf16 in one rounding; fp16 would overflow sooner than one rank's gradients do.
+  for (auto& unit : units_) {
+    if (travels_as(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
+  }
+  // What a GPU sums with no other it writes in float32 at once, where it stays: products round once into either type.
+  const bool stays = shard.size() == 1 && !input_.ops->on_host();
+  const auto type_of = [&](const Unit& unit) { return stays ? at::kFloat : travels_as(unit); };
+  const auto context_of = [&](Unit& unit) {
+    auto its = context;
+    if (input_.store != nullptr) its.stored_grads = store_gradients(unit);
+    return its;
+  };
+  if (!peer_memory_) {
+    for (auto& unit : units_) {
+      if (unit->grad_layouts.empty()) continue;
+      unit->grads = make_collective_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit),
+                                               policy_.cpu_offload, policy_.reduce_every_micro_batch);
+    }
+    return;
+  }
+  // Slot 0 is the root's, 1 and 2 are shared by the blocks; with local accumulation each unit has a slot of its own.
+  // Alone on the shard axis too: the full gradient then is the shard, unless that goes to a disk.
+  const bool own_slots = accumulate_locally || (shard.size() == 1 && input_.store == nullptr);
+  std::vector<std::size_t> slot_bytes;
+  std::size_t largest = 0;
+  for (const auto& unit : units_) {
+    const auto bytes = grad_slot_bytes(unit->grad_layouts, type_of(*unit), shard.size());
+    if (own_slots || unit->index == 0) slot_bytes.push_back(bytes);
+    if (unit->index != 0) largest = std::max(largest, bytes);
+  }
+  if (!own_slots) slot_bytes.insert(slot_bytes.end(), 2, largest);
+  const auto memory = std::make_shared<GradMemory>(shard, *input_.ops, slot_bytes);
+  const auto next = std::make_shared<std::size_t>(0);
+  for (auto& unit : units_) {
+    if (unit->grad_layouts.empty()) continue;
+    const std::vector<int> slots =
+        own_slots || unit->index == 0 ? std::vector<int>{own_slots ? unit->index : 0} : std::vector<int>{1, 2};
+    unit->grads = make_shared_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit), memory, slots, next);
+  }
+}
+
+int Engine::first_backward() const {
+  const auto is_trained = [&](const Layer* layer) {
+    return std::any_of(layer->parameters().begin(), layer->parameters().end(),
+                       [&](int param) { return input_.parameters[static_cast<std::size_t>(param)].trainable; });
+  };
+  const auto lowest = std::find_if(input_.layers.begin(), input_.layers.end(), is_trained);
+  return static_cast<int>(lowest - input_.layers.begin());
+}
+
+// --- this rank's rows of master weights and gradients, in memory or in a store
+namespace {
+
+/// Of master weights and two states in float32.
+constexpr std::int64_t kElementBytes = 12;
+
+}  // namespace
+
+StoredTensor Engine::store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes) {
+  const auto elements = unit.gathered->own_rows(place).numel();
+  auto& groups = unit.step_groups;
+  if (groups.empty() || (groups.back().elements + elements) * kElementBytes > input_.store->group_bytes())
+    groups.push_back({.group = input_.store->add_group(MemoryCategory::optimizer, true)});
+  groups.back().places.push_back(place);
+  groups.back().elements += elements;
+  const auto dtype = detail::type_of(unit.layouts[place], policy_.precision.master_dtype);
+  return {*input_.store, input_.store->add(groups.back().group, sizes, dtype)};
+}
+
+std::vector<StoredTensor> Engine::store_gradients(Unit& unit) {
+  unit.grad_group = input_.store->add_group(MemoryCategory::gradients, false);
+  std::vector<StoredTensor> shards;
+  for (const auto& layout : unit.grad_layouts) {
+    const auto& group = *input_.mesh->shard;
+    const auto rows = shard_range(layout.rows(), group.size(), group.rank()).padded_rows;
+    shards.emplace_back(*input_.store, input_.store->add(*unit.grad_group, layout.shape_with_rows(rows), at::kFloat));
+  }
+  return shards;
+}
+
+const StoredTensor& Engine::stored_master_weight(std::size_t param) {
+  return unit_of(static_cast<int>(param)).master_weights[static_cast<std::size_t>(slot_index_[param])];
+}
+
+at::Tensor Engine::gradient(std::size_t param) {
+  auto& unit = unit_of(static_cast<int>(param));
+  const int place = unit.trained[static_cast<std::size_t>(slot_index_[param])];
+  if (place < 0 || (unit.grad_group && !input_.store->is_held(*unit.grad_group))) return {};
+  unit.grads->prepare();
+  return unit.grads->shard(static_cast<std::size_t>(place));
+}
+
+std::optional<StoreHold> Engine::hold_gradients(const Unit& unit) {
+  if (!unit.grad_group) return std::nullopt;
+  return std::optional<StoreHold>(std::in_place, *input_.store, *unit.grad_group, Access::read);
+}
+
+/// What is asked of all gradients together is taken while they are at hand. Padding is zero, as it is in memory.
+void Engine::measure_stored(Unit& unit) {
+  grad_squares_.resize(num_parameters(), 0.0);
+  for (const int index : unit.params) {
+    const auto param = static_cast<std::size_t>(index);
+    const auto grad = gradient(param);
+    if (!grad.defined()) continue;
+    const auto rows = range(param).num_rows;
+    grad.narrow(0, rows, grad.size(0) - rows).zero_();
+    const GradPart part{grad, rows * layout(param).row_elements()};
+    grad_squares_[param] = part.elements > 0 ? input_.ops->sum_squares({&part, 1}) : 0.0;
+  }
+}
+
+double Engine::sum_squares(std::size_t param) {
+  if (input_.store != nullptr) return param < grad_squares_.size() ? grad_squares_[param] : 0.0;
+  const GradPart part{gradient(param), range(param).num_rows * layout(param).row_elements()};
+  return part.grad.defined() && part.elements > 0 ? input_.ops->sum_squares({&part, 1}) : 0.0;
+}
+
+void Engine::publish(Unit& unit, std::size_t place) {
+  const auto own = unit.gathered->own_rows(place);
+  const auto master_weight = unit.master_weights[place].get();
+  if (!own.is_same(master_weight)) own.copy_(master_weight);
+}
+
+void Engine::with_rows(std::size_t param, Access access, const std::function<void()>& body) {
+  auto& unit = unit_of(static_cast<int>(param));
+  const auto place = static_cast<std::size_t>(slot_index_[param]);
+  const auto& master_weight = unit.master_weights[place];
+  if (master_weight.store() == nullptr) {
+    body();
+    return;
+  }
+  // A group has other parameters, too: nothing of it is ever overwritten whole here.
+  const StoreHold held(*input_.store, master_weight.place().group,
+                       access == Access::overwrite ? Access::update : access);
+  body();
+  if (access == Access::read) return;
+  publish(unit, place);
+  rows_changed_ = true;
+}
+
+void Engine::read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body) {
+  std::vector<std::size_t> params(num_parameters());
+  if (input_.store == nullptr) {
+    std::iota(params.begin(), params.end(), 0);
+    body(params);
+    return;
+  }
+  for (const auto& unit : units_) {
+    const auto held = hold_gradients(*unit);
+    if (held) body({unit->params.begin(), unit->params.end()});
+  }
+}
+
+/// What a step's first micro-batch asks for before it computes anything; two units at the most, since they are there
+/// between steps as well.
+std::vector<int> Engine::first_gathers() {
+  constexpr std::size_t kMost = 2;
+  std::vector<int> units;
+  if (peer_memory_ || input_.store != nullptr || input_.mesh->shard->size() == 1) return units;
+  for (const auto& action : plan(true, {})) {
+    if (action.kind == ActionKind::forward || action.kind == ActionKind::loss || units.size() == kMost) break;
+    if (action.kind == ActionKind::unshard) units.push_back(action.index);
+  }
+  return units;
+}
+
+void Engine::update_units(const std::function<void(const std::vector<std::size_t>& params)>& body) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::size_t> others;
+  for (const auto& unit : units_) {
+    if (std::find(first_gathers_.begin(), first_gathers_.end(), unit->index) == first_gathers_.end())
+      others.insert(others.end(), unit->params.begin(), unit->params.end());
+  }
+  std::sort(others.begin(), others.end());
+  const auto gather = [&](Unit& unit) {
+    const EngineObservers::Scope scope(
+        observers_, [&] { return "gather " + unit.name; }, "schedule");
+    unit.gathered->finish_sync();
+    unshard(unit);
+    unit.is_coming = true;
+  };
+  // What ranks have to agree on before they gather goes out before any of these gathers, or it would wait behind one.
+  const bool agree =
+      std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->gathered->sync_asks_ranks(); });
+  for (const int index : first_gathers_) {
+    auto& unit = *units_[static_cast<std::size_t>(index)];
+    {
+      const EngineObservers::Scope scope(
+          observers_, [&] { return "update " + unit.name; }, "optimizer");
+      body({unit.params.begin(), unit.params.end()});
+      unit.gathered->begin_sync();
+    }
+    if (!agree) gather(unit);
+  }
+  for (const int index : first_gathers_) {
+    if (agree) gather(*units_[static_cast<std::size_t>(index)]);
+  }
+  const EngineObservers::Scope scope(observers_, "update the other units", "optimizer");
+  body(others);
+  for (auto& unit : units_) {
+    if (!unit->is_coming) unit->gathered->begin_sync();
+  }
+  for (auto& unit : units_) {
+    if (!unit->is_coming) unit->gathered->finish_sync();
+  }
+}
+
+void Engine::update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body) {
+  if (input_.store == nullptr) {
+    read_gradients(body);
+    return;
+  }
+  auto& store = *input_.store;
+  std::vector<std::size_t> order;
+  for (const auto& unit : units_) {
+    if (!unit->grad_group) continue;
+    order.push_back(*unit->grad_group);
+    for (const auto& part : unit->step_groups) order.push_back(part.group);
+  }
+  std::size_t next = 0;  // behind what is in use
+  for (auto& unit : units_) {
+    const auto held = hold_gradients(*unit);
+    if (held) ++next;
+    for (const auto& part : unit->step_groups) {
+      const StoreHold rows(store, part.group, Access::update);
+      ++next;
+      // A unit's gradients, and the states behind them.
+      for (auto ahead = next; ahead < std::min(order.size(), next + 2) && store.read_ahead(order[ahead]); ++ahead) {
+      }
+      std::vector<std::size_t> params;
+      for (const auto place : part.places) params.push_back(static_cast<std::size_t>(unit->params[place]));
+      body(params);
+      for (const auto place : part.places) publish(*unit, place);
+    }
+  }
+}
+
+// --- sums of gradients over replicas, gradient norms, and the decision about a step
+
+void Engine::start_replicas(Unit& unit) {
+  const MemoryScope scope(MemoryCategory::reduce_buffers);
+  std::vector<PublishedRows> narrowed;
+  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
+    // Those of a disk by way of the device, where that is not the host.
+    const auto sum = input_.ops->to_device(unit.grads->device_sum(i));
+    const bool same = sum.scalar_type() == unit.wire_dtype;
+    unit.replica_sums.push_back(same ? sum : at::empty(sum.sizes(), sum.options().dtype(unit.wire_dtype)));
+    if (!same) narrowed.push_back({unit.replica_sums.back(), sum});
+    // All in one pass; the copy of what is on a disk goes at once.
+    const bool is_last = i + 1 == unit.grad_layouts.size();
+    if (is_last || input_.store != nullptr) input_.ops->publish(std::exchange(narrowed, {}));
+  }
+  unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
+  ++counts_.replicate.all_reduces;
+  counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
+}
+
+/// Waits for what was left under way of the last unit's gradients, one unit late as reductions are: meanwhile the next
+/// unit's backward computes.
+void Engine::drain_reduction() {
+  for (const auto& transfer : host_transfers_) transfer->wait();
+  host_transfers_.clear();
+  if (draining_ == nullptr) return;
+  auto& unit = *std::exchange(draining_, nullptr);
+  if (unit.replica_work != nullptr) finish_replicas(unit);
+  unit.grads->wait_for_transfers();
+}
+
+void Engine::finish_replicas(Unit& unit) {
+  const MemoryScope scope(MemoryCategory::reduce_buffers);
+  unit.replica_work->wait();
+  unit.replica_work.reset();
+  std::vector<WidenedRows> widened;
+  for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
+    const auto shard = unit.grads->shard(i);
+    const auto& sum = unit.replica_sums[i];
+    if (shard.is_same(sum)) continue;
+    // Widened before it leaves: between types the host would wait for the copy, and for a peer that is gone for ever.
+    if (!policy_.cpu_offload || input_.ops->on_host()) {
+      widened.push_back({shard, sum});
+    } else if (input_.store != nullptr) {
+      input_.ops->transfer(shard, sum.to(at::kFloat));
+    } else if (auto transfer = input_.ops->start_transfer(shard, sum.to(at::kFloat))) {
+      host_transfers_.push_back(std::move(transfer));
+    }
+  }
+  input_.ops->widen(widened);
+  unit.replica_sums.clear();
+}
+
+std::vector<GradPart> Engine::gradient_parts() {
+  std::vector<GradPart> parts;
+  for (std::size_t param = 0; param < num_parameters(); ++param) {
+    const auto n = range(param).num_rows * layout(param).row_elements();
+    if (n > 0 && layout(param).trainable) parts.push_back({gradient(param), n});
+  }
+  return parts;
+}
+
+bool Engine::decides_on_device() const {
+  return input_.ops->step_decider() != nullptr && input_.store == nullptr && !policy_.cpu_offload;
+}
+
+at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm) {
+  const at::NoGradGuard no_grad;
+  const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
+  auto nats = loss.pending;
+  if (!nats.defined()) nats = at::zeros({2}, at::TensorOptions(at::kDouble).device(input_.ops->device()));
+  if (loss.loss_sum != 0) nats.narrow(0, 0, 1).add_(loss.loss_sum);
+  const auto& decider = *input_.ops->step_decider();
+  const std::array sums{decider.device_sum_squares(gradient_parts()), nats};
+  const auto sum_over = [&](const ProcessGroup& axis, TensorCollectives& ranks) {
+    if (axis.size() > 1) ranks.all_reduce(sums)->wait();
+  };
+  sum_over(*input_.mesh->shard, *input_.shard_collectives);
+  // Replicas have the same gradients; their sums go together, too, so that all decide by the same bits.
+  sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
+  return decider.decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
+}
+
+double Engine::gradient_norm() {
+  const at::NoGradGuard no_grad;
+  const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
+  double sum = 0;
+  if (input_.store != nullptr) {
+    for (std::size_t param = 0; param < num_parameters(); ++param) sum += sum_squares(param);
+  } else {
+    sum = input_.ops->sum_squares(gradient_parts());
+  }
+  return std::sqrt(input_.mesh->shard->all_reduce(sum, Reduce::sum));
+}
+
+std::vector<double> Engine::gradient_norms() {
+  const at::NoGradGuard no_grad;
+  std::vector<double> norms;
+  for (std::size_t param = 0; param < num_parameters(); ++param) norms.push_back(sum_squares(param));
+  input_.mesh->shard->all_reduce(norms, Reduce::sum);
+  for (auto& norm : norms) norm = std::sqrt(norm);
+  return norms;
 }
 
 }  // namespace fsdp

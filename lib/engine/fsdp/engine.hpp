@@ -16,14 +16,13 @@
 #include "lib/compute/device/observer.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
-#include "lib/engine/fsdp/comm_counts.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/fsdp/policy.hpp"
 #include "lib/engine/fsdp/schedule.hpp"
 #include "lib/engine/fsdp/shard_layout.hpp"
 #include "lib/engine/fsdp/unit_grads.hpp"
 #include "lib/engine/fsdp/unit_params.hpp"
-#include "lib/engine/offload/stored_tensor.hpp"
+#include "lib/engine/offload/tensor_store.hpp"
 
 namespace fsdp {
 
@@ -51,7 +50,7 @@ struct MicroBatchPlace {
   bool last = true;
 };
 
-/// Micro-batches whose work the device was given as a whole (EnginePolicy::recorded_tokens).
+/// Micro-batches whose work the device was given as a whole (EnginePolicy::graph_max_tokens).
 struct RecordingCounts {
   std::int64_t recorded = 0;  ///< shapes and places
   std::int64_t replayed = 0;  ///< micro-batches
@@ -129,7 +128,7 @@ class Engine {
  private:
   struct Unit;
   struct Run;
-  class Recordings;
+  class GraphCache;
   /// What of a micro-batch under way another run of it does not undo.
   struct Progress {
     bool changed = false;  ///< gradients, or whatever a head does
@@ -162,7 +161,7 @@ class Engine {
   void unshard(Unit& unit);
   void finish_reduce(Unit& unit, const Run& run);
   void start_replicas(Unit& unit);
-  void settle();
+  void drain_reduction();
   void finish_replicas(Unit& unit);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPlace place);
@@ -178,16 +177,16 @@ class Engine {
   std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
-  int first_backward_ = 0;                          ///< layers below it only run forward: nothing there is trained
-  std::vector<std::unique_ptr<Transfer>> leaving_;  ///< sums over replicas on their way to the host
-  Unit* settling_ = nullptr;        ///< whose gradients are on their way between replicas, or to the host
+  int first_backward_ = 0;  ///< layers below it only run forward: nothing there is trained
+  std::vector<std::unique_ptr<Transfer>> host_transfers_;  ///< sums over replicas on their way to the host
+  Unit* draining_ = nullptr;        ///< whose gradients are on their way between replicas, or to the host
   std::vector<int> first_gathers_;  ///< units, in the order of a forward; none where gathering is no transfer
   bool peer_memory_ = false;
   bool rows_changed_ = false;         ///< in the store, by with_rows()
   std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand
   CommCounts counts_;
   Progress progress_;
-  std::unique_ptr<Recordings> recordings_;  ///< null: every micro-batch runs as it comes
+  std::unique_ptr<GraphCache> graph_cache_;  ///< null: every micro-batch runs as it comes
   EngineObservers observers_;
 };
 

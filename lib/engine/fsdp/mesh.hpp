@@ -1,5 +1,6 @@
 #pragma once
 // The ranks as a grid: a shard axis (parameters are split along it) and a replicate axis (copies are kept equal).
+#include <cstdint>
 #include <memory>
 
 #include "lib/engine/fsdp/policy.hpp"
@@ -19,5 +20,18 @@ struct Mesh {
 /// neighbouring ranks on the shard axis, by default the ranks of a node.
 /// Collective. \throws UsageError when the group size does not divide the ranks or differs between nodes
 Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size);
+
+/// Collectives along one mesh axis, counted by the engine as it issues them; payload bytes this rank receives.
+struct AxisCounts {
+  std::int64_t all_gathers = 0;
+  std::int64_t reduce_scatters = 0;
+  std::int64_t all_reduces = 0;
+  std::int64_t bytes = 0;
+};
+
+struct CommCounts {
+  AxisCounts shard;
+  AxisCounts replicate;
+};
 
 }  // namespace fsdp

@@ -45,7 +45,7 @@ struct EnginePolicy {
   bool offload_frozen = false;            ///< rows of frozen parameters, too, between gathers
   /// Micro-batches of at most so many tokens are recorded where the device can do that, and run as a whole when such
   /// a one comes again; 0: none.
-  std::int64_t recorded_tokens = 0;
+  std::int64_t graph_max_tokens = 0;
   MixedPrecision precision;
 };
 

@@ -29,7 +29,7 @@ struct ParamLayout {
   bool is_float = false;        ///< gathered, and its gradient reduced, in float32 whatever the policy says
   bool is_byte = false;         ///< codes, gathered as they are; never trainable
   bool is_fp8 = false;          ///< a matrix that is multiplied in 8 bits
-  bool travels_in_fp8 = false;  ///< and is gathered so where gathers travel (fp8_rows.hpp)
+  bool travels_in_fp8 = false;  ///< and is gathered so where gathers travel (unit_params.cpp)
   int same_input = 0;  ///< of a unit, those with the same number, not 0, are multiplied as one; see make_buffers()
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }

@@ -8,8 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/fsdp/buffer_bytes.hpp"
-#include "lib/engine/fsdp/side_by_side.hpp"
+#include "lib/engine/fsdp/unit_buffers.hpp"
 
 namespace fsdp {
 namespace {
@@ -78,7 +77,9 @@ class SharedUnitGrads final : public UnitGrads {
     memory_->mark_consumed(slot);
     open_ = false;
   }
-  void stand(bool) override { throw std::logic_error("gradients in shared memory are written as they come"); }
+  void set_state_after_replay(bool) override {
+    throw std::logic_error("gradients in shared memory are written as they come");
+  }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
 
  private:
@@ -200,12 +201,12 @@ class CollectiveUnitGrads final : public UnitGrads {
     slots_.clear();
     if (!in_place_) buffers_.clear();
   }
-  void settle() override {
+  void wait_for_transfers() override {
     for (const auto& transfer : transfers_) transfer->wait();
     transfers_.clear();
     sums_.clear();
   }
-  void stand(bool open) override {
+  void set_state_after_replay(bool open) override {
     if (open && !in_place_) throw std::logic_error("gradients that add up lie in one place");
     slots_.clear();
     if (!in_place_) buffers_.clear();

@@ -22,17 +22,17 @@ class UnitGrads {
   virtual std::vector<GradSlot>& slots() = 0;
   /// The gradients of this rank are complete; shard(i) will become, or be added, their sum over the ranks.
   virtual void start_reduce(bool accumulate) = 0;
-  /// shard(i) holds the sum; where shards are on the host, after settle(). Slots are not writable until the next
+  /// shard(i) holds the sum; where shards are on the host, after wait_for_transfers(). Slots are not writable until the next
   /// begin(). \param stay  sums that belong to the host stay on the device, as device_sum(), for the caller to take
   /// there
   virtual void finish_reduce(bool stay) = 0;
   /// shard(i), or what has stayed.
   virtual at::Tensor device_sum(std::size_t param) { return shard(param); }
   /// Ends what finish_reduce() has left under way: copies to the host.
-  virtual void settle() {}
+  virtual void wait_for_transfers() {}
   /// As after a micro-batch that was the last of its step, or as after one that others follow (`open`), which has
   /// written all slots; whoever says so has had the device do it. Of gradients that nobody else sums.
-  virtual void stand(bool open) = 0;
+  virtual void set_state_after_replay(bool open) = 0;
   /// float32 [padded_rows, ...], zero in the padding. After prepare().
   virtual at::Tensor shard(std::size_t param) = 0;
 };

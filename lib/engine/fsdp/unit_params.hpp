@@ -8,7 +8,7 @@
 #include "lib/compute/ops/ops.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/engine/fsdp/shard_layout.hpp"
-#include "lib/engine/offload/stored_tensor.hpp"
+#include "lib/engine/offload/tensor_store.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {

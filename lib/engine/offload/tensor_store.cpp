@@ -256,7 +256,7 @@ bool TensorStore::read_ahead(std::size_t index) {
   return true;
 }
 
-void TensorStore::settle() {
+void TensorStore::flush() {
   retire_idle();
   while (!going_.empty()) drop_oldest_written();
 }
@@ -269,7 +269,7 @@ bool TensorStore::may_go_on_while_pinned() {
 
 std::shared_ptr<const PinnedTensors> TensorStore::pin() {
   if (!reserved_) reserve();
-  settle();
+  flush();
   auto pinned = std::make_shared<PinnedTensors>();
   pinned->file_ = file_.get();
   for (auto& group : groups_) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/compute/ops/ops.hpp"
@@ -88,7 +89,7 @@ class TensorStore {
   /// Begins to read a group, if there is room for it beside what is in use. \return whether it is here, or will be
   bool read_ahead(std::size_t group);
   /// Writes what the file is behind with and keeps nothing in memory, as at the beginning.
-  void settle();
+  void flush();
   bool is_held(std::size_t group) const { return groups_.at(group).holds > 0; }
   /// While its group is held.
   at::Tensor tensor(const StorePlace& place) const;
@@ -156,6 +157,45 @@ class TensorStore {
   StoreStats stats_;
   std::unique_ptr<ScratchFile> file_;
   std::unique_ptr<FileQueue> queue_;  ///< ends before the buffers do
+};
+
+/// Holds a group for as long as it lives.
+class StoreHold {
+ public:
+  StoreHold(TensorStore& store, std::size_t group, Access access) : store_(&store), group_(group) {
+    store.hold(group, access);
+  }
+  StoreHold(StoreHold&& other) noexcept : store_(std::exchange(other.store_, nullptr)), group_(other.group_) {}
+  StoreHold& operator=(StoreHold&&) = delete;
+  StoreHold(const StoreHold&) = delete;
+  StoreHold& operator=(const StoreHold&) = delete;
+  ~StoreHold() {
+    if (store_ != nullptr) store_->release(group_);
+  }
+
+ private:
+  TensorStore* store_;
+  std::size_t group_;
+};
+
+/// A tensor that is in memory for good, or in a store, and in memory while its group is held.
+class StoredTensor {
+ public:
+  StoredTensor() = default;
+  StoredTensor(at::Tensor values) : values_(std::move(values)) {}  // NOLINT: a tensor is one
+  StoredTensor(const TensorStore& store, StorePlace place) : store_(&store), place_(place) {}
+
+  at::Tensor get() const { return store_ == nullptr ? values_ : store_->tensor(place_); }
+  at::ScalarType dtype() const { return store_ == nullptr ? values_.scalar_type() : store_->dtype(place_); }
+  at::IntArrayRef sizes() const { return store_ == nullptr ? values_.sizes() : at::IntArrayRef(store_->sizes(place_)); }
+  /// Null: it is in memory for good.
+  const TensorStore* store() const { return store_; }
+  const StorePlace& place() const { return place_; }
+
+ private:
+  at::Tensor values_;
+  const TensorStore* store_ = nullptr;
+  StorePlace place_;
 };
 
 }  // namespace fsdp

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/optim/kinds.hpp"
+#include "lib/engine/optim/optimizer.hpp"
 
 namespace fsdp {
 namespace {

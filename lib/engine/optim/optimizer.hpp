@@ -192,4 +192,8 @@ std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 OptimizerKind parse_optimizer(std::string_view text);
 std::string_view to_string(OptimizerKind kind);
 
+std::unique_ptr<Optimizer> make_adafactor(OptimizerInput input);
+std::unique_ptr<Optimizer> make_blockwise(OptimizerInput input);
+std::unique_ptr<Optimizer> make_muon(OptimizerInput input);
+
 }  // namespace fsdp

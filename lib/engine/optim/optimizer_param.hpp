@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/engine/fsdp/shard_layout.hpp"
-#include "lib/engine/offload/stored_tensor.hpp"
+#include "lib/engine/offload/tensor_store.hpp"
 
 namespace fsdp {
 

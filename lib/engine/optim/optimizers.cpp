@@ -5,7 +5,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/named_values.hpp"
-#include "lib/engine/optim/kinds.hpp"
+#include "lib/engine/optim/optimizer.hpp"
 
 namespace fsdp {
 namespace {

@@ -4,17 +4,64 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/compute/ops/fp8.hpp"
+#include "lib/compute/ops/ops.hpp"
 #include "lib/compute/ops/wide_product.hpp"
-#include "lib/engine/runtime/graph_choice.hpp"
+#include "lib/engine/fsdp/mesh.hpp"
+#include "lib/engine/runtime/sharding_options.hpp"
+#include "lib/models/layers/decoder.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
 namespace {
+
+constexpr std::int64_t kMostWork16 = std::int64_t{1} << 33, kMostWork32 = std::int64_t{1} << 30;
+
+std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const Ops& ops) {
+  if (ops.recorder() == nullptr) return "it needs a GPU and this program's CUDA kernels";
+  if (mesh.shard->size() > 1)
+    return "parameters and gradients of " + std::to_string(mesh.shard->size()) +
+           " ranks cross between them in every micro-batch: use one rank or --sharding no-shard";
+  if (options.cpu_offload) return "--cpu-offload moves gradients between the layers: leave one of the two out";
+  if (options.offload_optimizer.place != OffloadConfig::Place::device)
+    return "--offload-optimizer moves gradients between the layers: leave one of the two out";
+  return {};
+}
+
+std::int64_t block_parameters(const Decoder& decoder) {
+  std::vector<ParameterSpec> block;
+  std::copy_if(decoder.parameters.begin(), decoder.parameters.end(), std::back_inserter(block),
+               [](const ParameterSpec& spec) { return spec.block == 0; });
+  return std::max<std::int64_t>(1, num_parameters(block));  // of 4 bits: what is multiplied by, not what is stored
+}
+
+/// Returns the largest number of tokens of a micro-batch that runs as a CUDA graph; 0: none does. The result depends on
+/// sizes alone, so that every run of a job decides alike. CudaGraphs::automatic chooses graphs on a single GPU, for
+/// micro-batches whose kernels take little longer than their launches take the host: forward and backward of a block
+/// are about 36 launches of 5 us, and 6 multiply-adds per token and parameter. At 150 TFLOP/s in 16 bits (an eighth of
+/// that in float32), twice the launch time is 2^33 tokens x parameters of a block (2^30 in float32). \throws UsageError
+/// that names what rules out CudaGraphs::on
+std::int64_t graph_max_tokens(const ShardingOptions& options, const Decoder& decoder, const Mesh& mesh,
+                              const Ops& ops) {
+  if (options.cuda_graphs == CudaGraphs::off) return 0;
+  const auto problem = in_the_way(options, mesh, ops);
+  if (options.cuda_graphs == CudaGraphs::on) {
+    if (!problem.empty()) throw UsageError("--cuda-graphs on: " + problem);
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  if (!problem.empty() || mesh.replicate->size() > 1) return 0;
+  const bool narrow = c10::elementSize(options.param_dtype.value_or(options.precision)) == 2;
+  return (narrow ? kMostWork16 : kMostWork32) / block_parameters(decoder);
+}
 
 DeviceChoice with_ops(DeviceChoice device) {
   if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
@@ -134,7 +181,11 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.loss = decoder_.loss.get();
   std::vector<WrapInput> wrap_inputs;
   for (const auto& spec : decoder_.parameters) {
-    ParamLayout layout{spec.name, spec.shape, row_alignment(spec), spec.decay, trainable_[input.parameters.size()]};
+    ParamLayout layout{.name = spec.name,
+                       .shape = spec.shape,
+                       .alignment = row_alignment(spec),
+                       .decay = spec.decay,
+                       .trainable = trainable_[input.parameters.size()]};
     layout.is_float = spec.storage == Storage::float32;
     layout.is_byte = spec.storage == Storage::byte;
     layout.is_fp8 = asks_for_fp8(options.compute_dtype) && is_multiplied_in_fp8(spec);
@@ -159,7 +210,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   }
   input.allow_peer_memory = !options.host_staged;
   input.accumulation_steps = accumulation_steps;
-  policy_.recorded_tokens = recorded_tokens(options, decoder_, mesh_, ops());
+  policy_.graph_max_tokens = graph_max_tokens(options, decoder_, mesh_, ops());
   engine_ = std::make_unique<Engine>(input, policy_);
 }
 

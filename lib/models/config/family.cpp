@@ -1,4 +1,4 @@
-#include "lib/models/config/family.hpp"
+#include "lib/models/config/model_config_fields.hpp"
 
 #include <algorithm>
 #include <utility>

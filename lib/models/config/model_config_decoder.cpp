@@ -1,5 +1,5 @@
 // config.json of Llama and its kin: the field names are those of transformers, 4 and 5; what is absent has the value
-// that transformers gives it (family.hpp). What would change the model and is not built is refused by name.
+// that transformers gives it (family.cpp). What would change the model and is not built is refused by name.
 #include <fmt/format.h>
 
 #include <algorithm>

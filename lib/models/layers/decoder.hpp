@@ -45,7 +45,7 @@ struct DecoderOptions {
   LoraConfig lora;
   QuantizeConfig quantize;
   /// Of products with quantized matrices; default: of activations. Without these Float8_e4m3fn: those of blocks are in
-  /// 8 bits where sizes let them (fp8_linear.hpp).
+  /// 8 bits where sizes let them (linear_group.cpp).
   std::optional<c10::ScalarType> compute_dtype;
 };
 

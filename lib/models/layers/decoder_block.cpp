@@ -8,10 +8,97 @@
 
 #include <cmath>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/models/layers/cached_attention.hpp"
+#include "lib/models/layers/decoder.hpp"
+#include "lib/models/layers/place_finder.hpp"
+
+namespace fsdp::detail {
+
+BlockPlaces::BlockPlaces(const Decoder& decoder, int block) {
+  const PlaceFinder finder(decoder, block, "model.layers." + std::to_string(block) + ".");
+  const auto& config = decoder.config;
+  const auto& traits = config.traits;
+  const auto d = config.embed_size, f = config.ffn_hidden_size;
+  const auto queries = config.num_heads * config.head_width(), keys = config.kv_heads() * config.head_width();
+  if (traits.fused_projections) {
+    qkv = finder.linear("self_attn.qkv_proj", queries + 2 * keys, d);
+    gate_up = finder.linear("mlp.gate_up_proj", 2 * f, d);
+  } else {
+    q = finder.linear("self_attn.q_proj", queries, d);
+    k = finder.linear("self_attn.k_proj", keys, d);
+    v = finder.linear("self_attn.v_proj", keys, d);
+    gate = finder.linear("mlp.gate_proj", f, d);
+    up = finder.linear("mlp.up_proj", f, d);
+  }
+  o = finder.linear("self_attn.o_proj", d, queries);
+  down = finder.linear("mlp.down_proj", d, f);
+  q_norm = finder.find("self_attn.q_norm.weight");
+  k_norm = finder.find("self_attn.k_norm.weight");
+  // Llama's name for the norm before the feed-forward is that of the one behind attention where there is one.
+  const int after_attention = finder.find("post_attention_layernorm.weight");
+  input_norm = finder.find("input_layernorm.weight");
+  post_attention_norm = traits.post_norms ? after_attention : -1;
+  pre_ffn_norm = traits.post_norms ? finder.find("pre_feedforward_layernorm.weight") : after_attention;
+  post_ffn_norm = finder.find("post_feedforward_layernorm.weight");
+}
+
+std::vector<Linear> BlockPlaces::qkv_group(const DecoderTraits& traits) const {
+  if (traits.fused_projections) return {qkv};
+  return {q, k, v};
+}
+
+std::vector<Linear> BlockPlaces::gate_up_group(const DecoderTraits& traits) const {
+  if (traits.fused_projections) return {gate_up};
+  return {gate, up};
+}
+
+}  // namespace fsdp::detail
+
+namespace fsdp {
+
+at::Tensor HeadNorms::columns_of(const at::Tensor& qkv_NC, const Columns& columns) const {
+  const auto width = config_.head_width();
+  return qkv_NC.narrow(1, columns.first * width, columns.heads * width);
+}
+
+at::Tensor HeadNorms::rows_of(const at::Tensor& part_NC) const {
+  const auto packed = part_NC.contiguous();
+  return config_.traits.head_norm == HeadNorm::per_head ? packed.view({-1, config_.head_width()}) : packed;
+}
+
+void HeadNorms::forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
+                        HeadNormState* keep) const {
+  const auto kind = detail::rms_norm_of(config_);
+  const auto norm = [&](const Columns& columns, const at::Tensor& gamma, NormResult* kept) {
+    const auto part = columns_of(qkv_NC, columns);
+    auto result = ops_.add_rms_norm(rows_of(part), {}, {}, gamma, kind);
+    part.copy_(result.out_ND.view(part.sizes()));
+    if (kept == nullptr) return;
+    result.out_ND.reset();
+    *kept = std::move(result);
+  };
+  norm(queries(), gamma_q, keep == nullptr ? nullptr : &keep->q);
+  norm(keys(), gamma_k, keep == nullptr ? nullptr : &keep->k);
+}
+
+void HeadNorms::backward(at::Tensor& grad_qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
+                         GradSlot* grad_gamma_q, GradSlot* grad_gamma_k, const HeadNormState& state) const {
+  const auto norm = [&](const Columns& columns, const at::Tensor& gamma, GradSlot* grad_gamma,
+                        const NormResult& saved) {
+    const auto part = columns_of(grad_qkv_NC, columns);
+    const auto grad = rows_of(part);
+    const auto result = ops_.rms_norm_backward({grad, {}, saved.sum_ND, saved, gamma}, {grad_gamma, nullptr, nullptr});
+    part.copy_(result.view(part.sizes()));
+  };
+  norm(queries(), gamma_q, grad_gamma_q, state.q);
+  norm(keys(), gamma_k, grad_gamma_k, state.k);
+}
+
+}  // namespace fsdp
 
 namespace fsdp::detail {
 

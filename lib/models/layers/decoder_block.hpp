@@ -1,17 +1,97 @@
 #pragma once
 // A block of Llama's kind: attention and a gated feed-forward, each with a residual around it. Which norms stand where,
 // how queries and keys are normed and turned, what a query sees and what gates, its configuration's traits say.
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lib/models/layers/block_places.hpp"
-#include "lib/models/layers/head_norms.hpp"
-#include "lib/models/layers/rope_cache.hpp"
+#include "lib/compute/ops/ops.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/models/layers/linear_group.hpp"
+
+namespace fsdp {
+
+/// Cosines and sines of rotary positions, made once for the positions used so far. Shared by the blocks of one decoder;
+/// not thread-safe.
+class RopeCache {
+ public:
+  /// \param frequencies  radians per position, see rope_frequencies()
+  RopeCache(const Ops& ops, std::vector<float> frequencies) : ops_(ops), frequencies_(std::move(frequencies)) {}
+
+  /// The table for positions [0, positions) and perhaps more.
+  const RopeTable& up_to(std::int64_t positions) {
+    if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
+    // Recorded work goes on reading a shorter one that it has read. Twice as long each time, so that all of those are
+    // together shorter than the last.
+    if (table_.cos_PH.defined()) {
+      shorter_.push_back(table_);
+      positions = std::max(positions, 2 * table_.cos_PH.size(0));
+    }
+    constexpr std::int64_t kStep = 256;
+    table_ = ops_.rope_table(frequencies_, (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep);
+    return table_;
+  }
+
+ private:
+  const Ops& ops_;
+  std::vector<float> frequencies_;
+  RopeTable table_;
+  std::vector<RopeTable> shorter_;
+};
+
+/// What the backward needs: rows as they were projected.
+struct HeadNormState {
+  NormResult q, k;
+};
+
+/// RMSNorm of queries and keys between projection and rotation, in place in the packed rows [q | k | v].
+class HeadNorms {
+ public:
+  HeadNorms(const Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
+
+  bool are_there() const { return config_.traits.head_norm != HeadNorm::none; }
+  /// \param keep  receives what the backward needs; null when there will be none
+  void forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k, HeadNormState* keep) const;
+  /// Gradients of normed queries and keys become those of projected ones.
+  void backward(at::Tensor& grad_qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k, GradSlot* grad_gamma_q,
+                GradSlot* grad_gamma_k, const HeadNormState& state) const;
+
+ private:
+  struct Columns {
+    std::int64_t first, heads;
+  };
+  Columns queries() const { return {0, config_.num_heads}; }
+  Columns keys() const { return {config_.num_heads, config_.kv_heads()}; }
+  at::Tensor columns_of(const at::Tensor& qkv_NC, const Columns& columns) const;
+  /// One row for each norm: of a head, or of all of them.
+  at::Tensor rows_of(const at::Tensor& part_NC) const;
+
+  const Ops& ops_;
+  ModelConfig config_;
+};
+
+}  // namespace fsdp
 
 namespace fsdp::detail {
+
+/// Of the matrices the family has either q, k, v or qkv, and either gate, up or gate_up; the others stay as they are
+/// made. -1: there is no such norm.
+struct BlockPlaces {
+  Linear q, k, v, qkv, o, gate, up, gate_up, down;
+  int input_norm = -1, post_attention_norm = -1;  ///< around attention
+  int pre_ffn_norm = -1, post_ffn_norm = -1;      ///< around the feed-forward
+  int q_norm = -1, k_norm = -1;
+
+  /// \pre the decoder's parameters are set
+  BlockPlaces(const Decoder& decoder, int block);
+
+  std::vector<Linear> qkv_group(const DecoderTraits& traits) const;
+  std::vector<Linear> gate_up_group(const DecoderTraits& traits) const;
+};
 
 struct BlockState;
 

@@ -1,6 +1,7 @@
 #include "lib/models/layers/linear_group.hpp"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -8,11 +9,69 @@
 #include <utility>
 
 #include "lib/base/hash_functions.hpp"
+#include "lib/compute/ops/companion.hpp"
+#include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/ops.hpp"
-#include "lib/models/layers/fp8_linear.hpp"
+#include "lib/compute/tensor/layer.hpp"
 
 namespace fsdp::detail {
 namespace {
+
+// --- one matrix multiplied in fp8. Weights and inputs are e4m3, gradients e5m2, each matrix with one scale; sums are
+// accumulated as in torchao's tensorwise recipe. No fp8 tensor outlives a micro-batch.
+
+/// As it was gathered, else cast now.
+Fp8Matrix weight_in_fp8(const Ops& ops, const at::Tensor& weight_OI, Fp8Sides sides) {
+  if (weight_OI.scalar_type() != fp8_type(Fp8Format::e4m3)) return ops.to_fp8(weight_OI, Fp8Format::e4m3, sides);
+  Fp8Matrix made{weight_OI, {}, companion_of(weight_OI)};
+  if (sides == Fp8Sides::columns) made.columns_CR = ops.fp8_columns(weight_OI);
+  return made;
+}
+
+/// out = x W^T.
+/// \param x8  x in fp8; the first matrix of the group that reads x fills it
+/// \param weight_OI  in the parameters' dtype, or as e4m3 codes that were gathered with their scale
+void fp8_forward(const Ops& ops, const at::Tensor& out_NO, Fp8Matrix& x8, const at::Tensor& x_NI,
+                 const at::Tensor& weight_OI) {
+  if (x_NI.size(0) == 0) return;
+  if (!x8.rows_RC.defined()) x8 = ops.to_fp8(x_NI, Fp8Format::e4m3, Fp8Sides::rows);
+  const auto weight8 = weight_in_fp8(ops, weight_OI, Fp8Sides::rows);
+  auto out = out_NO;
+  ops.fp8_product(out, {x8.rows_RC, x8.inverse}, {weight8.rows_RC, weight8.inverse}, Fp8Sums::fast, false);
+}
+
+/// grad_x (+)= grad W.
+/// \param grad_x_NI  undefined for the first matrix of the group, which allocates it
+/// \param weight_OI  as in fp8_forward()
+/// \param keep  also casts grad by columns, for fp8_weight_grad()
+/// \return grad in fp8
+Fp8Matrix fp8_backward(const Ops& ops, at::Tensor& grad_x_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI,
+                       bool keep) {
+  if (grad_NO.size(0) == 0) {
+    if (!grad_x_NI.defined()) grad_x_NI = at::empty({0, weight_OI.size(1)}, grad_NO.options());
+    return {};
+  }
+  auto grad8 = ops.to_fp8(grad_NO, Fp8Format::e5m2, keep ? Fp8Sides::both : Fp8Sides::rows);
+  const auto weight8 = weight_in_fp8(ops, weight_OI, Fp8Sides::columns);
+  const bool add = grad_x_NI.defined();
+  if (!add) grad_x_NI = at::empty({grad_NO.size(0), weight_OI.size(1)}, grad_NO.options());
+  ops.fp8_product(grad_x_NI, {grad8.rows_RC, grad8.inverse}, {weight8.columns_CR, weight8.inverse}, Fp8Sums::exact,
+                  add);
+  grad8.rows_RC.reset();
+  return grad8;
+}
+
+/// slot (+)= grad^T x.
+/// \param x8  x by columns; the first matrix of the group fills it
+void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8Matrix& x8, const at::Tensor& x_NI) {
+  if (x_NI.size(0) == 0) return Ops::finish(slot);
+  if (!x8.columns_CR.defined()) x8 = ops.to_fp8(x_NI, Fp8Format::e4m3, Fp8Sides::columns);
+  ops.fp8_product(slot.grad, {grad8.columns_CR, grad8.inverse}, {x8.columns_CR, x8.inverse}, Fp8Sums::exact,
+                  slot.written);
+  slot.written = true;
+}
+
+// --- the group
 
 at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
 GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }

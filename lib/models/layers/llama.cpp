@@ -11,7 +11,6 @@
 #include "lib/models/config/rope.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/models/layers/decoder_block.hpp"
-#include "lib/models/layers/rope_cache.hpp"
 
 namespace fsdp {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "lib/base/work.hpp"
 #include "lib/compute/device/gpus.hpp"
-#include "lib/engine/fsdp/comm_counts.hpp"
+#include "lib/engine/fsdp/mesh.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/planning/memory/profile.hpp"
 #include "lib/ranks/fake_group.hpp"

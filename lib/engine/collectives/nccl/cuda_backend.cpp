@@ -12,15 +12,84 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/compute/cuda/cuda_ops.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
-#include "lib/engine/collectives/nccl/comm_watch.hpp"
 #include "lib/engine/collectives/nccl/nccl_collectives.hpp"
+#include "lib/engine/collectives/nccl/nccl_comm.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// Waits of the host for a device. A collective whose peer has died never ends, so the communicators of the device are
+/// polled meanwhile. One thread at a time waits for a device.
+class CommWatch {
+ public:
+  void add(const std::shared_ptr<NcclComm>& comm);
+  /// Until `device`, the current one, has done all that it was asked for. \throws RuntimeFailure, as below, naming the
+  /// collective that failed or made no progress within its group's timeout
+  void wait_for_all(int device);
+  /// Until the event is reached; collectives that it does not lie behind go on.
+  void wait_for(const UniqueEvent& event, int device);
+
+ private:
+  std::vector<std::shared_ptr<NcclComm>> comms_on(int device);
+
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<NcclComm>> comms_;
+};
+
+/// Until all that was submitted has run, or `enough` says so.
+template <typename Enough>
+void watch(const std::vector<std::shared_ptr<NcclComm>>& comms, const Enough& enough) {
+  for (bool idle = false; !idle && !enough();) {
+    idle = true;
+    for (const auto& comm : comms) idle = comm->poll() && idle;
+    if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+void CommWatch::add(const std::shared_ptr<NcclComm>& comm) {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(comms_, [](const auto& old) { return old.expired(); });
+  comms_.push_back(comm);
+}
+
+void CommWatch::wait_for_all(int device) {
+  const auto comms = comms_on(device);
+  // cudaDeviceSynchronize would wait for ever on a collective whose peer is gone.
+  watch(comms, [] { return false; });
+  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  for (const auto& comm : comms) comm->check();
+}
+
+void CommWatch::wait_for(const UniqueEvent& event, int device) {
+  const auto comms = comms_on(device);
+  watch(comms, [&] { return event.reached(); });
+  check_cuda(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+  for (const auto& comm : comms) comm->check();
+}
+
+std::vector<std::shared_ptr<NcclComm>> CommWatch::comms_on(int device) {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::shared_ptr<NcclComm>> comms;
+  for (const auto& weak : comms_) {
+    if (auto comm = weak.lock(); comm != nullptr && comm->device() == device) comms.push_back(std::move(comm));
+  }
+  return comms;
+}
+
+}  // namespace
+}  // namespace fsdp::detail
 
 namespace fsdp {
 namespace {

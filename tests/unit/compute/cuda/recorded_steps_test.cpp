@@ -243,7 +243,7 @@ TEST_SUITE("cuda/recorded steps") {
       std::int64_t limit = -1;
       run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
         SmallJobRank rank(world, job);
-        if (world.rank() == 0) limit = rank.runtime.policy().recorded_tokens;
+        if (world.rank() == 0) limit = rank.runtime.policy().graph_max_tokens;
       });
       return limit;
     };

@@ -1,4 +1,4 @@
-#include "lib/engine/offload/stored_tensor.hpp"
+#include "lib/engine/offload/tensor_store.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/full.h>

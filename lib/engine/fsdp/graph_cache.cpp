@@ -1,4 +1,4 @@
-#include "lib/engine/fsdp/engine_recordings.hpp"
+#include "lib/engine/fsdp/engine_internal.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -15,46 +15,46 @@
 namespace fsdp {
 namespace {
 
-/// Of documents of many lengths: each recording costs the driver memory of its own.
-constexpr std::int64_t kMostRecordings = 16;
+/// Of documents of many lengths: each graph costs the driver memory of its own.
+constexpr std::int64_t kMaxGraphs = 16;
 /// A device that has refused so many refuses whatever comes.
-constexpr std::int64_t kMostRefused = 4;
+constexpr std::int64_t kMaxRefusals = 4;
 
 }  // namespace
 
-bool Engine::Recordings::takes(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const {
+bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const {
   const auto& input = engine_.input_;
   const bool crosses_ranks = place.last && input.mesh->replicate->size() > 1;
   // Gradients of several micro-batches lie in one place for good where their number was announced.
   const bool adds_up = !place.first || !place.last;
-  return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.recorded_tokens && batch.packing == nullptr &&
+  return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.graph_max_tokens && batch.packing == nullptr &&
          batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.accumulation_steps > 1);
 }
 
-std::optional<LossSum> Engine::Recordings::run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
   if (place.first) ++step_;
-  if (!counts_.given_up.empty() || !takes(batch, place, grad_scale)) return std::nullopt;
+  if (!counts_.given_up.empty() || !is_capturable(batch, place, grad_scale)) return std::nullopt;
   const Key key{batch.rows, batch.length, place.first, place.last, batch.sample_keys.defined()};
-  const auto [at, is_new] = recordings_.try_emplace(key);
-  auto& recording = at->second;
-  if (is_new) recording.seen_in_step = step_;
+  const auto [at, is_new] = graphs_.try_emplace(key);
+  auto& graph = at->second;
+  if (is_new) graph.seen_in_step = step_;
   // In a step of its own everything has run once, and no other shape of the step needs what the first ones left.
-  const bool is_ready = recording.work != nullptr;
-  if (!is_ready && (recording.is_refused || recording.seen_in_step == step_ || counts_.recorded == kMostRecordings ||
-                    counts_.refused == kMostRefused))
+  const bool is_ready = graph.work != nullptr;
+  if (!is_ready && (graph.is_refused || graph.seen_in_step == step_ || counts_.recorded == kMaxGraphs ||
+                    counts_.refused == kMaxRefusals))
     return std::nullopt;
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(engine_.observers_, "recorded micro-batch", "compute");
-  const auto& inputs = fill(batch, grad_scale);
-  if (!is_ready && !record(recording, inputs, place, grad_scale)) return std::nullopt;
-  // The next run() of this or another recording changes what they hold. Where there is no room for a copy, nothing has
+  const auto& inputs = copy_inputs(batch, grad_scale);
+  if (!is_ready && !capture(graph, inputs, place, grad_scale)) return std::nullopt;
+  // The next run() of this or another graph changes what they hold. Where there is no room for a copy, nothing has
   // been added yet.
-  auto loss = recording.loss;
+  auto loss = graph.loss;
   loss.pending = at::empty_like(loss.pending);
-  if (is_ready) follow(place);
-  recording.work->run();
+  if (is_ready) apply_replay(place);
+  graph.work->run();
   ++counts_.replayed;
-  loss.pending.copy_(recording.loss.pending);
+  loss.pending.copy_(graph.loss.pending);
   return loss;
 }
 
@@ -62,53 +62,53 @@ std::optional<LossSum> Engine::Recordings::run(const MicroBatch& batch, MicroBat
 /// micro-batch of a step sets gradients, whatever is there. One that adds to the sums of others has spoilt them, and a
 /// copy of them to go back to would need the memory that is missing: their step runs again. Sums that cross ranks are
 /// not begun twice, since the others' would not be.
-LossSum Engine::Recordings::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
+LossSum Engine::GraphCache::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
   const auto gathered = gathered_units();
   auto& progress = engine_.progress_;
   progress = {};
   // Of evaluations: a step would cut large segments of theirs to pieces, and then find none as large.
-  if (redo != Redo::nothing && std::exchange(cache_is_others_, false)) engine_.input_.ops->recorder()->empty_cache();
+  if (redo != Redo::nothing && std::exchange(evaluations_own_cache_, false))
+    engine_.input_.ops->recorder()->empty_cache();
   try {
     return micro_batch();
   } catch (const c10::OutOfMemoryError& error) {
     const bool is_too_late = progress.crossed || (progress.changed && redo == Redo::nothing);
-    if (is_too_late || !keep_memory()) throw;
+    if (is_too_late || !hold_memory()) throw;
     // For good: recorded again they would be in the way again.
     counts_.given_up = error.what_without_backtrace();
   }
   engine_.input_.ops->recorder()->wait();
-  recordings_.clear();
+  graphs_.clear();
   inputs_.clear();
   engine_.input_.ops->recorder()->empty_cache();
-  stand_as_before(gathered);
+  roll_back(gathered);
   if (progress.changed) {
     for (const auto& unit : engine_.units_) {
-      if (unit->grads != nullptr) unit->grads->stand(false);
+      if (unit->grads != nullptr) unit->grads->set_state_after_replay(false);
     }
     if (redo == Redo::step) throw GradientsLost();
   }
-  cache_is_others_ = redo == Redo::nothing;
+  evaluations_own_cache_ = redo == Redo::nothing;
   return micro_batch();
 }
 
-bool Engine::Recordings::keep_memory() const {
-  return std::any_of(recordings_.begin(), recordings_.end(),
-                     [](const auto& one) { return one.second.work != nullptr; });
+bool Engine::GraphCache::hold_memory() const {
+  return std::any_of(graphs_.begin(), graphs_.end(), [](const auto& one) { return one.second.work != nullptr; });
 }
 
-std::vector<bool> Engine::Recordings::gathered_units() const {
+std::vector<bool> Engine::GraphCache::gathered_units() const {
   std::vector<bool> gathered;
   for (const auto& unit : engine_.units_) gathered.push_back(unit->is_gathered);
   return gathered;
 }
 
 /// A micro-batch that was left in the middle; but for gradients.
-void Engine::Recordings::stand_as_before(const std::vector<bool>& gathered) {
-  engine_.settling_ = nullptr;
+void Engine::GraphCache::roll_back(const std::vector<bool>& gathered) {
+  engine_.draining_ = nullptr;
   for (std::size_t i = 0; i < gathered.size(); ++i) engine_.units_[i]->is_gathered = gathered[i];
 }
 
-Engine::Recordings::Inputs& Engine::Recordings::fill(const MicroBatch& batch, double grad_scale) {
+Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& batch, double grad_scale) {
   const bool drops = batch.sample_keys.defined();
   auto& inputs = inputs_[{batch.rows, batch.length, drops}];
   auto& there = inputs.batch;
@@ -131,34 +131,34 @@ Engine::Recordings::Inputs& Engine::Recordings::fill(const MicroBatch& batch, do
 }
 
 /// \return false: the device cannot, the engine stands as before, and so do other recordings
-bool Engine::Recordings::record(Recording& recording, const Inputs& inputs, MicroBatchPlace place, double grad_scale) {
+bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchPlace place, double grad_scale) {
   const auto gathered = gathered_units();
   GradScale scale(grad_scale);
   scale.on_device = inputs.scale;
   try {
-    recording.work = engine_.input_.ops->recorder()->record([&] {
-      Run state{inputs.batch, place, scale, true, {}, {}, {}, {}, {}};
-      recording.loss = engine_.run(engine_.plan(true, place), state);
+    graph.work = engine_.input_.ops->recorder()->record([&] {
+      Run state{.batch = inputs.batch, .place = place, .grad_scale = scale, .training = true};
+      graph.loss = engine_.run(engine_.plan(true, place), state);
     });
-    if (!recording.loss.pending.defined()) throw std::logic_error("a recorded loss that is not the device's");
+    if (!graph.loss.pending.defined()) throw std::logic_error("a recorded loss that is not the device's");
     ++counts_.recorded;
     return true;
   } catch (const std::exception& error) {
     counts_.problem = error.what();
     ++counts_.refused;
   }
-  recording = {};
-  recording.is_refused = true;
-  stand_as_before(gathered);
+  graph = {};
+  graph.is_refused = true;
+  roll_back(gathered);
   for (const auto& unit : engine_.units_) {
-    if (unit->grads != nullptr) unit->grads->stand(!place.first);
+    if (unit->grads != nullptr) unit->grads->set_state_after_replay(!place.first);
   }
   engine_.progress_ = {};
   return false;
 }
 
 /// What the engine itself does in a micro-batch whose work the device was given.
-void Engine::Recordings::follow(MicroBatchPlace place) {
+void Engine::GraphCache::apply_replay(MicroBatchPlace place) {
   for (const auto& action : engine_.plan(true, place)) {
     const bool gathers = action.kind == ActionKind::unshard || action.kind == ActionKind::wait_for_unshard ||
                          action.kind == ActionKind::reshard;
@@ -168,7 +168,7 @@ void Engine::Recordings::follow(MicroBatchPlace place) {
     if (action.kind == ActionKind::reshard) unit.is_gathered = false;
   }
   for (const auto& unit : engine_.units_) {
-    if (unit->grads != nullptr) unit->grads->stand(!place.last);
+    if (unit->grads != nullptr) unit->grads->set_state_after_replay(!place.last);
   }
 }
 

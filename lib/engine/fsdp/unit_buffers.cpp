@@ -1,4 +1,4 @@
-#include "lib/engine/fsdp/side_by_side.hpp"
+#include "lib/engine/fsdp/unit_buffers.hpp"
 
 #include <algorithm>
 
