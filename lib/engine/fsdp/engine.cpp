@@ -37,7 +37,8 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
   first_backward_ = first_backward();
   first_gathers_ = first_gathers();
-  // Alone on the shard axis nothing but the sums over replicas crosses ranks, and parameters stay where they are.
+  // On a shard axis of one rank only reductions over replicas cross ranks, and parameters keep their addresses, as
+  // graphs require.
   const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
                        input_.mesh->shard->size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
   if (records) graph_cache_ = std::make_unique<GraphCache>(*this);
@@ -47,13 +48,13 @@ RecordingCounts Engine::recording_counts() const {
   return graph_cache_ == nullptr ? RecordingCounts() : graph_cache_->counts();
 }
 
-/// Transfers read and write what is about to be freed. Ranks of which one has failed do not wait for each other.
+/// Waits for transfers that use memory of the engine. After a failure it does not wait, since a peer may be gone.
 Engine::~Engine() {
   if (std::uncaught_exceptions() > 0) return;
   try {
     release_coming();
   } catch (const std::exception&) {
-    // A peer is gone: nobody is left to tell.
+    // A peer has died; a destructor has no way to report it.
   }
 }
 
@@ -83,9 +84,10 @@ at::Tensor Engine::published_rows(std::size_t param) {
 void Engine::sync_parameters() {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
-  // Training begins with the memory that a prediction begins with, whatever was loaded in which order.
+  // Empty the store's memory, so that training starts with the memory use that predictions assume, however it was
+  // loaded.
   if (std::exchange(rows_changed_, false)) input_.store->flush();
-  release_coming();  // with what the rows were before
+  release_coming();  // it was gathered from the old shards
   for (auto& unit : units_) {
     publish(*unit);
     unit->gathered->begin_sync();
@@ -98,7 +100,7 @@ void Engine::publish(Unit& unit) {
       observers_, [&] { return "publish " + unit.name; }, "optimizer");
   std::vector<PublishedRows> rows;
   for (std::size_t i = 0; i < unit.master_weights.size(); ++i) {
-    if (unit.master_weights[i].store() != nullptr) continue;  // they were when they were changed
+    if (unit.master_weights[i].store() != nullptr) continue;  // with_rows() and update_rows() publish them
     const PublishedRows pair{unit.gathered->own_rows(i), unit.master_weights[i].get()};
     if (!pair.to.is_same(pair.from)) rows.push_back(pair);
   }
@@ -183,7 +185,7 @@ LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
   drain_reduction();
-  drain_reduction();  // what the first has sent
+  drain_reduction();  // copies to the host that the first call started
   return state.loss;
 }
 
@@ -198,7 +200,7 @@ void Engine::unshard(Unit& unit) {
 bool Engine::accumulates(const Run& state) const { return policy_.reduce_every_micro_batch && !state.place.first; }
 
 void Engine::finish_reduce(Unit& unit, const Run& state) {
-  // One that adds to what was there has been held since it began.
+  // A reduction that accumulates has held its group since start_reduce.
   if (unit.grad_group && !unit.held) unit.held.emplace(*input_.store, *unit.grad_group, Access::overwrite);
   const bool to_replicas = state.place.last && input_.mesh->replicate->size() > 1;
   unit.grads->finish_reduce(to_replicas);
@@ -300,7 +302,7 @@ void Engine::execute(const Action& action, Run& state) {
       const bool accumulate = accumulates(state);
       if (accumulate && unit.grad_group) unit.held.emplace(*input_.store, *unit.grad_group, Access::update);
       progress_.changed = true;
-      unit.grads->begin();  // for ranks that wrote nothing
+      unit.grads->begin();  // on a rank with an empty batch no layer has called it
       unit.grads->start_reduce(accumulate);
       return;
     }
@@ -402,8 +404,8 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
   const auto master_dtype = detail::type_of(layout, precision.master_dtype);
   const auto own = unit.gathered->own_rows(place);
   const bool same = dtype == master_dtype && (!policy_.cpu_offload || input_.ops->on_host());
-  // In one type, and of a frozen parameter, the gathered rows are the master weights; otherwise master weights stand
-  // apart and are narrowed on publish.
+  // The gathered shard is the master weight if the dtypes are equal or the parameter is frozen. Otherwise master
+  // weights are separate and publish() casts them.
   const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
   if (!layout.trainable || (same && input_.store == nullptr)) {
     unit.master_weights.emplace_back(own);
@@ -429,7 +431,7 @@ void Engine::build_gradients() {
                             .collectives = *input_.shard_collectives,
                             .ops = *input_.ops,
                             .use_peer_memory = peer_memory_};
-  // Sums over many micro-batches would lose digits in 16 bits.
+  // Accumulation over many micro-batches in 16 bits would lose digits.
   const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
   const auto travels_as = [&](const Unit& unit) {
     const bool any_float = std::any_of(unit.grad_layouts.begin(), unit.grad_layouts.end(),
@@ -440,7 +442,7 @@ void Engine::build_gradients() {
   for (auto& unit : units_) {
     if (travels_as(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
   }
-  // What a GPU sums with no other it writes in float32 at once, where it stays: products round once into either type.
+  // Without a reduce-scatter a GPU writes gradients in float32 directly: GEMMs round once into either dtype.
   const bool stays = shard.size() == 1 && !input_.ops->on_host();
   const auto type_of = [&](const Unit& unit) { return stays ? at::kFloat : travels_as(unit); };
   const auto context_of = [&](Unit& unit) {
@@ -456,8 +458,8 @@ void Engine::build_gradients() {
     }
     return;
   }
-  // Slot 0 is the root's, 1 and 2 are shared by the blocks; with local accumulation each unit has a slot of its own.
-  // Alone on the shard axis too: the full gradient then is the shard, unless that goes to a disk.
+  // Slot 0 belongs to the root; blocks share slots 1 and 2. With local accumulation each unit has its own slot, and on
+  // a shard axis of one rank, too: there the full gradient is the shard, unless the shard is in a store.
   const bool own_slots = accumulate_locally || (shard.size() == 1 && input_.store == nullptr);
   std::vector<std::size_t> slot_bytes;
   std::size_t largest = 0;
@@ -489,7 +491,7 @@ int Engine::first_backward() const {
 // --- this rank's rows of master weights and gradients, in memory or in a store
 namespace {
 
-/// Of master weights and two states in float32.
+/// Bytes per element of a master weight and two optimizer states in float32.
 constexpr std::int64_t kElementBytes = 12;
 
 }  // namespace
@@ -533,7 +535,7 @@ std::optional<StoreHold> Engine::hold_gradients(const Unit& unit) {
   return std::optional<StoreHold>(std::in_place, *input_.store, *unit.grad_group, Access::read);
 }
 
-/// What is asked of all gradients together is taken while they are at hand. Padding is zero, as it is in memory.
+/// Measures the norm of stored gradients while they are in memory, and zeroes their padding.
 void Engine::measure_stored(Unit& unit) {
   grad_squares_.resize(num_parameters(), 0.0);
   for (const int index : unit.params) {
@@ -567,7 +569,7 @@ void Engine::with_rows(std::size_t param, Access access, const std::function<voi
     body();
     return;
   }
-  // A group has other parameters, too: nothing of it is ever overwritten whole here.
+  // A group also holds other parameters, so it must be read even if body overwrites this one.
   const StoreHold held(*input_.store, master_weight.place().group,
                        access == Access::overwrite ? Access::update : access);
   body();
@@ -589,8 +591,8 @@ void Engine::read_gradients(const std::function<void(const std::vector<std::size
   }
 }
 
-/// What a step's first micro-batch asks for before it computes anything; two units at the most, since they are there
-/// between steps as well.
+/// Units that the first micro-batch of a step unshards before it computes. At most two, since they also take memory
+/// between steps.
 std::vector<int> Engine::first_gathers() {
   constexpr std::size_t kMost = 2;
   std::vector<int> units;
@@ -617,7 +619,8 @@ void Engine::update_units(const std::function<void(const std::vector<std::size_t
     unshard(unit);
     unit.is_coming = true;
   };
-  // What ranks have to agree on before they gather goes out before any of these gathers, or it would wait behind one.
+  // If ranks must agree on scales first, send all of those messages before the first all-gather, behind which they
+  // would wait.
   const bool agree =
       std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->gathered->sync_asks_ranks(); });
   for (const int index : first_gathers_) {
@@ -655,14 +658,14 @@ void Engine::update_rows(const std::function<void(const std::vector<std::size_t>
     order.push_back(*unit->grad_group);
     for (const auto& part : unit->step_groups) order.push_back(part.group);
   }
-  std::size_t next = 0;  // behind what is in use
+  std::size_t next = 0;  // index in order of the first group that is not in use
   for (auto& unit : units_) {
     const auto held = hold_gradients(*unit);
     if (held) ++next;
     for (const auto& part : unit->step_groups) {
       const StoreHold rows(store, part.group, Access::update);
       ++next;
-      // A unit's gradients, and the states behind them.
+      // Read ahead the next gradients and the optimizer states that follow them.
       for (auto ahead = next; ahead < std::min(order.size(), next + 2) && store.read_ahead(order[ahead]); ++ahead) {
       }
       std::vector<std::size_t> params;
@@ -679,12 +682,12 @@ void Engine::start_replicas(Unit& unit) {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
   std::vector<PublishedRows> narrowed;
   for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
-    // Those of a disk by way of the device, where that is not the host.
+    // Gradients in a store are copied to the device first.
     const auto sum = input_.ops->to_device(unit.grads->device_sum(i));
     const bool same = sum.scalar_type() == unit.wire_dtype;
     unit.replica_sums.push_back(same ? sum : at::empty(sum.sizes(), sum.options().dtype(unit.wire_dtype)));
     if (!same) narrowed.push_back({unit.replica_sums.back(), sum});
-    // All in one pass; the copy of what is on a disk goes at once.
+    // Cast all in one launch; with a store cast each at once, so that its copy can be freed.
     const bool is_last = i + 1 == unit.grad_layouts.size();
     if (is_last || input_.store != nullptr) input_.ops->publish(std::exchange(narrowed, {}));
   }
@@ -693,8 +696,8 @@ void Engine::start_replicas(Unit& unit) {
   counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
 }
 
-/// Waits for what was left under way of the last unit's gradients, one unit late as reductions are: meanwhile the next
-/// unit's backward computes.
+/// Waits for the reduction over replicas and the copies to the host of the previous unit. The call comes one unit late,
+/// so that they overlap with the backward of the next unit.
 void Engine::drain_reduction() {
   for (const auto& transfer : host_transfers_) transfer->wait();
   host_transfers_.clear();
@@ -713,7 +716,7 @@ void Engine::finish_replicas(Unit& unit) {
     const auto shard = unit.grads->shard(i);
     const auto& sum = unit.replica_sums[i];
     if (shard.is_same(sum)) continue;
-    // Widened before it leaves: between types the host would wait for the copy, and for a peer that is gone for ever.
+    // Cast before the copy: a copy between dtypes blocks the host, for ever if a peer has died.
     if (!policy_.cpu_offload || input_.ops->on_host()) {
       widened.push_back({shard, sum});
     } else if (input_.store != nullptr) {
@@ -751,7 +754,7 @@ at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double cl
     if (axis.size() > 1) ranks.all_reduce(sums)->wait();
   };
   sum_over(*input_.mesh->shard, *input_.shard_collectives);
-  // Replicas have the same gradients; their sums go together, too, so that all decide by the same bits.
+  // Replicas have equal gradients. Their sums are reduced as well, so that all ranks decide by the same bits.
   sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
   return decider.decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
 }

@@ -41,7 +41,8 @@ struct EngineInput {
   int accumulation_steps = 1;                          ///< micro-batches per optimizer step
 };
 
-/// What a forward pass ends in instead of the loss layer: its gathered parameters and the last layer's output.
+/// Runs in place of the loss layer at the end of a forward pass. Receives the gathered parameters of the loss layer and
+/// the output of the last layer.
 using HeadBody = std::function<LossSum(LayerParams params, const at::Tensor& x_ND)>;
 
 /// Position of a micro-batch in its optimizer step.
@@ -50,17 +51,18 @@ struct MicroBatchPlace {
   bool last = true;
 };
 
-/// Micro-batches whose work the device was given as a whole (EnginePolicy::graph_max_tokens).
+/// Counts of CUDA graphs. A graph holds the work of one micro-batch, see EnginePolicy::graph_max_tokens.
 struct RecordingCounts {
-  std::int64_t recorded = 0;  ///< shapes and places
-  std::int64_t replayed = 0;  ///< micro-batches
-  std::int64_t refused = 0;   ///< shapes and places that the device could not record: they run as they come
-  std::string problem;        ///< why, of the last one
-  std::string given_up;       ///< what ran out of memory beside recordings: since then there are none
+  std::int64_t recorded = 0;  ///< graphs captured, one per shape and position in the step
+  std::int64_t replayed = 0;  ///< micro-batches that ran as a graph
+  std::int64_t refused = 0;   ///< captures that failed; these micro-batches run without a graph
+  std::string problem;        ///< reason of the last failed capture
+  std::string given_up;       ///< the out-of-memory error that made the engine drop all graphs for good; empty: none
 };
 
-/// Memory ran out in the middle of a micro-batch that adds to gradients, beside recordings. There is room now, but no
-/// gradients of the step: its first micro-batch, which sets them, is to come again.
+/// Memory ran out in a micro-batch that accumulates gradients, while CUDA graphs held memory. The graphs have been
+/// freed, but the gradients of the step are lost: the caller must repeat the step from its first micro-batch, which
+/// overwrites them.
 class GradientsLost : public std::runtime_error {
  public:
   GradientsLost() : std::runtime_error("out of memory: the step must begin again with its first micro-batch") {}
@@ -74,67 +76,72 @@ class Engine {
   std::size_t num_parameters() const { return input_.parameters.size(); }
   const ParamLayout& layout(std::size_t param) const { return input_.parameters[param]; }
   ShardRange range(std::size_t param) const;
-  /// [padded_rows, ...], of the policy's master dtype: this rank's rows, zero in the padding. On the host with
-  /// cpu_offload. Of a frozen parameter, the rows that are gathered, in the parameters' dtype and place. With a store
-  /// only while with_rows() or update_rows() runs.
+  /// This rank's shard of the master weights, [padded_rows, ...] in master_dtype, zero in the padding; on the host with
+  /// cpu_offload. For a frozen parameter: the shard that is gathered, in param_dtype and on its device. With a store
+  /// the shard is available only while with_rows() or update_rows() runs.
   at::Tensor master_weight(std::size_t param) { return stored_master_weight(param).get(); }
   const StoredTensor& stored_master_weight(std::size_t param);
-  /// float32 gradient of the same rows, complete after the last micro-batch of a step. Undefined for a frozen one, and
-  /// with a store for those that are not there while update_rows() or read_gradients() runs.
+  /// float32 gradient of this shard, complete after the last micro-batch of a step. Undefined for a frozen parameter
+  /// and, with a store, unless update_rows() or read_gradients() has it in memory.
   at::Tensor gradient(std::size_t param);
-  /// Runs body while a parameter's master weights, and its states in the same store, are in memory.
+  /// Runs body while the master weights of a parameter and its optimizer states in the store are in memory.
   void with_rows(std::size_t param, Access access, const std::function<void()>& body);
-  /// Runs body for all parameters, some at a time: those whose master weights, gradients and states are in memory then.
-  /// Without a store, for all at once. The order and the parts are the same on all ranks.
+  /// Runs body for all parameters, in groups whose master weights, gradients and optimizer states are in memory during
+  /// the call; without a store, once for all parameters. Groups and their order are equal on all ranks.
   void update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  /// The same with gradients alone.
+  /// As update_rows(), but only gradients are in memory.
   void read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  /// Runs body for all parameters, those of the units that a forward begins with first, and publishes what it wrote.
-  /// The gathers of these units start behind their own part, while the device updates the others; the next forward
-  /// waits for them. Without a store. Collective. \param body  also writes published_rows()
+  /// Runs body for all parameters, beginning with the units that the next forward needs first. The all-gather of each
+  /// of these units starts as soon as the unit is updated, while the device updates the other units; the next forward
+  /// waits for it. Only without a store. Collective. \param body  must also write published_rows()
   void update_units(const std::function<void(const std::vector<std::size_t>& params)>& body);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
-  /// The rows that gathers read, where they are not master_weight(param) itself; undefined where they are.
+  /// The shard in param_dtype that all-gathers read. Undefined where all-gathers read master_weight(param) itself.
   at::Tensor published_rows(std::size_t param);
 
-  /// Forward and backward of grad_scale * (sum of token losses). Gradients of the micro-batches of a step add up.
-  /// Where memory runs out beside recordings, here or in an evaluation, they are given up for good, and it runs again.
+  /// Forward and backward of grad_scale * (sum of token losses). Gradients accumulate over the micro-batches of a step.
+  /// If memory runs out while CUDA graphs hold some, here or in evaluate(), all graphs are dropped for good and the
+  /// micro-batch runs again.
   /// \throws GradientsLost, c10::OutOfMemoryError
   LossSum forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
   /// Forward only.
   LossSum evaluate(const MicroBatch& batch);
-  /// Forward only, with `head` in place of the loss layer; it is called once, and not on a rank without rows.
+  /// Forward only, with `head` in place of the loss layer. `head` is called once, except on a rank whose batch is
+  /// empty.
   LossSum evaluate(const MicroBatch& batch, const HeadBody& head);
-  /// Runs body with the gathered parameters of a layer (index layers.size(): the loss). Collective. For generation.
+  /// Runs body with the gathered parameters of one layer (index layers.size(): the loss layer); generation uses it.
+  /// Collective.
   void with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body);
 
   /// Global L2 norm of the gradients, summed in float64; inf or NaN when any element is. Collective.
   double gradient_norm();
-  /// L2 norms of each parameter's gradient, likewise; 0 of a frozen one. Collective.
+  /// Global L2 norm of each parameter's gradient, summed in float64; 0 for a frozen parameter. Collective.
   std::vector<double> gradient_norms();
 
-  /// Gradients, rows and the ranks' sums are all on the device, which then decides a step by itself.
+  /// True when gradients, master weights and reductions are all on the device, so that the device can check and clip a
+  /// step without the host; see decide_step().
   bool decides_on_device() const;
-  /// By the gradients and by the loss of this rank's micro-batches (StepDecider::decide). Nothing waits. Collective.
+  /// Computes the decision of StepDecider::decide() from the gradients and from the loss of this rank's micro-batches.
+  /// Does not wait for the device. Collective.
   at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm);
 
   const CommCounts& counts() const { return counts_; }
   RecordingCounts recording_counts() const;
   EngineObservers& observers() { return observers_; }
-  /// True when this engine's shard axis works in shared memory.
+  /// True when the ranks of the shard axis exchange parameters and gradients through shared memory.
   bool uses_peer_memory() const { return peer_memory_; }
 
  private:
   struct Unit;
   struct Run;
   class GraphCache;
-  /// What of a micro-batch under way another run of it does not undo.
+  /// Effects of the running micro-batch that running it again would not undo.
   struct Progress {
-    bool changed = false;  ///< gradients, or whatever a head does
-    bool crossed = false;  ///< other ranks have a part in it
+    bool changed = false;  ///< gradients were written, or a HeadBody ran
+    bool crossed = false;  ///< a reduction over replicas has started
   };
-  /// What must run again once there is room for it, where `changed`.
+  /// What must run again after memory was freed, if Progress::changed.
   enum class Redo : std::uint8_t { micro_batch, step, nothing };
 
   Unit& unit_of(int param);
@@ -173,20 +180,20 @@ class Engine {
   EnginePolicy policy_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> unit_index_;  ///< by parameter
-  std::vector<int> slot_index_;  ///< by parameter: place within its unit
+  std::vector<int> slot_index_;  ///< by parameter: its index within its unit
   std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
-  int first_backward_ = 0;  ///< layers below it only run forward: nothing there is trained
-  std::vector<std::unique_ptr<Transfer>> host_transfers_;  ///< sums over replicas on their way to the host
-  Unit* draining_ = nullptr;        ///< whose gradients are on their way between replicas, or to the host
-  std::vector<int> first_gathers_;  ///< units, in the order of a forward; none where gathering is no transfer
+  int first_backward_ = 0;  ///< layers below it have nothing to train and only run forward
+  std::vector<std::unique_ptr<Transfer>> host_transfers_;  ///< copies of replica sums to the host, in progress
+  Unit* draining_ = nullptr;        ///< unit whose reduction over replicas or copy to the host is in progress
+  std::vector<int> first_gathers_;  ///< units that update_units() gathers ahead, in forward order
   bool peer_memory_ = false;
-  bool rows_changed_ = false;         ///< in the store, by with_rows()
-  std::vector<double> grad_squares_;  ///< by parameter, with a store: taken while its gradient is at hand
+  bool rows_changed_ = false;         ///< with_rows() has changed master weights in the store
+  std::vector<double> grad_squares_;  ///< by parameter, with a store: measured while the gradient is in memory
   CommCounts counts_;
   Progress progress_;
-  std::unique_ptr<GraphCache> graph_cache_;  ///< null: every micro-batch runs as it comes
+  std::unique_ptr<GraphCache> graph_cache_;  ///< null: no CUDA graphs
   EngineObservers observers_;
 };
 

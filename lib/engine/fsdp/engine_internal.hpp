@@ -1,5 +1,5 @@
 #pragma once
-// What an engine keeps of a unit, and of a micro-batch under way.
+// Nested types of Engine: a unit, a running micro-batch, and the cache of CUDA graphs. Internal to lib/engine/fsdp.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-/// One micro-batch under way.
+/// State of one running micro-batch.
 struct Engine::Run {
   const MicroBatch& batch;
   MicroBatchPlace place = {};
@@ -24,10 +24,10 @@ struct Engine::Run {
   bool training = false;
   at::Tensor x_ND = {};                 ///< activation between layers
   at::Tensor grad_ND = {};              ///< gradient between layers
-  std::vector<at::Tensor> inputs = {};  ///< of checkpointed layers
+  std::vector<at::Tensor> inputs = {};  ///< inputs of checkpointed layers, by layer
   std::vector<std::unique_ptr<LayerState>> states = {};
   LossSum loss = {};
-  const HeadBody* head = nullptr;  ///< instead of the loss layer
+  const HeadBody* head = nullptr;  ///< runs in place of the loss layer; null: the loss layer runs
 };
 
 struct Engine::Unit {
@@ -36,12 +36,12 @@ struct Engine::Unit {
   std::vector<int> params;
   std::vector<ParamLayout> layouts;
   std::unique_ptr<UnitParams> gathered;
-  std::unique_ptr<UnitGrads> grads;  ///< null: nothing in it is trained
-  std::vector<int> trained;          ///< by place among params: its place among the gradients; -1: frozen
+  std::unique_ptr<UnitGrads> grads;  ///< null: the unit is frozen
+  std::vector<int> trained;          ///< by index in params: index among the gradients; -1: frozen
   std::vector<ParamLayout> grad_layouts;
   std::vector<StoredTensor> master_weights;
-  /// Where a store has this rank's part: groups of master weights and states, as small as parameters allow, with their
-  /// places among params; and the gradients, of all or none.
+  /// A group of the store with master weights and optimizer states of some parameters of the unit. Groups are as small
+  /// as whole parameters and TensorStore::group_bytes() allow.
   struct StepGroup {
     std::size_t group = 0;
     std::vector<std::size_t> places = {};
@@ -49,38 +49,45 @@ struct Engine::Unit {
   };
   std::vector<StepGroup> step_groups;
   std::optional<std::size_t> grad_group;
-  std::optional<StoreHold> held;           ///< its gradients, while they are reduced
-  at::ScalarType wire_dtype = at::kFloat;  ///< of its gradients between replicas
-  std::unique_ptr<Work> replica_work;      ///< their sum under way,
-  std::vector<at::Tensor> replica_sums;    ///< of these
+  std::optional<StoreHold> held;           ///< keeps the stored gradients in memory during their reduction
+  at::ScalarType wire_dtype = at::kFloat;  ///< of gradients in the all-reduce over replicas
+  std::unique_ptr<Work> replica_work;      ///< all-reduce over replicas, in progress
+  std::vector<at::Tensor> replica_sums;    ///< tensors of replica_work
   bool is_gathered = false;
-  bool is_coming = false;         ///< its gather was started by update_units()
-  std::int64_t gather_bytes = 0;  ///< what this rank receives in one gather
+  bool is_coming = false;         ///< update_units() has started its all-gather
+  std::int64_t gather_bytes = 0;  ///< bytes that this rank receives in one all-gather
   std::int64_t reduce_bytes = 0;
-  std::int64_t shard_elements = 0;  ///< of gradients, in this rank's rows
+  std::int64_t shard_elements = 0;  ///< elements of this rank's gradient shards
 };
 
+/// CUDA graphs of micro-batches.
+///
+/// Micro-batches of one shape and one position in the step launch the same work and differ only in their inputs. The
+/// cache copies the inputs to the addresses that the graph reads and replays the graph. Packed batches, and work that
+/// crosses ranks, are not captured.
 class Engine::GraphCache {
  public:
   explicit GraphCache(Engine& engine) : engine_(engine) {}
 
-  /// \return none: it is to run as it comes
+  /// Replays the graph of the micro-batch, or captures and then replays one.
+  /// \return nullopt: the caller must run the micro-batch without a graph
   std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
-  /// Runs it, and again where memory ran out that recordings keep. \throws GradientsLost, c10::OutOfMemoryError
+  /// Runs a micro-batch. If memory runs out while graphs hold some, drops all graphs and runs the micro-batch again.
+  /// \throws GradientsLost, c10::OutOfMemoryError
   LossSum with_room(Redo redo, const std::function<LossSum()>& micro_batch);
   const RecordingCounts& counts() const { return counts_; }
 
  private:
-  /// Rows, tokens of a row, whether it is the first and the last of its step, and whether there is dropout.
+  /// Rows, tokens per row, first of its step, last of its step, has dropout.
   using Key = std::tuple<std::int64_t, std::int64_t, bool, bool, bool>;
-  /// Where recordings of one shape read.
+  /// The tensors that all graphs of one shape read.
   struct Inputs {
     MicroBatch batch;
     at::Tensor scale;  ///< float32 [1]
   };
   struct Graph {
-    std::int64_t seen_in_step = 0;  ///< first
-    bool is_refused = false;        ///< by the device
+    std::int64_t seen_in_step = 0;  ///< number of the step that first had this key
+    bool is_refused = false;        ///< the device could not capture it
     std::unique_ptr<RecordedWork> work;
     LossSum loss;
   };
@@ -96,7 +103,7 @@ class Engine::GraphCache {
   std::map<Key, Graph> graphs_;
   std::map<std::tuple<std::int64_t, std::int64_t, bool>, Inputs> inputs_;
   std::int64_t step_ = 0;
-  bool evaluations_own_cache_ = false;  ///< what was given up has become that of evaluations
+  bool evaluations_own_cache_ = false;  ///< evaluations have taken over the memory of the dropped graphs
   RecordingCounts counts_;
 };
 

@@ -15,9 +15,9 @@
 namespace fsdp {
 namespace {
 
-/// Of documents of many lengths: each graph costs the driver memory of its own.
+/// Limit of graphs, since each one costs the driver memory and inputs may have many lengths.
 constexpr std::int64_t kMaxGraphs = 16;
-/// A device that has refused so many refuses whatever comes.
+/// After this many failed captures the device is not asked again.
 constexpr std::int64_t kMaxRefusals = 4;
 
 }  // namespace
@@ -25,7 +25,7 @@ constexpr std::int64_t kMaxRefusals = 4;
 bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const {
   const auto& input = engine_.input_;
   const bool crosses_ranks = place.last && input.mesh->replicate->size() > 1;
-  // Gradients of several micro-batches lie in one place for good where their number was announced.
+  // Gradient buffers keep their addresses across micro-batches only when accumulation was announced.
   const bool adds_up = !place.first || !place.last;
   return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.graph_max_tokens && batch.packing == nullptr &&
          batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.accumulation_steps > 1);
@@ -38,7 +38,8 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   const auto [at, is_new] = graphs_.try_emplace(key);
   auto& graph = at->second;
   if (is_new) graph.seen_in_step = step_;
-  // In a step of its own everything has run once, and no other shape of the step needs what the first ones left.
+  // Capture not before the step after the first use: by then lazy initialisation is done, and no other shape of that
+  // step depends on state that its first micro-batches left.
   const bool is_ready = graph.work != nullptr;
   if (!is_ready && (graph.is_refused || graph.seen_in_step == step_ || counts_.recorded == kMaxGraphs ||
                     counts_.refused == kMaxRefusals))
@@ -47,8 +48,8 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   const EngineObservers::Scope scope(engine_.observers_, "recorded micro-batch", "compute");
   const auto& inputs = copy_inputs(batch, grad_scale);
   if (!is_ready && !capture(graph, inputs, place, grad_scale)) return std::nullopt;
-  // The next run() of this or another graph changes what they hold. Where there is no room for a copy, nothing has
-  // been added yet.
+  // The next replay overwrites graph.loss, so return a copy. Allocate the copy before the replay: if that fails, no
+  // gradient has been added yet.
   auto loss = graph.loss;
   loss.pending = at::empty_like(loss.pending);
   if (is_ready) apply_replay(place);
@@ -58,15 +59,16 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   return loss;
 }
 
-/// A second run must count no gradient twice. Before anything was added it is the same as the first one; the first
-/// micro-batch of a step sets gradients, whatever is there. One that adds to the sums of others has spoilt them, and a
-/// copy of them to go back to would need the memory that is missing: their step runs again. Sums that cross ranks are
-/// not begun twice, since the others' would not be.
+/// Running the micro-batch again must not add a gradient twice. That is safe before any gradient was written, and in
+/// the first micro-batch of a step, which overwrites gradients. A later micro-batch has damaged the accumulated
+/// gradients, and a backup would need the memory that is missing, so the whole step must run again. After a reduction
+/// over replicas has started the error is passed on, because the other ranks would not start a second one.
 LossSum Engine::GraphCache::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
   const auto gathered = gathered_units();
   auto& progress = engine_.progress_;
   progress = {};
-  // Of evaluations: a step would cut large segments of theirs to pieces, and then find none as large.
+  // Return cached segments of evaluations to the device before a training step: the step would split them, and the next
+  // evaluation would find none large enough.
   if (redo != Redo::nothing && std::exchange(evaluations_own_cache_, false))
     engine_.input_.ops->recorder()->empty_cache();
   try {
@@ -74,7 +76,7 @@ LossSum Engine::GraphCache::with_room(Redo redo, const std::function<LossSum()>&
   } catch (const c10::OutOfMemoryError& error) {
     const bool is_too_late = progress.crossed || (progress.changed && redo == Redo::nothing);
     if (is_too_late || !hold_memory()) throw;
-    // For good: recorded again they would be in the way again.
+    // Drop graphs for good: captured again they would exhaust memory again.
     counts_.given_up = error.what_without_backtrace();
   }
   engine_.input_.ops->recorder()->wait();
@@ -102,7 +104,7 @@ std::vector<bool> Engine::GraphCache::gathered_units() const {
   return gathered;
 }
 
-/// A micro-batch that was left in the middle; but for gradients.
+/// Resets the engine after an interrupted micro-batch, except for gradients.
 void Engine::GraphCache::roll_back(const std::vector<bool>& gathered) {
   engine_.draining_ = nullptr;
   for (std::size_t i = 0; i < gathered.size(); ++i) engine_.units_[i]->is_gathered = gathered[i];
@@ -130,7 +132,7 @@ Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& ba
   return inputs;
 }
 
-/// \return false: the device cannot, the engine stands as before, and so do other recordings
+/// \return false: the device cannot capture it; the state of the engine and other graphs are unchanged
 bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchPlace place, double grad_scale) {
   const auto gathered = gathered_units();
   GradScale scale(grad_scale);
@@ -157,7 +159,7 @@ bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchP
   return false;
 }
 
-/// What the engine itself does in a micro-batch whose work the device was given.
+/// Updates the host-side state of units as if the micro-batch had run without a graph.
 void Engine::GraphCache::apply_replay(MicroBatchPlace place) {
   for (const auto& action : engine_.plan(true, place)) {
     const bool gathers = action.kind == ActionKind::unshard || action.kind == ActionKind::wait_for_unshard ||

@@ -25,7 +25,7 @@ Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
                          " needs the same number of ranks on every node (" + std::to_string(smallest) + " to " +
                          std::to_string(largest) + " here); set --shard-group-size");
       }
-      // By node and place within it: a launcher may deal ranks out to the nodes in turn.
+      // Split by node and local rank, not by rank: a launcher may distribute ranks round-robin over the nodes.
       mesh.replicate = world.split(node->rank());
       mesh.shard = std::move(node);
       return mesh;

@@ -1,5 +1,6 @@
 #pragma once
-// The ranks as a grid: a shard axis (parameters are split along it) and a replicate axis (copies are kept equal).
+// The device mesh: a shard axis, along which parameters are split, and a replicate axis, along which copies are kept
+// equal; and counts of collectives by axis.
 #include <cstdint>
 #include <memory>
 
@@ -21,7 +22,7 @@ struct Mesh {
 /// Collective. \throws UsageError when the group size does not divide the ranks or differs between nodes
 Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size);
 
-/// Collectives along one mesh axis, counted by the engine as it issues them; payload bytes this rank receives.
+/// Collectives that the engine has issued along one mesh axis, and the payload bytes that this rank received.
 struct AxisCounts {
   std::int64_t all_gathers = 0;
   std::int64_t reduce_scatters = 0;

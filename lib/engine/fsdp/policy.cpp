@@ -34,7 +34,7 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 6> kFloats{{
     {"float16", c10::ScalarType::Half},
 }};
 
-/// Those, and one more.
+/// kFloats and fp8.
 constexpr auto kComputeTypes = [] {
   std::array<std::pair<std::string_view, c10::ScalarType>, kFloats.size() + 1> all;
   std::copy(kFloats.begin(), kFloats.end(), all.begin());

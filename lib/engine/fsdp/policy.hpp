@@ -1,5 +1,5 @@
 #pragma once
-// What a user chooses about sharding, as plain structs.
+// The user's choices about sharding, precision and scheduling, as plain structs.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct MixedPrecision {
   c10::ScalarType param_dtype = c10::ScalarType::Float;   ///< gathered parameters and activations
   c10::ScalarType reduce_dtype = c10::ScalarType::Float;  ///< gradients on the wire; always summed in float32 on CPUs
   c10::ScalarType buffer_dtype = c10::ScalarType::Float;
-  c10::ScalarType master_dtype = c10::ScalarType::Float;  ///< of the weights that the optimizer updates
+  c10::ScalarType master_dtype = c10::ScalarType::Float;  ///< weights that the optimizer updates
 
-  /// Gradients pass through fp16, whose smallest numbers they would vanish among.
+  /// True when gradients pass through fp16, in which small ones would underflow.
   bool needs_loss_scale() const {
     return param_dtype == c10::ScalarType::Half || reduce_dtype == c10::ScalarType::Half;
   }
@@ -41,10 +41,9 @@ struct EnginePolicy {
   int checkpoint_every = 0;               ///< recompute every n-th block's activations in the backward; 0: none
   bool reduce_every_micro_batch = false;  ///< accumulate sharded gradients: less memory, a reduction per micro-batch
   bool cpu_offload = false;               ///< master weights, gradients and optimizer state on the host
-  bool wide_weights = false;              ///< on processors that widen 16-bit products: weights in float32 as well
-  bool offload_frozen = false;            ///< rows of frozen parameters, too, between gathers
-  /// Micro-batches of at most so many tokens are recorded where the device can do that, and run as a whole when such
-  /// a one comes again; 0: none.
+  bool wide_weights = false;              ///< also keep 16-bit weights in float32, for CPUs without 16-bit GEMM
+  bool offload_frozen = false;            ///< shards of frozen parameters are on the host, too, between all-gathers
+  /// Micro-batches of at most this many tokens run as CUDA graphs if the device supports graphs; 0: none do.
   std::int64_t graph_max_tokens = 0;
   MixedPrecision precision;
 };
@@ -63,7 +62,8 @@ int parse_activation_checkpointing(std::string_view text);
 std::string activation_checkpointing_name(int every);
 /// float32 (fp32), bf16 (bfloat16), fp16 (float16). \throws UsageError naming `option`
 c10::ScalarType parse_float_type(std::string_view text, std::string_view option);
-/// Those, and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it. \throws UsageError naming `option`
+/// As parse_float_type(), and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it. \throws UsageError naming
+/// `option`
 c10::ScalarType parse_compute_type(std::string_view text, std::string_view option);
 std::string_view float_type_name(c10::ScalarType type);
 

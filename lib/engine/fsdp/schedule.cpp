@@ -5,8 +5,8 @@
 namespace fsdp {
 namespace {
 
-/// Units in the order in which one direction needs them, each run of equal units once. \param first  layer from which
-/// on
+/// Units in the order in which the forward or the backward needs them, consecutive equal ones once.
+/// \param first  lowest layer of the backward
 std::vector<int> unit_order(const std::vector<int>& layer_unit, int loss_unit, bool backward, std::ptrdiff_t first) {
   std::vector<int> order;
   const auto add = [&](int unit) {
@@ -77,7 +77,7 @@ class Builder {
     state(unit) = State::sharded;
   }
 
-  /// Starts the gathers that come after place `here` in `order`: the next one with the rate limiter, all without.
+  /// Starts all-gathers of the units after index `here` of `order`: only the next one with limit_all_gathers, else all.
   void prefetch(const std::vector<int>& order, std::size_t here) {
     for (std::size_t next = here + 1; next < order.size(); ++next) {
       start(order[next]);
@@ -91,7 +91,8 @@ class Builder {
                      unit) == input_.layer_unit.end() &&
            unit != input_.loss_unit;
   }
-  /// The backward of the layers below `layer` (its number of layers: the loss) has no use for its unit.
+  /// True when the backward of the layers below `layer` does not use `unit`. \param layer  layer_unit.size() for the
+  /// loss
   bool last_use_backward(int unit, std::size_t layer) const {
     const auto first = input_.layer_unit.begin() + input_.first_backward;
     const auto last = input_.layer_unit.begin() + static_cast<std::ptrdiff_t>(layer);
@@ -103,15 +104,15 @@ class Builder {
 
   void forward() {
     const auto order = unit_order(input_.layer_unit, input_.loss_unit, false, 0);
-    std::size_t place = 0;  // in `order`: the root comes up twice
+    std::size_t place = 0;  // index in `order`, in which the root occurs twice
     for (std::size_t s = 0; s < input_.layer_unit.size(); ++s) {
       const int unit = input_.layer_unit[s];
       if (order[place] != unit) ++place;
       need(unit);
       if (policy_.forward_prefetch) prefetch(order, place);
       add(ActionKind::forward, static_cast<int>(s));
-      // Nobody has a use for a unit that has been passed in evaluation, or below all that is trained, whatever the
-      // strategy keeps for the backward.
+      // Evaluation and layers below the first trained one have no backward, so their units can be freed under every
+      // sharding strategy.
       const bool passed = !input_.training || !backward_uses(unit);
       const bool free_it = passed ? !input_.keep_gathered : gathers_again_in_backward(policy_.sharding);
       if (last_use_forward(s) && free_it) reshard(unit);
@@ -144,7 +145,7 @@ class Builder {
     if (u >= input_.frozen.size() || !input_.frozen[u]) reduce(unit);
   }
 
-  /// Sums are taken one unit late: by then the other ranks have usually finished theirs and nobody waits.
+  /// Finishes reductions one unit late, because by then the other ranks have usually started theirs and no rank waits.
   void reduce(int unit) {
     if (!input_.reduce) return;
     add(ActionKind::start_reduce, unit);

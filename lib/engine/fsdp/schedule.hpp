@@ -1,6 +1,6 @@
 #pragma once
-// The order of one micro-batch: which unit is gathered, computed with, released and reduced when. Pure and printable;
-// the engine does what the list says, and tests compare lists.
+// The schedule of one micro-batch: the order in which units are unsharded, used, resharded and reduced. A pure function
+// returns the list of actions; the engine executes the list, and tests compare lists.
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ enum class ActionKind {
   loss,              ///< head and loss, forward and (in training) backward
   recompute,         ///< layer: forward again from its kept input (activation checkpointing)
   backward,          ///< layer
-  reshard,           ///< unit: its gathered parameters go
+  reshard,           ///< unit: its full parameters are freed
   start_reduce,      ///< unit: its gradients are complete on this rank
   finish_reduce      ///< unit: summed into this rank's gradient shard
 };
@@ -30,18 +30,18 @@ struct ScheduleInput {
   std::vector<int> layer_unit;     ///< unit of each layer before the last
   std::vector<bool> checkpointed;  ///< per layer
   int loss_unit = 0;
-  int first_backward = 0;    ///< the lowest layer that the backward has to reach: below, nothing is trained
-  std::vector<bool> frozen;  ///< per unit: nothing in it is trained, so it has no gradients; empty: none is
+  int first_backward = 0;    ///< lowest layer that the backward reaches; nothing below it is trained
+  std::vector<bool> frozen;  ///< per unit: it has no gradients; empty: every unit has some
   bool training = true;
-  bool reduce = true;                  ///< gradients travel after this micro-batch
-  bool keep_gathered = false;          ///< stay gathered for the next micro-batch (grad-shard under accumulation)
-  std::vector<bool> already_gathered;  ///< per unit, from the micro-batch before
-  std::vector<bool> already_coming;    ///< per unit, from the step before; empty: none is
+  bool reduce = true;                  ///< reduce gradients after this micro-batch
+  bool keep_gathered = false;          ///< keep units unsharded for the next micro-batch (grad-shard with accumulation)
+  std::vector<bool> already_gathered;  ///< per unit: unsharded since the previous micro-batch
+  std::vector<bool> already_coming;    ///< per unit: its all-gather was started after the previous step; empty: none
 };
 
 std::vector<Action> make_schedule(const ScheduleInput& input, const EnginePolicy& policy);
 
-/// "start_gather 1" and so on, one action a line.
+/// One action per line: "unshard 1".
 std::string to_string(const std::vector<Action>& actions);
 
 }  // namespace fsdp

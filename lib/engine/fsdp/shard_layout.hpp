@@ -1,5 +1,5 @@
 #pragma once
-// Where the rows of a parameter live. Pure arithmetic.
+// Distribution of a parameter's rows over the ranks of the shard axis. Pure arithmetic.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ namespace fsdp {
 struct ShardRange {
   std::int64_t first_row;    ///< in rows of dim 0
   std::int64_t num_rows;     ///< 0 on trailing ranks when there are fewer rows than ranks
-  std::int64_t padded_rows;  ///< equal on every rank: what collectives move
+  std::int64_t padded_rows;  ///< rows that collectives send; equal on every rank
 };
 
 /// Splits `rows` the way torch.chunk does: ceil(rows / num_shards) each, the last ones fewer.
@@ -26,18 +26,18 @@ struct ParamLayout {
   std::int64_t alignment = 1;       ///< rows that layers compute with are a multiple of this
   bool decay = true;
   bool trainable = true;        ///< false: frozen, without gradient and master weights
-  bool is_float = false;        ///< gathered, and its gradient reduced, in float32 whatever the policy says
-  bool is_byte = false;         ///< codes, gathered as they are; never trainable
-  bool is_fp8 = false;          ///< a matrix that is multiplied in 8 bits
-  bool travels_in_fp8 = false;  ///< and is gathered so where gathers travel (unit_params.cpp)
-  int same_input = 0;  ///< of a unit, those with the same number, not 0, are multiplied as one; see make_buffers()
+  bool is_float = false;        ///< gathered and reduced in float32 regardless of the policy
+  bool is_byte = false;         ///< quantised codes, gathered as bytes; never trainable
+  bool is_fp8 = false;          ///< a matrix that is multiplied in fp8
+  bool travels_in_fp8 = false;  ///< also all-gathered in fp8, see Fp8Rows in unit_params.cpp
+  int same_input = 0;           ///< matrices of a unit with equal nonzero numbers are one GEMM; see make_buffers()
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;
   std::int64_t elements() const { return rows() * row_elements(); }
-  /// Rows layers see: rows() rounded up to the alignment; the excess is zero and stays so.
+  /// Rows that layers compute with: rows() rounded up to the alignment. The extra rows are always zero.
   std::int64_t compute_rows() const { return (rows() + alignment - 1) / alignment * alignment; }
-  /// Rows of the gathered buffer: holds both the padded shards and the rows layers see.
+  /// Rows of the gathered buffer, which holds both the padded shards and compute_rows().
   std::int64_t buffer_rows(int num_shards) const;
   /// `shape` with another number of rows.
   std::vector<std::int64_t> shape_with_rows(std::int64_t rows) const;

@@ -1,5 +1,5 @@
 #pragma once
-// A record of when an engine did what.
+// Timeline of the engine's actions.
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// Events in Chrome's trace format (opens in Perfetto): what took its time, without "schedule".
+/// Records events in Chrome's trace format, which Perfetto opens. Events of category "schedule" are left out.
 class TraceRecorder final : public EngineObserver {
  public:
   void begin(std::string_view what, std::string_view category) override;
@@ -26,7 +26,7 @@ class TraceRecorder final : public EngineObserver {
     Clock::time_point end;
   };
   Clock::time_point origin_ = Clock::now();
-  std::vector<Record> open_;  ///< those that have not ended, outermost first
+  std::vector<Record> open_;  ///< events that have not ended, outermost first
   std::vector<Record> records_;
 };
 

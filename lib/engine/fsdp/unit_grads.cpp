@@ -39,7 +39,7 @@ class SharedUnitGrads final : public UnitGrads {
         my_slots_(std::move(slots)),
         next_slot_(std::move(next_slot)) {
     for (const int slot : my_slots_) views_.push_back(make_views(slot));
-    // Alone and in float32 the full gradient is the shard: no second copy.
+    // On a shard axis of one rank and in float32 the full gradient is the shard: no second copy.
     in_place_ = context_.shard_group.size() == 1 && dtype_ == at::kFloat && my_slots_.size() == 1 &&
                 context_.stored_grads.empty();
   }
@@ -164,14 +164,14 @@ class CollectiveUnitGrads final : public UnitGrads {
   void start_reduce(bool accumulate) override {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       Ops::finish(slots_[i]);
-      // Rows past the parameter travel too and must be numbers; the shards' padding stays zero.
+      // The reduce-scatter includes the padding rows; zero them so that the padding of the shards stays zero.
       const auto rows = layouts_[i].compute_rows();
       buffers_[i].narrow(0, rows, buffers_[i].size(0) - rows).zero_();
     }
     accumulate_ = accumulate;
     if (alone_) return;
     const MemoryScope scope(MemoryCategory::reduce_buffers);
-    // Under way while the next unit's backward computes; finish_reduce() only waits.
+    // The reduce-scatter overlaps with the backward of the next unit; finish_reduce() waits for it.
     std::vector<TensorReduce> reduces;
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto rows = shards_[i].sizes().front() * context_.shard_group.size();
@@ -218,7 +218,7 @@ class CollectiveUnitGrads final : public UnitGrads {
   at::Tensor device_sum(std::size_t param) override { return sums_.empty() ? shard(param) : sums_[param]; }
 
  private:
-  /// Those of a disk are read as soon as they are there.
+  /// Copies a sum to its shard; blocks if the shard is in a store, whose memory may be released afterwards.
   void send(const at::Tensor& shard, const at::Tensor& from) {
     if (!context_.stored_grads.empty()) {
       context_.ops.transfer(shard, from);
@@ -237,7 +237,7 @@ class CollectiveUnitGrads final : public UnitGrads {
     }
   }
 
-  /// There is nobody to sum with, and nothing to add to but on a disk: elsewhere gradients add up where they stay.
+  /// Copies gradients to the shards on a shard axis of one rank.
   void take_own() {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto shard = shards_[i].get();
@@ -250,11 +250,11 @@ class CollectiveUnitGrads final : public UnitGrads {
     }
   }
 
-  /// What a reduction writes: the shard itself where it is on the device for good.
+  /// The output of the reduce-scatter: the shard itself if it is permanently on the device, else a device tensor.
   at::Tensor target_of(std::size_t i, bool accumulate) const {
     if (!elsewhere_ && context_.stored_grads.empty()) return shards_[i].get();
     auto on_device = at::empty(shards_[i].sizes(), options_.dtype(at::kFloat));
-    // Locked pages only change behind the device's own copies.
+    // Page-locked shards change only by copies on the device's stream, so an asynchronous read is safe.
     if (accumulate && !context_.stored_grads.empty()) {
       context_.ops.transfer(on_device, shards_[i].get());
     } else if (accumulate) {
@@ -265,19 +265,19 @@ class CollectiveUnitGrads final : public UnitGrads {
 
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
-  std::vector<std::vector<std::size_t>> groups_;  ///< what lies in one buffer
+  std::vector<std::vector<std::size_t>> groups_;  ///< indices of layouts_ that share one buffer
   at::TensorOptions options_;
   bool shards_on_host_;
-  bool elsewhere_;  ///< than where gradients are made
+  bool elsewhere_;  ///< shards are on the host, gradients on a device
   bool alone_;
-  bool in_place_;  ///< alone and in float32 the full gradient is the shard: no second copy
+  bool in_place_;  ///< one rank and float32: the full gradient is the shard
   bool accumulate_ = false;
   std::vector<StoredTensor> shards_;
-  std::vector<std::shared_ptr<void>> locked_;  // those on the host, which the device writes
+  std::vector<std::shared_ptr<void>> locked_;  // page locks of shards on the host
   std::vector<std::unique_ptr<Transfer>> transfers_;
-  std::vector<at::Tensor> sums_;  // that have stayed on the device
+  std::vector<at::Tensor> sums_;  // see finish_reduce(stay)
   std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> targets_;  // of the reduction under way
+  std::vector<at::Tensor> targets_;  // outputs of the running reduce-scatter
   std::unique_ptr<Work> work_;
   std::vector<GradSlot> slots_;
 };

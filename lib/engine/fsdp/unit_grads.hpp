@@ -1,5 +1,5 @@
 #pragma once
-// One unit's gradients on their way from full tensors on every rank to summed shards.
+// Gradients of one unit: full tensors on every rank before the reduce-scatter, summed shards after it.
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -14,30 +14,32 @@ namespace fsdp {
 class UnitGrads {
  public:
   virtual ~UnitGrads() = default;
-  /// Makes the shards, zero, where they are not there yet: who only evaluates needs no room for them. On a disk they
-  /// must be held for finish_reduce() and shard(), and for start_reduce() where it accumulates.
+  /// Allocates the shards, zero, on the first call, so that evaluation alone needs no memory for them. Shards in a
+  /// store must be held during finish_reduce() and shard(), and during start_reduce() if it accumulates.
   virtual void prepare() = 0;
-  /// Makes slots() writable: empty ones after a reduction, the ones at hand while a round is open.
+  /// Makes slots() writable. After a reduction they are empty; before it, further calls keep what was written.
   virtual void begin() = 0;
   virtual std::vector<GradSlot>& slots() = 0;
-  /// The gradients of this rank are complete; shard(i) will become, or be added, their sum over the ranks.
+  /// Starts the reduce-scatter of this rank's gradients into shard(i). \param accumulate  adds to shard(i) instead of
+  /// overwriting it
   virtual void start_reduce(bool accumulate) = 0;
-  /// shard(i) holds the sum; where shards are on the host, after wait_for_transfers(). Slots are not writable until the next
-  /// begin(). \param stay  sums that belong to the host stay on the device, as device_sum(), for the caller to take
-  /// there
+  /// Waits for the reduction. shard(i) then holds the sum; a shard on the host does after wait_for_transfers(). Slots
+  /// are not writable until the next begin(). \param stay  sums for shards on the host stay on the device as
+  /// device_sum(); the caller copies them
   virtual void finish_reduce(bool stay) = 0;
-  /// shard(i), or what has stayed.
+  /// The sum that stayed on the device, see finish_reduce(); otherwise shard(param).
   virtual at::Tensor device_sum(std::size_t param) { return shard(param); }
-  /// Ends what finish_reduce() has left under way: copies to the host.
+  /// Waits for the copies to the host that finish_reduce() started.
   virtual void wait_for_transfers() {}
-  /// As after a micro-batch that was the last of its step, or as after one that others follow (`open`), which has
-  /// written all slots; whoever says so has had the device do it. Of gradients that nobody else sums.
+  /// Sets the host-side state after a CUDA graph has run the device's part of a micro-batch. Only on a shard axis of
+  /// one rank. \param open  true: more micro-batches of the step follow, and all slots were written; false: the step's
+  /// last micro-batch ran
   virtual void set_state_after_replay(bool open) = 0;
   /// float32 [padded_rows, ...], zero in the padding. After prepare().
   virtual at::Tensor shard(std::size_t param) = 0;
 };
 
-/// Buffers in peer memory that all units of an engine share. One rank's writes are read by the others where they lie.
+/// Gradient buffers in shared memory, used by all units of an engine. Ranks read each other's buffers in place.
 ///
 /// Without accumulation two buffers are enough for all blocks: sums are taken one unit late, so while one unit's
 /// gradients are being read, the next one's are being written. The root unit, whose gradients arrive first (head) and
@@ -50,11 +52,11 @@ class GradMemory {
   ~GradMemory();
 
   std::byte* address(int rank, int slot) const;
-  /// Takes the slot for a new round: waits until all ranks have read this rank's last one.
+  /// Reserves the slot for new gradients: waits until all ranks have read the previous ones.
   void begin(int slot);
   void mark_ready(int slot);
   void wait_ready(int slot);
-  /// The slot's gradients of all ranks have been read; they leave this process's page table.
+  /// Tells the other ranks that this rank has read their gradients in the slot, and unmaps them here.
   void mark_consumed(int slot);
 
  private:
@@ -74,16 +76,16 @@ class GradMemory {
 /// Bytes a unit's gradients take in one GradMemory slot.
 std::size_t grad_slot_bytes(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks);
 
-/// Gradients in GradMemory; the unit may use any of `slots`, in turn, together with other units.
+/// Gradients in GradMemory. The unit takes its turn with other units in using `slots`.
 /// \param next_slot  shared by the units that share slots
 std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                                   at::ScalarType dtype, std::shared_ptr<GradMemory> memory,
                                                   std::vector<int> slots, std::shared_ptr<std::size_t> next_slot);
 
 /// Gradients in ordinary tensors, reduced by the axis's collectives.
-/// \param dtype           that they are written in; float32 where nobody else has some and they are on a device
+/// \param dtype           of the buffers that layers write; float32 for a shard axis of one rank on a device
 /// \param shards_on_host  the shards are kept in host memory, whatever the device
-/// \param accumulates     start_reduce() will be asked to add
+/// \param accumulates     start_reduce() may be called with accumulate
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
                                                       bool shards_on_host, bool accumulates);

@@ -23,15 +23,15 @@ namespace {
 /// the whole matrix bit for bit. As torchao's enable_fsdp_float8_all_gather, but made from rows in param_dtype.
 class Fp8Rows {
  public:
-  /// Of a unit's parameters.
+  /// \param layouts  of the unit's parameters
   Fp8Rows(const UnitContext& context, const std::vector<ParamLayout>& layouts);
   bool has(std::size_t param) const { return is_there_[param]; }
   bool has_any() const { return std::find(is_there_.begin(), is_there_.end(), true) != is_there_.end(); }
   /// The codes of this rank's rows, e4m3 [padded_rows, columns], of the last update; zeros before.
   const at::Tensor& rows(std::size_t param) const { return rows_[param]; }
-  /// A gathered buffer as products take it: it brings its scale along.
+  /// The gathered buffer with its scale attached, as GEMMs expect it.
   at::Tensor with_scale(std::size_t param, const at::Tensor& gathered) const;
-  /// From this rank's rows. Collective. \param own  by parameter; the same in both
+  /// Makes codes from this rank's shards. Collective. \param own  by parameter; equal in both calls
   void begin_update(const std::vector<at::Tensor>& own);
   void finish_update(const std::vector<at::Tensor>& own);
 
@@ -39,7 +39,7 @@ class Fp8Rows {
   const UnitContext& context_;
   std::vector<bool> is_there_;
   std::vector<at::Tensor> rows_, inverses_;
-  std::vector<TensorGather> largest_;  ///< under way, of what has codes
+  std::vector<TensorGather> largest_;  ///< largest absolute values; exchange in progress
   std::unique_ptr<Work> work_;
 };
 
@@ -83,7 +83,7 @@ void Fp8Rows::finish_update(const std::vector<at::Tensor>& own) {
   largest_.clear();
 }
 
-/// Of a matrix of products in 16 bits, which is widened in each of them.
+/// True for a 16-bit matrix that every GEMM would otherwise have to convert to float32.
 bool has_wide_copy(const UnitContext& context, const ParamLayout& layout, at::ScalarType dtype) {
   return context.wide_weights && layout.shape.size() == 2 && !layout.is_fp8 &&
          c10::elementSize(detail::type_of(layout, dtype)) == 2;
@@ -153,7 +153,7 @@ class SharedUnitParams final : public UnitParams {
   }
 
  private:
-  /// This rank's rows of a buffer at `offset` of the window: its own memory; the others' rows are theirs.
+  /// Counts this rank's rows of the buffer at `offset` of the shared segment as its memory; other ranks count theirs.
   void count(const at::Tensor& own, std::size_t offset) {
     counted_bytes_ += static_cast<std::int64_t>(own.nbytes());
     const auto own_bytes = static_cast<std::size_t>(own.nbytes());
@@ -189,7 +189,7 @@ class CollectiveUnitParams final : public UnitParams {
     const int ranks = context_.shard_group.size();
     for (const auto& group : groups_) {
       if (!stays_gathered(group.front())) continue;
-      // The own rows are the whole parameter: no second copy is made.
+      // The shard is the whole parameter: no second copy.
       const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
         return at::zeros(sizes, options(layouts_[group.front()]));
       });
@@ -271,13 +271,13 @@ class CollectiveUnitParams final : public UnitParams {
     gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
   }
 
-  /// The buffer, with room for a float32 copy where it is to have one.
+  /// The buffer, with a float32 copy allocated if has_wide_copy().
   at::Tensor with_wide(std::size_t i, const at::Tensor& buffer) {
     if (!has_wide_copy(context_, layouts_[i], dtype_)) return buffer;
     wide_[i] = {buffer, at::empty(buffer.sizes(), buffer.options().dtype(at::kFloat))};
     return with_wide_copy(buffer, wide_[i].wide);
   }
-  /// The copies of what stays gathered, or of what does not.
+  /// Fills the float32 copies of parameters that stay gathered, or of those that do not.
   void widen(bool staying) {
     for (std::size_t i = 0; i < wide_.size(); ++i) {
       if (wide_[i].half.defined() && stays_gathered(i) == staying) wide_[i].wide.copy_(wide_[i].half);
@@ -285,7 +285,7 @@ class CollectiveUnitParams final : public UnitParams {
   }
 
   bool alone() const { return context_.shard_group.size() == 1; }
-  /// On the host between gathers.
+  /// True when the shard is on the host between all-gathers.
   bool is_elsewhere(std::size_t i) const { return context_.offload_frozen && !layouts_[i].trainable; }
   bool stays_gathered(std::size_t i) const { return alone() && !is_elsewhere(i); }
   at::TensorOptions options(const ParamLayout& layout) const {
@@ -295,17 +295,17 @@ class CollectiveUnitParams final : public UnitParams {
   UnitContext context_;
   std::vector<ParamLayout> layouts_;
   at::ScalarType dtype_;
-  std::vector<std::vector<std::size_t>> groups_;  ///< what is gathered into one buffer
+  std::vector<std::vector<std::size_t>> groups_;  ///< indices of layouts_ that share one buffer
   std::vector<at::Tensor> own_;
   std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
   struct WideCopy {
     at::Tensor half, wide;
   };
-  std::vector<WideCopy> wide_;    ///< likewise; empty where there is none
-  Fp8Rows fp8_;                   ///< what is gathered in 8 bits
-  std::vector<at::Tensor> sent_;  ///< what a gather under way reads
+  std::vector<WideCopy> wide_;    ///< by parameter; empty where there is none
+  Fp8Rows fp8_;                   ///< parameters that are gathered in fp8
+  std::vector<at::Tensor> sent_;  ///< inputs of the running all-gather
   std::unique_ptr<Work> work_;
-  std::vector<std::shared_ptr<void>> locked_;  ///< rows on the host
+  std::vector<std::shared_ptr<void>> locked_;  ///< page locks of shards on the host
   std::vector<std::unique_ptr<Transfer>> transfers_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// One unit's parameters on their way between shards and gathered tensors.
+// Parameters of one unit: this rank's shard, and the full tensors between unshard() and reshard().
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -13,29 +13,30 @@
 
 namespace fsdp {
 
-/// What a unit's stores need to know of their surroundings.
+/// What UnitParams and UnitGrads use of their engine. The references must outlive them.
 struct UnitContext {
   ProcessGroup& shard_group;       ///< ranks the unit is split over
-  TensorCollectives& collectives;  ///< the same ranks, for tensors
+  TensorCollectives& collectives;  ///< of the ranks in shard_group
   const Ops& ops;
-  bool use_peer_memory;                         ///< the ranks share memory: gather and reduce in place
-  bool offload_frozen = false;                  ///< rows of frozen parameters stay on the host between gathers
-  bool wide_weights = false;                    ///< matrices of 16 bits are kept in float32 as well
-  std::vector<StoredTensor> stored_grads = {};  ///< shards of the unit's gradients, on a disk; none: they are in memory
+  bool use_peer_memory;                         ///< the ranks share memory and gather and reduce in place
+  bool offload_frozen = false;                  ///< shards of frozen parameters stay on the host between all-gathers
+  bool wide_weights = false;                    ///< 16-bit matrices also have a float32 copy
+  std::vector<StoredTensor> stored_grads = {};  ///< gradient shards in a store; empty: they are in memory
 };
 
 /// States: sharded -> (unshard) coming -> (wait_for_unshard) gathered -> (reshard) sharded.
 class UnitParams {
  public:
   virtual ~UnitParams() = default;
-  /// This rank's rows [padded_rows, ...] in the gathered dtype; written between steps, then synced.
+  /// This rank's shard [padded_rows, ...] in param_dtype. Written between steps; begin_sync() and finish_sync() must
+  /// follow.
   virtual at::Tensor own_rows(std::size_t param) = 0;
-  /// In which its rows travel.
+  /// Dtype of the shard in the all-gather.
   virtual at::ScalarType gathered_type(std::size_t param) const = 0;
-  /// Says that own_rows() are new. Every rank calls both equally often, in the same order over the units: what ranks
-  /// have to ask each other for goes out in begin_sync(), so that units wait for it together.
+  /// Call begin_sync() and finish_sync() after own_rows() changed, on every rank equally often and in the same order of
+  /// units. begin_sync() sends what the ranks must agree on, so that the messages of all units overlap.
   virtual void begin_sync() {}
-  /// Whether it asks for anything.
+  /// True when begin_sync() communicates.
   virtual bool sync_asks_ranks() const { return false; }
   virtual void finish_sync() = 0;
   virtual void unshard() = 0;
@@ -45,10 +46,10 @@ class UnitParams {
   virtual void reshard() = 0;
 };
 
-/// Peer memory: the gathered parameter *is* the shared window, each rank writes its rows of it, and a gather is only a
-/// wait for the others' rows. Nothing is copied, and the node holds each parameter once.
-/// Collectives otherwise: rows travel straight into freshly allocated gathered tensors, one grouped all-gather per
-/// unit. Collective over context.shard_group.
+/// With use_peer_memory the full parameter is the shared-memory segment: each rank writes its rows there, and unshard()
+/// only waits for the other ranks. Nothing is copied, and a node holds each parameter once.
+/// Otherwise one grouped all-gather per unit writes into newly allocated full tensors.
+/// Collective over context.shard_group.
 std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                              at::ScalarType dtype, const std::string& unit_name);
 

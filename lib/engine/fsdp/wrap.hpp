@@ -1,5 +1,5 @@
 #pragma once
-// Which parameters are gathered and reduced together.
+// Grouping of parameters into units, which are gathered and reduced together.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,7 +17,7 @@ struct WrapPolicy {
 WrapPolicy parse_wrap(std::string_view text);
 std::string to_string(const WrapPolicy& policy);
 
-/// What wrapping needs to know of a parameter.
+/// One parameter as make_units() sees it.
 struct WrapInput {
   std::int64_t elements;
   int block;  ///< -1: outside the blocks

@@ -88,7 +88,7 @@ class TensorStore {
   void release(std::size_t group);
   /// Begins to read a group, if there is room for it beside what is in use. \return whether it is here, or will be
   bool read_ahead(std::size_t group);
-  /// Writes what the file is behind with and keeps nothing in memory, as at the beginning.
+  /// Writes all changed groups to the file and frees their memory.
   void flush();
   bool is_held(std::size_t group) const { return groups_.at(group).holds > 0; }
   /// While its group is held.
@@ -159,7 +159,7 @@ class TensorStore {
   std::unique_ptr<FileQueue> queue_;  ///< ends before the buffers do
 };
 
-/// Holds a group for as long as it lives.
+/// RAII guard for TensorStore::hold() and release().
 class StoreHold {
  public:
   StoreHold(TensorStore& store, std::size_t group, Access access) : store_(&store), group_(group) {
@@ -178,7 +178,7 @@ class StoreHold {
   std::size_t group_;
 };
 
-/// A tensor that is in memory for good, or in a store, and in memory while its group is held.
+/// A tensor that is either always in memory, or in a store and in memory while its group is held.
 class StoredTensor {
  public:
   StoredTensor() = default;
@@ -188,7 +188,7 @@ class StoredTensor {
   at::Tensor get() const { return store_ == nullptr ? values_ : store_->tensor(place_); }
   at::ScalarType dtype() const { return store_ == nullptr ? values_.scalar_type() : store_->dtype(place_); }
   at::IntArrayRef sizes() const { return store_ == nullptr ? values_.sizes() : at::IntArrayRef(store_->sizes(place_)); }
-  /// Null: it is in memory for good.
+  /// Null: the tensor is always in memory.
   const TensorStore* store() const { return store_; }
   const StorePlace& place() const { return place_; }
 
