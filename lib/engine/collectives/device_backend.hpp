@@ -1,5 +1,5 @@
 #pragma once
-// What a GPU adds, behind an interface free of CUDA: programs link none of it and load it at run time.
+// Interface of a GPU back end, free of CUDA. Programs do not link CUDA; they load the back end at run time.
 //
 // Everything CUDA lives in libfsdp_cuda.so. Loading it takes 0.6 s and 480 MB, so it happens only where a driver sees a
 // device, and every way it can fail is a sentence instead of a crash.
@@ -42,7 +42,7 @@ class DeviceBackend {
   /// Collective over `group`, which must outlive the result.
   /// \throws RuntimeFailure naming NCCL's reason, or the timeout, when the ranks do not get together
   virtual std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) = 0;
-  /// What computes on `device`.
+  /// Operations on `device`.
   virtual std::unique_ptr<Ops> make_ops(int device) = 0;
   /// Makes `device` the calling thread's current one. \throws UsageError when there is no such device
   virtual void set_device(int device) = 0;
@@ -60,7 +60,7 @@ class DeviceBackend {
   /// blocks the host on the device (item(), copies to the host): only here does a rank that died become an error.
   /// \throws RuntimeFailure naming the collective that failed, or made no progress within its group's timeout
   virtual void synchronize(int device) = 0;
-  /// The same, but for collectives that nothing of what was computed waits for: they go on.
+  /// Waits for computations, and for collectives that they depend on. Other collectives go on.
   virtual void wait_for_compute(int device) = 0;
 };
 
@@ -87,7 +87,7 @@ inline constexpr const char* kMakeBackendSymbol = "fsdp_make_cuda_backend";
 /// Asks the driver alone, in milliseconds. \return empty when it sees a device, else why it does not
 std::string cuda_driver_problem();
 
-/// Where libfsdp_cuda.so may lie, for a program in `program_directory`.
+/// Paths at which a program in `program_directory` looks for libfsdp_cuda.so.
 std::vector<std::filesystem::path> backend_candidates(const std::filesystem::path& program_directory);
 
 /// Loads `library`, which must name `abi` as its own. \param why_not  receives one line when null is returned

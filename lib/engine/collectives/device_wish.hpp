@@ -1,5 +1,5 @@
 #pragma once
-// Where a job is to compute.
+// --device: the device that a job requests.
 #include <string_view>
 
 namespace fsdp {

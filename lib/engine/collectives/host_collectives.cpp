@@ -16,7 +16,7 @@ void require_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() != b.numel()) throw std::logic_error("a group of one: what is sent and what arrives differ in size");
 }
 
-/// What already lies where it is to go stays.
+/// Does nothing if both tensors are the same memory.
 void copy(const at::Tensor& to, const at::Tensor& from) {
   require_alike(to, from);
   const bool same_place =
@@ -164,7 +164,7 @@ class HostCollectives final : public TensorCollectives {
 
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
     if (size() == 1 || tensors.empty()) return std::make_unique<DoneWork>();
-    // All tensors as one flat buffer, padded so that every rank sums an equal slice; the sums are gathered back.
+    // Join all tensors to one flat buffer, padded so that every rank sums an equal slice, and all-gather the sums.
     std::int64_t total = 0;
     for (const auto& tensor : tensors) total += tensor.numel();
     const std::int64_t slice = (total + size() - 1) / size();

@@ -50,7 +50,7 @@ class TensorCollectives {
 /// \param ops  must outlive the result
 std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group, const Ops& ops = host_ops());
 
-/// Of a group of one: copies where tensors lie, behind what was asked for there, and no communicator.
+/// Collectives of a group of one rank: copies on the tensors' device, on the current stream, without a communicator.
 std::unique_ptr<TensorCollectives> make_lone_collectives();
 
 }  // namespace fsdp

@@ -24,7 +24,8 @@ class FileQueue {
   using Ticket = std::uint64_t;
   virtual ~FileQueue() = default;  ///< waits for what is under way
   virtual Ticket start(const FileTransfer& transfer) = 0;
-  /// Until it has ended; once for each. \throws IoError naming the directory and what the disk said
+  /// Waits until the transfer has ended; call once per ticket. \throws IoError naming the directory and the system's
+  /// error
   virtual void wait(Ticket ticket) = 0;
   virtual std::string_view name() const = 0;
 
@@ -50,7 +51,7 @@ namespace detail {
 std::unique_ptr<FileQueue> make_uring_queue(const ScratchFile& file);
 std::unique_ptr<FileQueue> make_thread_queue(const ScratchFile& file);
 
-/// What disks are asked for at once: enough for their full speed, and few enough requests.
+/// Bytes per request: large enough for a disk's full speed with few requests.
 inline constexpr std::uint64_t kPiece_bytes = std::uint64_t{1} << 20;
 
 /// A part of a transfer.

@@ -1,5 +1,5 @@
 #pragma once
-// Where the optimizer's states and the weights that it updates are between steps. Free of LibTorch.
+// --offload-optimizer: where master weights and optimizer states are kept between steps. Free of LibTorch.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 #pragma once
-// What a FileQueue remembers of its transfers; internal to lib/engine/offload.
+// Bookkeeping of a FileQueue's open transfers; internal to lib/engine/offload.
 #include <algorithm>
 #include <cstddef>
 #include <deque>

@@ -7,10 +7,10 @@
 
 namespace fsdp {
 
-/// Offsets, lengths and addresses of transfers are multiples of this: what O_DIRECT asks for on any disk.
+/// Offsets, lengths and addresses of transfers are multiples of this, as O_DIRECT requires on any disk.
 inline constexpr std::uint64_t kTransferUnit_bytes = 4096;
 
-/// Nobody can take it for something that is to be kept, and whatever ends the program ends it, too.
+/// A temporary file that cannot be mistaken for one to keep and that disappears when the program ends, however it ends.
 class ScratchFile {
  public:
   /// \param directory  made when absent. \throws IoError naming it and what --offload-optimizer needs

@@ -23,32 +23,32 @@
 
 namespace fsdp {
 
-/// Where a TensorStore has a tensor.
+/// Handle of a tensor in a TensorStore.
 struct StorePlace {
   std::size_t group = 0, tensor = 0;
 };
 
-/// What is done with a group while it is held.
+/// Use of a group while it is held.
 enum class Access {
   read,
-  overwrite,  ///< all of it is written: what was in it is not read
+  overwrite,  ///< the whole group is written, so its old content is not read
   update
 };
 
 struct StoreOptions {
-  /// Of the scratch file. Nothing: tensors without values, of which a prediction counts the bytes; then nothing is read
-  /// or written.
+  /// Directory of the scratch file. nullopt: tensors have no values, and nothing is read or written; memory predictions
+  /// count their bytes.
   std::optional<std::filesystem::path> directory;
-  /// Of tensors that are kept, in a group of several: small groups keep little in memory, large ones a disk busy.
+  /// Limit for a group of several kept tensors. Small groups need less memory, large ones use the disk better.
   std::int64_t group_bytes = std::int64_t{48} << 20;
 };
 
 struct StoreStats {
   std::uint64_t bytes_read = 0, bytes_written = 0;
-  double wait_seconds = 0;  ///< that the caller stood still for the disk
+  double wait_seconds = 0;  ///< time that the caller waited for the disk
 };
 
-/// A state of the store's groups that stays readable while training goes on. For any thread; the store must live.
+/// Snapshot of the kept groups that stays readable while training continues. Thread-safe. The store must outlive it.
 class PinnedTensors {
  public:
   /// On the host. \throws IoError
@@ -91,7 +91,7 @@ class TensorStore {
   /// Writes all changed groups to the file and frees their memory.
   void flush();
   bool is_held(std::size_t group) const { return groups_.at(group).holds > 0; }
-  /// While its group is held.
+  /// Valid while the group of the tensor is held.
   at::Tensor tensor(const StorePlace& place) const;
   const std::vector<std::int64_t>& sizes(const StorePlace& place) const;
   at::ScalarType dtype(const StorePlace& place) const;

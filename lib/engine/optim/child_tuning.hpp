@@ -40,7 +40,7 @@ inline constexpr const char* kChildFisher = "child_fisher";
 inline constexpr const char* kChildMask = "child_mask";
 bool chooses_child(const OptimizerParam& param);
 
-/// What task_driven chose.
+/// Result of choose_child().
 struct ChildSummary {
   std::int64_t elements = 0;  ///< of all ranks, from which it was chosen
   std::int64_t wanted = 0;    ///< how many of them p asks for
@@ -49,7 +49,7 @@ struct ChildSummary {
   float least_kept = 0;       ///< the smallest sum that is in the child
 };
 
-/// Of the sums that all ranks have, exactly, in three passes over them. Collective.
+/// Chooses the child exactly, in three passes over the sums of all ranks. Collective.
 /// \param parts  this rank's sums; the first `elements` of each count
 ChildSummary choose_child(const Ops& ops, const std::vector<GradPart>& parts, double p, ProcessGroup& ranks);
 

@@ -1,9 +1,9 @@
 #pragma once
-// What turns gradients into updates of master weights, shard by shard: what all optimizers have in common.
+// Optimizers on shards: the interface and what all optimizers share.
 //
-// The same numbers on any number of ranks and in any wrapping: an update of an element needs that element, its gradient
-// and its states, and whatever an optimizer knows of whole parameters (sums, blocks) it finds together with the ranks
-// that have the other rows.
+// Results do not depend on the number of ranks or on wrapping: the update of an element uses that element, its gradient
+// and its states, and values of whole parameters (sums, blocks) are computed together with the ranks that have the
+// other rows.
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -35,7 +35,7 @@ enum class OptimizerKind {
   adamw_torchao_4bit,
   muon
 };
-/// Its moments are codes of 8 or 4 bits.
+/// True if the moments are 8-bit or 4-bit codes.
 bool keeps_codes(OptimizerKind kind);
 
 struct AdafactorOptions {
@@ -46,13 +46,13 @@ struct AdafactorOptions {
   double beta1 = 0;              ///< transformers: averages updates; 0: off
 };
 
-/// What an optimizer that keeps codes keeps so; the rest is float32.
+/// Parameters whose states a quantised optimizer keeps as codes; the states of the others are float32.
 struct EightBitOptions {
   std::int64_t least_elements = 4096;  ///< of a parameter
   bool everything = false;             ///< embeddings and vectors too
 };
 
-/// How large muon's updates are for a learning rate; torch's names.
+/// Scaling of muon's learning rate by matrix shape; names as in torch.optim.Muon.
 enum class MuonAdjustLr {
   match_rms_adamw,  ///< as AdamW's, by which the other parameters are trained: times 0.2 sqrt(max(rows, columns))
   original          ///< times sqrt(max(1, rows / columns))
@@ -96,17 +96,19 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
   virtual ~Optimizer() = default;
 
-  /// One update with learning rate `lr`. Collective. \param gradients  of each parameter, divided by `grad_divisor`
-  /// first: clipping and the loss scale are free, they are read anyway. Child-Tuning changes them
+  /// One update with learning rate `lr`. Collective. \param gradients  by parameter; divided by `grad_divisor` in the
+  /// same pass, so that clipping and the loss scale cost nothing. Child-Tuning changes them
   void step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor);
-  /// The same for some parameters at a time, whose tensors are in memory: begin_step(), then a part after the other.
+  /// A step in parts, for parameters that are in memory at different times: begin_step(), then step_part() for each
+  /// part.
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  double grad_divisor);
-  /// Likewise, where takes_decisions(). \param published  see UpdateGroup; by parameter
+  /// As step_part(), with a decision made on the device; only if takes_decisions(). \param published  see UpdateGroup;
+  /// by parameter
   void step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                          const at::Tensor& decision, const std::vector<at::Tensor>& published);
-  /// Its update may be decided on the device (lib/compute/ops/step_decider.hpp) without the host.
+  /// True if the update can follow a decision made on the device (lib/compute/ops/step_decider.hpp).
   virtual bool takes_decisions() const { return false; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -116,22 +118,22 @@ class Optimizer {
   /// Adds the squares of one batch's gradients; undefined ones are another call's. \param divisors  each parameter's
   /// gradient is divided by its own first
   void add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors);
-  /// Masks take the place of the sums. Collective. \param ranks  that have the other rows
+  /// Replaces the sums by masks. Collective. \param ranks  the ranks that have the other rows
   ChildSummary choose_child(ProcessGroup& ranks);
   /// Makes its states anew, zero, for what a checkpoint has: masks, or sums. Does nothing without D.
   void expect_child(bool chosen);
 
   std::size_t num_params() const { return input_.params.size(); }
-  /// Of one parameter. The tensors are the optimizer's own.
+  /// The states of one parameter. The tensors share memory with the optimizer's.
   const std::vector<OptimizerState>& states(std::size_t param) const { return states_.at(param); }
   /// The values of one of them.
   at::Tensor state(std::string_view key, std::size_t param) const;
   /// The parameter is never updated and has no states: layout.trainable is false.
   bool is_frozen(std::size_t param) const { return !input_.params[param].layout.trainable; }
   StepState step_state(std::size_t param) const { return is_frozen(param) ? StepState::none : kind_of_step(param); }
-  /// As PyTorch or its authors write it: "AdamW".
+  /// The name of the class in PyTorch or in the authors' code: "AdamW".
   virtual std::string name() const = 0;
-  /// What PyTorch's param_groups have beside lr, weight_decay and params.
+  /// Fields of PyTorch's param_groups other than lr, weight_decay and params.
   virtual nlohmann::json group_fields() const = 0;
   const OptimizerOptions& options() const { return input_.options; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What an optimizer sees of a parameter, and what it keeps for it.
+// A parameter and its state tensors, as optimizers see them.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -162,7 +162,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
       policy_(make_policy(options)),
       decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
       trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
-  // Where memory is shared nothing is sent ahead, and elsewhere on the host nothing goes on beside a transfer.
+  // On the host prefetching gains nothing: shared memory needs no transfer, and other transfers block the host.
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-/// Where tensors live and how that was decided.
+/// The device of a rank and how it was chosen.
 struct DeviceChoice {
   at::Device device = at::kCPU;
   std::shared_ptr<DeviceBackend> backend;  ///< null on the CPU
@@ -41,7 +41,7 @@ EnginePolicy make_policy(const ShardingOptions& options);
 /// Threads per rank, by threads_of_rank(). Returns the number set.
 int set_threads(int ranks_on_node, const Logger& log);
 
-/// The weights that adapters are for: frozen, read from where they are and saved nowhere else.
+/// The frozen base weights of adapters. They are read from their directory and not saved with checkpoints.
 struct BaseWeights {
   std::string directory;
   std::string hash;  ///< of their values as they are stored there, whatever the number of ranks
@@ -62,10 +62,10 @@ class ModelRuntime {
   const BaseWeights& base() const { return base_; }
   void set_base(BaseWeights base) { base_ = std::move(base); }
   Engine& engine() { return *engine_; }
-  /// Of master weights, gradients and states that are on a disk; null: they are in memory.
+  /// The store of master weights, gradients and optimizer states; null: they are in memory.
   TensorStore* store() { return store_.get(); }
   const EnginePolicy& policy() const { return policy_; }
-  /// By index in the decoder's parameters.
+  /// Indexed as Decoder::parameters.
   const std::vector<bool>& trainable() const { return trainable_; }
   std::size_t num_units() const { return num_units_; }
   at::Device device() const { return device_.device; }
@@ -76,12 +76,13 @@ class ModelRuntime {
   void synchronize() const {
     if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
   }
-  /// The same, but for collectives that nothing computed so far waits for: first gathers go on.
+  /// As synchronize(), but does not wait for collectives that no computation depends on, such as all-gathers ahead of
+  /// the next step.
   void wait_for_compute() const {
     if (device_.backend != nullptr) device_.backend->wait_for_compute(device_.device.index());
   }
   ProcessGroup& world() { return world_; }
-  /// Of the ranks that have the other rows of this one's parameters.
+  /// Collectives along the shard axis.
   TensorCollectives& shard_collectives() { return *shard_collectives_; }
   /// True on the ranks whose shards are saved: one copy of each.
   bool saves_shards() const { return mesh_.replicate->rank() == 0; }

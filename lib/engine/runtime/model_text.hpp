@@ -1,5 +1,5 @@
 #pragma once
-// Where a model and a tokenizer meet.
+// Functions that need both a model and a tokenizer.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,7 +20,7 @@ std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_vie
 /// The text of generated ids. A model may have more ids than its tokenizer has pieces: those are left out.
 std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids);
 
-/// "mingpt", or the family of Llama's kin: "qwen3"
+/// "mingpt", or the name of a family with Llama's kind of layers: "qwen3".
 std::string architecture_name(const ModelConfig& config);
 
 }  // namespace fsdp

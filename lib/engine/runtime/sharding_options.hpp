@@ -1,6 +1,5 @@
 #pragma once
-// How a model is divided among ranks, and what is frozen, adapted, quantised and recomputed in it; ModelRuntime takes
-// it.
+// Options of ModelRuntime: sharding, precision, freezing, adapters, quantisation, activation checkpointing, offload.
 #include <c10/core/ScalarType.h>
 
 #include <optional>
@@ -26,7 +25,7 @@ struct ShardingOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   std::optional<bool> forward_prefetch;  ///< none: on GPUs
   bool limit_all_gathers = true;
-  CudaGraphs cuda_graphs = CudaGraphs::automatic;      ///< micro-batches that GPUs are asked for as a whole
+  CudaGraphs cuda_graphs = CudaGraphs::automatic;      ///< which micro-batches run as CUDA graphs
   c10::ScalarType precision = c10::ScalarType::Float;  ///< of the three below where they are not given
   std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype, master_dtype;
   int checkpoint_every = 0;          ///< recompute every n-th block's activations in the backward; 0: none

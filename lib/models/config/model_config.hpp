@@ -1,5 +1,6 @@
 #pragma once
-// What a model is: architecture, sizes, and the name, shape and start value of every parameter. Free of LibTorch.
+// Configuration of a model: architecture, sizes, and the name, shape and initial value of every parameter. Free of
+// LibTorch.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -111,7 +112,7 @@ enum class Init {
   row_norms  ///< of the matrix that it belongs to
 };
 
-/// What the elements of a parameter are kept as while they are used.
+/// Dtype of a parameter's elements in memory.
 enum class Storage {
   model,    ///< in the type that the run asks for
   float32,  ///< whatever that is
@@ -134,7 +135,7 @@ struct ParameterSpec {
   /// Part of a quantized matrix, and never trained: of its codes the matrix's elements, of its scales 0. Else -1.
   std::int64_t stands_for = -1;
 
-  /// What can have adapters and be kept in 4 bits.
+  /// True for a matrix that can have an adapter and can be quantised to 4 bits.
   bool is_matrix_of_block() const { return block >= 0 && shape.size() == 2; }
 };
 

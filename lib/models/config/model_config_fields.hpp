@@ -15,7 +15,7 @@
 
 namespace fsdp::config_detail {
 
-/// Which layers slide, where config.json has no layer_types.
+/// Which layers use sliding-window attention if config.json has no layer_types.
 enum class Windows {
   none,
   all,          ///< wherever sliding_window is a number
@@ -24,7 +24,9 @@ enum class Windows {
   pattern       ///< all but each sliding_window_pattern-th
 };
 
-/// What config.json need not say, as transformers 5.23 has it.
+/// A family of models with Llama's kind of layers: its traits and the defaults for fields that config.json may omit, as
+/// in transformers 5.23. A new family is a row in family.cpp, names of new tensors in decoder_parameters.cpp, and a
+/// fixture.
 struct Family {
   std::string_view type;          ///< model_type
   std::string_view architecture;  ///< the class of transformers
@@ -50,7 +52,7 @@ const Family* find_family(std::string_view type);
 inline constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
-/// Of `json` as it is: a fraction, a true or a number beyond 64 bits is no whole number.
+/// The value of `json` without conversion: a fraction, a boolean or a number beyond 64 bits is not an integer.
 /// \throws FormatError naming `source` and the field
 template <typename T>
 T value(const nlohmann::json& json, const char* name, const std::string& source) {
@@ -92,19 +94,20 @@ T field_or(const nlohmann::json& json, const char* name, T otherwise, const std:
 /// ModelConfig::validate() for what a file says. \throws FormatError naming `source`
 void validate(const ModelConfig& config, const std::string& source);
 
-/// What config.json says of rotary positions.
+/// Rotary-position fields of config.json.
 struct RopeFields {
   double theta = 0;
-  double local_theta = 0;  ///< of layers that slide; 0: as the others
-  double fraction = 1;     ///< of a head's elements, those that turn
+  double local_theta = 0;  ///< base of sliding-window layers; 0: theta
+  double fraction = 1;     ///< share of a head's elements that is rotated
   nlohmann::json scaling;  ///< as transformers 4 has it in rope_scaling; null: none
 };
-/// From the fields of transformers 4, the rope_parameters of 5, or both. Whether its kind is built is not looked at.
-/// \throws FormatError naming `source` and the field where one version computes something else than the other, or stops
+/// Reads the fields of transformers 4, rope_parameters of transformers 5, or both. Accepts kinds of scaling that
+/// rope_frequencies() does not support. \throws FormatError naming `source` and the field if the two versions would
+/// compute different results or one would fail
 RopeFields read_rope(const Family& family, const nlohmann::json& json, const std::string& source);
-/// In the fields of transformers 4, which 5 reads alike.
+/// Writes the fields of transformers 4, which transformers 5 reads with the same result.
 void write_rope(const Family& family, const RopeFields& rope, nlohmann::json& json);
-/// A kind of scaling that rope_frequencies() computes.
+/// True for a kind of scaling that rope_frequencies() supports.
 bool is_rope_kind(std::string_view kind);
 
 /// A config.json with model_type gpt2: a minGPT of the same mathematics. \throws FormatError

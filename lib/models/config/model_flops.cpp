@@ -5,7 +5,7 @@
 namespace fsdp {
 namespace {
 
-/// How far down gradients flow.
+/// Depth to which gradients flow.
 struct Backward {
   std::int64_t lowest;      ///< block that has something to train, or something below it does; all blocks: none
   bool below_head = false;  ///< the final norm or something below it is trained

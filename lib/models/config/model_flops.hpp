@@ -23,7 +23,7 @@ struct ModelFlops {
 /// \param table  of the model, in 4 bits or not, and of its adapters behind it \param trainable  by index in it
 ModelFlops flops_per_token(const ModelConfig& config, std::int64_t sequence_length,
                            const std::vector<ParameterSpec>& table, const std::vector<bool>& trainable);
-/// Of a model all of which is trained.
+/// For a model whose parameters are all trained.
 ModelFlops flops_per_token(const ModelConfig& config, std::int64_t sequence_length);
 
 }  // namespace fsdp

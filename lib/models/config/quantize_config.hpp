@@ -24,7 +24,7 @@ struct QuantizeConfig {
 /// the code.
 inline constexpr std::int64_t kQuantizedBlock = 64, kNestedBlock = 256;
 
-/// What a matrix's parameters are called behind its own name, under which its codes are.
+/// Suffixes of the names of a quantised matrix's scales. The codes have the name of the matrix.
 inline constexpr const char* kAbsmax = ".absmax";
 inline constexpr const char* kNestedAbsmax = ".nested_absmax";
 inline constexpr const char* kNestedOffset = ".nested_offset";

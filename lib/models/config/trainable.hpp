@@ -20,13 +20,13 @@ struct FreezeOptions {
 /// "model.layers.3" and "model.layers.3.*" match all of that block; "*.mlp.*" those matrices of all blocks.
 bool matches_parameter(std::string_view pattern, const std::string& name);
 
-/// By index in the table. Where there are adapters, they are all that is trained, and patterns choose among them.
+/// Indexed as the parameter table. In a model with adapters only these are trained, and patterns choose among them.
 /// \param tied  further names: tied_names()
 /// \throws UsageError when a pattern matches nothing, or when nothing is left to train
 std::vector<bool> trainable_parameters(const std::vector<ParameterSpec>& table,
                                        const std::vector<std::pair<std::string, std::string>>& tied,
                                        const FreezeOptions& options);
-/// Of a model without adapters.
+/// For a model without adapters.
 std::vector<bool> trainable_parameters(const ModelConfig& config, const FreezeOptions& options);
 
 /// Elements of those.

@@ -40,12 +40,12 @@ class DecoderHead : public LossLayer {
   virtual at::Tensor logits(LayerParams params, const at::Tensor& x_ND) const = 0;
 };
 
-/// What of a decoder is not its configuration.
+/// Options of a decoder beside its ModelConfig.
 struct DecoderOptions {
   LoraConfig lora;
   QuantizeConfig quantize;
-  /// Of products with quantized matrices; default: of activations. Without these Float8_e4m3fn: those of blocks are in
-  /// 8 bits where sizes let them (linear_group.cpp).
+  /// Dtype of GEMMs with quantised matrices; default: that of activations. In a model without quantised matrices
+  /// Float8_e4m3fn means fp8 GEMMs in blocks, for matrices whose sizes allow it (linear_group.cpp).
   std::optional<c10::ScalarType> compute_dtype;
 };
 
@@ -74,7 +74,7 @@ std::int64_t row_alignment(const ParameterSpec& spec);
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options = {});
 
 namespace detail {
-/// Where the tokens of a micro-batch sit.
+/// Positions of the tokens of a micro-batch.
 inline RopePlace place_of(const MicroBatch& batch) {
   return {batch.length, batch.first_position, batch.packing != nullptr ? batch.packing->positions_N : at::Tensor()};
 }

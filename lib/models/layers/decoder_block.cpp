@@ -1,5 +1,5 @@
-// Llama (Touvron et al., arXiv:2302.13971, 2307.09288) and its kin. Names and layout are those of transformers. The
-// backward is written out.
+// Blocks of Llama (Touvron et al., arXiv:2302.13971, 2307.09288) and related families. Names and layout are those of
+// transformers. The backward is written by hand.
 #include "lib/models/layers/decoder_block.hpp"
 
 #include <ATen/TensorOperators.h>

@@ -1,6 +1,6 @@
 #pragma once
-// A block of Llama's kind: attention and a gated feed-forward, each with a residual around it. Which norms stand where,
-// how queries and keys are normed and turned, what a query sees and what gates, its configuration's traits say.
+// Transformer block of the Llama family: attention and a gated feed-forward, each with a residual connection.
+// DecoderTraits choose the norms, rotary positions, attention window and gate activation.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -25,8 +25,8 @@ class RopeCache {
   /// The table for positions [0, positions) and perhaps more.
   const RopeTable& up_to(std::int64_t positions) {
     if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
-    // Recorded work goes on reading a shorter one that it has read. Twice as long each time, so that all of those are
-    // together shorter than the last.
+    // CUDA graphs keep reading the table of their capture, so shorter tables are kept. The length at least doubles, so
+    // that all shorter tables together are smaller than the last one.
     if (table_.cos_PH.defined()) {
       shorter_.push_back(table_);
       positions = std::max(positions, 2 * table_.cos_PH.size(0));
@@ -43,7 +43,7 @@ class RopeCache {
   std::vector<RopeTable> shorter_;
 };
 
-/// What the backward needs: rows as they were projected.
+/// Saved for the backward: the projected rows before the norm.
 struct HeadNormState {
   NormResult q, k;
 };
@@ -56,7 +56,7 @@ class HeadNorms {
   bool are_there() const { return config_.traits.head_norm != HeadNorm::none; }
   /// \param keep  receives what the backward needs; null when there will be none
   void forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k, HeadNormState* keep) const;
-  /// Gradients of normed queries and keys become those of projected ones.
+  /// Turns gradients of the normed queries and keys into gradients of the projected ones, in place.
   void backward(at::Tensor& grad_qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k, GradSlot* grad_gamma_q,
                 GradSlot* grad_gamma_k, const HeadNormState& state) const;
 
@@ -78,8 +78,8 @@ class HeadNorms {
 
 namespace fsdp::detail {
 
-/// Of the matrices the family has either q, k, v or qkv, and either gate, up or gate_up; the others stay as they are
-/// made. -1: there is no such norm.
+/// Indices of a block's tensors among its parameters, found by name. A family has either q, k, v or qkv, and either
+/// gate, up or gate_up; the unused ones keep their default. Norms: -1 if the family has none.
 struct BlockPlaces {
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
   int input_norm = -1, post_attention_norm = -1;  ///< around attention

@@ -83,7 +83,7 @@ class HeadLayer final : public DecoderHead {
     if (cap() > 0) logits.div_(cap()).tanh_().mul_(cap());
   }
 
-  /// Of c tanh(logit / c), given its value; undefined where nothing is capped.
+  /// Derivative of c tanh(logit / c), computed from its value; undefined without a soft cap.
   at::Tensor cap_slope(const at::Tensor& capped) const {
     if (cap() == 0) return {};
     return 1 - (capped / cap()).square_();

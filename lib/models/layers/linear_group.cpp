@@ -20,7 +20,7 @@ namespace {
 // --- one matrix multiplied in fp8. Weights and inputs are e4m3, gradients e5m2, each matrix with one scale; sums are
 // accumulated as in torchao's tensorwise recipe. No fp8 tensor outlives a micro-batch.
 
-/// As it was gathered, else cast now.
+/// The weight in fp8: as it was gathered, or cast now.
 Fp8Matrix weight_in_fp8(const Ops& ops, const at::Tensor& weight_OI, Fp8Sides sides) {
   if (weight_OI.scalar_type() != fp8_type(Fp8Format::e4m3)) return ops.to_fp8(weight_OI, Fp8Format::e4m3, sides);
   Fp8Matrix made{weight_OI, {}, companion_of(weight_OI)};

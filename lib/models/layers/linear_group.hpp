@@ -27,7 +27,7 @@ struct Linear {
   std::int64_t rows = 0, columns = 0;  ///< of the matrix
 };
 
-/// What a group keeps for its backward: what adapters have computed, gradients in 8 bits.
+/// Saved by a group for its backward: activations of adapters, and tensors in fp8.
 struct LinearState {
   at::Tensor down_NR;               ///< s x A^T of the group's adapters side by side, float32
   at::Tensor grad_down_NR;          ///< its gradient times s, from backward_input() on
@@ -47,9 +47,9 @@ class LinearGroup {
   /// \param keep  receives what the backward needs; null when there will be none
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                LinearState* keep) const;
-  /// The same of a group of one matrix, whose output is made.
+  /// As forward(), for a group of one matrix; allocates and returns the output.
   at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LinearState* keep) const;
-  /// Gradient of x, before x itself is at hand; adapters' B get theirs, too.
+  /// Gradient of x, which does not need x; also computes the gradients of the adapters' B.
   at::Tensor backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
                             LinearState& state) const;
   /// Gradients of weights, biases, A and magnitudes.

@@ -35,10 +35,10 @@ namespace {
 class CommWatch {
  public:
   void add(const std::shared_ptr<NcclComm>& comm);
-  /// Until `device`, the current one, has done all that it was asked for. \throws RuntimeFailure, as below, naming the
+  /// Waits until `device`, which must be current, is idle. \throws RuntimeFailure, as wait_for() does, naming the
   /// collective that failed or made no progress within its group's timeout
   void wait_for_all(int device);
-  /// Until the event is reached; collectives that it does not lie behind go on.
+  /// Waits for the event. Collectives that the event does not depend on go on.
   void wait_for(const UniqueEvent& event, int device);
 
  private:
@@ -48,7 +48,7 @@ class CommWatch {
   std::vector<std::weak_ptr<NcclComm>> comms_;
 };
 
-/// Until all that was submitted has run, or `enough` says so.
+/// Polls until all submitted collectives have run or enough() returns true.
 template <typename Enough>
 void watch(const std::vector<std::shared_ptr<NcclComm>>& comms, const Enough& enough) {
   for (bool idle = false; !idle && !enough();) {

@@ -25,7 +25,7 @@ namespace fsdp::detail {
 /// \throws std::logic_error for a type NCCL cannot carry
 ncclDataType_t nccl_type(c10::ScalarType type);
 
-/// What a collective was, for messages.
+/// Description of a collective for messages.
 struct CollectiveLabel {
   const char* kind = "";  ///< "all-gather"
   std::size_t tensors = 0;
@@ -69,7 +69,7 @@ class NcclComm {
   using Clock = std::chrono::steady_clock;
 
   void connect(ProcessGroup& group);
-  /// Waits while NCCL says that it is still at it. \param what  for the message: "connecting"
+  /// Waits while NCCL returns ncclInProgress. \param what  for the message: "connecting"
   void wait_while_in_progress(const std::string& what);
   void drop_finished();
   [[noreturn]] void fail(const std::string& what);
