@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/compute/device/device_info.hpp"
+#include "lib/compute/device/gpus.hpp"
 
 namespace fsdp {
 

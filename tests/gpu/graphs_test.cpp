@@ -19,7 +19,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/compute/ops/work_recorder.hpp"
+#include "lib/compute/ops/place.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
 namespace at::cuda {

@@ -2,7 +2,7 @@
 // FusedOps whose kernels are those of lib/compute/cuda, run on the CPU (emulated_cuda.hpp).
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
-#include "lib/compute/ops/work_recorder.hpp"
+#include "lib/compute/ops/place.hpp"
 
 namespace fsdp::test {
 

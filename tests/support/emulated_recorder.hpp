@@ -7,7 +7,7 @@
 #include <atomic>
 #include <limits>
 
-#include "lib/compute/ops/work_recorder.hpp"
+#include "lib/compute/ops/place.hpp"
 
 namespace fsdp::test {
 

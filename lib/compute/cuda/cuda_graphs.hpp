@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "lib/compute/ops/work_recorder.hpp"
+#include "lib/compute/ops/place.hpp"
 
 namespace fsdp {
 

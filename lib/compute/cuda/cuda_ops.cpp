@@ -30,7 +30,6 @@
 #include "lib/base/error.hpp"
 #include "lib/compute/cuda/cuda_graphs.hpp"
 #include "lib/compute/cuda/device_kernels.hpp"
-#include "lib/compute/cuda/host_tensors.hpp"
 #include "lib/compute/cuda/staged_copies.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/gpu_attention.hpp"

@@ -14,13 +14,9 @@ namespace {
 // The others use what element.hpp has.
 // clang-format off
 #include "lib/compute/kernels/element.hpp"
-#include "lib/compute/kernels/adafactor.hpp"
-#include "lib/compute/kernels/band_softmax.hpp"
 #include "lib/compute/kernels/blockwise.hpp"
-#include "lib/compute/kernels/dropout.hpp"
 #include "lib/compute/kernels/flat.hpp"
 #include "lib/compute/kernels/llama.hpp"
-#include "lib/compute/kernels/nf4_kernels.hpp"
 #include "lib/compute/kernels/optim.hpp"
 #include "lib/compute/kernels/rowwise.hpp"
 #include "lib/compute/kernels/softmax.hpp"

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <span>
 
-#include "lib/compute/kernels/band_args.hpp"
-#include "lib/compute/kernels/llama_args.hpp"
 #include "lib/compute/kernels/nf4_code.hpp"
 #include "lib/compute/kernels/optim_args.hpp"
 
@@ -74,6 +72,69 @@ struct GeluBackwardArgs {
   std::int64_t dim;
 };
 
+/// RMSNorm (Zhang, Sennrich, NeurIPS 2019): out = x / sqrt(mean(x^2) + eps) * (offset + gamma).
+struct RmsNormArgs {
+  void* sum_out_TD;  ///< x + y + bias; null when y is null
+  void* out_TD;
+  float* rstd_T;  ///< 1 / sqrt(mean(x^2) + eps)
+  const void* x_TD;
+  const void* y_TD;      ///< added to x first; may be null
+  const void* y_bias_D;  ///< added with y; may be null
+  const void* gamma_D;
+  double eps;
+  float offset;
+  std::int64_t dim;
+};
+
+struct RmsNormBackwardArgs {
+  void* grad_x_TD;  ///< residual + gradient through the norm; may alias residual or grad_out
+  const void* grad_out_TD;
+  const void* residual_TD;  ///< gradient that flows past the norm; may be null
+  const void* x_TD;         ///< the norm's input
+  const float* rstd_T;
+  const void* gamma_D;
+  float* grad_gamma_D;  ///< += over the rows
+  float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
+  void* recomputed_TD;  ///< when not null, receives the norm's output once more
+  float offset;
+  std::int64_t dim;
+};
+
+/// SwiGLU and GeGLU (Shazeer, arXiv:2002.05202): out = act(gate) * up, with SiLU or tanh-GELU.
+struct GatedArgs {
+  void* out_TD;
+  const void* gate_TD;
+  const void* up_TD;
+  std::int64_t dim;
+  std::int64_t leading;  ///< elements from a row of gate, or of up, to the next; out's lie one after the other
+  bool gelu;
+};
+
+struct GatedBackwardArgs {
+  void* grad_TD;  ///< in: gradient of the output; out: the output once more
+  void* gate_TD;  ///< in: gate; out: its gradient
+  void* up_TD;    ///< in: up; out: its gradient
+  std::int64_t dim;
+  std::int64_t leading;
+  bool gelu;
+};
+
+/// Rotary positions (Su et al., arXiv:2104.09864) in the layout of Hugging Face: element j of a head turns with element
+/// j + pairs, and what lies behind 2 pairs stays. In place; the inverse rotation is the backward.
+struct RopeArgs {
+  void* x;  ///< [T, leading]; the first heads * head_size columns are rotated
+  std::int64_t leading;
+  std::int64_t heads;
+  std::int64_t head_size;
+  std::int64_t pairs;
+  const float* cos_PH;  ///< [positions, pairs]
+  const float* sin_PH;
+  std::int64_t row_length;  ///< row t sits at position first_position + t % row_length
+  std::int64_t first_position;
+  bool inverse;
+  const std::int32_t* positions_T = nullptr;  ///< where rows sit instead; null: as above
+};
+
 struct SoftmaxArgs {
   void* scores;             ///< [rows, leading]; row i of each L-row block keeps columns 0..i, the others become 0
   std::int64_t row_length;  ///< L
@@ -87,6 +148,31 @@ struct SoftmaxBackwardArgs {
   std::int64_t row_length;
   std::int64_t leading;
   float scale;
+};
+
+/// Query r % queries of a block sees the keys (last - window, last] of those at hand, last = first_query + r % queries.
+/// A score becomes softcap tanh(scale score / softcap), or scale score where softcap is 0.
+struct Band {
+  std::int64_t queries;
+  std::int64_t keys;         ///< columns that count
+  std::int64_t leading;      ///< elements between rows
+  std::int64_t first_query;  ///< position of the first query, counted from the first key
+  std::int64_t window;       ///< 0: all
+  float scale;
+  float softcap;
+};
+
+struct BandSoftmaxArgs {
+  Band band;
+  const void* scores;  ///< [rows, leading], as multiplied
+  void* probs;         ///< may be the scores; what is not seen becomes 0
+};
+
+struct BandSoftmaxBackwardArgs {
+  Band band;
+  void* grad;  ///< in: gradient of the probabilities, out: of the scores as multiplied
+  const void* probs;
+  const void* scores;  ///< null where nothing is capped
 };
 
 struct CrossEntropyArgs {

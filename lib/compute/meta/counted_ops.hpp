@@ -1,16 +1,34 @@
 #pragma once
-// Operations that write down what they would do: products with their sizes, passes with the bytes that they would read
-// and write. Operations inside of operations are theirs, but for products, which count wherever they are.
+// Ops that record their work for the speed model: products with their sizes, passes with the bytes that they read and
+// write; internal to lib/compute/meta.
+#include <initializer_list>
 #include <memory>
 #include <utility>
+#include <vector>
 
-#include "lib/compute/meta/work_items.hpp"
+#include "lib/base/work.hpp"
+#include "lib/compute/ops/op_types.hpp"
 #include "lib/compute/ops/ops.hpp"
+#include "lib/compute/ops/optimizer_updates.hpp"
 
 namespace fsdp::detail {
 
-/// \tparam kLeastBytes  what a pass takes for each element at least: a core computes in float32 whatever the type,
-///                      and is slower at that than at reading
+/// Bytes of all defined tensors; an element smaller than `least` bytes counts as `least`.
+double bytes_of(std::initializer_list<const at::Tensor*> tensors, std::size_t least = 1);
+double bytes_of(const std::vector<at::Tensor>& tensors);
+/// The work of out (+)= a @ b.
+WorkItem product_work(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
+/// The work of causal attention: two operations per multiply-add inside the window, and the bytes read and written.
+WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& shape, bool backward);
+/// Bytes that an optimizer update reads and writes.
+double bytes_of_update(const UpdateGroup& group, const std::vector<at::Tensor>& first,
+                       const std::vector<at::Tensor>& second = {});
+
+/// Adds a WorkItem to the log for each outermost operation of Base. An operation that is called by another one is part
+/// of it, except that products are always counted.
+/// \tparam kLeastBytes  bytes that an element of a pass counts at least: 4 on the CPU, which computes in float32
+/// whatever
+///                      the dtype and is limited by that rather than by memory
 template <typename Base, std::size_t kLeastBytes>
 class CountedOps : public Base {
  public:
@@ -68,7 +86,9 @@ class CountedOps : public Base {
   Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                      Fp8Matrix made) const override {
     const double codes = sides == Fp8Sides::both ? 2 : 1;
-    const Pass pass(*this, 2 * size_of({&x_RC}) + codes * static_cast<double>(x_RC.numel()));  // its largest, too
+    const Pass pass(*this, 2 * size_of({&x_RC}) +
+                               codes * static_cast<double>(
+                                           x_RC.numel()));  // x is read twice: for its largest value and for the codes
     return Base::fp8_cast(x_RC, largest, format, sides, std::move(made));
   }
   at::Tensor fp8_columns(const at::Tensor& rows_RC) const override {
@@ -156,10 +176,10 @@ class CountedOps : public Base {
     work.bytes = bytes_of_update(update, update.exp_avg, update.exp_avg_sq);
     count(work);
   }
-  /// What body() asks for, once, is a few of n.
+  /// Runs at most `most` of n equal calls of body(), and the last one; the log counts all n.
   void repeat_counted(std::int64_t n, std::int64_t most, const std::function<void(std::int64_t)>& body) const {
     for (std::int64_t i = 0; i < std::min(n, most); ++i) {
-      // The last of the first ones stands for those that are left out.
+      // This call stands for the calls that are skipped.
       const bool is_last = i + 1 == most && n > most + 1;
       log_->begin_repeat(is_last ? static_cast<double>(n - most) : 1.0);
       body(i);
@@ -169,7 +189,7 @@ class CountedOps : public Base {
   }
 
  private:
-  /// One pass, unless it is inside of another.
+  /// Logs one pass at destruction, unless it is nested in another one.
   class Pass {
    public:
     Pass(const CountedOps& ops, double bytes) : ops_(ops), bytes_(bytes) { ++ops_.depth_; }

@@ -14,7 +14,7 @@
 #include "lib/compute/meta/meta_ops.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/query_blocks.hpp"
-#include "lib/compute/ops/work_recorder.hpp"
+#include "lib/compute/ops/place.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {

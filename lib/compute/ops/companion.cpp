@@ -11,7 +11,7 @@ struct Pair {
   at::Tensor x, companion;
 };
 
-/// Its address tells storages that have a Pair from all others.
+/// Deleter; its address identifies storages that hold a Pair.
 void delete_pair(void* context) { delete static_cast<Pair*>(context); }
 
 }  // namespace

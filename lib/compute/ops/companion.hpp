@@ -1,13 +1,14 @@
 #pragma once
-// Tensors that bring another one along: views of them find it, and who passes them on need not know.
+// A tensor whose storage carries a second tensor. Every view of it can find the second one, so functions in between
+// need no extra argument.
 #include <ATen/core/Tensor.h>
 
 namespace fsdp {
 
-/// The memory of `x` under a storage that remembers `companion` and keeps both alive. \param x  dense
+/// A tensor over the memory of `x` whose storage refers to `companion` and keeps both alive. \param x  contiguous
 at::Tensor with_companion(const at::Tensor& x, const at::Tensor& companion);
 
-/// What the storage of a view of such a tensor remembers, as it was given; undefined where there is none.
+/// The companion of the storage of `view`, whole; undefined if there is none.
 at::Tensor companion_of(const at::Tensor& view);
 
 }  // namespace fsdp

@@ -3,6 +3,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -158,6 +159,130 @@ at::Tensor CpuOps::row_attention_backward(const at::Tensor& grad_out_ND, const a
   const auto& saved = static_cast<const CpuAttentionState&>(*state);
   return use_short_rows(s) ? short_rows_backward(grad_out_ND, qkv_NC, s, saved.probs_BHLL)
                            : flash_backward(grad_out_ND, qkv_NC, out_ND, s, saved.logsumexp);
+}
+
+// Attention whose queries see a band of keys, or whose scores are capped: a block of queries at a time against the keys
+// that any of them sees, so that rows behind a window cost nothing and no L x L scores are held. The backward computes
+// the probabilities of a block again: that is one product more than keeping them.
+
+namespace {
+
+/// Scores of a block beyond a window are multiplied for nothing: half a block's width on average.
+constexpr std::int64_t kQueries = 128;
+
+/// Queries [begin, end) of a sequence and the keys [first_key, end) that they see.
+struct Block {
+  std::int64_t begin, end, first_key;
+  std::int64_t queries() const { return end - begin; }
+  std::int64_t keys() const { return end - first_key; }
+};
+
+Block block_of(const AttentionShape& s, std::int64_t index) {
+  const auto begin = index * kQueries, end = std::min(s.length, begin + kQueries);
+  return {begin, end, s.window > 0 ? std::max<std::int64_t>(0, begin - s.window + 1) : 0};
+}
+
+std::int64_t num_blocks(const AttentionShape& s) { return (s.length + kQueries - 1) / kQueries; }
+
+kernels::Band band_of(const AttentionShape& s, const Block& block) {
+  return {block.queries(),
+          block.keys(),
+          block.keys(),
+          block.begin - block.first_key,
+          s.window,
+          score_scale(s),
+          static_cast<float>(s.softcap)};
+}
+
+/// Heads of one sequence: those of queries [H, L, head_size], those of keys and values [kv_heads, L, head_size].
+struct Sequence {
+  at::Tensor q, k, v;
+  Sequence(const at::Tensor& qkv_NC, const AttentionShape& s, std::int64_t b)
+      : q(part_of(qkv_NC, s, Part::q)[b]), k(part_of(qkv_NC, s, Part::k)[b]), v(part_of(qkv_NC, s, Part::v)[b]) {}
+};
+
+at::Tensor queries_of(const at::Tensor& x, const Block& block) { return x.narrow(1, block.begin, block.queries()); }
+at::Tensor keys_of(const at::Tensor& x, const Block& block) { return x.narrow(1, block.first_key, block.keys()); }
+
+std::int64_t band_grain(const Block& block) { return std::max<std::int64_t>(1, 32768 / block.keys()); }
+
+}  // namespace
+
+at::Tensor CpuOps::band(const at::Tensor& qkv_NC, const AttentionShape& s) const {
+  auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
+  const auto out = heads_of(out_ND, s);
+  repeat(s.rows * num_blocks(s), [&](std::int64_t i) {
+    const auto b = i / num_blocks(s);
+    const auto block = block_of(s, i % num_blocks(s));
+    const Sequence in(qkv_NC, s, b);
+    auto scores = at::empty({s.heads, block.queries(), block.keys()}, qkv_NC.options());
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto part = members(scores, s, m);
+      product(part, members(queries_of(in.q, block), s, m), keys_of(in.k, block).transpose(1, 2), false);
+    }
+    const kernels::BandSoftmaxArgs args{band_of(s, block), scores.data_ptr(), scores.data_ptr()};
+    launch(s.heads * block.queries(), band_grain(block),
+           [&](auto begin, auto end) { kernels::table().band_softmax(type_of(qkv_NC), args, begin, end); });
+    for (std::int64_t m = 0; m < s.group(); ++m) {
+      auto part = members(queries_of(out[b], block), s, m);
+      product(part, members(scores, s, m), keys_of(in.v, block), false);
+    }
+  });
+  return out_ND;
+}
+
+at::Tensor CpuOps::band_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                 const AttentionShape& s) const {
+  const auto grad_out = heads_of(grad_out_ND, s);
+  auto grad_qkv = at::empty_like(qkv_NC);
+  repeat(s.rows, [&](std::int64_t b) {
+    const Sequence in(qkv_NC, s, b), grad(grad_qkv, s, b);
+    // Sums over blocks are float32 whatever the type.
+    const auto wide = qkv_NC.options().dtype(at::kFloat);
+    const auto sum_k = at::zeros({s.key_heads(), s.length, s.head_size}, wide), sum_v = at::zeros(sum_k.sizes(), wide);
+    repeat(num_blocks(s), [&](std::int64_t i) {
+      const auto block = block_of(s, i);
+      const auto room = [&] { return at::empty({s.heads, block.queries(), block.keys()}, qkv_NC.options()); };
+      const auto k = keys_of(in.k, block), v = keys_of(in.v, block), q = queries_of(in.q, block);
+      const auto grad_of_out = queries_of(grad_out[b], block);
+      auto scores = room(), probs = room(), grads = room();
+      for (std::int64_t m = 0; m < s.group(); ++m) {
+        auto part = members(scores, s, m), of_grads = members(grads, s, m);
+        product(part, members(q, s, m), k.transpose(1, 2), false);
+        product(of_grads, members(grad_of_out, s, m), v.transpose(1, 2), false);
+      }
+      const auto band = band_of(s, block);
+      const kernels::BandSoftmaxArgs forward{band, scores.const_data_ptr(), probs.data_ptr()};
+      const kernels::BandSoftmaxBackwardArgs backward{band, grads.data_ptr(), probs.const_data_ptr(),
+                                                      s.softcap > 0 ? scores.const_data_ptr() : nullptr};
+      launch(s.heads * block.queries(), band_grain(block), [&](auto begin, auto end) {
+        kernels::table().band_softmax(type_of(qkv_NC), forward, begin, end);
+        kernels::table().band_softmax_backward(type_of(qkv_NC), backward, begin, end);
+      });
+      auto more = at::empty({s.key_heads(), block.keys(), s.head_size}, qkv_NC.options());
+      const auto add_to = [&](const at::Tensor& sum) {
+        for (std::int64_t head = 0; head < s.key_heads(); ++head) {
+          auto part = keys_of(sum, block)[head];
+          if (part.scalar_type() == more.scalar_type()) {
+            part.add_(more[head]);
+          } else {
+            add_converted(part, more[head]);
+          }
+        }
+      };
+      for (std::int64_t m = 0; m < s.group(); ++m) {
+        product(more, members(probs, s, m).transpose(1, 2), members(grad_of_out, s, m), false);
+        add_to(sum_v);
+        product(more, members(grads, s, m).transpose(1, 2), members(q, s, m), false);
+        add_to(sum_k);
+        auto grad_q = members(queries_of(grad.q, block), s, m);
+        product(grad_q, members(grads, s, m), k, false);
+      }
+    });
+    grad.k.copy_(sum_k);
+    grad.v.copy_(sum_v);
+  });
+  return grad_qkv;
 }
 
 }  // namespace fsdp

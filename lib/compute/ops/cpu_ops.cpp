@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +13,7 @@
 
 #include "lib/compute/ops/gemm.hpp"
 #include "lib/compute/ops/row_loops.hpp"
+#include "lib/compute/ops/wide_product.hpp"
 
 namespace fsdp {
 
@@ -26,6 +28,21 @@ std::string CpuOps::product_way(at::ScalarType dtype) const { return host_produc
 
 void CpuOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const {
   host_product(out, a, b, add);
+}
+
+at::Tensor CpuOps::blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
+                                   double alpha) const {
+  constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;  // their float32 copies are made together
+  if (!is_widened(x.scalar_type())) return Ops::blended_product(x, beta, a, b, alpha);
+  auto out = at::empty_like(x);
+  const auto wide_a = a.to(at::kFloat);
+  const auto step = std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, x.size(0)));
+  for (std::int64_t column = 0; column < x.size(1); column += step) {
+    const auto n = std::min(step, x.size(1) - column);
+    const auto part = linear_backward(wide_a, b.narrow(1, column, n).to(at::kFloat));
+    out.narrow(1, column, n).copy_(part.mul_(alpha).add_(x.narrow(1, column, n).to(at::kFloat), beta));
+  }
+  return out;
 }
 
 void CpuOps::add_converted(at::Tensor& to, const at::Tensor& from) const {

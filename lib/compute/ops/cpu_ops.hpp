@@ -75,7 +75,7 @@ class CpuOps : public Ops {
   /// launch() for bodies that add to float32 columns: each thread gets its own copy of `columns`, added up in order.
   template <std::size_t N, typename Body>
   void launch_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim, const Body& body) const;
-  /// A block of queries at a time against the keys that it sees; nothing is kept for the backward (cpu_band.cpp).
+  /// A block of queries at a time against the keys that it sees; nothing is kept for the backward.
   at::Tensor band(const at::Tensor& qkv_NC, const AttentionShape& shape) const;
   at::Tensor band_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& shape) const;
   at::Tensor short_rows(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& probs_BHLL) const;

@@ -10,7 +10,7 @@
 
 #include <limits>
 
-#include "lib/compute/ops/fused_code_passes.hpp"
+#include "lib/compute/ops/fused_kernels.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -45,6 +45,13 @@ std::string gpu_fp8_problem(int compute_capability) {
   if (compute_capability >= 89) return {};
   return "compute capability " + std::to_string(compute_capability / 10) + "." +
          std::to_string(compute_capability % 10) + ", 8.9 at least is needed";
+}
+
+void detail::make_room(Fp8Matrix& made, const at::Tensor& x_RC, const at::TensorOptions& codes, Fp8Sides sides) {
+  if (!made.inverse.defined()) made.inverse = at::empty({1}, codes.dtype(at::kFloat));
+  if (sides != Fp8Sides::columns && !made.rows_RC.defined()) made.rows_RC = at::empty(x_RC.sizes(), codes);
+  if (sides != Fp8Sides::rows && !made.columns_CR.defined())
+    made.columns_CR = at::empty({x_RC.size(1), fp8_padded(x_RC.size(0))}, codes);
 }
 
 std::string Fp8Products::fp8_way() const { return "float8 emulated in float32"; }

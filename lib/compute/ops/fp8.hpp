@@ -82,3 +82,12 @@ class Fp8Products {
 };
 
 }  // namespace fsdp
+
+// Tensors that a cast into 8 bits writes; internal to lib/compute/ops.
+
+namespace fsdp::detail {
+
+/// What is asked for and not there yet. \param codes  options of the codes
+void make_room(Fp8Matrix& made, const at::Tensor& x_RC, const at::TensorOptions& codes, Fp8Sides sides);
+
+}  // namespace fsdp::detail

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lib/compute/ops/fp8_room.hpp"
+#include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
 

@@ -7,10 +7,110 @@
 // that sizes alone decide. Shape legend: op_types.hpp.
 #include <cstdint>
 
-#include "lib/compute/ops/fused_code_passes.hpp"
-#include "lib/compute/ops/fused_update_passes.hpp"
-
 namespace fsdp::fused {
+
+enum class Type : std::uint8_t { f32, bf16, fp16 };
+
+inline constexpr int kTensorsOfLaunch = 32;
+inline constexpr std::int64_t kBlockElements = 32768;  ///< counted from each tensor's first
+constexpr std::int64_t update_blocks(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
+
+struct SumSquares {
+  int tensors;
+  const float* data[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+  double* partial;  ///< [first_block[tensors]]
+};
+/// sum[0] = the partial sums, in order.
+struct TotalSum {
+  const double* partial;
+  std::int64_t blocks;
+  double* sum;
+};
+
+/// Whether a step updates anything, and by how much its gradients are divided.
+struct DecideStep {
+  const double* squares;  ///< [1]
+  const double* nats;     ///< [1]
+  double replicas, loss_scale, clip_norm;
+  double* decision;  ///< [kDecisionSize]
+};
+enum DecisionPlace { kDivisor, kSkipped, kNorm, kNats, kDecisionSize };
+
+struct AdamW {
+  int tensors;
+  Type published_type;
+  void* published[kTensorsOfLaunch];  ///< the same elements as models take them; null: nobody wants them
+  const double* decision;             ///< of DecideStep; null: grad_divisor
+  float *param[kTensorsOfLaunch], *exp_avg[kTensorsOfLaunch], *exp_avg_sq[kTensorsOfLaunch];
+  const float* grad[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+  float decay_factor, grad_divisor, beta1, beta2, rest1, rest2, step_size, correction, eps;
+};
+
+/// Master weights as models take them.
+struct Publish {
+  Type type;
+  int tensors;
+  void* to[kTensorsOfLaunch];
+  const float* from[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+};
+
+/// Sums that arrived in another type, set or added to float32.
+struct Widen {
+  Type type;
+  int tensors;
+  float* to[kTensorsOfLaunch];
+  const void* from[kTensorsOfLaunch];
+  bool add[kTensorsOfLaunch];
+  std::int64_t elements[kTensorsOfLaunch];
+  std::int64_t first_block[kTensorsOfLaunch + 1];
+};
+
+struct Nf4 {
+  Type type;
+  void* out;                     ///< [elements]
+  const std::uint8_t* packed;    ///< [blocks of 64, 32]
+  const float* absmax;           ///< [blocks]; null: nested
+  const std::uint8_t* codes;     ///< [blocks]
+  const float *nested, *offset;  ///< [blocks / 256], [1]
+  std::int64_t elements;
+};
+
+/// The largest numbers of both forms of 8 bits, and torchao's EPS: what a matrix of zeros has for its largest value.
+inline constexpr float kE4m3Max = 448.0f, kE5m2Max = 57344.0f;
+inline constexpr double kFp8LeastLargest = 1e-12;
+
+/// A matrix into 8 bits (lib/compute/ops/fp8.hpp), in two passes: the largest absolute values of thread blocks, then
+/// the codes.
+struct Fp8 {
+  Type type;
+  const void* x_RC;
+  std::int64_t stride;  ///< between its rows, in elements
+  std::int64_t rows, padded_rows;
+  int columns;               ///< a multiple of 16
+  bool packed;               ///< every row of x begins at a multiple of 16 bytes
+  bool e5m2;                 ///< else e4m3
+  int blocks;                ///< of the first pass fp8_blocks(rows); of the second those of all parts of the matrix
+  float* largest;            ///< [blocks]
+  float* inverse;            ///< [1], written by the second pass: one over the scale
+  std::uint8_t* rows_RC;     ///< null: nobody wants it
+  std::uint8_t* columns_CR;  ///< [columns, padded_rows], zeros behind `rows`; null: nobody wants it
+};
+/// Codes by rows into codes by columns; both sides are multiples of 16.
+struct Fp8Transpose {
+  const std::uint8_t* rows_RC;
+  std::uint8_t* columns_CR;
+  std::int64_t rows, columns;
+};
+constexpr std::int64_t fp8_blocks(std::int64_t rows) {
+  const auto blocks = (rows + 7) / 8;
+  return blocks > 264 ? 264 : blocks;  // two on each of an H100's 132 multiprocessors
+}
 
 /// Where float32 sums go: an element is set, or added to, and rounded once.
 struct GradTarget {

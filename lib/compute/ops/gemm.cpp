@@ -2,13 +2,15 @@
 
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
+#include <strings.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "lib/compute/ops/onednn_limit.hpp"
 #include "lib/compute/ops/wide_product.hpp"
 
 #ifdef FSDP_HAS_MKLDNN_MATMUL
@@ -25,7 +27,7 @@ bool choose_onednn() {
   if (onednn_product() == nullptr) return false;
   const char* wish = std::getenv("FSDP_FLOAT32_GEMM");
 #if defined(__x86_64__) || defined(__i386__)
-  // Without these LibTorch's entry refuses to work at all.
+  // LibTorch's entry fails without these instruction sets.
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
     return false;
   if (!onednn_may_use(OnednnLevel::avx512)) return false;
@@ -39,7 +41,7 @@ bool chosen_onednn() {
   return chosen;
 }
 
-/// Finding a oneDNN primitive takes some 30 us, which a small product does not win back. Depends on sizes alone.
+/// Smaller products go to ATen: looking up a oneDNN primitive takes some 30 us. The choice depends on sizes alone.
 constexpr std::int64_t kSmallProduct = std::int64_t{1} << 22;  // multiply-adds
 
 }  // namespace
@@ -83,6 +85,29 @@ std::string host_product_way(at::ScalarType dtype) {
   if (dtype == at::kFloat) return wide;
   const std::string name = dtype == at::kBFloat16 ? "bf16" : "fp16";
   return is_widened(dtype) ? name + " through " + wide : name + " natively";
+}
+
+namespace {
+
+/// Values of ONEDNN_MAX_CPU_ISA below the default, and their order (oneDNN documentation, "CPU Dispatcher Control").
+constexpr std::array<std::pair<const char*, int>, 7> kLevels{{{"SSE41", 0},
+                                                              {"AVX", 1},
+                                                              {"AVX2", 2},
+                                                              {"AVX2_VNNI", 3},
+                                                              {"AVX2_VNNI_2", 3},
+                                                              {"AVX512_CORE", 4},
+                                                              {"AVX512_CORE_VNNI", 5}}};
+
+}  // namespace
+
+bool onednn_may_use(OnednnLevel level) {
+  const char* wish = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (wish == nullptr) wish = std::getenv("DNNL_MAX_CPU_ISA");
+  if (wish == nullptr) return true;
+  for (const auto& [name, most] : kLevels) {
+    if (::strcasecmp(wish, name) == 0) return most >= static_cast<int>(level);
+  }
+  return true;
 }
 
 }  // namespace fsdp

@@ -17,22 +17,29 @@ namespace fsdp {
 /// its final shape.
 void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
 
-/// The same by ATen's operators alone, on any device.
+/// out (+)= a @ b by ATen's operators, on any device.
 void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
 
-/// What multiplies float32: "onednn" or "aten".
+/// Library that multiplies float32 on the host: "onednn" or "aten".
 std::string_view float32_gemm_name();
 
 /// How host_product() multiplies factors of this type: "float32 by onednn", "bf16 natively", "bf16 through float32 by
 /// aten".
 std::string host_product_way(at::ScalarType dtype);
 
-/// Whether host_product() gives these to oneDNN itself.
+/// True if host_product() calls oneDNN directly for these float32 factors, rather than through ATen.
 bool goes_to_onednn(const at::Tensor& a, const at::Tensor& b);
 
-/// oneDNN's entry, out = alpha * a @ b + beta * out.
+/// LibTorch's entry to oneDNN: out = alpha * a @ b + beta * out.
 using OnednnProduct = void(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, float beta, float alpha);
-/// Null where this LibTorch does not show it.
+/// Null if this LibTorch does not export the entry.
 OnednnProduct* onednn_product();
+
+/// Instruction sets that products need, numbered in oneDNN's order.
+enum class OnednnLevel { avx512 = 4, avx512_bf16 = 6 };
+
+/// False if ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) limits oneDNN to less than `level`. LibTorch's entries to oneDNN
+/// fail below the level that they need, whatever the processor has.
+bool onednn_may_use(OnednnLevel level);
 
 }  // namespace fsdp

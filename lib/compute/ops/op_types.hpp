@@ -1,6 +1,6 @@
 #pragma once
-// What operations take and give. Shape legend: N tokens, D embedding size, F feed-forward width, V padded vocabulary,
-// B sequences, L tokens of a sequence, H heads.
+// Arguments and results of the operations of Ops. Suffixes give shapes: N tokens, D embedding size, F feed-forward
+// width, V padded vocabulary, B sequences, L tokens of a sequence, H heads.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -9,23 +9,24 @@
 
 namespace fsdp {
 
-/// A gradient and how many of its first elements count: the rest is padding, zero.
+/// A gradient shard; elements after the first `elements` are zero padding.
 struct GradPart {
   at::Tensor grad;
   std::int64_t elements;
 };
 
-/// As many elements of both, of types of their own.
+/// A cast: `to` receives the values of `from`, rounded to its own dtype. Both have the same number of elements.
 struct PublishedRows {
   at::Tensor to, from;
 };
-/// to = from, or to += from: float32 of what travelled in another type.
+/// An upcast: float32 `to` is set to, or incremented by, the values of `from`, which a collective delivered in another
+/// dtype.
 struct WidenedRows {
   at::Tensor to, from;
   bool add = false;
 };
 
-/// `bits` bits of a float32 from bit `shift` on, of elements that begin with the bits of `prefix`.
+/// Bits [shift, shift + bits) of a float32, counted from the lowest, of the elements whose higher bits equal `prefix`.
 struct BitRange {
   std::uint32_t prefix;
   int shift, bits;
@@ -38,20 +39,20 @@ struct RmsNorm {
   double offset;
 };
 
-/// What the gate of a feed-forward goes through before it multiplies.
+/// Activation of the gate in a gated feed-forward.
 enum class GateActivation : std::uint8_t { silu, gelu_tanh };
 
 struct NormResult {
-  at::Tensor sum_ND;  ///< x + y + bias; x itself when there is no y
+  at::Tensor sum_ND;  ///< x + y + bias; x itself if y is undefined
   at::Tensor out_ND;
-  at::Tensor mean_N;  ///< float32; RMSNorm has none
+  at::Tensor mean_N;  ///< float32; undefined for RMSNorm
   at::Tensor rstd_N;  ///< float32
   double eps = 0;
   double offset = 0;  ///< RmsNorm::offset
 };
 
-/// A matrix in 4 bits: lib/compute/kernels/nf4_code.hpp. Scales of blocks are absmax_S itself where that is float32,
-/// else code[absmax_S] * nested_absmax[S / 256] + nested_offset.
+/// An NF4 matrix (lib/compute/kernels/nf4_code.hpp). The scale of block S is absmax_S where that is float32, otherwise
+/// code[absmax_S] * nested_absmax[S / 256] + nested_offset (double quantization).
 struct Nf4Matrix {
   at::Tensor codes_S;   ///< bytes [blocks, 32]
   at::Tensor absmax_S;  ///< float32 or bytes [blocks]
@@ -59,73 +60,74 @@ struct Nf4Matrix {
   std::int64_t rows = 0, columns = 0;
 };
 
-/// What the backward of a norm starts from.
+/// Inputs of a norm's backward.
 struct NormBackward {
-  const at::Tensor& grad_ND;      ///< of its output
-  const at::Tensor& residual_ND;  ///< gradient that flows past the norm, added to the result; may be undefined
-  const at::Tensor& x_ND;         ///< its input
+  const at::Tensor& grad_ND;      ///< gradient of the norm's output
+  const at::Tensor& residual_ND;  ///< gradient of the residual branch, added to the result; may be undefined
+  const at::Tensor& x_ND;         ///< the norm's input
   const NormResult& saved;
   const at::Tensor& gamma_D;
 };
 
-/// Null: nobody wants it.
+/// Parameter gradients of a norm; null members are not computed.
 struct NormGrads {
   GradSlot* gamma;
-  GradSlot* beta;    ///< of LayerNorm
-  GradSlot* y_bias;  ///< column sums of the result
+  GradSlot* beta;    ///< LayerNorm only
+  GradSlot* y_bias;  ///< column sums of the gradient of x
 };
 
-/// What a norm's backward can compute once more in the same pass, so that it need not be kept since the forward.
+/// Asks a norm's backward to recompute the norm's output in the same pass, so that the forward need not keep it.
 struct NormAgain {
   at::Tensor beta_D;   ///< undefined for RMSNorm
   at::Tensor& out_ND;  ///< receives the norm's output
 };
 
-/// Cosines and sines of the rotary embedding, float32 [positions, pairs]: of a head of head_size elements the first
-/// 2 pairs turn, element j with element j + pairs.
+/// Cosines and sines of the rotary embedding, float32 [positions, pairs]. Elements j and j + pairs of a head rotate
+/// together; elements from 2 * pairs on are not rotated.
 struct RopeTable {
   at::Tensor cos_PH;
   at::Tensor sin_PH;
 };
 
-/// Where the tokens of x sit: row t at first_position + t % row_length, or where positions_N says.
+/// Token positions: row t is at first_position + t % row_length, or at positions_N[t] if positions_N is defined.
 struct RopePlace {
   std::int64_t row_length;
   std::int64_t first_position;
-  at::Tensor positions_N = {};  ///< int32, each below row_length; undefined: as above
+  at::Tensor positions_N = {};  ///< int32, each below row_length; may be undefined
 };
 
-/// How queries and keys have been turned.
+/// The rotary embedding that was applied to queries and keys.
 struct Rotation {
   const RopeTable& table;
   RopePlace place;
 };
 
-/// Odd, so that numbers of places stay distinct when they are multiplied with it.
+/// Multiplier that spreads the index of a dropout over 64 bits; odd, so that different indices stay different.
 inline constexpr std::uint64_t kDropoutPlaceSpread = 0xd1342543de82ef95u;
 
-/// Which elements a dropout takes: a mask depends on sample, place in the model and element, on nothing else.
+/// Seeds of a dropout mask, which depends on the sample, the dropout's index in the model and the element, and on
+/// nothing else: neither on the sharding nor on the batch size.
 struct DropoutPlace {
-  at::Tensor sample_keys_B;  ///< int64, on the host; undefined: no dropout
-  std::uint64_t place = 0;   ///< spread over all bits: keys close to each other would give shifted copies of a mask
+  at::Tensor sample_keys_B;  ///< int64 [B], on the host; undefined: no dropout
+  std::uint64_t place = 0;   ///< index times kDropoutPlaceSpread: close keys would give shifted copies of a mask
 };
 
 struct AttentionShape {
   std::int64_t rows;    ///< B: sequences in the micro-batch
   std::int64_t length;  ///< L: tokens per sequence
-  std::int64_t heads;   ///< H: of queries
+  std::int64_t heads;   ///< H: query heads
   std::int64_t head_size;
-  /// Heads of keys and values, each shared by heads / kv_heads heads of queries (Ainslie et al., arXiv:2305.13245);
-  /// 0: heads.
+  /// Key/value heads, each shared by heads / kv_heads query heads (grouped-query attention, Ainslie et al.,
+  /// arXiv:2305.13245); 0 means `heads`.
   std::int64_t kv_heads = 0;
-  double dropout = 0;  ///< on the probabilities
+  double dropout = 0;  ///< probability, applied to the attention probabilities
   DropoutPlace dropout_place = {};
-  double scale = 0;                  ///< of the scores; 0: head_size^-1/2
-  double softcap = 0;                ///< scaled scores become softcap tanh(score / softcap); 0: they stay
-  std::int64_t window = 0;           ///< a query sees so many positions, its own included; 0: all before it
-  const Packing* packing = nullptr;  ///< documents that share the rows, none of which sees another; null: none do
+  double scale = 0;                  ///< factor of the scores; 0: head_size^-1/2
+  double softcap = 0;                ///< scaled scores become softcap tanh(score / softcap); 0: no cap
+  std::int64_t window = 0;           ///< positions that a query attends to, its own included; 0: all earlier ones
+  const Packing* packing = nullptr;  ///< documents packed into the rows; null: each row is one sequence
 
-  /// Causal and no more than that: kernels that know nothing else serve.
+  /// True for plain causal attention: no cap, and no window that is shorter than the row.
   bool is_plain() const { return softcap == 0 && (window == 0 || window >= length); }
   std::int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   /// Query heads per head of keys.
@@ -134,7 +136,7 @@ struct AttentionShape {
   std::int64_t packed_width() const { return (heads + 2 * key_heads()) * head_size; }
 };
 
-/// What an attention keeps for its backward besides its input and output: each implementation's own.
+/// What attention keeps for its backward besides its input and output. Each implementation derives its own class.
 struct AttentionState {
   virtual ~AttentionState() = default;
 };

@@ -19,14 +19,13 @@
 #include "lib/compute/ops/op_types.hpp"
 #include "lib/compute/ops/optimizer_updates.hpp"
 #include "lib/compute/ops/place.hpp"
-#include "lib/compute/ops/step_decider.hpp"
 #include "lib/compute/tensor/layer.hpp"
 
 namespace fsdp {
 
 class Ops : public Place, public Fp8Products {
  public:
-  // --- products with weights, and nowhere else (linear.cpp)
+  // --- products with weights, and nowhere else (ops_products.cpp)
   /// How factors of this type are multiplied, for people: "bf16 through float32 by aten". Last bits depend on it.
   virtual std::string product_way(at::ScalarType dtype) const;
   /// One product of several matrices beats several: the engine lays those that read the same input side by side.
@@ -45,7 +44,7 @@ class Ops : public Place, public Fp8Products {
 
   /// A matrix of 4 bits as what products take, [rows, columns], each element rounded once into `dtype`.
   at::Tensor dequantize(const Nf4Matrix& matrix, at::ScalarType dtype) const;
-  // --- low-rank adapters: float32, whatever the type of activations (lora.cpp)
+  // --- low-rank adapters: float32, whatever the type of activations (ops_products.cpp)
   /// scale x M, float32. M has few columns.
   at::Tensor lora_down(const at::Tensor& x_NI, const at::Tensor& m_IR, double scale) const;
   /// out += h M, rounded once; out may be columns of a larger matrix.

@@ -1,31 +1,34 @@
 #pragma once
-// Products of 16-bit operands on processors that do not multiply them at full speed: a panel at a time in float32.
+// 16-bit matrix products through float32, for processors that do not multiply 16-bit types at full speed: one panel of
+// each operand at a time is upcast to float32.
 //
 // Without bf16 or fp16 instructions ATen falls back to plain loops, 30 to 100 times slower than float32; and where
-// Intel's processors have avx512_bf16 but no AMX, it runs at half of float32's rate. Widening costs some percent of the
-// float32 product. Sums are float32 and rounded once, as the native instructions do.
+// Intel's processors have avx512_bf16 but no AMX, it runs at half of float32's rate. Upcasting costs a few percent of
+// the float32 product. Sums are float32 and rounded once, as with the native instructions.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
 
 namespace fsdp {
 
-/// Whether products of this type are widened on this processor: from its features alone, never by timing, so that a run
-/// gives the same bits each time. FSDP_BF16_GEMM=native|widened overrides it, for fp16 too.
+/// True if products of this dtype go through float32 on this processor. Depends on the processor's features alone,
+/// never on timing, so that a run gives the same bits each time. FSDP_BF16_GEMM=native|widened overrides it, for fp16
+/// too.
 bool is_widened(at::ScalarType dtype);
 
 /// float32 product: out (+)= a @ b, 2-D or (not added) 3-D.
 using WideMultiply = std::function<void(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add)>;
 
-/// Room for a panel of each operand and of the result: one allocation of at most about 20 MiB, or what one matrix of a
-/// batch needs.
+/// Float32 buffers for one panel of each operand and of the result: a single allocation of at most about 20 MiB, or of
+/// what one matrix of a batch needs.
 struct WidePanel {
-  /// Of the largest panel that out (+)= a @ ... is cut into.
+  /// Allocates for the largest panel of the product out (+)= a @ b.
   WidePanel(const at::Tensor& out, const at::Tensor& a);
   at::Tensor room;
   std::int64_t batch = 1, rows = 0, inner = 0, columns = 0;
 
-  /// A float32 tensor in the room, whose fast dimension is that of `like`: a copy then reads and writes rows.
+  /// A float32 view of the buffer with the sizes of `like` and the same contiguous dimension, so that copies run along
+  /// it.
   at::Tensor first(const at::Tensor& like) const { return place(0, like); }
   at::Tensor second(const at::Tensor& like) const { return place(batch * rows * inner, like); }
   at::Tensor sum(const at::Tensor& like) const { return place(batch * (rows + columns) * inner, like); }
@@ -36,5 +39,14 @@ struct WidePanel {
 
 /// out (+)= a @ b, 16-bit: 2-D, or 3-D and not added; any strides.
 void widened_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, const WideMultiply& multiply);
+
+/// A tensor over the memory of `half` whose storage refers to its float32 copy `wide` and keeps both alive. Products
+/// then read the copy instead of upcasting the weight each time.
+/// \param half, wide  contiguous, of one shape, 16 bits and float32
+/// \return `half` itself if it is a meta tensor. \throws RuntimeFailure if shapes or dtypes do not fit
+at::Tensor with_wide_copy(const at::Tensor& half, const at::Tensor& wide);
+
+/// The part of the float32 copy that `view` covers, with its sizes and strides; undefined if there is no copy.
+at::Tensor wide_copy_of(const at::Tensor& view);
 
 }  // namespace fsdp

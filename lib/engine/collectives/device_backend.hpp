@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/compute/device/device_info.hpp"
+#include "lib/compute/device/gpus.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/ranks/process_group.hpp"

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lib/compute/ops/work_recorder.hpp"
+#include "lib/compute/ops/place.hpp"
 #include "lib/engine/fsdp/engine.hpp"
 
 namespace fsdp {

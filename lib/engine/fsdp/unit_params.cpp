@@ -11,7 +11,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/compute/ops/companion.hpp"
-#include "lib/compute/ops/wide_weights.hpp"
+#include "lib/compute/ops/wide_product.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/engine/fsdp/unit_buffers.hpp"
 

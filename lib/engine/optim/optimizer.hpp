@@ -108,7 +108,7 @@ class Optimizer {
   /// by parameter
   void step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                          const at::Tensor& decision, const std::vector<at::Tensor>& published);
-  /// True if the update can follow a decision made on the device (lib/compute/ops/step_decider.hpp).
+  /// True if the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
   virtual bool takes_decisions() const { return false; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }

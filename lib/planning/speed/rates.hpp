@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "lib/base/work.hpp"
-#include "lib/compute/device/gpu_table.hpp"
+#include "lib/compute/device/gpus.hpp"
 
 namespace fsdp {
 

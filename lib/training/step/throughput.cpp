@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "lib/base/elapsed.hpp"
-#include "lib/compute/device/gpu_table.hpp"
+#include "lib/compute/device/gpus.hpp"
 #include "lib/compute/ops/gemm.hpp"
 
 namespace fsdp {

@@ -1,8 +1,144 @@
-#include "lib/compute/cuda/kernels/cross_entropy.cuh"
-#include "lib/compute/cuda/kernels/embed.cuh"
+// Rows of tables by token, and their gradients.
+#include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 
 namespace fsdp::cuda {
+
+constexpr int kEmbedThreads = 128, kEmbedColumns = 8 * kEmbedThreads;
+
+/// One block for each token and 1024 columns.
+template <typename T>
+__global__ void __launch_bounds__(kEmbedThreads) embed(fused::Embed a) {
+  const long long row = blockIdx.x;
+  const int column = static_cast<int>(blockIdx.y) * kEmbedColumns + static_cast<int>(threadIdx.x) * 8;
+  const long long count = a.dim - column;
+  if (count <= 0) return;
+  float x[8];
+  load_eight(x, static_cast<const T*>(a.token_VD) + static_cast<long long>(a.ids_N[row]) * a.dim + column, count,
+             a.packed);
+  if (a.position_PD != nullptr) {
+    float position[8];
+    const long long at = a.positions_N != nullptr ? a.positions_N[row] : a.first_position + row % a.row_length;
+    load_eight(position, static_cast<const T*>(a.position_PD) + at * a.dim + column, count, a.packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] += position[k];
+  }
+  store_eight(static_cast<T*>(a.out_ND) + row * a.dim + column, x, count, a.packed);
+}
+
+template <typename T>
+__device__ __forceinline__ void add_row(float (&sum)[8], const fused::EmbedBackward& a, long long row, int column) {
+  const long long count = a.dim - column;
+  if (count <= 0) return;
+  float grad[8];
+  load_eight(grad, static_cast<const T*>(a.grad_ND) + row * a.dim + column, count, a.packed);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) sum[k] += grad[k];
+}
+
+__device__ __forceinline__ void put_row(const fused::EmbedBackward& a, long long row, int column, float (&sum)[8]) {
+  if (column < a.dim) put_eight(a.to, row * a.dim + column, sum, a.dim - column, a.packed);
+}
+
+/// One block for each token and 1024 columns; that of an id's first token takes all of them.
+template <typename T>
+__global__ void __launch_bounds__(kEmbedThreads) embed_backward_tokens(fused::EmbedBackward a) {
+  constexpr int kWarps = kEmbedThreads / 32;
+  __shared__ unsigned found[2][kWarps];  // a thread may be one barrier ahead of another
+  const long long first = blockIdx.x;
+  const int me = static_cast<int>(threadIdx.x);
+  const int id = a.ids_N[first];
+  int earlier = 0;
+  for (long long t = me; t < first && earlier == 0; t += kEmbedThreads) earlier = a.ids_N[t] == id;
+  if (__syncthreads_or(earlier) != 0) return;
+  const int column = static_cast<int>(blockIdx.y) * kEmbedColumns + me * 8;
+  float sum[8] = {};
+  int turn = 0;
+  for (long long from = first; from < a.rows; from += kEmbedThreads, turn ^= 1) {
+    const long long t = from + me;
+    const unsigned mine = __ballot_sync(0xffffffffu, t < a.rows && a.ids_N[t] == id);
+    if (me % 32 == 0) found[turn][me / 32] = mine;
+    __syncthreads();
+    for (int w = 0; w < kWarps; ++w) {
+      for (unsigned left = found[turn][w]; left != 0; left &= left - 1)
+        add_row<T>(sum, a, from + 32 * w + __ffs(static_cast<int>(left)) - 1, column);
+    }
+  }
+  put_row(a, id, column, sum);
+}
+
+/// One block for each position and 1024 columns.
+template <typename T>
+__global__ void __launch_bounds__(kEmbedThreads) embed_backward_positions(fused::EmbedBackward a) {
+  const long long position = blockIdx.x;
+  const int column = static_cast<int>(blockIdx.y) * kEmbedColumns + static_cast<int>(threadIdx.x) * 8;
+  float sum[8] = {};
+  for (long long t = position; t < a.rows; t += a.row_length) add_row<T>(sum, a, t, column);
+  put_row(a, position, column, sum);
+}
+
+// Loss and gradient of rows of logits: two passes over a row, which the second finds in the cache.
+
+constexpr int kLossThreads = 512;  ///< at most
+
+/// One block for each row.
+template <typename T>
+__global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntropy a) {
+  __shared__ SoftmaxSum room[kMaxWarps];
+  const long long row = blockIdx.x;
+  auto* logits = static_cast<T*>(a.logits_NV) + row * a.width;
+  const int target = a.targets_N[row];
+  const int step = static_cast<int>(blockDim.x) * 8;
+  SoftmaxSum mine{-INFINITY, 0.0f};
+  for (int at = static_cast<int>(threadIdx.x) * 8; at < a.vocab; at += step) {
+    float x[8];
+    load_eight(x, logits + at, a.vocab - at, a.packed);
+    float largest = x[0];
+#pragma unroll
+    for (int k = 1; k < 8; ++k) largest = k < a.vocab - at ? fmaxf(largest, x[k]) : largest;
+    SoftmaxSum of_eight{largest, 0.0f};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const bool counts = k < a.vocab - at && x[k] != -INFINITY;  // of that the difference may be NaN
+      of_eight.sum += counts ? expf(x[k] - largest) : 0.0f;
+    }
+    mine = joined(mine, of_eight);
+  }
+  const auto all = block_join(mine, room);
+  if (threadIdx.x == 0) a.losses_N[row] = target < 0 ? 0.0f : logf(all.sum) + all.largest - widen(logits[target]);
+  if (!a.with_grad) return;
+  __syncthreads();  // the target's logit has been read
+  const float of_all = a.grad_scale_at != nullptr ? *a.grad_scale_at : a.grad_scale;
+  const float scale = target < 0 ? 0.0f : of_all;
+  for (int at = static_cast<int>(threadIdx.x) * 8; at < a.width; at += step) {
+    float x[8];
+    load_eight(x, logits + at, a.width - at, a.packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float share = at + k < a.vocab ? expf(x[k] - all.largest) / all.sum : 0.0f;
+      // Of a target that does not count nothing remains, whatever the logits are.
+      x[k] = target < 0 ? 0.0f : (share - (at + k == target ? 1.0f : 0.0f)) * scale;
+    }
+    store_eight(logits + at, x, a.width - at, a.packed);
+  }
+}
+
+/// One block: rows' losses and how many count.
+__global__ void __launch_bounds__(kLossThreads) sum_losses(fused::CrossEntropy a) {
+  __shared__ double room[2][kMaxWarps];
+  double loss = 0, count = 0;
+  for (long long t = threadIdx.x; t < a.rows; t += blockDim.x) {
+    if (a.targets_N[t] < 0) continue;
+    loss += a.losses_N[t];
+    count += 1;
+  }
+  loss = block_sum(loss, room[0]);
+  count = block_sum(count, room[1]);
+  if (threadIdx.x != 0) return;
+  a.sums[0] += loss;
+  a.sums[1] += count;
+}
+
 namespace {
 
 dim3 rows_by_columns(std::int64_t rows, int dim) {

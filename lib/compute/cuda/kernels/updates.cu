@@ -1,9 +1,127 @@
+// Passes over many tensors at once: the gradients' squares, AdamW, and what it leaves in the models' type. A block
+// takes kBlockElements of one tensor.
 #include <algorithm>
 
+#include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
-#include "lib/compute/cuda/kernels/update.cuh"
 
 namespace fsdp::cuda {
+
+constexpr int kUpdateThreads = 256;
+
+/// This block's elements, [begin, end) of a tensor.
+struct BlockRange {
+  int tensor = 0;
+  long long begin, end;
+
+  template <typename Pass>
+  __device__ __forceinline__ explicit BlockRange(const Pass& a) {
+    const long long block = blockIdx.x;
+    while (block >= a.first_block[tensor + 1]) ++tensor;
+    begin = (block - a.first_block[tensor]) * fused::kBlockElements;
+    end = begin + fused::kBlockElements < a.elements[tensor] ? begin + fused::kBlockElements : a.elements[tensor];
+  }
+};
+
+__device__ __forceinline__ bool is_packed(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+__global__ void __launch_bounds__(kUpdateThreads) sum_squares(const __grid_constant__ fused::SumSquares a) {
+  __shared__ double room[kMaxWarps];
+  const BlockRange range(a);
+  const float* data = a.data[range.tensor];
+  const bool packed = is_packed(data);
+  float sum = 0;  // of at most 128 squares
+  for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
+    float x[8];
+    load_eight(x, data + at, range.end - at, packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum = __fmaf_rn(x[k], x[k], sum);
+  }
+  const double all = block_sum(static_cast<double>(sum), room);
+  if (threadIdx.x == 0) a.partial[blockIdx.x] = all;
+}
+
+__global__ void __launch_bounds__(kUpdateThreads) total_sum(fused::TotalSum a) {
+  __shared__ double room[kMaxWarps];
+  double sum = 0;
+  for (long long b = threadIdx.x; b < a.blocks; b += kUpdateThreads) sum += a.partial[b];
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) *a.sum = sum;
+}
+
+__device__ __forceinline__ bool is_finite(double x) { return x - x == 0.0; }
+
+/// As the host does it where it decides (Trainer::update): torch.nn.utils.clip_grad_norm_'s factor, at most 1.
+__global__ void decide_step(fused::DecideStep a) {
+  const double squares = *a.squares / a.replicas, nats = *a.nats;
+  const double norm = sqrt(squares);
+  const double factor = a.clip_norm / (norm / a.loss_scale + 1e-6);
+  a.decision[fused::kDivisor] = a.clip_norm > 0 && factor < 1.0 ? a.loss_scale / factor : a.loss_scale;
+  a.decision[fused::kSkipped] = is_finite(squares) && is_finite(nats) ? 0.0 : 1.0;
+  a.decision[fused::kNorm] = norm;
+  a.decision[fused::kNats] = nats;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ fused::AdamW a) {
+  if (a.decision != nullptr && a.decision[fused::kSkipped] != 0.0) return;
+  const float divisor = a.decision == nullptr ? a.grad_divisor : static_cast<float>(a.decision[fused::kDivisor]);
+  const BlockRange range(a);
+  float* params = a.param[range.tensor];
+  float *means = a.exp_avg[range.tensor], *squares = a.exp_avg_sq[range.tensor];
+  const float* grads = a.grad[range.tensor];
+  T* published = static_cast<T*>(a.published[range.tensor]);
+  const bool packed =
+      is_packed(params) && is_packed(means) && is_packed(squares) && is_packed(grads) && is_packed(published);
+  for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
+    const long long count = range.end - at;
+    float p[8], m[8], v[8], g[8];
+    load_eight(p, params + at, count, packed);
+    load_eight(m, means + at, count, packed);
+    load_eight(v, squares + at, count, packed);
+    load_eight(g, grads + at, count, packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float grad = g[k] / divisor;
+      m[k] = a.beta1 * m[k] + a.rest1 * grad;
+      v[k] = a.beta2 * v[k] + a.rest2 * grad * grad;
+      p[k] = p[k] * a.decay_factor - a.step_size * m[k] / (sqrtf(v[k]) / a.correction + a.eps);
+    }
+    store_eight(params + at, p, count, packed);
+    if (published != nullptr) store_eight(published + at, p, count, packed);
+    store_eight(means + at, m, count, packed);
+    store_eight(squares + at, v, count, packed);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kUpdateThreads) publish(const __grid_constant__ fused::Publish a) {
+  const BlockRange range(a);
+  const float* from = a.from[range.tensor];
+  auto* to = static_cast<T*>(a.to[range.tensor]);
+  const bool packed = is_packed(from) && is_packed(to);
+  for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
+    float x[8];
+    load_eight(x, from + at, range.end - at, packed);
+    store_eight(to + at, x, range.end - at, packed);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kUpdateThreads) widen_sums(const __grid_constant__ fused::Widen a) {
+  const BlockRange range(a);
+  const auto* from = static_cast<const T*>(a.from[range.tensor]);
+  float* to = a.to[range.tensor];
+  const bool packed = is_packed(from) && is_packed(to);
+  for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
+    float x[8];
+    load_eight(x, from + at, range.end - at, packed);
+    put_eight(to + at, x, range.end - at, packed, a.add[range.tensor]);
+  }
+}
+
 namespace {
 
 template <typename Pass>

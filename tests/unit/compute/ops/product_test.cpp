@@ -16,7 +16,6 @@
 
 #include "lib/compute/ops/gemm.hpp"
 #include "lib/compute/ops/wide_product.hpp"
-#include "lib/compute/ops/wide_weights.hpp"
 
 namespace fsdp {
 namespace {

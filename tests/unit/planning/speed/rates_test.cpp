@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
-#include "lib/compute/device/gpu_table.hpp"
+#include "lib/compute/device/gpus.hpp"
 #include "lib/planning/speed/speed_outcome.hpp"
 #include "tests/support/temp_files.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/compute/meta/work_items.hpp"
+#include "lib/compute/meta/counted_ops.hpp"
 
 #include <algorithm>
 
