@@ -1,5 +1,5 @@
 #pragma once
-// Recorded work as CUDA graphs.
+// WorkRecorder by CUDA graphs.
 #include <c10/core/Device.h>
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// \param device  whose recordings these are; one thread at a time
+/// \return a recorder for `device`; used by one thread at a time
 std::unique_ptr<WorkRecorder> make_cuda_recorder(c10::DeviceIndex device);
 
 }  // namespace fsdp

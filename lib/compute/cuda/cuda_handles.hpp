@@ -1,5 +1,5 @@
 #pragma once
-// CUDA streams and events that free themselves, and CUDA's error codes as exceptions.
+// RAII wrappers of CUDA streams and events, and CUDA's error codes as exceptions.
 #include <cuda_runtime_api.h>
 
 #include <functional>
@@ -13,7 +13,7 @@ void check_cuda(cudaError_t code, const char* call);
 /// Like cudaEventQuery / cudaStreamQuery: true when done, false when not yet. \throws RuntimeFailure otherwise
 bool cuda_ready(cudaError_t query_result, const char* call);
 
-/// A marker in a stream, without timing. Belongs to the device that is current when it is made.
+/// A CUDA event without timing, on the device that is current at construction.
 class UniqueEvent {
  public:
   UniqueEvent() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
@@ -32,7 +32,7 @@ class UniqueEvent {
   cudaEvent_t get() const { return event_; }
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
   bool reached() const { return cuda_ready(cudaEventQuery(event_), "cudaEventQuery"); }
-  /// `stream` goes on after the event; the host does not wait.
+  /// Makes later work of `stream` wait for the event; the host does not wait.
   void make_wait(cudaStream_t stream) const {
     check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
@@ -41,7 +41,7 @@ class UniqueEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Returns when the event is reached. \throws RuntimeFailure when it never will be: a rank that others wait for is gone
+/// Blocks until the event is reached. \throws RuntimeFailure if a rank of a pending collective is gone
 using EventWait = std::function<void(const UniqueEvent&)>;
 
 /// A stream of the current device, of highest priority, that does not wait for the legacy default stream. Transfers

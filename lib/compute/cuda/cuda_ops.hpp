@@ -1,7 +1,6 @@
 #pragma once
-// Operations on a GPU. Attention by PyTorch's fused kernels, forward and backward named and chosen by shape
-// (lib/compute/ops/gpu_attention.hpp); passes between products by kernels of our own (lib/compute/cuda/kernels), where
-// there was an nvcc; products by cuBLAS, everything else by plain operators.
+// Operations on a GPU: attention by PyTorch's fused kernels, chosen by shape (lib/compute/ops/gpu_attention.hpp);
+// products by cuBLAS; other operations by our kernels (lib/compute/cuda/kernels) or, without nvcc, by plain operators.
 #include <memory>
 
 #include "lib/compute/cuda/cuda_handles.hpp"
@@ -10,7 +9,7 @@
 namespace fsdp {
 
 /// \param compute_capability  10 * major + minor
-/// \param wait  how the host waits for what it reads
+/// \param wait  blocks the host until an event is reached
 std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, detail::EventWait wait);
 
 }  // namespace fsdp

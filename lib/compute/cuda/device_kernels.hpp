@@ -1,5 +1,5 @@
 #pragma once
-// The passes of lib/compute/ops/fused_kernels.hpp on a device.
+// The fused kernels of a CUDA device.
 #include <c10/core/Device.h>
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace fsdp::detail {
 
-/// On the stream that ATen's operators of the calling thread use.
-/// \return null where there is no code for the device, FSDP_CUDA_KERNELS is off, or this was built without an nvcc
+/// Kernels run on the calling thread's current stream.
+/// \return null if there is no code for the device, FSDP_CUDA_KERNELS=off is set, or the build had no nvcc
 std::shared_ptr<const fused::Kernels> device_kernels(c10::DeviceIndex device);
 
 }  // namespace fsdp::detail

@@ -1,9 +1,7 @@
 #pragma once
-// Copies between the device and memory of the host, on a stream of their own: those of locked pages run beside
-// everything else; those of ordinary memory go through two pinned buffers, and while the device reads or writes one,
-// the host writes or reads the other.
-//
-// Pageable memory would go through the driver's own buffer, piece by piece, with the host waiting for each.
+// Copies between device and host memory on streams of their own. Copies of page-locked memory are asynchronous. Copies
+// of pageable memory go through two pinned buffers: the device accesses one while the host accesses the other. The
+// driver's own path for pageable memory would make the host wait for each piece.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
@@ -20,7 +18,7 @@
 
 namespace fsdp::detail {
 
-/// Any thread; one copy at a time.
+/// Thread-safe; one copy at a time.
 class StagedCopies {
  public:
   StagedCopies(c10::DeviceIndex device, EventWait wait) : device_(device), wait_(std::move(wait)) {}
@@ -28,19 +26,19 @@ class StagedCopies {
   StagedCopies& operator=(const StagedCopies&) = delete;
   ~StagedCopies();
 
-  /// Behind all that the current stream was asked for, collectives included. Returns when the bytes are there.
+  /// Copies after all work of the current stream, collectives included. Returns when the copy is done.
   void to_host(std::byte* to, const std::byte* from, std::size_t bytes);
-  /// Likewise; what the current stream is asked for afterwards comes after it. Returns when `fill` has given all bytes.
-  /// \param fill  writes bytes [first, first + count) of what is sent to `room`
+  /// Copies after all work of the current stream; later work of that stream waits for the copy. Returns after the last
+  /// call of `fill`. \param fill  writes bytes [first, first + count) of the source to `room`
   void to_device(std::byte* to, std::size_t bytes,
                  const std::function<void(std::byte* room, std::size_t first, std::size_t count)>& fill);
-  /// Behind all that the current stream was asked for; of locked pages nobody waits for it.
-  /// \return reached when it is done
+  /// Starts a copy after all work of the current stream. Asynchronous if the host memory is page-locked.
+  /// \return an event that is reached when the copy is done
   UniqueEvent start(void* to, const void* from, std::size_t bytes);
 
  private:
   static constexpr std::size_t kSlot_bytes = std::size_t{16} << 20;
-  /// Made at the first copy: 32 MiB of pinned memory and a stream.
+  /// 32 MiB of pinned memory and a stream, created at the first copy.
   struct Slots;
   Slots& slots();
 
@@ -49,24 +47,22 @@ class StagedCopies {
   int exceptions_at_birth_ = std::uncaught_exceptions();
   std::mutex mutex_;
   std::shared_ptr<Slots> slots_;
-  std::shared_ptr<UniqueStream> early_;  ///< of start()
+  std::shared_ptr<UniqueStream> early_;  ///< stream of start()
 };
 
-/// Pages of [address, address + bytes) stay where they are, and the device reaches them, as long as the result lives.
-/// \return null where the driver refuses that: copies then go as from any memory
+/// Page-locks [address, address + bytes) for the lifetime of the result.
+/// \return null if the driver refuses; copies then treat the memory as pageable
 std::shared_ptr<void> lock_host_pages(void* address, std::size_t bytes);
 
-// Tensors of the host that the device reads and writes by itself.
-
-/// A copy of x, on the host, in pinned memory of PyTorch's allocator, which keeps that until what the device was asked
-/// to read of it is read.
+/// \return a copy of host tensor x in pinned memory of PyTorch's allocator, which does not reuse the memory before
+/// queued reads of the device are done
 at::Tensor pinned_copy(const at::Tensor& x);
 
-/// Lets the device reach x, on the host, as long as the result lives.
-/// \return null where the driver refuses: copies then go as from any memory
+/// Page-locks host tensor x for the lifetime of the result, which keeps x alive.
+/// \return null if the driver refuses; copies then treat the memory as pageable
 std::shared_ptr<void> lock_pages_of(const at::Tensor& x);
 
-/// A copy under way, which holds both tensors and is over with `done`.
+/// A Transfer that ends with `done` and keeps both tensors alive until wait().
 std::unique_ptr<Transfer> transfer_until(UniqueEvent done, const at::Tensor& to, const at::Tensor& from);
 
 }  // namespace fsdp::detail

@@ -1,5 +1,5 @@
 #pragma once
-// What a GPU and its libraries say of themselves. Free of LibTorch.
+// GPUs: what a driver reports, data sheets of known models, and memory that a program can use. Free of LibTorch.
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// Version of a driver or library; 0.0.0 when it could not be told.
+/// Version of a driver or library; 0.0.0 if unknown.
 struct LibraryVersion {
   int major = 0;
   int minor = 0;
@@ -16,6 +16,7 @@ struct LibraryVersion {
   auto operator<=>(const LibraryVersion&) const = default;
 };
 
+/// Properties that the driver and the libraries report for a GPU.
 struct DeviceInfo {
   std::string name;       ///< "NVIDIA A100-SXM4-40GB"
   int compute_major = 0;  ///< compute capability: 8.0 and above compute in bf16 natively
@@ -27,56 +28,55 @@ struct DeviceInfo {
   LibraryVersion nccl_built;  ///< NCCL whose headers were compiled against
   LibraryVersion nccl;        ///< NCCL in use
   std::string pci_bus_id;     ///< "0000:3b:00.0"
-  int numa_node = -1;         ///< -1: the kernel does not say
+  int numa_node = -1;         ///< -1: unknown
 };
 
-// What is known of GPUs without asking one. Free of LibTorch.
-
-/// Dense matrix products, in TFLOP/s.
+/// Peak rates of dense matrix products, in TFLOP/s.
 struct GpuPeak {
-  double bf16 = 0;     ///< 16 bits, tensor cores; 0: not known
+  double bf16 = 0;     ///< bf16 and fp16 on tensor cores; 0: unknown
   double float32 = 0;  ///< without TF32, which is off by default
 };
 
+/// Data sheet of a GPU model.
 struct GpuFacts {
-  const char* name;        ///< as --gpu takes it: "a100-40g"
-  std::int64_t total_mib;  ///< what the driver reports as the device's total memory
+  const char* name;        ///< name for --gpu: "a100-40g"
+  std::int64_t total_mib;  ///< total device memory that the driver reports, MiB
   int compute_capability;  ///< 10 * major + minor
   int multiprocessors;
   GpuPeak peak;
-  double memory_gb_per_s;  ///< of its own memory, as the data sheet says
-  double link_gb_per_s;    ///< to others of its node, one direction: NVLink where that is usual, else PCIe
+  double memory_gb_per_s;  ///< bandwidth of device memory, GB/s
+  double link_gb_per_s;    ///< bandwidth to GPUs of the node, one direction, GB/s: NVLink where usual, otherwise PCIe
 };
 
 std::span<const GpuFacts> known_gpus();
 
-/// Of a GPU that calls itself `device_name` ("NVIDIA A100-SXM4-40GB"), or is called so by --gpu.
+/// \return peak rates of a GPU. \param device_name  name by the driver ("NVIDIA A100-SXM4-40GB") or by --gpu
 GpuPeak peak_of_gpu(std::string_view device_name);
 
-/// The GPU of that make whose memory is nearest; of one that is not known that of its compute capability whose memory
-/// is, or the first of the table. \param device_name  as the driver or as --gpu calls it
+/// \return the known GPU of that model with the nearest memory size; for an unknown model, the one of the same compute
+/// capability with the nearest memory size; otherwise the first of the table.
+/// \param device_name  name by the driver or by --gpu
 const GpuFacts& facts_of_gpu(std::string_view device_name, std::int64_t total_bytes, int compute_capability);
 
-// GPUs by name: how much memory a program can have of each. Free of LibTorch.
-
+/// A GPU as the memory prediction sees it.
 struct GpuSpec {
   std::string name;              ///< "a100-80g"
-  std::int64_t total_bytes = 0;  ///< what cudaMemGetInfo calls total: the GPU less what the driver sets aside
+  std::int64_t total_bytes = 0;  ///< total of cudaMemGetInfo: device memory without the driver's reserve
   int compute_capability = 80;   ///< 10 * major + minor
   int multiprocessors = 108;
 };
 
-/// What a rank takes of a GPU outside the caching allocator.
+/// GPU memory of a rank outside the caching allocator.
 struct DeviceOverheads {
   std::int64_t context_bytes = 0;  ///< CUDA context with the kernels of PyTorch and NCCL that it loads
   std::int64_t nccl_bytes = 0;     ///< NCCL's channel buffers, both mesh axes
 };
 
-/// "a100-80g" and so on, or a number of bytes: "79GiB", "80e9", "79.15 GiB".
+/// \param text  a known name such as "a100-80g", or a number of bytes: "79GiB", "80e9", "79.15 GiB"
 /// \throws UsageError naming the choices
 GpuSpec find_gpu(std::string_view text);
 
-/// The GPU that a driver describes.
+/// \return the GPU that the driver reports
 GpuSpec gpu_of(const DeviceInfo& info);
 
 /// Names of all GPUs, separated by commas.
@@ -85,10 +85,10 @@ std::string gpu_names();
 /// "79GiB", "512MB", "1e9", "80G" (GiB). \throws UsageError naming `option`
 std::int64_t parse_bytes(std::string_view text, std::string_view option);
 
-/// As parse_bytes(), or "0.5%" of `whole`. \throws UsageError naming `option`
+/// Parses bytes as parse_bytes(), or a percentage of `whole` such as "0.5%". \throws UsageError naming `option`
 std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option);
 
-/// The defaults that are assumed where nothing else is said; the source says where the numbers are from.
+/// Default overheads; gpus.cpp gives the sources of the numbers.
 /// \param communicators  mesh axes with more than one rank
 DeviceOverheads usual_overheads(const GpuSpec& gpu, int communicators, bool several_nodes);
 

@@ -1,9 +1,9 @@
 #pragma once
-// Memory of a run that does not happen: meta tensors stand for the real ones, and every allocation is written down.
+// Records the memory of a simulated run, in which meta tensors replace the real ones.
 //
-// While a MemoryRecorder lives, meta tensors that its thread makes have an address (never to be touched) and are
-// recorded with their true size. What runs above is a real run's own schedule; MetaOps (meta_ops.hpp) allocate what a
-// device's operations allocate, and compute nothing.
+// While a MemoryRecorder exists, meta tensors that its thread creates have an address (which must not be accessed), and
+// their allocations are recorded with the real sizes. The engine runs its real schedule; the operations of meta_ops.hpp
+// allocate what a device's operations allocate, and compute nothing.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -20,40 +20,40 @@ namespace fsdp {
 /// One allocation (bytes > 0) or its end (bytes < 0), in the order in which they happened.
 struct MemoryRecord {
   std::int64_t bytes;
-  std::int32_t block;  ///< counted from 0, one number per allocation; -1: ATen did not make it
+  std::int32_t block;  ///< number of the allocation, from 0; -1: not allocated by ATen
   std::int32_t phase;  ///< index into MemoryLog::phases
   MemoryCategory category;
-  bool on_host;  ///< beside a GPU: memory of the host (offloaded states, masks)
+  bool on_host;  ///< in a GPU run: host memory (offloaded states, masks)
 };
 
-/// What the allocator is told between two records.
+/// A call to the caching allocator between two records.
 struct AllocatorMark {
   enum class Kind { empty_cache, begin_private, end_private };
-  std::size_t record;  ///< it comes before this one
+  std::size_t record;  ///< index of the record that follows
   Kind kind;
 };
 
 struct MemoryLog {
   std::vector<MemoryRecord> records;
   std::vector<AllocatorMark> marks;
-  std::vector<std::string> phases{"start"};  ///< what the run was doing: "forward block 3"
+  std::vector<std::string> phases{"start"};  ///< phases of the run: "forward block 3"
 };
 
-/// What is written down. As an observer of the engine it writes down what the run is doing.
+/// Log of allocations, and of phases as an observer of the engine.
 class MemoryTape final : public EngineObserver {
  public:
-  /// \param beside_gpu  meta tensors stand for a GPU's, except where a MemoryScope says that they are the host's
+  /// \param beside_gpu  meta tensors stand for GPU tensors, except in a MemoryScope with on_host
   explicit MemoryTape(bool beside_gpu) : beside_gpu_(beside_gpu) {}
 
   const MemoryLog& log() const { return log_; }
-  /// True when the tensor's memory was recorded as the host's beside a GPU.
+  /// True if the tensor was recorded as host memory of a GPU run.
   bool is_on_host(const at::Tensor& tensor) const { return on_host_.contains(tensor.storage().data()); }
-  /// Memory that ATen does not allocate (shared windows); negative when it goes.
+  /// Records memory that ATen does not allocate (shared-memory segments); negative when it is freed.
   void record_external(std::int64_t bytes);
 
   void mark(AllocatorMark::Kind kind) { log_.marks.push_back({log_.records.size(), kind}); }
 
-  /// A phase, except where the optimizer works in place.
+  /// Starts a phase; category "optimizer" is ignored.
   void begin(std::string_view what, std::string_view category) override;
   void end() override {}
 
@@ -63,7 +63,7 @@ class MemoryTape final : public EngineObserver {
     std::int32_t number;
     MemoryScope::Note note;
   };
-  /// For the allocator of meta tensors.
+  /// Called by the allocator of meta tensors.
   Block allocate(std::int64_t bytes);
   void free(const Block& block);
 
@@ -76,7 +76,7 @@ class MemoryTape final : public EngineObserver {
   std::unordered_set<const void*> on_host_;
 };
 
-/// Has a tape written for this thread's meta tensors, from construction to destruction. One at a time.
+/// Records this thread's meta tensors from construction to destruction. At most one per thread exists at a time.
 class MemoryRecorder {
  public:
   explicit MemoryRecorder(bool beside_gpu);
@@ -84,7 +84,7 @@ class MemoryRecorder {
   MemoryRecorder& operator=(const MemoryRecorder&) = delete;
   ~MemoryRecorder();
 
-  /// Outlives the recorder where tensors do.
+  /// Outlives the recorder if tensors do.
   const std::shared_ptr<MemoryTape>& tape() const { return tape_; }
   const MemoryLog& log() const { return tape_->log(); }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Who wants to know what a run is doing: the trace, and the recorder of memory.
+// Observers of an engine's phases: the trace and the memory recorder.
 #include <functional>
 #include <string>
 #include <string_view>
@@ -10,19 +10,19 @@ namespace fsdp {
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
-  /// \param category  "input", "compute", "collective", "optimizer", or "schedule": an action that only starts or ends
-  ///                  something that goes on beside
+  /// \param category  "input", "compute", "collective", "optimizer", or "schedule": an action that only
+  ///                  starts or ends asynchronous work
   virtual void begin(std::string_view what, std::string_view category) = 0;
-  /// Of what began last.
+  /// Ends the phase that began last.
   virtual void end() = 0;
 };
 
-/// Those of one engine, in the order in which they came; they must outlive it. Costs nothing when there are none.
+/// The observers of one engine, in order of registration. Observers must outlive the engine.
 class EngineObservers {
  public:
   void add(EngineObserver& observer) { observers_.push_back(&observer); }
 
-  /// Tells them from construction to destruction. `what()` is asked for only where somebody listens.
+  /// Reports a phase from construction to destruction. `what()` is called only if there are observers.
   class Scope {
    public:
     Scope(const EngineObservers& observers, const std::function<std::string()>& what, std::string_view category)

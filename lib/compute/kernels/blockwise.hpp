@@ -1,12 +1,13 @@
-// Included by isa.cpp inside a per-instruction-set namespace. Updates whose moments take few bits, block by block.
+// Included by isa.cpp inside a per-instruction-set namespace. AdamW and Lion with quantized moments, block by
+// block.
 
-/// A block's new moments on this rank, and the largest of each.
+/// New moments of this rank's part of a block, and their largest absolute values.
 struct BlockMoments {
   float first[kLargestMomentBlock], second[kLargestMomentBlock];
   float largest_first, largest_second;
 };
 
-/// First and last element of a block on this rank.
+/// First element of a block on this rank, and the end.
 inline std::int64_t block_begin(const BlockwiseArgs& a, std::int64_t block) {
   return std::max<std::int64_t>(0, block * a.block - a.offset);
 }
@@ -14,7 +15,7 @@ inline std::int64_t block_end(const BlockwiseArgs& a, std::int64_t block) {
   return std::min(a.elements, (block + 1) * a.block - a.offset);
 }
 
-/// Lookups by themselves: a loop with them does not become vectors. \param first  even where two share a byte
+/// Table lookups in a loop of their own, since loops with lookups do not vectorize. \param first  even for packed codes
 inline void decode(const BlockwiseMoment& moment, std::int64_t first, std::int64_t n, float* out) {
   const float* values = moment.code->values.data();
   if (moment.code->packed) {
@@ -38,7 +39,7 @@ inline void new_moments(const BlockwiseArgs& a, std::int64_t block, BlockMoments
   float largest_first = 0, largest_second = 0;
   decode(a.first, begin, n, first);
   const float scale1 = a.first.scales[block];
-  if (a.lion) {  // which steps by the old moment, and keeps what beta2 makes of it
+  if (a.lion) {  // Lion steps by an average with beta1 and keeps one with beta2
 #pragma omp simd reduction(max : largest_first)
     for (std::int64_t i = 0; i < n; ++i) {
       const float g = grad[i] * grad_scale, m = first[i] * scale1;
@@ -64,19 +65,19 @@ inline void new_moments(const BlockwiseArgs& a, std::int64_t block, BlockMoments
   out.largest_second = largest_second;
 }
 
-/// Numbers in [-1, 1] and where their codes are looked up: bins, or cells.
+/// Normalized values in [-1, 1] and the index (bin or cell) of each in the lookup table.
 struct Scaled {
   float values[kLargestMomentBlock];
   std::int32_t cells[kLargestMomentBlock];
 };
 
-/// Not by std::min, whose references are no vectors. A NaN, of an infinite largest value, becomes 1.
+/// Clamps to [-1, 1] without std::min, whose references prevent vectorization. NaN (from an infinite scale) becomes 1.
 inline float clamped(float x) {
   x = x < 1.0f ? x : 1.0f;
   return x > -1.0f ? x : -1.0f;
 }
 
-/// Numbers of bins.
+/// Writes the bin of each value.
 inline void find_bins(const float* from, std::int64_t n, float scale, std::int32_t* bins) {
   const float inverse = 1.0f / scale;
 #pragma omp simd
@@ -103,7 +104,7 @@ inline void find_cells(const MomentCode& code, const float* from, std::int64_t n
   }
 }
 
-/// Without a branch, which nobody could foresee.
+/// Branch-free, since a branch could not be predicted.
 inline std::uint8_t code_of(const MomentCode::Cell* cells, const Scaled& scaled, std::int64_t i) {
   const auto& cell = cells[scaled.cells[i]];
   const int reached = scaled.values[i] >= cell.threshold ? 1 : 0;
@@ -133,7 +134,7 @@ inline void encode(const BlockwiseMoment& moment, std::int64_t first, std::int64
     to[i] = static_cast<std::uint8_t>((code_of(cells, scaled, 2 * i) << 4) | code_of(cells, scaled, 2 * i + 1));
 }
 
-/// Largest new moments of a block's elements here.
+/// Writes the largest new moments of this rank's part of a block. \param first_and_second  [2]
 inline void blockwise_largest(const BlockwiseArgs& a, std::int64_t block, double* first_and_second) {
   BlockMoments moments;
   new_moments(a, block, moments);

@@ -7,7 +7,7 @@ struct Bf16 {
   std::uint16_t bits;
 };
 #if defined(__aarch64__)
-using Half = __fp16;  // GCC's C++ has had the other there since 13 only; this one holds the same bits
+using Half = __fp16;  // GCC supports _Float16 in C++ on AArch64 only from version 13 on; the format is the same
 #else
 using Half = _Float16;
 #endif
@@ -35,8 +35,9 @@ inline void store(F16* p, std::int64_t i, float v) { p[i].value = static_cast<Ha
 #define FSDP_KERNEL_FMA 1
 #endif
 
-/// a b - c d, of which a b is not rounded where the processor can. Between two products a compiler chooses one to fuse,
-/// and may choose the other for the last elements of a loop: bits would depend on where a tensor is cut.
+/// a b - c d with a fused multiply-add for a b if the processor has one. Left alone, the compiler may fuse either
+/// product, and another one in the remainder of a vectorized loop: results would then depend on where a tensor is
+/// split.
 inline float difference_of_products(float a, float b, float c, float d) {
 #ifdef FSDP_KERNEL_FMA
   return std::fma(a, b, -(c * d));

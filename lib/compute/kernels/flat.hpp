@@ -55,7 +55,7 @@ inline bool has_non_finite(const float* x, std::int64_t begin, std::int64_t end)
   return bad != 0;
 }
 
-/// sum[j] = x[j] + (y[j] + bias[j]); bias may be null. What a norm with a residual begins with.
+/// sum[j] = x[j] + (y[j] + bias[j]); bias may be null. The first step of a norm with a residual.
 template <typename T>
 inline void add_rows(T* sum, const T* x, const T* y, const T* bias, std::int64_t dim) {
   if (bias != nullptr) {
@@ -67,9 +67,9 @@ inline void add_rows(T* sum, const T* x, const T* y, const T* bias, std::int64_t
   }
 }
 
-// Weights of 4 bits, block by block.
+// NF4 weights, block by block.
 
-/// A block's elements: the last one of a matrix may have fewer.
+/// Elements of a block; the last block of a matrix may have fewer than kNf4Block.
 inline std::int64_t nf4_elements(const Nf4Args& a, std::int64_t block) {
   return std::min(kNf4Block, a.elements - block * kNf4Block);
 }
@@ -103,7 +103,8 @@ inline void dequantize_nf4(const Nf4Args& a, std::int64_t begin, std::int64_t en
   float values[kNf4Block];
   for (std::int64_t block = begin; block < end; ++block) {
     const std::uint8_t* packed = a.packed + block * kNf4Block_bytes;
-    for (std::int64_t i = 0; i < kNf4Block_bytes; ++i)  // two values at a time: a loop of its own, for lookups
+    for (std::int64_t i = 0; i < kNf4Block_bytes;
+         ++i)  // two values per lookup; lookups have a loop of their own, since they do not vectorize
       std::memcpy(values + 2 * i, a.pairs + 2 * packed[i], 2 * sizeof(float));
     const float scale = a.absmax[block];
     T* out = static_cast<T*>(a.out) + block * kNf4Block;

@@ -24,7 +24,7 @@ struct EmbedArgs {
   std::int64_t row_length;  ///< L: row t sits at position t % L, shifted by first_position
   std::int64_t first_position;
   std::int64_t dim;
-  const std::int32_t* positions_T = nullptr;  ///< where rows sit instead; null: as above
+  const std::int32_t* positions_T = nullptr;  ///< positions of rows; null: as above
 };
 
 struct NormArgs {
@@ -44,7 +44,7 @@ struct NormArgs {
 struct NormBackwardArgs {
   void* grad_x_TD;  ///< residual + gradient through the norm; may alias residual or grad_out
   const void* grad_out_TD;
-  const void* residual_TD;  ///< gradient that flows past the norm; may be null
+  const void* residual_TD;  ///< gradient of the residual branch; may be null
   const void* x_TD;         ///< the norm's input
   const float* mean_T;
   const float* rstd_T;
@@ -53,7 +53,7 @@ struct NormBackwardArgs {
   float* grad_beta_D;   ///< += over the rows
   float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
   std::int64_t dim;
-  void* recomputed_TD = nullptr;  ///< when not null, receives the norm's output once more (it need not be kept)
+  void* recomputed_TD = nullptr;  ///< receives the recomputed output of the norm; may be null
   const void* beta_D = nullptr;   ///< needed for recomputed_TD
 };
 
@@ -66,7 +66,7 @@ struct GeluArgs {
 
 struct GeluBackwardArgs {
   void* grad_TD;        ///< in: gradient of the output, out: gradient of the input
-  void* recomputed_TD;  ///< when not null, receives gelu(pre) once more
+  void* recomputed_TD;  ///< receives the recomputed gelu(pre); may be null
   const void* pre_TD;
   float* sum_grad_D;  ///< += column sums of the result; may be null
   std::int64_t dim;
@@ -89,13 +89,13 @@ struct RmsNormArgs {
 struct RmsNormBackwardArgs {
   void* grad_x_TD;  ///< residual + gradient through the norm; may alias residual or grad_out
   const void* grad_out_TD;
-  const void* residual_TD;  ///< gradient that flows past the norm; may be null
+  const void* residual_TD;  ///< gradient of the residual branch; may be null
   const void* x_TD;         ///< the norm's input
   const float* rstd_T;
   const void* gamma_D;
   float* grad_gamma_D;  ///< += over the rows
   float* sum_grad_x_D;  ///< += column sums of grad_x (the bias before the residual); may be null
-  void* recomputed_TD;  ///< when not null, receives the norm's output once more
+  void* recomputed_TD;  ///< receives the recomputed output of the norm; may be null
   float offset;
   std::int64_t dim;
 };
@@ -106,12 +106,12 @@ struct GatedArgs {
   const void* gate_TD;
   const void* up_TD;
   std::int64_t dim;
-  std::int64_t leading;  ///< elements from a row of gate, or of up, to the next; out's lie one after the other
+  std::int64_t leading;  ///< elements between rows of gate and of up; out is contiguous
   bool gelu;
 };
 
 struct GatedBackwardArgs {
-  void* grad_TD;  ///< in: gradient of the output; out: the output once more
+  void* grad_TD;  ///< in: gradient of the output; out: recomputed output
   void* gate_TD;  ///< in: gate; out: its gradient
   void* up_TD;    ///< in: up; out: its gradient
   std::int64_t dim;
@@ -119,8 +119,8 @@ struct GatedBackwardArgs {
   bool gelu;
 };
 
-/// Rotary positions (Su et al., arXiv:2104.09864) in the layout of Hugging Face: element j of a head turns with element
-/// j + pairs, and what lies behind 2 pairs stays. In place; the inverse rotation is the backward.
+/// Rotary embedding (Su et al., arXiv:2104.09864) in the layout of Hugging Face: elements j and j + pairs of a head
+/// rotate together, elements from 2 * pairs on do not. In place; the inverse rotation is the backward.
 struct RopeArgs {
   void* x;  ///< [T, leading]; the first heads * head_size columns are rotated
   std::int64_t leading;
@@ -132,7 +132,7 @@ struct RopeArgs {
   std::int64_t row_length;  ///< row t sits at position first_position + t % row_length
   std::int64_t first_position;
   bool inverse;
-  const std::int32_t* positions_T = nullptr;  ///< where rows sit instead; null: as above
+  const std::int32_t* positions_T = nullptr;  ///< positions of rows; null: as above
 };
 
 struct SoftmaxArgs {
@@ -150,29 +150,30 @@ struct SoftmaxBackwardArgs {
   float scale;
 };
 
-/// Query r % queries of a block sees the keys (last - window, last] of those at hand, last = first_query + r % queries.
-/// A score becomes softcap tanh(scale score / softcap), or scale score where softcap is 0.
+/// A block of queries and the keys that they attend to. Row r of the scores is query r % queries, which attends to the
+/// keys (last - window, last], last = first_query + r % queries, counted from the first key of the block. A score
+/// becomes softcap tanh(scale score / softcap), or scale score if softcap is 0.
 struct Band {
   std::int64_t queries;
-  std::int64_t keys;         ///< columns that count
+  std::int64_t keys;         ///< columns in use
   std::int64_t leading;      ///< elements between rows
   std::int64_t first_query;  ///< position of the first query, counted from the first key
-  std::int64_t window;       ///< 0: all
+  std::int64_t window;       ///< keys that a query attends to; 0: all up to its own
   float scale;
   float softcap;
 };
 
 struct BandSoftmaxArgs {
   Band band;
-  const void* scores;  ///< [rows, leading], as multiplied
-  void* probs;         ///< may be the scores; what is not seen becomes 0
+  const void* scores;  ///< [rows, leading]: products of queries and keys
+  void* probs;         ///< [rows, leading]; may alias scores; masked columns become 0
 };
 
 struct BandSoftmaxBackwardArgs {
   Band band;
-  void* grad;  ///< in: gradient of the probabilities, out: of the scores as multiplied
-  const void* probs;
-  const void* scores;  ///< null where nothing is capped
+  void* grad;          ///< [rows, leading]; in: gradient of the probabilities; out: gradient of the products
+  const void* probs;   ///< [rows, leading]: result of the forward
+  const void* scores;  ///< [rows, leading]: products of queries and keys; null if softcap is 0
 };
 
 struct CrossEntropyArgs {
@@ -184,7 +185,7 @@ struct CrossEntropyArgs {
   bool write_gradient;
 };
 
-/// Sums of the last reduction: loss in nats (float64, rows added in order) and the rows that counted.
+/// Sum of losses in nats (float64, rows added in order), and the number of rows whose target was not ignored.
 struct LossSum {
   double loss = 0;
   std::int64_t tokens = 0;
@@ -232,32 +233,34 @@ struct Table {
   double (*sum_squares)(const float* x, std::int64_t, std::int64_t);
   /// any element inf or NaN
   bool (*has_non_finite)(const float* x, std::int64_t, std::int64_t);
-  // Weights of 4 bits, blocks [begin, end).
+  // NF4 weights, blocks [begin, end).
   void (*quantize_nf4)(const Nf4QuantizeArgs&, std::int64_t, std::int64_t);
   void (*dequantize_nf4)(Type, const Nf4Args&, std::int64_t, std::int64_t);
-  // Updates of parameters, elements [begin, end).
+  // Optimizer updates, elements [begin, end).
   void (*sgd)(const SgdArgs&, std::int64_t, std::int64_t);
   void (*lion)(const LionArgs&, std::int64_t, std::int64_t);
-  /// Types of the moments: f32 or bf16.
+  /// All three types are f32 or bf16.
   void (*any_precision)(Type param, Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
   /// Blocks [begin, end).
   void (*blockwise)(const BlockwiseArgs&, std::int64_t, std::int64_t);
-  /// The largest of a block's new moments.
+  /// Writes the largest absolute new moments of a block. \param first_and_second  [2]
   void (*blockwise_largest)(const BlockwiseArgs&, std::int64_t block, double* first_and_second);
-  // Adafactor, rows [begin, end): row_var or variance and sums of the parameter's squares; of the update's; the update.
+  // Adafactor, rows [begin, end). adafactor_rows updates row_var or variance and sums param^2 by row; adafactor_sizes
+  // sums the squares of the update by row; adafactor_apply updates param and exp_avg.
   void (*adafactor_rows)(const AdafactorArgs&, std::int64_t, std::int64_t);
   void (*adafactor_sizes)(const AdafactorArgs&, std::int64_t, std::int64_t);
   void (*adafactor_apply)(const AdafactorArgs&, std::int64_t, std::int64_t);
   /// Sums of squared gradients, columns [begin, end) of `rows` rows.
   void (*adafactor_columns)(const AdafactorArgs&, std::int64_t rows, std::int64_t, std::int64_t);
-  /// to = (1 - weight) to + weight (scale * values + eps)
+  /// Updates columns [begin, end) of col_var; column means are scale * column_sums.
   void (*adafactor_column_means)(const AdafactorArgs&, double scale, std::int64_t, std::int64_t);
 };
 
-/// The tables this processor runs, slowest first; the portable one is always there.
+/// Tables that this processor can run, slowest first. The portable one is always among them.
 std::span<const Table* const> runnable_tables();
 
-/// The best of them (avx512, avx2 or portable; on AArch64 sve or portable). FSDP_CPU_ISA=NAME takes another of them.
+/// The fastest of runnable_tables() (avx512, avx2 or portable; on AArch64 sve or portable), or the one that the
+/// environment variable FSDP_CPU_ISA names.
 const Table& table();
 
 }  // namespace fsdp::kernels

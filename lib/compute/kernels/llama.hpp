@@ -63,7 +63,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, std::int64_t begin, std::in
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp_approx(-x)); }
 
-/// An activation's value and slope.
+/// Value and derivative of an activation.
 struct Activated {
   float value, slope;
 };

@@ -1,7 +1,8 @@
 #pragma once
-// NF4, the 4-bit code of QLoRA (Dettmers et al., arXiv:2305.14314) as bitsandbytes has it: blocks of 64 elements of the
-// flattened matrix share their largest absolute value, of which each element is one of 16 parts. Byte k of a block has
-// element 2k in its high half and 2k + 1 in its low one; what is missing in the last block is 0.
+// NF4, the 4-bit code of QLoRA (Dettmers et al., arXiv:2305.14314) in the layout of bitsandbytes: a block of 64
+// elements of the flattened matrix has its largest absolute value as scale, and each element is one of 16 fractions of
+// the scale. Byte k of a block holds element 2k in the high half and 2k + 1 in the low half; the last block is
+// zero-padded.
 #include <array>
 #include <cstdint>
 
@@ -27,41 +28,41 @@ inline constexpr std::array<float, 16> kNf4Code{-1.0f,
                                                 0.5626170039176941f,
                                                 0.7229568362236023f,
                                                 1.0f};
-/// Above the k-th of these comes code k + 1: midpoints, as bitsandbytes' kernels have them.
+/// Values above the k-th threshold have code k + 1. Midpoints of the code, with the digits of bitsandbytes' kernels.
 inline constexpr std::array<float, 15> kNf4Thresholds{
     -0.8480963706970215f,  -0.6106328964233398f,   -0.4599952697753906f, -0.33967941999435425f, -0.23460739850997925f,
     -0.13791173696517944f, -0.045525018125772476f, 0.03979014977812767f, 0.120255246758461f,    0.2035212516784668f,
     0.2920137643814087f,   0.3893125355243683f,    0.5016634464263916f,  0.6427869200706482f,   0.8614784479141235f};
 
-/// The two values of each byte.
+/// Both values of each byte: [256, 2].
 const std::array<float, 512>& nf4_pairs();
 
-/// Scales that are kept in 8 bits: out = code[codes] * nested[/ 256] + offset, product and sum each rounded, as
-/// bitsandbytes' are.
+/// Nested scales: out[i] = code[codes[i]] * nested[(first + i) / 256] + offset. Product and sum are rounded separately,
+/// as in bitsandbytes.
 struct Nf4NestedArgs {
   float* out;
   const std::uint8_t* codes;
-  const float* nested;  ///< of the first of these scales' 256, and on
+  const float* nested;  ///< scales of the scales, from the block of the first one on
   float offset;
-  std::int64_t first;  ///< number of the first of these scales in its 256
+  std::int64_t first;  ///< index of the first scale in its block of 256
 };
 void nf4_nested_scales(const Nf4NestedArgs& args, std::int64_t begin, std::int64_t end);
 
-/// The reverse, for all scales of a matrix.
+/// Quantization of all scales of a matrix.
 struct Nf4NestArgs {
   std::uint8_t* codes;  ///< [n]
   float* nested;        ///< [blocks of 256]
   const float* scales;  ///< [n]
   std::int64_t n;
 };
-/// \return the offset: the scales' mean as torch computes it on one thread of a processor with vectors of 256 bits
-/// (SumKernel.cpp, row_sum), so that it depends on no processor
+/// \return the offset: the mean of the scales, in the order in which torch adds on one thread with 256-bit vectors
+/// (SumKernel.cpp, row_sum), so that it does not depend on the processor
 float nf4_nest_scales(const Nf4NestArgs& args);
 
 struct Nf4QuantizeArgs {
   std::uint8_t* packed;  ///< [blocks, 32]
   float* absmax;         ///< [blocks]
-  const float* values;   ///< finite
+  const float* values;   ///< [elements], finite
   std::int64_t elements;
 };
 

@@ -1,4 +1,7 @@
-// Included by isa.cpp inside a per-instruction-set namespace. One pass over a parameter, its gradient and its states.
+// Included by isa.cpp inside a per-instruction-set namespace. Optimizer updates, each one pass over elements [begin,
+// end) of flat arrays: a parameter, its gradient and its states (optim_args.hpp). The formulas are those of
+// torch/optim/sgd.py, Lion (Chen et al., 2023), torchdistx's AnyPrecisionAdamW and torch/optim/_adafactor.py; see
+// optimizer_updates.hpp.
 
 inline void sgd(const SgdArgs& a, std::int64_t begin, std::int64_t end) {
   if (a.momentum_buffer == nullptr) {
@@ -29,8 +32,8 @@ inline void lion(const LionArgs& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// `value` as it is read back from T: in registers, so that loops with it become vectors. A NaN that arithmetic makes
-/// stays one.
+/// \return `value` rounded to T, computed in registers, so that loops vectorize. NaNs that arithmetic produces stay
+/// NaNs.
 template <typename T>
 inline float rounded(float value) {
   if constexpr (std::is_same_v<T, float>) return value;
@@ -38,7 +41,7 @@ inline float rounded(float value) {
   return std::bit_cast<float>((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
 }
 
-/// Of a value that is rounded already.
+/// Stores a value that is already rounded to the element type.
 inline void store_rounded(float* p, std::int64_t i, float v) { p[i] = v; }
 inline void store_rounded(Bf16* p, std::int64_t i, float v) {
   p[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16);
@@ -92,17 +95,16 @@ void any_precision_of(Type momentum, Type variance, const AnyPrecisionArgs& a, s
   }
 }
 
-// Adafactor, rows [begin, end) of a matrix; a vector is
-// one.
+// Adafactor: rows [begin, end) of [rows, columns]; a parameter that is not a matrix is one row.
 
-/// As torch.lerp: exactly `to` with weight 1.
+/// torch.lerp(): exactly `to` if weight is 1.
 inline float lerp(float from, double to, double weight) {
   const double difference = to - static_cast<double>(from);
   return static_cast<float>(weight < 0.5 ? static_cast<double>(from) + weight * difference
                                          : to - difference * (1 - weight));
 }
 
-/// Columns [begin, end) of col_var take in the means of this step's squares, `scale` times their sums.
+/// Averages columns [begin, end) of col_var with this step's means, `scale` times column_sums.
 inline void adafactor_column_means(const AdafactorArgs& a, double scale, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i)
     a.col_var[i] = lerp(a.col_var[i], a.column_sums[i] * scale + a.square_eps, a.new_weight);
@@ -132,7 +134,7 @@ inline void adafactor_rows(const AdafactorArgs& a, std::int64_t begin, std::int6
   }
 }
 
-/// Columns [begin, end) of `rows` rows.
+/// Sums squared gradients of `rows` rows into columns [begin, end) of column_sums.
 inline void adafactor_columns(const AdafactorArgs& a, std::int64_t rows, std::int64_t begin, std::int64_t end) {
   double* sums = a.column_sums;
   for (std::int64_t i = begin; i < end; ++i) sums[i] = 0;
@@ -146,7 +148,7 @@ inline void adafactor_columns(const AdafactorArgs& a, std::int64_t rows, std::in
   }
 }
 
-/// body(i, update before clipping) for the elements of a row. \return the sum of what it returns
+/// Calls body(i, update before clipping) for each element of a row. \return the sum of its results
 template <typename Body>
 inline double for_updates(const AdafactorArgs& a, std::int64_t row, const Body& body) {
   const float* grad = a.grad + row * a.columns;

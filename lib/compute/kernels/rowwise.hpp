@@ -128,7 +128,7 @@ void bias_gelu_backward(const GeluBackwardArgs& a, std::int64_t begin, std::int6
     T* grad = static_cast<T*>(a.grad_TD) + t * a.dim;
     const T* pre = static_cast<const T*>(a.pre_TD) + t * a.dim;
     if (a.recomputed_TD != nullptr) {
-      // One tanh serves both.
+      // Both results use the same tanh.
       T* again = static_cast<T*>(a.recomputed_TD) + t * a.dim;
 #pragma omp simd
       for (std::int64_t j = 0; j < a.dim; ++j) {

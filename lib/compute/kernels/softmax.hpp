@@ -104,10 +104,9 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
   return sum;
 }
 
-// Softmax of scores that see a band of keys, perhaps
-// capped.
+// Softmax of scores [rows, leading] with a window or a score cap; see Band.
 
-/// Columns [first, end) that a row sees.
+/// Columns [first, end) that are not masked in a row.
 struct Seen {
   std::int64_t first, end;
   Seen(const Band& band, std::int64_t row) {

@@ -1,14 +1,14 @@
 #pragma once
-// What a product of matrices of the host allocates beside its result, for runs that do not happen.
+// Temporary memory of matrix products on the host, for the memory prediction.
 #include <ATen/core/Tensor.h>
 
 namespace fsdp {
 
-/// How a product is made.
+/// How a product is computed.
 struct ProductKind {
-  bool direct = false;  ///< by oneDNN at once, else by ATen, which gives 16-bit types to oneDNN where it takes them
-  bool add = false;     ///< to what is there
-  int threads = 1;      ///< oneDNN packs operands for each
+  bool direct = false;  ///< by oneDNN directly; false: by ATen, which calls oneDNN for 16-bit types if supported
+  bool add = false;     ///< adds to out
+  int threads = 1;      ///< threads; oneDNN packs operands for each
 };
 
 /// Bytes of the blocks that oneDNN packs operands into during out (+)= a @ b, all meta tensors that stand for the
@@ -16,7 +16,7 @@ struct ProductKind {
 std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                                  const ProductKind& kind);
 
-/// Allocates what host_product() does beside its result, and lets it go.
+/// Allocates and frees the temporary memory of host_product().
 void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads);
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 #pragma once
-// What attention allocates inside ATen, by shape: forward and backward on meta tensors that a MemoryRecorder writes
-// down.
+// Memory that attention allocates inside ATen, by shape: forward and backward on meta tensors that a MemoryRecorder
+// records.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -14,25 +14,25 @@ namespace fsdp {
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// What a forward keeps for its backward.
+/// Tensors that a forward keeps for its backward.
 struct KeptByAttention {
   at::Tensor logsumexp;
-  at::Tensor random_state, unused;  ///< of flash and cuDNN
+  at::Tensor random_state, unused;  ///< flash and cuDNN only
 };
 
-/// By PyTorch's fused kernels. \pre kernel is one of these: what FusedOps do runs on meta tensors as it is
+/// PyTorch's fused kernels. \pre kernel is cudnn, flash or memory_efficient; FusedOps runs on meta tensors unchanged
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                   const AttentionShape& shape, bool keep, KeptByAttention& kept);
-/// \param state  freed before gradients come to lie beside each other; below, too
+/// \param state  freed before the gradients are packed, here and in the functions below
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                            const AttentionShape& shape, std::unique_ptr<AttentionState> state);
 
-/// By flash over the documents that share rows.
+/// Variable-length flash attention of packed documents.
 at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, KeptByAttention& kept);
 at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape,
                                           std::unique_ptr<AttentionState> state);
 
-/// Of long rows on the CPU, by ATen's flash kernel.
+/// ATen's flash attention on the CPU, for long rows.
 at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, int threads,
                               at::Tensor& logsumexp);
 at::Tensor allocate_cpu_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape, int threads);

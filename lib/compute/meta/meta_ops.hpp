@@ -1,6 +1,6 @@
 #pragma once
-// Operations that allocate what the real ones allocate, on meta tensors that a MemoryRecorder writes down, and compute
-// nothing. Loops whose passes are all alike run a few of them: a batch that could never be run may have millions.
+// Operations for predictions: they allocate what the real operations allocate, on meta tensors that a MemoryRecorder
+// records, and compute nothing. Loops with equal iterations run only a few of them.
 #include <memory>
 
 #include "lib/base/work.hpp"
@@ -10,23 +10,23 @@
 
 namespace fsdp {
 
-/// \param work     where they write down what they would do
-/// \param threads  of a rank: libraries take room for each
+/// \param work     receives the work of each operation
+/// \param threads  threads of a rank; libraries allocate buffers for each
 std::unique_ptr<Ops> make_meta_cpu_ops(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work, int threads);
 std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work,
                                         const GpuSpec& gpu);
 
 namespace detail {
 
-/// What both have in common.
+/// Common part of the CPU and CUDA versions.
 class MetaPlace {
  public:
   explicit MetaPlace(std::shared_ptr<MemoryTape> tape) : tape_(std::move(tape)) {}
   MemoryTape& tape() const { return *tape_; }
   static at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype);
-  /// So many of a loop's passes are run, and its last.
+  /// Iterations of a loop that run, besides the last one.
   static constexpr std::int64_t kRepeats = 16;
-  /// It updates in place; only its scalars take room.
+  /// AdamW updates in place; only its scalars are allocated.
   static void adamw(const AdamWUpdate& update);
 
  private:

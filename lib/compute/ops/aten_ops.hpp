@@ -1,6 +1,6 @@
 #pragma once
-// Operations by ATen's plain operators, on any device: the reference that kernels are tested against, and what a device
-// without kernels of ours runs. Sums over rows are in float32.
+// Operations by plain ATen operators on any device: the reference in tests, and the fallback without fused kernels.
+// Sums over rows are float32.
 #include "lib/compute/ops/ops.hpp"
 
 namespace fsdp {
@@ -11,7 +11,7 @@ class AtenOps : public Ops {
   at::Device device() const override { return device_; }
   bool on_host() const override { return false; }
   double sum_squares(std::span<const GradPart> parts) const override;
-  // What is offloaded is the host's kernels' to update.
+  // Offloaded tensors are updated by the host's kernels.
   void sgd(const SgdUpdate& update) const override;
   void lion(const LionUpdate& update) const override;
   void any_precision(const AnyPrecisionUpdate& update) const override;
@@ -48,28 +48,29 @@ class AtenOps : public Ops {
                      const GradScale& grad_scale) const override;
 
  protected:
-  /// By its formula: all scores at once.
+  /// Holds the scores of all queries and keys at once.
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
                            std::unique_ptr<AttentionState>* state) const override;
   at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                     const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
-  /// Who updates tensors that are where `x` is; null: these operators.
+  /// \return the Ops that updates tensors on the device of `x`; null: this one
   virtual const Ops* host_updater(const at::Tensor& x) const;
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override;
   void add_converted(at::Tensor& to, const at::Tensor& from) const override;
   /// float32 [columns]
   virtual at::Tensor column_sums(const at::Tensor& x_ND) const;
-  /// Integers: the places of n tokens.
+  /// \return integer positions [n] of n rows
   virtual at::Tensor row_positions(std::int64_t n, const RopePlace& place) const;
   virtual at::Tensor select_rows(const at::Tensor& from_PD, const at::Tensor& rows_N) const;
-  /// Of the rows, float32.
+  /// \return log-softmax over columns, float32
   virtual at::Tensor log_softmax(const at::Tensor& logits_NV) const;
   /// \param stats  receives mean and rstd, float32 [N]
   virtual at::Tensor layer_norm(const at::Tensor& x_ND, const at::Tensor& gamma_D, const at::Tensor& beta_D,
                                 NormResult& stats) const;
-  /// Gradients of x, gamma and beta.
+  /// \return gradients of x, gamma and beta
   virtual std::array<at::Tensor, 3> layer_norm_grads(const NormBackward& norm) const;
-  /// Ones with zeros where elements are dropped, scaled; made on the host, the same on every device. [keys, columns]
+  /// \return factors of a dropout [keys, columns]: 0, or 1 / (1 - probability). Computed on the host, so that the mask
+  /// is the same on every device.
   virtual at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
                                   at::ScalarType dtype) const;
 

@@ -1,5 +1,5 @@
 #pragma once
-// Operations on tensors of the host by the kernels of lib/compute/kernels, products by MKL or oneDNN.
+// Operations on the CPU: kernels of lib/compute/kernels, and products by MKL or oneDNN.
 #include <array>
 
 #include "lib/compute/ops/ops.hpp"
@@ -66,16 +66,17 @@ class CpuOps : public Ops {
   at::Tensor blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
                              double alpha) const override;
   void add_converted(at::Tensor& to, const at::Tensor& from) const override;
-  /// ATen's flash kernel. \param logsumexp  receives what the backward needs
+  /// ATen's flash attention. \param logsumexp  float32 [B, H, L], written for the backward
   virtual at::Tensor flash(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& logsumexp) const;
   virtual at::Tensor flash_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                     const AttentionShape& shape, const at::Tensor& logsumexp) const;
 
  private:
-  /// launch() for bodies that add to float32 columns: each thread gets its own copy of `columns`, added up in order.
+  /// launch() for bodies that accumulate column sums: each thread has its own copy of `columns`; copies are added in
+  /// order.
   template <std::size_t N, typename Body>
   void launch_with_columns(std::int64_t rows, std::array<float*, N> columns, std::int64_t dim, const Body& body) const;
-  /// A block of queries at a time against the keys that it sees; nothing is kept for the backward.
+  /// Attention with a window or a score cap, one block of queries at a time; keeps nothing for the backward.
   at::Tensor band(const at::Tensor& qkv_NC, const AttentionShape& shape) const;
   at::Tensor band_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const AttentionShape& shape) const;
   at::Tensor short_rows(const at::Tensor& qkv_NC, const AttentionShape& shape, at::Tensor& probs_BHLL) const;

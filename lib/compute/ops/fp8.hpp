@@ -1,8 +1,8 @@
 #pragma once
-// Matrices in 8 bits and their products: per-tensor scales from each matrix's own largest value (dynamic scaling), as
-// torchao's tensorwise recipe has them (Float8LinearConfig, torchao 0.18: float8_utils.py, float8_ops.py). Numbers of
-// forward factors are e4m3, of gradients e5m2 (Micikevicius et al., arXiv:2209.05433). GPUs multiply along the last
-// dimension of both factors alone, so a backward also takes matrices by columns.
+// Fp8 matrices and their products. Each matrix has one scale, computed from its own largest absolute value (dynamic
+// tensorwise scaling, as torchao 0.18: Float8LinearConfig, float8_utils.py, float8_ops.py). Forward factors are e4m3,
+// gradients e5m2 (Micikevicius et al., arXiv:2209.05433). GPUs contract the last dimension of both factors only, so the
+// backward needs transposed copies.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -11,36 +11,37 @@
 
 namespace fsdp {
 
-/// Sizes of products in 8 bits are multiples of this.
+/// Sizes of fp8 products are multiples of this number (cuBLASLt).
 inline constexpr std::int64_t kFp8Multiple = 16;
-/// GPUs take these sizes; others stay with 16 or 32 bits.
+/// True if a weight of this size can be multiplied in fp8; other weights stay in 16 or 32 bits.
 bool can_be_fp8(std::int64_t rows, std::int64_t columns);
-/// Of a matrix by columns: `rows` up to a multiple of kFp8Multiple.
+/// \return `rows` rounded up to a multiple of kFp8Multiple: row length of Fp8Matrix::columns_CR
 std::int64_t fp8_padded(std::int64_t rows);
 
-/// Whether an option of types that products have asks for these: Float8_e4m3fn stands for them.
+/// True if the option for the compute dtype selects fp8 products, which Float8_e4m3fn stands for.
 bool asks_for_fp8(const std::optional<at::ScalarType>& compute_dtype);
 
-/// e4m3: 3 bits behind the point, up to 448; e5m2: 2 bits, up to 57344.
+/// e4m3: 3 mantissa bits, maximum 448; e5m2: 2 mantissa bits, maximum 57344.
 enum class Fp8Format : std::uint8_t { e4m3, e5m2 };
 at::ScalarType fp8_type(Fp8Format format);
-/// Its largest number.
+/// Largest finite number of the format.
 double fp8_max(Fp8Format format);
 
-/// What elements are multiplied with, by the largest absolute value; in float64 and rounded once, as torchao has it.
+/// \return the factor that elements are multiplied by before the cast: fp8_max / largest, computed in float64 and
+/// rounded once, as torchao does. \param largest  largest absolute value of the matrix
 float fp8_scale(float largest, Fp8Format format);
 
-/// In which order a product wants the elements.
+/// Layouts that a cast writes: by rows, transposed, or both.
 enum class Fp8Sides : std::uint8_t { rows, columns, both };
 
-/// A matrix [R, C] in 8 bits. What was not asked for is undefined.
+/// An fp8 matrix [R, C]. Layouts that were not requested are undefined.
 struct Fp8Matrix {
   at::Tensor rows_RC;
-  at::Tensor columns_CR;  ///< its transpose, R up to a multiple of kFp8Multiple: zeros
-  at::Tensor inverse;     ///< float32 [1]: what an element is to be multiplied with
+  at::Tensor columns_CR;  ///< transpose, zero-padded to [C, fp8_padded(R)]
+  at::Tensor inverse;     ///< float32 [1]: factor that restores an element, 1 / scale
 };
 
-/// Whether a GPU's product can be written there: its rows begin at multiples of 16 bytes.
+/// True if a GPU's fp8 product can write to `out`: rows start at multiples of 16 bytes and are contiguous.
 bool can_take_fp8(const at::Tensor& out);
 
 /// A factor of a product: [rows, inner].
@@ -49,31 +50,32 @@ struct Fp8Factor {
   const at::Tensor& inverse;
 };
 
-/// Why a GPU of that compute capability (10 * major + minor) has no such products; empty: it has.
+/// \return why a GPU of this compute capability (10 * major + minor) has no fp8 products; empty if it has
 std::string gpu_fp8_problem(int compute_capability);
 
-/// How numbers add up: `fast` gives up bits of sums on the way (Hopper's), as torchao does in forwards alone.
+/// Accumulation: `fast` keeps fewer bits of partial sums (on Hopper); torchao uses it in the forward only.
 enum class Fp8Sums : std::uint8_t { fast, exact };
 
 class Fp8Products {
  public:
   virtual ~Fp8Products() = default;
-  /// How they are multiplied, for people: "float8 emulated in float32".
+  /// Describes how fp8 factors are multiplied, for logs: "float8 emulated in float32".
   virtual std::string fp8_way() const;
-  /// Why this device has none; empty: it has.
+  /// \return why this device has no fp8 products; empty if it has
   virtual std::string fp8_problem() const;
-  /// \param x_RC  float32 or 16 bits, at least one element, rows anywhere; C is a multiple of kFp8Multiple. Where an
-  ///              element is not finite, nothing that a product makes of it is
+  /// Casts a matrix with the scale of its own largest value.
+  /// \param x_RC  float32 or 16 bits, not empty, any row stride; C is a multiple of kFp8Multiple. If an element is not
+  ///              finite, products that use it are not finite either
   Fp8Matrix to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const;
-  /// float32 [n], the largest of which is x's largest absolute value; n depends on its rows alone.
+  /// \return float32 [n] whose maximum is the largest absolute value of x; n depends on the number of rows alone
   virtual at::Tensor fp8_largest(const at::Tensor& x_RC) const;
-  /// x with the scale that follows from the largest of `largest`: of x itself, or of a matrix that it is a part of.
-  /// \param made  what of it is defined is written into
+  /// Casts x with the scale for max(largest), the largest value of x or of the matrix that x is a part of.
+  /// \param made  tensors to write to; undefined ones are allocated
   virtual Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                              Fp8Matrix made = {}) const;
-  /// The columns_CR of codes. \param rows_RC  contiguous, both sides multiples of kFp8Multiple
+  /// \return the transpose of fp8 codes. \param rows_RC  contiguous, both sizes multiples of kFp8Multiple
   virtual at::Tensor fp8_columns(const at::Tensor& rows_RC) const;
-  /// out (+)= a b^T, rounded into out's type (float32 or 16 bits); what is added is rounded first.
+  /// out (+)= a b^T. The product is rounded to the dtype of `out` (float32 or 16 bits) before it is added.
   virtual void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const;
 
  protected:
@@ -83,11 +85,9 @@ class Fp8Products {
 
 }  // namespace fsdp
 
-// Tensors that a cast into 8 bits writes; internal to lib/compute/ops.
-
 namespace fsdp::detail {
 
-/// What is asked for and not there yet. \param codes  options of the codes
+/// Allocates the requested tensors of `made` that are undefined. \param codes  options of the fp8 codes
 void make_room(Fp8Matrix& made, const at::Tensor& x_RC, const at::TensorOptions& codes, Fp8Sides sides);
 
 }  // namespace fsdp::detail

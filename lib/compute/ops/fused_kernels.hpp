@@ -1,10 +1,10 @@
 #pragma once
-// One pass over a GPU's memory for what plain operators do in many: what FusedOps ask for. lib/compute/cuda/kernels
-// launches them, lib/compute/meta makes nothing of them, and tests run their source on the CPU.
+// Arguments of the fused GPU kernels that FusedOps launches; each makes one pass over memory where plain operators make
+// many. Implementations: lib/compute/cuda/kernels; lib/compute/meta (does nothing); tests run the kernels on the CPU.
 //
-// Pointers are the device's and rows lie one after the other unless a stride is given. `packed` says that accesses of
-// eight elements are at multiples of 16 bytes: every pointer, and the width of rows. Every sum is taken in an order
-// that sizes alone decide. Shape legend: op_types.hpp.
+// Pointers are device pointers and rows are contiguous unless a stride is given. `packed`: every pointer and every row
+// start at a multiple of 16 bytes, and row widths are multiples of 8 elements. The order of every sum depends on sizes
+// alone. Shape suffixes: op_types.hpp.
 #include <cstdint>
 
 namespace fsdp::fused {
@@ -12,7 +12,7 @@ namespace fsdp::fused {
 enum class Type : std::uint8_t { f32, bf16, fp16 };
 
 inline constexpr int kTensorsOfLaunch = 32;
-inline constexpr std::int64_t kBlockElements = 32768;  ///< counted from each tensor's first
+inline constexpr std::int64_t kBlockElements = 32768;  ///< elements of one tensor that a thread block takes
 constexpr std::int64_t update_blocks(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
 
 struct SumSquares {
@@ -22,14 +22,14 @@ struct SumSquares {
   std::int64_t first_block[kTensorsOfLaunch + 1];
   double* partial;  ///< [first_block[tensors]]
 };
-/// sum[0] = the partial sums, in order.
+/// sum[0] = the sum of the partial sums, in order.
 struct TotalSum {
   const double* partial;
   std::int64_t blocks;
   double* sum;
 };
 
-/// Whether a step updates anything, and by how much its gradients are divided.
+/// Decides whether a step updates parameters, and computes the divisor of its gradients.
 struct DecideStep {
   const double* squares;  ///< [1]
   const double* nats;     ///< [1]
@@ -41,8 +41,8 @@ enum DecisionPlace { kDivisor, kSkipped, kNorm, kNats, kDecisionSize };
 struct AdamW {
   int tensors;
   Type published_type;
-  void* published[kTensorsOfLaunch];  ///< the same elements as models take them; null: nobody wants them
-  const double* decision;             ///< of DecideStep; null: grad_divisor
+  void* published[kTensorsOfLaunch];  ///< params in the parameter dtype, written; may be null
+  const double* decision;             ///< result of DecideStep; null: use grad_divisor
   float *param[kTensorsOfLaunch], *exp_avg[kTensorsOfLaunch], *exp_avg_sq[kTensorsOfLaunch];
   const float* grad[kTensorsOfLaunch];
   std::int64_t elements[kTensorsOfLaunch];
@@ -50,7 +50,7 @@ struct AdamW {
   float decay_factor, grad_divisor, beta1, beta2, rest1, rest2, step_size, correction, eps;
 };
 
-/// Master weights as models take them.
+/// Casts master weights to the parameter dtype.
 struct Publish {
   Type type;
   int tensors;
@@ -60,7 +60,7 @@ struct Publish {
   std::int64_t first_block[kTensorsOfLaunch + 1];
 };
 
-/// Sums that arrived in another type, set or added to float32.
+/// Upcasts received values to float32, where they are set or added.
 struct Widen {
   Type type;
   int tensors;
@@ -75,33 +75,33 @@ struct Nf4 {
   Type type;
   void* out;                     ///< [elements]
   const std::uint8_t* packed;    ///< [blocks of 64, 32]
-  const float* absmax;           ///< [blocks]; null: nested
-  const std::uint8_t* codes;     ///< [blocks]
+  const float* absmax;           ///< [blocks]; null with nested scales
+  const std::uint8_t* codes;     ///< [blocks], codes of nested scales
   const float *nested, *offset;  ///< [blocks / 256], [1]
   std::int64_t elements;
 };
 
-/// The largest numbers of both forms of 8 bits, and torchao's EPS: what a matrix of zeros has for its largest value.
+/// Largest numbers of both fp8 formats, and the lower bound of a matrix's largest value (torchao's EPS).
 inline constexpr float kE4m3Max = 448.0f, kE5m2Max = 57344.0f;
 inline constexpr double kFp8LeastLargest = 1e-12;
 
-/// A matrix into 8 bits (lib/compute/ops/fp8.hpp), in two passes: the largest absolute values of thread blocks, then
-/// the codes.
+/// A cast to fp8 (lib/compute/ops/fp8.hpp) in two passes: the largest absolute value of each thread block, then the
+/// codes.
 struct Fp8 {
   Type type;
   const void* x_RC;
-  std::int64_t stride;  ///< between its rows, in elements
+  std::int64_t stride;  ///< elements between rows of x
   std::int64_t rows, padded_rows;
   int columns;               ///< a multiple of 16
-  bool packed;               ///< every row of x begins at a multiple of 16 bytes
-  bool e5m2;                 ///< else e4m3
-  int blocks;                ///< of the first pass fp8_blocks(rows); of the second those of all parts of the matrix
-  float* largest;            ///< [blocks]
-  float* inverse;            ///< [1], written by the second pass: one over the scale
-  std::uint8_t* rows_RC;     ///< null: nobody wants it
-  std::uint8_t* columns_CR;  ///< [columns, padded_rows], zeros behind `rows`; null: nobody wants it
+  bool packed;               ///< every row of x starts at a multiple of 16 bytes
+  bool e5m2;                 ///< false: e4m3
+  int blocks;                ///< first pass: fp8_blocks(rows); second pass: sum over all parts of the matrix
+  float* largest;            ///< [blocks], codes of nested scales
+  float* inverse;            ///< [1], 1 / scale, written by the second pass
+  std::uint8_t* rows_RC;     ///< may be null
+  std::uint8_t* columns_CR;  ///< [columns, padded_rows], zero-padded; may be null
 };
-/// Codes by rows into codes by columns; both sides are multiples of 16.
+/// Transposes fp8 codes; rows and columns are multiples of 16.
 struct Fp8Transpose {
   const std::uint8_t* rows_RC;
   std::uint8_t* columns_CR;
@@ -112,18 +112,18 @@ constexpr std::int64_t fp8_blocks(std::int64_t rows) {
   return blocks > 264 ? 264 : blocks;  // two on each of an H100's 132 multiprocessors
 }
 
-/// Where float32 sums go: an element is set, or added to, and rounded once.
+/// Destination of float32 sums: each element is set or added to, and rounded once.
 struct GradTarget {
-  void* data = nullptr;  ///< null: nobody wants them
+  void* data = nullptr;  ///< null: sums are discarded
   Type type = Type::f32;
   bool add = false;
 };
 
-/// As AtenOps::add_layer_norm and add_rms_norm.
+/// Ops::add_layer_norm() and add_rms_norm().
 struct Norm {
   Type type;
-  void *sum_ND, *out_ND;   ///< sum: null where there is no y
-  float *mean_N, *rstd_N;  ///< mean: null for RMSNorm
+  void *sum_ND, *out_ND;   ///< sum_ND: null without y
+  float *mean_N, *rstd_N;  ///< mean_N: null for RMSNorm
   const void *x_ND, *y_ND, *y_bias_D, *gamma_D, *beta_D;
   float eps, offset;  ///< offset: added to gamma
   bool packed;
@@ -131,24 +131,24 @@ struct Norm {
   std::int64_t rows;
 };
 
-/// As their backwards. Sums by column are first taken over the rows of a thread block.
+/// Backward of both norms. Column sums are first taken over the rows of each thread block.
 struct NormBackwardPass {
   Type type;
-  void *dx_ND, *again_ND;  ///< again: null where nobody wants it
+  void *dx_ND, *again_ND;  ///< again_ND: recomputed output; may be null
   const void *grad_ND, *residual_ND, *x_ND, *gamma_D, *beta_D;
   const float *mean_N, *rstd_N;
-  float* partial;  ///< [norm_blocks(rows), sums, dim]: of gamma; with LayerNorm of beta and dx, too
+  float* partial;  ///< [norm_blocks(rows), 1 or 3, dim]: gradients of gamma and, for LayerNorm, of beta and sums of dx
   float offset;
   bool packed;
   int dim;
   std::int64_t rows;
 };
 constexpr std::int64_t norm_blocks(std::int64_t rows) {
-  const auto blocks = (rows + 15) / 16;  // so few that their sums cost little
+  const auto blocks = (rows + 15) / 16;  // few enough that adding their sums is cheap
   return blocks > 264 ? 264 : blocks;    // two on each of an H100's 132 multiprocessors
 }
 
-/// Adds up what thread blocks have summed. \pre partial [blocks, targets, dim]
+/// Adds the partial sums of thread blocks. \pre partial is [blocks, targets, dim]
 struct ColumnSums {
   const float* partial;
   std::int64_t blocks;
@@ -156,16 +156,16 @@ struct ColumnSums {
   GradTarget to[3];
 };
 
-/// Passes over rows where columns matter.
+/// Passes over rows with parameters or sums by column.
 enum class ColumnPassKind : std::uint8_t { sum, add_bias, bias_gelu, bias_gelu_backward, dropout };
 struct ColumnPass {
   ColumnPassKind kind;
   Type type;
-  void *x_ND, *out_ND;         ///< of the backward: grad, and what is computed again
-  const void *y_ND, *bias_D;   ///< of the backward: y is what stood before the activation
-  const std::int64_t* keys_N;  ///< of dropout
+  void *x_ND, *out_ND;         ///< backward: gradient, and recomputed output
+  const void *y_ND, *bias_D;   ///< backward: y is the input of the activation
+  const std::int64_t* keys_N;  ///< dropout only
   float probability;
-  float* partial;  ///< [column_blocks(rows), dim]; null: no sums
+  float* partial;  ///< [column_blocks(rows), dim]; null without sums
   bool packed;
   int dim;
   std::int64_t rows;
@@ -175,16 +175,16 @@ constexpr std::int64_t column_blocks(std::int64_t rows) {
   return blocks > 64 ? 64 : blocks;
 }
 
-/// As AtenOps::gated and its backward.
+/// Ops::gated() and its backward.
 struct Gated {
   Type type;
-  void *out_NF, *gate_NF, *up_NF;  ///< of the backward: out is the output's gradient; all three are replaced
-  std::int64_t stride;             ///< between rows of gate, and of up; out's lie one after the other
+  void *out_NF, *gate_NF, *up_NF;  ///< backward: out is the output's gradient; all three are overwritten
+  std::int64_t stride;             ///< elements between rows of gate and of up; out is contiguous
   bool gelu, backward, packed;
   std::int64_t rows, width;
 };
 
-/// Heads of rows as attention gives them, [B, heads, L, head_size], into columns of rows, some of them rotated.
+/// Copies heads [B, heads, L, head_size] of any strides into columns of rows, and rotates the first rotated_heads.
 struct HeadSource {
   const void* data;
   std::int64_t batch_stride, head_stride, row_stride;  ///< in elements
@@ -194,11 +194,11 @@ struct Heads {
   Type type;
   void* to_NC;
   std::int64_t to_stride;
-  HeadSource parts[3];  ///< beside each other; the first may be where they go
+  HeadSource parts[3];  ///< next to each other in the result; the first may alias to_NC
   int num_parts, rotated_heads, head_size;
   const float *cos_PH, *sin_PH;
   std::int64_t rows, row_length, first_position;
-  const std::int32_t* positions_N;  ///< of rows, each below row_length; null: first_position + t % row_length
+  const std::int32_t* positions_N;  ///< by row, each below row_length; null: first_position + t % row_length
   bool inverse, packed;
 };
 
@@ -208,16 +208,16 @@ struct Embed {
   const void *token_VD, *position_PD;
   const std::int32_t* ids_N;
   std::int64_t rows, row_length, first_position;
-  const std::int32_t* positions_N;  ///< as of Heads
+  const std::int32_t* positions_N;  ///< as in Heads
   int dim;
   bool packed;
 };
 
-/// Rows of equal ids are summed in float32, in their order, and added once.
+/// Gradients of rows with equal ids are summed in float32, in order, and added to the table once.
 struct EmbedBackward {
   Type type;
   const void* grad_ND;
-  const std::int32_t* ids_N;  ///< or positions; null: rows are summed by t % row_length
+  const std::int32_t* ids_N;  ///< ids or positions; null: t % row_length
   GradTarget to;
   std::int64_t rows, row_length;
   int dim;
@@ -229,34 +229,33 @@ struct CrossEntropy {
   void* logits_NV;
   const std::int32_t* targets_N;
   float* losses_N;
-  double* sums;  ///< [2]: nats and tokens, added to
+  double* sums;  ///< [2]: nats and tokens; incremented
   float grad_scale;
-  const float* grad_scale_at;  ///< instead; null: it is the number above
+  const float* grad_scale_at;  ///< float32 [1] that replaces grad_scale; may be null
   bool with_grad, packed;
   int vocab, width;
   std::int64_t rows;
 };
 
-/// Attention of a block of queries against all keys that one of them sees. Matrices lie behind each other, `stride`
-/// from row to row, one for each head of keys of each sequence; its rows are those queries, the `group` heads that
-/// share the keys beside each other. Query r / group sees the columns up to `first_column` + r / group, `window` of
-/// them.
+/// Softmax of a block of queries over the keys [first key of the block, ...) that at least one of them attends to, and
+/// its backward. There is one matrix [rows, keys] for each key/value head of each sequence, with row stride `stride`.
+/// Row r is query r / group of query head r % group. It attends to the `window` columns up to first_column + r / group.
 struct Band {
   Type type;
-  float* scores;    ///< products of queries and keys
-  void* probs;      ///< written: zero where a query does not see; may be the scores where the type is float32
-  float* log_sums;  ///< [matrices, length * group]: of exp(scores). Of the forward null: nobody wants them
-  void* grads;      ///< of the backward: of probabilities, become those of the products
-  const void *out_ND, *grad_out_ND;  ///< of the backward: of all queries of these sequences
-  float scale, softcap;              ///< softcap tanh(scale x / softcap); 0: scale x
+  float* scores;    ///< products of queries and keys, [matrices, rows, stride]
+  void* probs;      ///< written, 0 where masked; may alias scores if type is f32
+  float* log_sums;  ///< [matrices, length * group]: log of sums of exp(scores); null in a forward without backward
+  void* grads;      ///< backward: in: gradient of the probabilities; out: gradient of the products
+  const void *out_ND, *grad_out_ND;  ///< backward: [sequences * length, heads * head_size]
+  float scale, softcap;              ///< score = softcap tanh(scale x / softcap); softcap 0: scale x
   bool packed;
-  int rows, keys, stride;  ///< of a matrix
+  int rows, keys, stride;  ///< sizes of a matrix
   int group, kv_heads, head_size;
-  int first_column;  ///< the first query's own
+  int first_column;  ///< column of the first query's own position
   std::int64_t matrices, length, first_query, window;
 };
 
-/// (samples[b] ^ place) + t * step, for t in [0, rows_per_sample).
+/// keys[b * rows_per_sample + t] = (samples[b] ^ place) + t * step.
 struct DropoutKeys {
   const std::int64_t* samples;
   std::int64_t* keys;

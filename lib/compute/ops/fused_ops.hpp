@@ -1,7 +1,6 @@
 #pragma once
-// Operations by kernels that make one pass over memory where plain operators make many. What a kernel does not take (a
-// type, rows that do not lie one after the other, tensors of the host) is AtenOps' to do, and all of it where there are
-// no kernels.
+// Operations by fused kernels, each of which makes one pass over memory where plain operators make many. AtenOps serves
+// tensors that a kernel does not support (dtype, strides, host memory), and all tensors if there are no kernels.
 #include <memory>
 
 #include "lib/compute/ops/aten_ops.hpp"
@@ -9,12 +8,12 @@
 
 namespace fsdp {
 
-/// The environment does not say FSDP_CUDA_KERNELS=off: plain operators to compare with.
+/// False if the environment variable FSDP_CUDA_KERNELS is "off", which selects plain operators for comparison.
 bool wants_fused_kernels();
 
 class FusedOps : public AtenOps, private StepDecider {
  public:
-  /// \param kernels  of `device`; null: none
+  /// \param kernels  kernels of `device`; may be null
   FusedOps(at::Device device, std::shared_ptr<const fused::Kernels> kernels);
   bool joins_products() const override { return has_kernels(); }
   const StepDecider* step_decider() const override { return has_kernels() ? this : nullptr; }
@@ -53,34 +52,33 @@ class FusedOps : public AtenOps, private StepDecider {
                      const GradScale& grad_scale) const override;
 
  protected:
-  /// Queries in blocks, each against the keys that one of its queries sees (query_blocks.hpp): what lies behind a
-  /// window costs nothing, and only a block's scores are held. The backward makes its probabilities once more. With
-  /// dropout, and without kernels, by its formula.
+  /// Blocked attention (query_blocks.hpp): keys outside a window are skipped, only one block's scores are held, and the
+  /// backward recomputes the probabilities. AtenOps serves dropout.
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
                            std::unique_ptr<AttentionState>* state) const override;
   at::Tensor row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                     const AttentionShape& shape, std::unique_ptr<AttentionState> state) const override;
   bool attends_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& shape) const;
-  /// In which type: float32 where there is no product of others into float32.
+  /// Dtype of blocked attention: float32 if the device cannot multiply `dtype` into float32.
   virtual at::ScalarType block_type(at::ScalarType dtype) const { return dtype; }
-  /// out (+)= a @ b, 3-D. `out` is of the factors' type, or float32 and then not rounded in between.
+  /// out (+)= a @ b, 3-D. `out` has the dtype of the factors, or is float32 and is then not rounded in between.
   virtual void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const;
   bool has_kernels() const { return kernels_ != nullptr; }
   void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const override;
   at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
                           at::ScalarType dtype) const override;
-  /// Gradients of q, k and v, [B, heads, L, head_size] with any strides, as rows of [q | k | v]; those of q and k are
-  /// turned back where `rotation` is given.
+  /// Packs gradients of q, k and v, [B, heads, L, head_size] with any strides, into rows of [q | k | v].
+  /// \param rotation  if not null, the gradients of q and k are rotated back
   at::Tensor pack_heads(std::array<at::Tensor, 3> parts, const AttentionShape& shape, const Rotation* rotation) const;
 
  private:
   at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
   at::Tensor decide(const StepSums& sums) const override;
   StepOutcome outcome_of(const at::Tensor& decision) const override;
-  /// Kernels take these tensors, of one type, each contiguous; undefined ones are passed over.
+  /// True if the kernels support these tensors: one dtype, contiguous, on the device. Undefined tensors are ignored.
   bool takes(std::initializer_list<const at::Tensor*> tensors) const;
   bool takes_fp8(const at::Tensor& x_RC) const;
-  /// Both with the same distance between rows.
+  /// True if the kernel supports both, which need the same row stride.
   bool takes_gated(const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
   void gated_pass(GateActivation gate, const at::Tensor& out_NF, const at::Tensor& gate_NF, const at::Tensor& up_NF,
                   bool backward) const;
@@ -88,10 +86,10 @@ class FusedOps : public AtenOps, private StepDecider {
                   const at::Tensor& beta_D, const RmsNorm& kind) const;
   at::Tensor norm_backward(const NormBackward& norm, const NormGrads& grads, const NormAgain* again) const;
   bool takes_norm(const NormBackward& norm) const;
-  /// A pass whose sums by column go into the slot.
+  /// A pass whose column sums are accumulated into the slot, which may be null.
   void column_pass_into(GradSlot* slot, fused::ColumnPassKind kind, const at::Tensor& x_ND, const at::Tensor& y_ND,
                         at::Tensor* out_ND) const;
-  /// A sequence or several of them, of rows that lie one after the other.
+  /// Blocked attention of one or more sequences whose rows are contiguous.
   void attend_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& shape, const at::Tensor& out_ND,
                         const at::Tensor& log_sums) const;
   void attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,

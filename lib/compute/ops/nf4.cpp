@@ -1,4 +1,4 @@
-// Matrices of 4 bits: made of numbers, and made numbers of by ATen's operators.
+// Quantization to NF4 by the kernels, and dequantization by ATen's operators.
 #include "lib/compute/ops/nf4.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -21,7 +21,7 @@ using kernels::kEightBitBlock, kernels::kNf4Block;
 
 std::int64_t blocks_of(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
 
-/// A table of the host on the device of `like`.
+/// Copies a table of the host to the device of `like`.
 template <std::size_t N>
 at::Tensor table_beside(const at::Tensor& like, const std::array<float, N>& values) {
   auto* data = const_cast<float*>(values.data());  // NOLINT: from_blob wants it so, nothing writes there

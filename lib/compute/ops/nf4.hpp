@@ -1,5 +1,6 @@
 #pragma once
-// Weights into 4 bits, as bitsandbytes does it on a CPU: once, on the host, when they are loaded.
+// Quantization of weights to NF4 on the host, bit for bit as bitsandbytes' CPU code; runs once, when weights are
+// loaded.
 #include <ATen/core/Tensor.h>
 
 namespace fsdp {
@@ -9,16 +10,17 @@ struct Nf4Blocks {
   at::Tensor absmax;  ///< float32 [blocks]
 };
 
-/// \param values  float32 elements of a flattened matrix, from the beginning of a block on, finite
+/// \param values  finite float32 elements of a flattened matrix, starting at a block boundary
 Nf4Blocks quantize_nf4(const at::Tensor& values);
 
 struct NestedScales {
   at::Tensor codes;   ///< bytes [blocks]
-  at::Tensor absmax;  ///< float32 [blocks of 256 of these]
+  at::Tensor absmax;  ///< float32 [ceil(blocks / 256)]
   at::Tensor offset;  ///< float32 [1]
 };
 
-/// \param absmax  of all blocks of a matrix. The same on any number of threads and any processor
+/// Quantizes the scales (double quantization). The result does not depend on the number of threads or the processor.
+/// \param absmax  scales of all blocks of a matrix
 NestedScales quantize_scales(const at::Tensor& absmax);
 
 }  // namespace fsdp

@@ -1,9 +1,9 @@
 #pragma once
-// One update of a group of parameters that share everything but their data: what optimizers ask an Ops for.
+// Arguments of the optimizer updates of Ops, for a group of parameters with the same hyperparameters.
 //
-// params are float32 master weights; states have their shapes, float32 but where another type is named. All tensors of
-// a group are on one device and contiguous. Gradients are float32 and divided by grad_divisor first: clipping and the
-// loss scale cost no pass of their own.
+// params are float32 master weights; states have the shape of their parameter and are float32 unless stated otherwise.
+// All tensors of a group are contiguous and on one device. Gradients are float32 and are divided by grad_divisor first,
+// so that clipping and the loss scale need no pass of their own.
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
@@ -22,10 +22,9 @@ struct UpdateGroup {
   double weight_decay = 0;
   double grad_divisor = 1;
   std::int64_t step = 0;  ///< counted from 1
-  /// Of StepDecider::decide(), in grad_divisor's place; undefined: none. AdamW's alone.
+  /// Result of StepDecider::decide(), which replaces grad_divisor; may be undefined. AdamW only.
   at::Tensor decision = {};
-  /// With a decision, by parameter: the same rows in the type that models read, written in the same pass; undefined:
-  /// none.
+  /// With a decision: for each parameter its copy in the parameter dtype, written in the same pass; may be undefined.
   std::vector<at::Tensor> published = {};
 };
 
@@ -48,14 +47,14 @@ struct LionUpdate : UpdateGroup {
   double beta1 = 0, beta2 = 0;
 };
 
-/// torchdistx's AnyPrecisionAdamW: AdamW whose moments are float32 or bf16, each of its operations rounded to the type
-/// it is kept in, also that of params, which may be bf16; with `compensation`, bf16, the rounding of a parameter's
-/// update is kept for the next one (Kahan).
+/// torchdistx's AnyPrecisionAdamW: AdamW whose moments, and params, are float32 or bf16. The result of each operation
+/// is rounded to the dtype of the tensor that keeps it. With `compensation` (bf16), the rounding error of a parameter's
+/// update is carried over to the next update (Kahan summation).
 struct AnyPrecisionUpdate : UpdateGroup {
   std::vector<at::Tensor> exp_avg, exp_avg_sq;
   std::vector<at::Tensor> compensation;  ///< empty: none
   double beta1 = 0, beta2 = 0, eps = 0;
-  // Bias corrections in float32, as there: a moment of 8 bits shows another rounding of them.
+  // Bias corrections are float32, as in torchdistx: low-precision moments show any other rounding.
   float step_size() const { return static_cast<float>(lr) / (1.0f - power(beta1)); }
   float denom_correction() const { return std::sqrt(1.0f - power(beta2)); }
 
@@ -63,28 +62,29 @@ struct AnyPrecisionUpdate : UpdateGroup {
   float power(double beta) const { return std::pow(static_cast<float>(beta), static_cast<float>(step)); }
 };
 
-/// What AdamW and Lion keep moments as, in few bits.
+/// Formats of quantized moments of AdamW and Lion.
 using kernels::MomentFormat, kernels::moment_block;
 
-/// The numbers that codes stand for, ascending: float32 [256] or [16] on the host, in memory that is nobody's to
-/// change; first moments' or second ones'. bitsandbytes' states have them as qmap1 and qmap2, torchao's as qmap.
+/// \return the values of the codes, ascending: float32 [256] or [16] on the host, read-only. Checkpoints of
+/// bitsandbytes call them qmap1 and qmap2, of torchao qmap. \param is_signed  first moments; false: second moments
 at::Tensor moment_numbers(MomentFormat format, bool is_signed);
 
-/// This rank's elements, flat.
+/// A quantized moment of this rank's elements of a parameter, flat.
 struct BlockwiseMoment {
   at::Tensor codes;   ///< uint8
-  at::Tensor scales;  ///< float32, by block
+  at::Tensor scales;  ///< float32 [blocks]
 };
 
-/// One parameter of an update by AdamW or Lion whose moments are codes (kernels::MomentCode): blocks are counted from
-/// the whole parameter's first element, so that a rank may share its first and its last one with others. Where codes
-/// share a byte, this rank's elements begin and end with one.
+/// An update of one parameter by AdamW or Lion with quantized moments (kernels::MomentCode). Blocks are counted from
+/// the first element of the unsharded parameter, so a rank may share its first and last block with other ranks. With
+/// 4-bit codes, the shard starts and ends at a byte boundary.
 struct BlockwiseUpdate {
   bool lion = false;
   MomentFormat format = MomentFormat::bitsandbytes_8bit;
   at::Tensor param, grad;         ///< float32
-  BlockwiseMoment first, second;  ///< Lion has no second
-  at::Tensor edges;  ///< float64 [2, 2]: largest moments of the first and of the last block; undefined: these are whole
+  BlockwiseMoment first, second;  ///< second is unused with Lion
+  at::Tensor edges;  ///< float64 [2, 2]: largest moments of the first and last block over all ranks; undefined: no
+                     ///< block is shared
   std::int64_t first_element = 0;
   double lr = 0, weight_decay = 0, grad_divisor = 1, beta1 = 0, beta2 = 0, eps = 0;
   std::int64_t step = 0;
@@ -93,62 +93,61 @@ struct BlockwiseUpdate {
   double correction() const;  ///< sqrt(1 - beta2^step)
 };
 
-/// One parameter of an update by Adafactor (Shazeer and Stern, 2018; torch/optim/_adafactor.py, transformers' class).
-/// Its tensors are this rank's rows without padding; a matrix keeps the means of its rows' and columns' squared
-/// gradients, anything else the squares themselves. Sums over the ranks are the caller's to make between the three
-/// operations.
+/// An update of one parameter by Adafactor (Shazeer and Stern, 2018; torch/optim/_adafactor.py, transformers'
+/// Adafactor). Tensors are this rank's rows without padding. A matrix keeps running means of its squared gradients by
+/// row and by column, other parameters one for each element. The caller all-reduces `sums` and `update_sum` between the
+/// three operations.
 struct AdafactorUpdate {
   at::Tensor param, grad;
-  at::Tensor row_var;                   ///< [rows], of a matrix
-  at::Tensor col_var;                   ///< [columns], of a matrix; the same on all ranks
-  at::Tensor variance;                  ///< of anything else
-  at::Tensor exp_avg;                   ///< of updates; undefined: they are not averaged
-  at::Tensor sums;                      ///< float64 [2 + columns]: of param^2, of row_var, and of grad^2 by column
-  at::Tensor update_sum;                ///< float64 [1]: of the squares of the update
+  at::Tensor row_var;     ///< [rows]; matrices only
+  at::Tensor col_var;     ///< [columns]; matrices only; equal on all ranks
+  at::Tensor variance;    ///< shape of param; other parameters only
+  at::Tensor exp_avg;     ///< running mean of updates; may be undefined
+  at::Tensor sums;        ///< float64 [2 + columns]: sum of param^2, sum of row_var, column sums of grad^2
+  at::Tensor update_sum;  ///< float64 [1]: sum of squares of the update
   std::int64_t rows = 0, elements = 0;  ///< of the whole parameter
   double rate = 0;                      ///< learning rate, relative to the parameter's size with scale_parameter
   bool scale_parameter = false;
   double weight_decay_factor = 1;  ///< 1 - lr * weight decay
-  double relative_decay = 0;       ///< weight decay by the rate that results
+  double relative_decay = 0;       ///< weight decay relative to the effective rate
   double grad_divisor = 1;
-  double new_weight = 0;      ///< of this step's squares in the means
-  double eps1 = 0;            ///< added to squares, or the least root of a mean; see square_eps()
-  double eps2 = 0;            ///< least root mean square of a parameter that a rate is relative to
-  double beta1 = 0;           ///< of exp_avg
-  bool transformers = false;  ///< its order of operations
-  /// What is added to squares.
+  double new_weight = 0;  ///< weight of this step's squares in the running means
+  double eps1 = 0;   ///< transformers: added to squares, see square_eps(); torch: lower bound of mean(row_var); its
+                     ///< square, of variances
+  double eps2 = 0;   ///< lower bound of the parameter's root mean square, with scale_parameter
+  double beta1 = 0;  ///< decay of exp_avg
+  bool transformers = false;  ///< order of operations of transformers; false: of torch
+  /// Added to squared gradients.
   double square_eps() const { return transformers ? eps1 : 0; }
 };
 
-/// One matrix of an update by Muon (Jordan et al., 2024; torch/optim/_muon.py): this rank's rows of it. The direction
-/// is grad + (1 - momentum) (old average - grad), twice: Nesterov's.
+/// An update of one matrix by Muon (Jordan et al., 2024; torch/optim/_muon.py), this rank's rows. The direction is
+/// Nesterov's: lerp(grad, momentum_buffer, momentum), after momentum_buffer has been averaged with the gradient.
 struct MuonUpdate {
   at::Tensor param, grad, momentum_buffer;  ///< float32
   double momentum = 0;
   double lr = 0, weight_decay = 0;
-  double rate = 0;  ///< lr, adjusted to the matrix' shape
+  double rate = 0;  ///< lr adjusted for the shape of the matrix
   double grad_divisor = 1;
 };
 
-// Steps that the host does not wait for: how far gradients are scaled down, and whether there is an update at all, is
-// decided where they are, for Ops::adamw().
-
-/// What a step is decided by: sums over all ranks, float64, on the device.
+/// Inputs of a step's decision: sums over all ranks, float64, on the device.
 struct StepSums {
-  at::Tensor squares;  ///< [1]: of the gradients, which are loss_scale times too large, once for each replica
+  at::Tensor squares;  ///< [1]: squares of the gradients, which include loss_scale, counted once for each replica
   at::Tensor loss;     ///< [2]: nats and tokens
   int replicas = 1;
   double loss_scale = 1;
-  double clip_norm = 0;  ///< largest norm of the gradients; 0: any
+  double clip_norm = 0;  ///< maximum gradient norm; 0: no clipping
 };
 
-/// What it came to.
+/// Result of a step's decision.
 struct StepOutcome {
-  double norm = 0;  ///< of the gradients as they are, loss_scale times too large
+  double norm = 0;  ///< gradient norm, which includes loss_scale
   double nats = 0;
-  bool skipped = false;  ///< loss or gradients are not finite: nothing was updated
+  bool skipped = false;  ///< loss or gradients are not finite; nothing was updated
 };
 
+/// Decides on the device how gradients are scaled and whether the step is skipped, so that the host need not wait.
 class StepDecider {
  public:
   virtual ~StepDecider() = default;
@@ -156,7 +155,7 @@ class StepDecider {
   virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const = 0;
   /// \return for UpdateGroup::decision
   virtual at::Tensor decide(const StepSums& sums) const = 0;
-  /// Waits for it.
+  /// Reads the decision. Waits for the device.
   virtual StepOutcome outcome_of(const at::Tensor& decision) const = 0;
 };
 

@@ -1,6 +1,5 @@
 #pragma once
-// Views of packed projections and of attention's output by heads; internal to lib/compute/ops and who implements
-// attention.
+// Views by heads of packed projections and of attention outputs, for implementations of attention.
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
@@ -12,7 +11,7 @@ namespace fsdp::detail {
 
 enum class Part { q, k, v };
 
-/// A part of rows of [q | k | v]: [B, heads of that part, L, head_size], strided.
+/// \return q, k or v of rows of [q | k | v] as a strided view [B, its heads, L, head_size]
 inline at::Tensor part_of(const at::Tensor& qkv_NC, const AttentionShape& s, Part which) {
   const auto width = s.packed_width();
   const auto first_head = which == Part::q ? 0 : s.heads + (which == Part::v ? s.key_heads() : 0);
@@ -21,27 +20,27 @@ inline at::Tensor part_of(const at::Tensor& qkv_NC, const AttentionShape& s, Par
                            qkv_NC.storage_offset() + first_head * s.head_size);
 }
 
-/// Keys or values [B, kv_heads, L, head_size] once for each head of queries.
+/// Repeats keys or values [B, kv_heads, L, head_size] for each query head.
 inline at::Tensor for_every_head(const at::Tensor& x, const AttentionShape& s) {
   return s.group() == 1 ? x : x.repeat_interleave(s.group(), 1);
 }
 
-/// The inverse for gradients: heads of one group add up.
+/// Sums gradients [B, heads, L, head_size] over each group: the backward of for_every_head().
 inline at::Tensor sum_of_groups(const at::Tensor& x, const AttentionShape& s) {
   return s.group() == 1 ? x : x.unflatten(1, {s.key_heads(), s.group()}).sum(2);
 }
 
-/// [B, H, L, head_size] of rows, a view.
+/// \return rows as a view [B, H, L, head_size]
 inline at::Tensor heads_of(const at::Tensor& x_ND, const AttentionShape& s) {
   return x_ND.view({s.rows, s.length, s.heads, s.head_size}).transpose(1, 2);
 }
 
-/// Rows of heads: a view where they lie so already.
+/// \return heads as rows: a view if the memory layout permits
 inline at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
   return x_BHLD.transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
 }
 
-/// Of x [H, ...] the heads that are member `member` of their groups: [kv_heads, ...], a view.
+/// \return a view [kv_heads, ...] of x [H, ...]: head number `member` of each group
 inline at::Tensor members(const at::Tensor& x, const AttentionShape& s, std::int64_t member) {
   if (s.group() == 1) return x;
   return x.unflatten(0, {s.key_heads(), s.group()}).select(1, member);
@@ -51,12 +50,12 @@ inline float score_scale(const AttentionShape& s) {
   return s.scale > 0 ? static_cast<float>(s.scale) : 1.0f / std::sqrt(static_cast<float>(s.head_size));
 }
 
-/// As ATen's kernels take it: none where it is their own.
+/// The scale argument of ATen's kernels: none for their default.
 inline std::optional<double> given_scale(const AttentionShape& s) {
   return s.scale > 0 ? std::optional<double>(s.scale) : std::nullopt;
 }
 
-/// Between the keys of a sample's rows of scores: a dropped probability depends on sample, head and position alone.
+/// Step between dropout keys of consecutive rows of scores: the mask depends on sample, head and position alone.
 inline constexpr std::uint64_t kScoreKeyStep = 0x632be59bd9b4e019ull;
 
 }  // namespace fsdp::detail

@@ -1,5 +1,5 @@
 #pragma once
-// How CpuOps call the kernels; internal to lib/compute/ops.
+// Helpers of CpuOps for calling the kernels; internal to lib/compute/ops.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
@@ -18,7 +18,7 @@ inline const std::int32_t* positions_or_null(const RopePlace& place) {
   return place.positions_N.defined() ? place.positions_N.const_data_ptr<std::int32_t>() : nullptr;
 }
 
-/// Pieces of rows that are worth a thread: small work stays on the calling one.
+/// Rows of about 32768 elements, the least work that is worth a thread.
 inline std::int64_t row_grain(std::int64_t row_elements) {
   return std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, row_elements));
 }

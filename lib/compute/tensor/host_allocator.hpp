@@ -1,5 +1,5 @@
 #pragma once
-// The host allocator of training runs: keeps what it got and uses huge pages.
+// The host allocator of training runs: it caches memory and uses huge pages.
 //
 // glibc returns large buffers to the kernel on every free, so each step of a training loop faults all its pages in
 // again (238,000 faults a step for a 16 M-parameter model). This allocator keeps segments for the life of the
@@ -24,11 +24,11 @@ void install_host_allocator();
 HostMemoryStats host_memory_stats();
 void reset_host_memory_peak();
 
-/// Counts memory that ATen does not allocate (shared windows). Negative when it goes.
+/// Counts memory that ATen does not allocate (shared-memory segments); negative when it is freed.
 void count_external_host_memory(std::int64_t bytes);
 
-/// The size of the first piece of host memory that `body` asks for on this thread. It gets none: `body` ends there by
-/// an exception. \return nothing when it comes to its end, or fails, without asking
+/// \return the size in bytes of the first host allocation of `body` on this thread, which is refused: an exception ends
+/// `body` there. Empty if `body` returns or fails without an allocation
 std::optional<std::int64_t> first_host_request(const std::function<void()>& body);
 
 }  // namespace fsdp

@@ -1,14 +1,14 @@
 #pragma once
-// Work of the host's kernels on LibTorch's threads. at::parallel_for() in a file that is compiled without OpenMP runs
-// on the calling thread alone, without a word: only parallel.cpp, which is compiled with it, calls it.
+// Parallel loops on LibTorch's threads. at::parallel_for() silently runs on the calling thread in files that are
+// compiled without OpenMP, so only parallel.cpp, which is compiled with OpenMP, calls it.
 #include <cstdint>
 #include <functional>
 
 namespace fsdp {
 
-/// body(begin, end) for parts of [0, n) of at least `grain`, on up to at::get_num_threads() threads at once; returns
-/// when all have. Parts depend on the number of threads: whoever adds up over several elements must not depend on them.
-/// Within a body, on its thread alone. \throws what a body throws
+/// Calls body(begin, end) for pieces of [0, n) of at least `grain`, on up to at::get_num_threads() threads, and returns
+/// when all are done. Pieces depend on the number of threads, so sums must not depend on piece boundaries. A nested
+/// call runs on the calling thread. \throws what a body throws
 void parallel_for(std::int64_t n, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& body);
 
 }  // namespace fsdp

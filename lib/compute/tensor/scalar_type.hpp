@@ -1,5 +1,5 @@
 #pragma once
-// Between the LibTorch-free element types of checkpoints and ATen's, and the kernels' storage types.
+// Conversions between the element types of checkpoints (free of LibTorch), of ATen and of the kernels.
 #include <c10/core/ScalarType.h>
 
 #include "lib/base/dtype.hpp"

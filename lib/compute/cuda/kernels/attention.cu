@@ -1,13 +1,13 @@
-// Softmax of scores that end at a query and at its window, and that may be capped; and its backward, which makes the
-// probabilities once more from the sums that the forward kept. The arithmetic of both is the same, so are the bits.
+// Softmax of blocked attention with causal mask, window and score cap, and its backward, which recomputes the
+// probabilities from the sums that the forward kept. Both use the same arithmetic, so the probabilities are bit-equal.
 #include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 
 namespace fsdp::cuda {
 
-constexpr int kBandThreads = 256;  ///< at most
+constexpr int kBandThreads = 256;  ///< upper limit
 
-/// A row of a matrix, and its columns [first, last) that are seen.
+/// A row of a matrix, and its unmasked columns [first, last).
 struct BandRow {
   long long matrix;
   int row, first, last;
@@ -21,7 +21,7 @@ __device__ __forceinline__ BandRow band_row(const fused::Band& a) {
   return {matrix, row, first > 0 ? static_cast<int>(first) : 0, own + 1};
 }
 
-/// Of a product. \param slope  receives the cap's
+/// The score of a product of query and key. \param slope  receives the derivative of the cap
 __device__ __forceinline__ float band_score(const fused::Band& a, float product, float& slope) {
   const float scaled = product * a.scale;
   slope = 1.0f;
@@ -31,7 +31,7 @@ __device__ __forceinline__ float band_score(const fused::Band& a, float product,
   return a.softcap * bent;
 }
 
-/// One block for each row.
+/// One thread block for each row.
 template <typename T>
 __global__ void __launch_bounds__(kBandThreads) band_softmax(fused::Band a) {
   __shared__ SoftmaxSum room[kMaxWarps];
@@ -73,14 +73,14 @@ __global__ void __launch_bounds__(kBandThreads) band_softmax(fused::Band a) {
   }
 }
 
-/// Likewise.
+/// One thread block for each row.
 template <typename T>
 __global__ void __launch_bounds__(kBandThreads) band_softmax_backward(fused::Band a) {
   __shared__ float room[kMaxWarps];
   const auto r = band_row(a);
   const auto begin = static_cast<long long>(blockIdx.x) * a.stride;
   const int step = static_cast<int>(blockDim.x) * 8, mine_first = static_cast<int>(threadIdx.x) * 8;
-  // The probabilities' share of their gradients is the output's of its own.
+  // sum(p * dp), the term that the softmax backward subtracts, equals sum(out * grad_out).
   const long long sequence = r.matrix / a.kv_heads, head = r.matrix % a.kv_heads * a.group + r.row % a.group;
   const long long token = sequence * a.length + a.first_query + r.row / a.group;
   const long long of_head = (token * a.kv_heads * a.group + head) * a.head_size;
@@ -121,7 +121,7 @@ namespace {
 
 dim3 band_rows(const fused::Band& a) { return {static_cast<unsigned>(a.matrices * a.rows), 1, 1}; }
 
-/// Whole warps for a row's eights.
+/// Threads for a row, one for each vector of eight elements, rounded up to whole warps.
 unsigned band_threads(const fused::Band& a) {
   const int eights = (a.keys + 7) / 8;
   return eights >= kBandThreads ? kBandThreads : static_cast<unsigned>((eights + 31) / 32 * 32);

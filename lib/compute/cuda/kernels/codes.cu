@@ -1,4 +1,4 @@
-// Matrices into 8 bits with one scale each (lib/compute/ops/fp8.hpp): bit for bit what plain operators make of them.
+// Casts to fp8 (lib/compute/ops/fp8.hpp) and dequantization of NF4, bit for bit as plain operators and the CPU kernels.
 #include <algorithm>
 
 #include "lib/compute/cuda/kernels/device.cuh"
@@ -16,7 +16,7 @@ struct Fp8Code {
   static constexpr float kMax = kE5m2 ? fused::kE5m2Max : fused::kE4m3Max;
 };
 
-/// To nearest, ties to even; what is too large becomes the largest.
+/// Rounds to nearest even; larger values saturate.
 template <bool kE5m2>
 __device__ __forceinline__ unsigned to_fp8(float x) {
   using Code = Fp8Code<kE5m2>;
@@ -26,8 +26,7 @@ __device__ __forceinline__ unsigned to_fp8(float x) {
   if (a > 0x7f800000u) return 0x7fu;
   const unsigned most = __float_as_uint(Code::kMax);
   if (a > most) a = most;
-  // Below the smallest power of two with an exponent of its own numbers are equally far apart, as those are to which
-  // 2^23 such distances are added.
+  // Subnormal numbers are evenly spaced, as floats are after 2^23 of these spacings have been added.
   constexpr unsigned kFirstNormal = (128u - Code::kBias) << 23;
   constexpr unsigned kRounder = (151u - Code::kBias - Code::kFraction) << 23;
   if (a < kFirstNormal)
@@ -36,7 +35,7 @@ __device__ __forceinline__ unsigned to_fp8(float x) {
   return sign | ((a >> kShift) - ((127u - Code::kBias) << Code::kFraction));
 }
 
-/// The same, where the processor does it, of two: the first one low.
+/// Converts two values, by one instruction where the GPU has it; `low` goes to the low byte.
 template <bool kE5m2>
 __device__ __forceinline__ unsigned to_two_fp8(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -52,7 +51,7 @@ __device__ __forceinline__ unsigned to_two_fp8(float low, float high) {
 #endif
 }
 
-/// Of absolute values, as their bits: anything that is not a number is larger than all that are.
+/// Maximum of absolute values, compared as bits: NaNs are larger than all numbers.
 __device__ __forceinline__ unsigned warp_max(unsigned x) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) {
@@ -62,7 +61,7 @@ __device__ __forceinline__ unsigned warp_max(unsigned x) {
   return x;
 }
 
-/// The same on every thread. One barrier.
+/// Maximum over the thread block, on every thread. One barrier.
 __device__ __forceinline__ unsigned block_max(unsigned x, unsigned (&room)[kFp8Threads / 32]) {
   x = warp_max(x);
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
@@ -71,7 +70,7 @@ __device__ __forceinline__ unsigned block_max(unsigned x, unsigned (&room)[kFp8T
   return x;
 }
 
-/// Warps take rows in turn.
+/// Writes the largest absolute value of the rows of each thread block; warps take rows in turn.
 template <typename T>
 __global__ void __launch_bounds__(kFp8Threads) fp8_largest(const __grid_constant__ fused::Fp8 a) {
   __shared__ unsigned room[kFp8Threads / 32];
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(kFp8Threads) fp8_largest(const __grid_constant
   if (threadIdx.x == 0) a.largest[blockIdx.x] = __uint_as_float(largest);
 }
 
-/// The scale, of all blocks' largest values, in float64 and rounded once as torchao has it; the same on every thread.
+/// The scale from all blocks' largest values, computed in float64 and rounded once as in torchao; equal on all threads.
 template <bool kE5m2>
 __device__ __forceinline__ float fp8_scale(const fused::Fp8& a) {
   __shared__ unsigned room[kFp8Threads / 32];
@@ -114,12 +113,13 @@ __device__ __forceinline__ float fp8_scale(const fused::Fp8& a) {
   return scale;
 }
 
-/// Codes of 64 x 64, by rows, four of them in a word.
+/// A tile of 64 x 64 codes by rows, four codes in a word.
 struct Fp8Words {
-  unsigned row[kFp8Tile][kFp8Tile / 4 + 1];  // an odd number, so that rows begin in different banks
+  unsigned row[kFp8Tile][kFp8Tile / 4 + 1];  // odd pitch, so that rows start in different banks
 };
 
-/// Writes them by columns: sixteen rows of a column by each thread. \param left  columns and rows that there are
+/// Writes a tile transposed; each thread writes sixteen rows of a column.
+/// \param columns_left, rows_left  size of the matrix from the tile on
 __device__ __forceinline__ void store_columns(const Fp8Words& tile, std::uint8_t* to_CR, long long pitch,
                                               long long columns_left, long long rows_left) {
   const int thread = static_cast<int>(threadIdx.x), column = thread / 4, row = thread % 4 * 16;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void store_columns(const Fp8Words& tile, std::uint8_t
   *reinterpret_cast<uint4*>(to_CR + column * pitch + row) = uint4{words[0], words[1], words[2], words[3]};
 }
 
-/// Rows go out as they come, columns through shared memory.
+/// Rows are written directly, the transpose goes through shared memory.
 template <typename T, bool kE5m2>
 __global__ void __launch_bounds__(kFp8Threads) fp8_cast(const __grid_constant__ fused::Fp8 a) {
   __shared__ Fp8Words tile;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kFp8Threads) fp8_cast(const __grid_constant__ 
         two[k] = to_two_fp8<kE5m2>(__fmul_rn(values[2 * k], scale), __fmul_rn(values[2 * k + 1], scale));
       const uint2 all{two[0] | (two[1] << 16), two[2] | (two[3] << 16)};
       if (a.rows_RC != nullptr && is_there) *reinterpret_cast<uint2*>(a.rows_RC + row * a.columns + column) = all;
-      // Zeros behind the rows, whatever the scale is.
+      // Padding rows are zero for any scale.
       tile.row[row_of_tile][eight * 2] = row < a.rows ? all.x : 0u;
       tile.row[row_of_tile][eight * 2 + 1] = row < a.rows ? all.y : 0u;
     }
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kFp8Threads) fp8_cast(const __grid_constant__ 
   }
 }
 
-/// The same of codes.
+/// Transposes codes.
 __global__ void __launch_bounds__(kFp8Threads) fp8_transpose(const __grid_constant__ fused::Fp8Transpose a) {
   __shared__ Fp8Words tile;
   const int thread = static_cast<int>(threadIdx.x), row_of_tile = thread / 4, sixteen = thread % 4;
@@ -190,8 +190,6 @@ __global__ void __launch_bounds__(kFp8Threads) fp8_transpose(const __grid_consta
   }
 }
 
-// Weights of 4 bits as numbers: bit for bit what the host's kernel makes of them (lib/compute/kernels/flat.hpp).
-
 constexpr int kNf4Threads = 256, kNf4OfThread = 8;
 
 struct Nf4Tables {
@@ -199,7 +197,7 @@ struct Nf4Tables {
   float scale_codes[256];  ///< kernels::signed_code()
 };
 
-/// Tables are parameters of the launch, and so in constant memory.
+/// Tables are launch parameters, so that they are in constant memory.
 struct Nf4Pass : fused::Nf4 {
   Nf4Tables tables;
 };
@@ -211,7 +209,7 @@ __device__ __forceinline__ float nf4_scale(const Nf4Pass& a, long long block) {
 
 template <typename T>
 __global__ void __launch_bounds__(kNf4Threads) dequantize_nf4(const __grid_constant__ Nf4Pass a) {
-  // Threads of a warp ask for different codes, which constant memory would answer one after the other.
+  // Shared memory, since constant memory serializes reads of different addresses in a warp.
   __shared__ float code[16];
   if (threadIdx.x < 16) code[threadIdx.x] = a.tables.values[threadIdx.x];
   __syncthreads();

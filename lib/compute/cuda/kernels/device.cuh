@@ -1,6 +1,6 @@
 #pragma once
-// CUDA's device language, for nvcc, or for a host compiler by a header that emulates it (tests/support), and how
-// kernels read and write elements: eight at a time, in accesses of 128 bits where these are aligned.
+// Included by every kernel: CUDA's headers, or for tests on the CPU a header that emulates them (tests/support);
+// vectors of eight elements, in accesses of 128 bits where they are aligned; sums over a thread block.
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,7 +17,7 @@ namespace fsdp::cuda {
 using fused::GradTarget;
 using fused::Type;
 
-/// float32 into the type of the elements, once rounded, to nearest, ties to even.
+/// Rounds float32 to the element type, to nearest even.
 __device__ __forceinline__ void narrow(float& to, float x) { to = x; }
 __device__ __forceinline__ void narrow(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
 __device__ __forceinline__ void narrow(__half& to, float x) { to = __float2half_rn(x); }
@@ -30,7 +30,8 @@ struct alignas(16) Eight {
   T items[8];
 };
 
-/// \param count   fewer than eight are read one by one; the others are zero
+/// Loads eight elements as float32.
+/// \param count   elements that exist; the others become zero
 /// \param packed  `from` is at a multiple of 16 bytes
 template <typename T>
 __device__ __forceinline__ void load_eight(float (&values)[8], const T* from, long long count, bool packed) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void load_eight(float (&values)[8], const T* from, lo
   for (int k = 0; k < 8; ++k) values[k] = k < count ? widen(from[k]) : 0.0f;
 }
 
-/// Likewise.
+/// Stores eight elements; parameters as in load_eight().
 template <typename T>
 __device__ __forceinline__ void store_eight(T* to, const float (&values)[8], long long count, bool packed) {
   Eight<T> all;
@@ -65,7 +66,7 @@ __device__ __forceinline__ void store_eight(T* to, const float (&values)[8], lon
   }
 }
 
-/// As the elements will be read again.
+/// \return x rounded to T, as a later load returns it
 template <typename T>
 __device__ __forceinline__ float rounded(float x) {
   T narrowed;
@@ -84,7 +85,7 @@ __device__ __forceinline__ void put_eight(T* to, float (&values)[8], long long c
   store_eight(to, values, count, packed);
 }
 
-/// `values` are used up. \param at  first element
+/// Sets or adds eight elements; overwrites `values`. \param at  index of the first element
 __device__ __forceinline__ void put_eight(const GradTarget& to, long long at, float (&values)[8], long long count,
                                           bool packed) {
   if (to.type == Type::f32) put_eight(static_cast<float*>(to.data) + at, values, count, packed, to.add);
@@ -150,16 +151,16 @@ void launch(void (*kernel)(Pass), dim3 grid, unsigned threads, cudaStream_t stre
 }
 #endif
 
-// Sums of exponentials over a thread block, whatever the numbers' size.
+// Sums of exponentials over a thread block without overflow.
 
-/// Sum of exp(x - largest).
+/// `sum` is the sum of exp(x - largest).
 struct SoftmaxSum {
   float largest, sum;
 };
 
 __device__ __forceinline__ SoftmaxSum joined(SoftmaxSum a, SoftmaxSum b) {
   const float largest = fmaxf(a.largest, b.largest);
-  if (largest == -INFINITY) return {largest, a.sum + b.sum};  // nothing yet: the differences would be NaN
+  if (largest == -INFINITY) return {largest, a.sum + b.sum};  // both are empty; the differences would be NaN
   return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
 }
 
@@ -168,7 +169,7 @@ __device__ __forceinline__ SoftmaxSum block_join(SoftmaxSum mine, SoftmaxSum (&r
   for (int lane = 16; lane > 0; lane /= 2) {
     const SoftmaxSum other{__shfl_xor_sync(0xffffffffu, mine.largest, lane),
                            __shfl_xor_sync(0xffffffffu, mine.sum, lane)};
-    // Both lanes of a pair take the sums in one order.
+    // Both lanes of a pair add in the same order, so that all threads get the same bits.
     mine = (threadIdx.x & static_cast<unsigned>(lane)) != 0 ? joined(other, mine) : joined(mine, other);
   }
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = mine;

@@ -1,6 +1,6 @@
 #pragma once
-// fused::Kernels by CUDA. Built where there is an nvcc (FSDP_CUDA_KERNELS), for every architecture of CMakeLists.txt;
-// else PyTorch's operators serve. Tests build the same source for the host, by a header that emulates CUDA.
+// fused::Kernels by CUDA, compiled with nvcc (FSDP_CUDA_KERNELS) for the architectures of CMakeLists.txt. Without nvcc,
+// PyTorch's operators serve. Tests compile the same sources for the CPU with a header that emulates CUDA.
 #ifdef FSDP_EMULATED_CUDA
 #include FSDP_EMULATED_CUDA
 #else
@@ -13,7 +13,7 @@ namespace fsdp::cuda {
 
 class LaunchedKernels : public fused::Kernels {
  public:
-  /// This object has code for the current device.
+  /// True if this library has code for the current device.
   static bool have_code();
   void norm(const fused::Norm& pass) const override;
   void norm_backward(const fused::NormBackwardPass& pass) const override;

@@ -1,13 +1,13 @@
-// RMSNorm and LayerNorm of a sum, forward and backward. A row stays in the registers of one thread block between the
-// passes over it.
+// RMSNorm and LayerNorm of a sum, forward and backward. A row stays in the registers of one thread block between
+// passes; the kernels for wider rows read it again.
 #include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 
 namespace fsdp::cuda {
 
-constexpr int kNormThreads = 512;  ///< at most
+constexpr int kNormThreads = 512;  ///< upper limit
 
-/// Eight neighbouring elements of a row: the `i`th of this thread's.
+/// Position of this thread's i-th vector of eight elements of a row.
 struct Place {
   int at;
   long long count;
@@ -16,7 +16,7 @@ struct Place {
   __device__ __forceinline__ bool inside() const { return count > 0; }
 };
 
-/// x + (y + bias), rounded and stored: the backward sees the rounded sum, so the norm is of that.
+/// Computes x + (y + bias), rounded and stored. The norm uses the rounded sum, since the backward reads that.
 template <typename T>
 __device__ __forceinline__ void load_sum(float (&x)[8], const fused::Norm& a, long long row, const Place& p) {
   load_eight(x, static_cast<const T*>(a.x_ND) + row + p.at, p.count, a.packed);
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_sum(float (&x)[8], const fused::Norm& a, lo
   store_eight(static_cast<T*>(a.sum_ND) + row + p.at, x, p.count, a.packed);
 }
 
-/// One block for each row.
+/// One thread block for each row.
 template <typename T, int kVectors, bool kLayerNorm>
 __global__ void __launch_bounds__(kNormThreads) norm_forward(fused::Norm a) {
   __shared__ float room[2][kMaxWarps];
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_forward(fused::Norm a) {
   }
 }
 
-/// What one thread sums over the rows of its block.
+/// Column sums of one thread over the rows of its thread block.
 template <int kVectors, bool kLayerNorm>
 struct NormSums {
   float gamma[kVectors][8] = {};
@@ -159,10 +159,10 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward(fused::NormBackwar
   }
 }
 
-// RMSNorm and LayerNorm of rows that one thread block's registers do not hold: each pass reads the row again, from the
-// cache mostly, and sums over rows are kept in memory.
+// Rows that do not fit into the registers of one thread block: each pass reads the row again, mostly from the cache,
+// and column sums are in global memory.
 
-/// body(place) for a thread's share of a row, eight elements at a time.
+/// Calls body(place) for each of this thread's vectors of eight elements of a row.
 template <typename Body>
 __device__ __forceinline__ void for_row(int dim, const Body& body) {
   for (int i = 0;; ++i) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ void for_row(int dim, const Body& body) {
   }
 }
 
-/// One block for each row.
+/// One thread block for each row.
 template <typename T, bool kLayerNorm>
 __global__ void __launch_bounds__(kNormThreads) norm_forward_wide(fused::Norm a) {
   __shared__ float room[2][kMaxWarps];
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_forward_wide(fused::Norm a)
   });
   const float mean = kLayerNorm ? block_sum(sum, room[0]) / static_cast<float>(a.dim) : 0.0f;
   float squares = 0;
-  for_row(a.dim, [&](const Place& p) {  // what this thread has read or stored itself
+  for_row(a.dim, [&](const Place& p) {  // reads only elements that this thread has read or stored itself
     float x[8];
     load_eight(x, input + p.at, p.count, a.packed);
 #pragma unroll
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_forward_wide(fused::Norm a)
   });
 }
 
-/// As norm_backward.
+/// norm_backward() for wide rows.
 template <typename T, bool kLayerNorm>
 __global__ void __launch_bounds__(kNormThreads) norm_backward_wide(fused::NormBackwardPass a) {
   __shared__ float room[2][2][kMaxWarps];  // a thread may be one barrier ahead of another
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward_wide(fused::NormBa
   for (long long r = blockIdx.x; r < a.rows; r += gridDim.x, turn ^= 1) {
     const long long row = r * a.dim;
     const float rstd = a.rstd_N[r], mean = kLayerNorm ? a.mean_N[r] : 0.0f;
-    const bool more = r != blockIdx.x;  // rows of this block have been summed before
+    const bool more = r != blockIdx.x;  // partial holds sums of earlier rows of this block
     float sum_scaled = 0, sum_both = 0;
     for_row(a.dim, [&](const Place& p) {
       float normal[8], grad[8], gamma[8], beta[8] = {};
@@ -269,13 +269,13 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward_wide(fused::NormBa
 
 namespace {
 
-/// As few threads as hold a row, `vectors` times eight elements each.
+/// Fewest threads, in whole warps, that hold a row with `vectors` vectors of eight elements each.
 unsigned threads_for(int dim, int vectors) {
   const int threads = (dim + 8 * vectors - 1) / (8 * vectors);
   return static_cast<unsigned>((threads + 31) / 32 * 32);
 }
 
-/// body(Vectors): the fewest eights for each of at most kNormThreads threads.
+/// Calls body(Vectors<n>) with the fewest vectors of eight for each of at most kNormThreads threads.
 template <int kVectors>
 struct Vectors {
   static constexpr int count = kVectors;
@@ -285,7 +285,7 @@ void with_vectors(int dim, const Body& body) {
   dim <= 8 * kNormThreads ? body(Vectors<1>{}) : body(Vectors<2>{});
 }
 
-/// Rows that registers hold.
+/// True if registers hold a row.
 bool is_narrow(int dim) { return dim <= 16 * kNormThreads; }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Passes over strips of columns: what depends on a column, and sums over rows. Eight warps of a block take rows in
-// turn, each 256 columns of one.
+// Passes over rows: column passes (bias, activation, dropout, column sums), gated activations, and heads.
+//
+// A thread block of a column pass owns a strip of 256 columns; its eight warps take rows in turn.
 #include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 
@@ -9,7 +10,7 @@ constexpr int kStripColumns = 256, kStripWarps = 8, kStripThreads = 32 * kStripW
 
 __device__ __forceinline__ float gelu_inner(float x) { return 0.7978845608028654f * (x + 0.044715f * x * x * x); }
 
-/// splitmix64's finaliser (Steele, Lea, Flood 2014), as lib/compute/kernels/rowwise.hpp has it.
+/// splitmix64's finalizer (Steele, Lea, Flood 2014), as in lib/compute/kernels/rowwise.hpp.
 __device__ __forceinline__ unsigned long long mix64(unsigned long long z) {
   z += 0x9e3779b97f4a7c15ull;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -17,7 +18,7 @@ __device__ __forceinline__ unsigned long long mix64(unsigned long long z) {
   return z ^ (z >> 31);
 }
 
-/// Of one row. What a pass leaves in x is stored there, what it puts in out beside it.
+/// Eight elements of a row. A pass stores x back to x_ND and out to out_ND.
 struct EightOfRow {
   float x[8], y[8] = {}, out[8] = {};
 };
@@ -40,7 +41,7 @@ __device__ __forceinline__ void pass_eight(const fused::ColumnPass& a, long long
       x[k] = drop ? 0.0f : x[k] * keep_scale;
     }
     if constexpr (kKind == Kind::bias_gelu) {
-      x[k] = rounded<T>(x[k] + bias[k]);  // the backward sees what is kept
+      x[k] = rounded<T>(x[k] + bias[k]);  // the backward reads the rounded sum
       out[k] = 0.5f * x[k] * (1.0f + tanhf(gelu_inner(x[k])));
     }
     if constexpr (kKind == Kind::bias_gelu_backward) {
@@ -92,7 +93,8 @@ __global__ void __launch_bounds__(kStripThreads) column_pass(fused::ColumnPass a
   }
 }
 
-/// Eight rows of 32 threads take blocks' sums in turn; each row of the grid is one target.
+/// Adds partial sums: 32 columns per thread block, whose eight warps take partial sums in turn. blockIdx.y is the
+/// target.
 __global__ void __launch_bounds__(kStripThreads) column_sums(fused::ColumnSums a) {
   __shared__ float room[kStripWarps][32];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -106,7 +108,8 @@ __global__ void __launch_bounds__(kStripThreads) column_sums(fused::ColumnSums a
   room[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || column >= a.dim) return;
-  const GradTarget to = target == 0 ? a.to[0] : (target == 1 ? a.to[1] : a.to[2]);  // an index would put all in memory
+  const GradTarget to =
+      target == 0 ? a.to[0] : (target == 1 ? a.to[1] : a.to[2]);  // an index would move the array to local memory
   if (to.data == nullptr) return;
   float all = 0;
   for (const auto& of_warp : room) all += of_warp[lane];
@@ -121,11 +124,11 @@ __global__ void __launch_bounds__(kStripThreads) dropout_keys(fused::DropoutKeys
   a.keys[row] = static_cast<std::int64_t>(first + step);
 }
 
-// act(gate) * up, and its backward in place: grad becomes the output once more, gate and up their gradients.
+// act(gate) * up, and its backward in place: grad becomes the recomputed output, gate and up become their gradients.
 
 constexpr int kFlatThreads = 256;
 
-/// An activation's value and slope.
+/// Value and derivative of an activation.
 struct Activated {
   float value, slope;
 };
@@ -176,12 +179,13 @@ __global__ void __launch_bounds__(kFlatThreads) gated(fused::Gated a) {
   }
 }
 
-// Heads into columns of rows, the first of them rotated by their position: rotary embedding in place, and in the
-// backward of attention, whose gradients then need no pass to lie beside each other.
+// Copies heads into columns of rows and rotates the first ones: the rotary embedding in place, and, in the backward of
+// attention, packing of the gradients in the same pass.
 
 constexpr int kHeadThreads = 128;
 
-/// One block for each row. An item is eight elements of a head's lower half and those of the upper half behind them.
+/// One thread block for each row. An item is eight elements of a head's lower half and their partners of the upper
+/// half.
 template <typename T>
 __global__ void __launch_bounds__(kHeadThreads) move_heads(fused::Heads a) {
   const long long row = blockIdx.x;
@@ -229,7 +233,7 @@ void LaunchedKernels::column_sums(const fused::ColumnSums& a) const {
 void LaunchedKernels::column_pass(const fused::ColumnPass& a) const {
   using Kind = fused::ColumnPassKind;
   const auto strips = static_cast<unsigned>((a.dim + kStripColumns - 1) / kStripColumns);
-  // Sums have as many blocks as there is room for; nothing else depends on their number.
+  // The number of blocks of a sum follows from the size of `partial`; other passes may use any number.
   const auto blocks = a.partial != nullptr ? fused::column_blocks(a.rows) : (a.rows + 31) / 32;
   const dim3 grid{strips, static_cast<unsigned>(blocks > 65535 ? 65535 : blocks), 1};
   with_type(a.type, [&](auto type) {

@@ -1,4 +1,4 @@
-// Rows of tables by token, and their gradients.
+// Embedding, cross-entropy, and their gradients.
 #include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 
@@ -6,7 +6,7 @@ namespace fsdp::cuda {
 
 constexpr int kEmbedThreads = 128, kEmbedColumns = 8 * kEmbedThreads;
 
-/// One block for each token and 1024 columns.
+/// One thread block for each token and 1024 columns.
 template <typename T>
 __global__ void __launch_bounds__(kEmbedThreads) embed(fused::Embed a) {
   const long long row = blockIdx.x;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void put_row(const fused::EmbedBackward& a, long long
   if (column < a.dim) put_eight(a.to, row * a.dim + column, sum, a.dim - column, a.packed);
 }
 
-/// One block for each token and 1024 columns; that of an id's first token takes all of them.
+/// One thread block for each token and 1024 columns. The block of an id's first token sums all tokens of this id.
 template <typename T>
 __global__ void __launch_bounds__(kEmbedThreads) embed_backward_tokens(fused::EmbedBackward a) {
   constexpr int kWarps = kEmbedThreads / 32;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kEmbedThreads) embed_backward_tokens(fused::Em
   put_row(a, id, column, sum);
 }
 
-/// One block for each position and 1024 columns.
+/// One thread block for each position and 1024 columns.
 template <typename T>
 __global__ void __launch_bounds__(kEmbedThreads) embed_backward_positions(fused::EmbedBackward a) {
   const long long position = blockIdx.x;
@@ -77,11 +77,11 @@ __global__ void __launch_bounds__(kEmbedThreads) embed_backward_positions(fused:
   put_row(a, position, column, sum);
 }
 
-// Loss and gradient of rows of logits: two passes over a row, which the second finds in the cache.
+// Cross-entropy and its gradient: two passes over a row of logits, the second of which reads from the cache.
 
-constexpr int kLossThreads = 512;  ///< at most
+constexpr int kLossThreads = 512;  ///< upper limit
 
-/// One block for each row.
+/// One thread block for each row.
 template <typename T>
 __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntropy a) {
   __shared__ SoftmaxSum room[kMaxWarps];
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
     SoftmaxSum of_eight{largest, 0.0f};
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const bool counts = k < a.vocab - at && x[k] != -INFINITY;  // of that the difference may be NaN
+      const bool counts = k < a.vocab - at && x[k] != -INFINITY;  // -inf - -inf would be NaN
       of_eight.sum += counts ? expf(x[k] - largest) : 0.0f;
     }
     mine = joined(mine, of_eight);
@@ -116,14 +116,14 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float share = at + k < a.vocab ? expf(x[k] - all.largest) / all.sum : 0.0f;
-      // Of a target that does not count nothing remains, whatever the logits are.
+      // Ignored targets have zero gradient, even with logits that are not finite.
       x[k] = target < 0 ? 0.0f : (share - (at + k == target ? 1.0f : 0.0f)) * scale;
     }
     store_eight(logits + at, x, a.width - at, a.packed);
   }
 }
 
-/// One block: rows' losses and how many count.
+/// One thread block: adds the losses of rows, and the number of rows that are not ignored.
 __global__ void __launch_bounds__(kLossThreads) sum_losses(fused::CrossEntropy a) {
   __shared__ double room[2][kMaxWarps];
   double loss = 0, count = 0;
@@ -145,7 +145,7 @@ dim3 rows_by_columns(std::int64_t rows, int dim) {
   return {static_cast<unsigned>(rows), static_cast<unsigned>((dim + kEmbedColumns - 1) / kEmbedColumns), 1};
 }
 
-/// Whole warps for as many items, at most kLossThreads.
+/// Threads for as many items, in whole warps, at most kLossThreads.
 unsigned threads_for(std::int64_t items) {
   return items >= kLossThreads ? kLossThreads : static_cast<unsigned>((items + 31) / 32 * 32);
 }

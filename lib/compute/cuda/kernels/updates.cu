@@ -1,5 +1,5 @@
-// Passes over many tensors at once: the gradients' squares, AdamW, and what it leaves in the models' type. A block
-// takes kBlockElements of one tensor.
+// Passes over many tensors at once: sums of squares, AdamW, and casts between master weights and the parameter dtype. A
+// thread block takes kBlockElements elements of one tensor.
 #include <algorithm>
 
 #include "lib/compute/cuda/kernels/device.cuh"
@@ -9,7 +9,7 @@ namespace fsdp::cuda {
 
 constexpr int kUpdateThreads = 256;
 
-/// This block's elements, [begin, end) of a tensor.
+/// Elements [begin, end) of a tensor that this thread block takes.
 struct BlockRange {
   int tensor = 0;
   long long begin, end;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kUpdateThreads) sum_squares(const __grid_const
   const BlockRange range(a);
   const float* data = a.data[range.tensor];
   const bool packed = is_packed(data);
-  float sum = 0;  // of at most 128 squares
+  float sum = 0;  // float32 suffices for at most 128 squares
   for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
     float x[8];
     load_eight(x, data + at, range.end - at, packed);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kUpdateThreads) total_sum(fused::TotalSum a) {
 
 __device__ __forceinline__ bool is_finite(double x) { return x - x == 0.0; }
 
-/// As the host does it where it decides (Trainer::update): torch.nn.utils.clip_grad_norm_'s factor, at most 1.
+/// The same arithmetic as on the host (Trainer::update): the factor of torch.nn.utils.clip_grad_norm_, at most 1.
 __global__ void decide_step(fused::DecideStep a) {
   const double squares = *a.squares / a.replicas, nats = *a.nats;
   const double norm = sqrt(squares);
