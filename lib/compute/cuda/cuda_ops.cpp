@@ -40,10 +40,10 @@ namespace {
 
 using namespace detail;
 
-/// What a fused kernel keeps: as ATen's forwards return it and its backwards take it.
+/// Results of ATen's fused forwards that the backwards need.
 struct CudaAttentionState final : AttentionState {
   at::Tensor logsumexp;
-  at::Tensor cum_seq_q, cum_seq_k;  ///< of ragged batches, which these are not: undefined
+  at::Tensor cum_seq_q, cum_seq_k;  ///< undefined: only ragged batches have them
   at::Tensor philox_seed, philox_offset;
   std::int64_t max_q = 0, max_k = 0;
 };
@@ -55,12 +55,12 @@ class CudaOps final : public FusedOps {
     if (has_kernels()) recorder_ = make_cuda_recorder(device.index());
   }
 
-  /// Plain operators read masks and positions on the host.
+  /// Null without kernels: plain operators copy masks and positions from the host, which cannot be captured.
   const WorkRecorder* recorder() const override { return recorder_.get(); }
 
-  /// What is not locked, if it is small, from a copy that is, which PyTorch's allocator keeps until the device has read
-  /// it: from other memory the driver may wait for what is queued. None of what is locked changes meanwhile. A graph
-  /// would read what the copy's place holds later.
+  /// Small pageable tensors are first copied to pinned memory, which PyTorch's allocator keeps until the device has
+  /// read it: with pageable memory the driver may wait for queued work. Callers do not change pinned tensors meanwhile.
+  /// Not possible during a capture, since a replay would read whatever the pinned memory holds then.
   at::Tensor to_device(const at::Tensor& x) const override {
     if (!is_on_host(x)) return x.to(device());
     if (is_capturing()) throw RuntimeFailure("memory of the host cannot be sent while a graph is captured");
@@ -83,7 +83,7 @@ class CudaOps final : public FusedOps {
     if (is_on_host(to) == is_on_host(from)) return FusedOps::transfer(to, from);
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
     if (!plain) {
-      wait_for_asked();  // a copy between types blocks, and without a limit
+      wait_for_asked();  // a copy between dtypes blocks without a time limit
       return FusedOps::transfer(to, from);
     }
     if (is_on_host(to)) return copies_.to_host(bytes_in(to), bytes_of(from), from.nbytes());
@@ -99,7 +99,7 @@ class CudaOps final : public FusedOps {
   std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
     return is_on_host(x) ? lock_pages_of(x) : nullptr;
   }
-  /// Master weights on the host are rounded there, into what is sent.
+  /// Master weights on the host are rounded on the host, into the buffer that is sent.
   void publish(std::span<const PublishedRows> rows) const override {
     std::vector<PublishedRows> here;
     for (const auto& pair : rows) {
@@ -152,7 +152,7 @@ class CudaOps final : public FusedOps {
     return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
 
-  /// All documents in one flash kernel, padding as documents of their own, whose gradients are zeros times numbers.
+  /// One variable-length flash kernel for all documents. Padding counts as documents of its own, with zero gradients.
   at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                               std::unique_ptr<AttentionState>* state) const override {
     if (!packs_by_flash(traits_, s, qkv_NC.scalar_type())) return Ops::packed_attention(qkv_NC, s, state);
@@ -176,7 +176,7 @@ class CudaOps final : public FusedOps {
     return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
 
-  /// Of 16 bits into float32 without a rounding in between.
+  /// 16-bit factors into float32 without intermediate rounding.
   void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     const bool widens = out.scalar_type() != a.scalar_type();
     if (add) {
@@ -187,7 +187,7 @@ class CudaOps final : public FusedOps {
   }
   at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits_, dtype); }
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
-    // Which products cannot read, none can widen.
+    // Where block_type() differs, cuBLAS cannot multiply this dtype into float32.
     const auto type = a.scalar_type();
     if (type == at::kFloat || a.dim() != 2 || block_type(type) != type) return false;
     if (add) {
@@ -199,7 +199,7 @@ class CudaOps final : public FusedOps {
   }
 
  private:
-  /// What PyTorch's allocator of pinned memory is asked for at most, which keeps what it has.
+  /// Largest request to PyTorch's allocator of pinned memory, which never frees memory.
   static constexpr std::size_t kMostPinned = std::size_t{16} << 20;
 
   static std::byte* bytes_in(const at::Tensor& x) { return static_cast<std::byte*>(x.mutable_data_ptr()); }
@@ -223,15 +223,16 @@ class CudaOps final : public FusedOps {
     });
   }
 
-  /// How many keys before its own flash shows a query of rows that are so long at most; none: all.
+  /// Number of earlier keys that a query attends to, as flash takes it; empty without a window. \param longest  row
+  /// length
   static std::optional<std::int64_t> keys_before(const AttentionShape& s, std::int64_t longest) {
     return s.window > 0 && s.window < longest ? std::optional(s.window - 1) : std::nullopt;
   }
 
-  /// Of [B, heads, L, head_size] the tokens one after the other: [N, heads, head_size], a view.
+  /// \return [B, heads, L, head_size] as a view [N, heads, head_size]
   static at::Tensor tokens_of(const at::Tensor& x_BHLD) { return x_BHLD.transpose(1, 2).flatten(0, 1); }
 
-  /// Gradients of q, k and v as pack_heads() takes them.
+  /// Gradients of q, k and v for pack_heads().
   std::array<at::Tensor, 3> documents_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
                                                const at::Tensor& out_ND, const AttentionShape& s,
                                                const AttentionState& state) const {
@@ -247,7 +248,7 @@ class CudaOps final : public FusedOps {
     return {rows(gq), rows(gk), rows(gv)};
   }
 
-  /// \param rotation  null: queries and keys were not turned; below, too
+  /// \param rotation  null without rotary embedding, here and below
   at::Tensor packed_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                              const AttentionShape& s, std::unique_ptr<AttentionState> state,
                              const Rotation* rotation) const {
@@ -269,7 +270,7 @@ class CudaOps final : public FusedOps {
     return pack_heads(std::move(grads), s, rotation);
   }
 
-  /// [B, H, L, head_size]. Heads that share keys are the kernels' own business.
+  /// \return [B, H, L, head_size]. The kernels support grouped-query attention.
   static at::Tensor forward(GpuAttention kernel, const at::Tensor& qkv_NC, const AttentionShape& s, bool keep,
                             CudaAttentionState& saved) {
     const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);

@@ -46,7 +46,7 @@ std::string words_of(std::string_view text) {
   return out.back() == ' ' ? out : out + " ";
 }
 
-/// The word that its driver calls it by, without its memory: " a100 ".
+/// The model name without the memory size: " a100 ".
 std::string make_of(const GpuFacts& gpu) {
   const std::string_view name = gpu.name;
   return words_of(name.starts_with("rtx") ? name : name.substr(0, name.find('-')));
@@ -166,7 +166,7 @@ GpuSpec find_gpu(std::string_view text) {
   if (name.empty() || name[0] < '0' || name[0] > '9') {
     throw UsageError("--gpu is '" + std::string(text) + "', choose from " + gpu_names() + ", or give bytes (79GiB)");
   }
-  GpuSpec gpu;  // of an unknown make: an A100's kernels
+  GpuSpec gpu;  // unknown model: assumes the kernels of an A100
   gpu.name = std::string(text);
   gpu.total_bytes = parse_bytes(text, "--gpu");
   if (gpu.total_bytes < 64 * kMiB) throw UsageError("--gpu " + std::string(text) + " is too little memory for a GPU");

@@ -7,18 +7,18 @@
 namespace fsdp {
 namespace {
 
-/// The tape of this thread, for the allocator, which is told of nothing else.
+/// The tape of this thread, for the allocator.
 std::shared_ptr<MemoryTape>& current_tape() {
   thread_local std::shared_ptr<MemoryTape> tape;
   return tape;
 }
 
-/// Outside of what any process can map: touching it ends the program at once.
+/// An address that no process can map, so that an access ends the program.
 void* address_of(std::int32_t block) {
   return reinterpret_cast<void*>((std::uintptr_t{1} << 60) + (static_cast<std::uintptr_t>(block) << 6));
 }
 
-/// What a meta tensor's storage holds on to.
+/// Context of a meta tensor's storage.
 struct Held {
   std::shared_ptr<MemoryTape> tape;
   MemoryTape::Block block;

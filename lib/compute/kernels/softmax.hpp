@@ -1,4 +1,5 @@
-// Included by isa.cpp inside a per-instruction-set namespace. Causal softmax and the cross-entropy with its gradient.
+// Included by isa.cpp inside a per-instruction-set namespace. Softmax of attention (causal; with a window or a
+// score cap) and cross-entropy with its gradient: rows [begin, end) of the arrays in kernels.hpp.
 
 template <typename T>
 void causal_softmax(const SoftmaxArgs& a, std::int64_t begin, std::int64_t end) {

@@ -1,7 +1,7 @@
-// oneDNN packs operands into blocks. How large they are follows from its choice of kernel and tiles, which differs from
-// processor to processor and from shape to shape (bf16 and fp16: 10 KiB to 2 MiB a thread), and no header tells. So
-// oneDNN itself is asked: it plans the product on memory that is only reserved, and is stopped when it wants its
-// blocks.
+// oneDNN packs operands into buffers whose size depends on its choice of kernel and tiles, which differs between
+// processors and shapes (bf16 and fp16: 10 KiB to 2 MiB per thread) and is not documented. Therefore the product is
+// started in oneDNN on reserved, unbacked memory and stopped at the allocation of its buffers, whose size is the
+// result.
 #include "lib/compute/meta/gemm_scratch.hpp"
 
 #include <ATen/Parallel.h>
@@ -24,12 +24,12 @@ namespace {
 
 constexpr std::int64_t kKiB = 1024;
 
-/// Rows or columns that lie one after the other: what oneDNN takes as it is. Anything else ATen copies for it, except
-/// that ATen's own products of matrices take any stride between rows.
+/// True for contiguous rows or columns, which oneDNN reads without a copy. ATen copies other layouts first; its own
+/// matrix products accept any row stride.
 bool is_plain(const at::Tensor& x) { return x.is_contiguous() || x.transpose(-2, -1).is_contiguous(); }
 
-/// Whether ATen gives these products to oneDNN on this processor: of 16-bit types, and on AArch64 those of float32 with
-/// a second operand whose columns lie one after the other, as a linear layer's weight does.
+/// True if ATen calls oneDNN for these factors on this processor: 16-bit types, and on AArch64 float32 with a second
+/// factor that is a transposed contiguous matrix, as a linear layer's weight is.
 bool onednn_takes(const at::Tensor& a, const at::Tensor& b) {
   const auto asks = [](at::ScalarType type, bool across) {
     const auto x = at::ones({64, 64}, at::TensorOptions(type));
@@ -49,7 +49,7 @@ bool onednn_takes(const at::Tensor& a, const at::Tensor& b) {
   }
 }
 
-/// Addresses for tensors of the host that hold nothing; a page is only taken if somebody does touch it.
+/// Reserved address space for host tensors; pages are backed only when they are touched.
 class ReservedMemory {
  public:
   explicit ReservedMemory(std::size_t bytes)
@@ -61,7 +61,7 @@ class ReservedMemory {
     if (there()) ::munmap(data_, bytes_);
   }
   bool there() const { return data_ != MAP_FAILED; }
-  /// Of the same sizes and strides as a meta tensor.
+  /// \return a host tensor with the sizes and strides of a meta tensor
   at::Tensor tensor_like(const at::Tensor& like) {
     constexpr std::size_t kPage = 4096;
     auto* begin = static_cast<std::byte*>(data_) + used_;
@@ -80,7 +80,7 @@ class ReservedMemory {
   void* data_;
 };
 
-/// oneDNN's answer for these layouts; nothing where it cannot be asked.
+/// Bytes that oneDNN requests for these layouts; empty if that cannot be measured.
 std::optional<std::int64_t> asked_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                                         const ProductKind& kind) {
   const bool through_aten = !kind.direct && a.dim() == 2;
@@ -102,7 +102,7 @@ std::optional<std::int64_t> asked_bytes(const at::Tensor& out, const at::Tensor&
   return bytes.value_or(0);
 }
 
-/// The same, asked once for each product that is different.
+/// asked_bytes(), cached by dtype, sizes, strides and kind.
 std::optional<std::int64_t> known_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                                         const ProductKind& kind) {
   thread_local std::map<std::vector<std::int64_t>, std::optional<std::int64_t>> answers;
@@ -117,7 +117,7 @@ std::optional<std::int64_t> known_bytes(const at::Tensor& out, const at::Tensor&
   return at->second;
 }
 
-/// A thread's blocks on AVX-512 where they were measured, for want of an answer.
+/// Measured buffers per thread on AVX-512, used if asked_bytes() is empty.
 std::int64_t typical_bytes(const at::Tensor& a, const at::Tensor& b) {
   const bool a_across = !a.is_contiguous(), b_across = !b.is_contiguous();
   switch (a.scalar_type()) {
@@ -134,7 +134,7 @@ std::int64_t typical_bytes(const at::Tensor& a, const at::Tensor& b) {
 
 std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                                  const ProductKind& kind) {
-  constexpr std::int64_t kFewest = 16 * 16 * 16;  // multiply-adds up to which ATen does without oneDNN: Matmul.cpp
+  constexpr std::int64_t kFewest = 16 * 16 * 16;  // ATen does not use oneDNN up to so many multiply-adds: Matmul.cpp
   if (out.numel() == 0 || a.numel() == 0) return 0;
   if (!kind.direct && (!onednn_takes(a, b) || a.numel() * b.size(-1) <= kFewest)) return 0;
   return known_bytes(out, a, b, kind).value_or(typical_bytes(a, b) * kind.threads);
@@ -151,7 +151,7 @@ void allocate_aten_scratch(const at::Tensor& out, const at::Tensor& a, const at:
   const auto blocks = at::empty({product_block_bytes(out, plain_a, plain_b, kind)}, a.options().dtype(at::kByte));
 }
 
-/// As the first panel does, the largest.
+/// Buffers of the first panel, which is the largest.
 void allocate_wide_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads) {
   if (out.numel() == 0 || a.numel() == 0) return;
   const WidePanel panel(out, a);

@@ -1,5 +1,5 @@
-// What ATen's operators allocate on a GPU, by shape alone, where they have no meta kernel or where the device's kernel
-// needs room of its own. All others run on meta tensors as they are.
+// GPU memory that ATen's operators allocate, by shape, for operators without a meta kernel or with temporary buffers on
+// the device. Other operators run on meta tensors unchanged.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -13,8 +13,8 @@
 #include "lib/compute/meta/meta_attention.hpp"
 #include "lib/compute/meta/meta_ops.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
-#include "lib/compute/ops/query_blocks.hpp"
 #include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/query_blocks.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -29,9 +29,8 @@ struct ReductionRoom {
   std::int64_t semaphore_bytes = 0;
 };
 
-/// What a sum over the rows of a matrix [rows, columns] takes when its rows are dealt out to several thread blocks:
-/// setReduceConfig() and ReduceConfig of aten/src/ATen/native/cuda/Reduce.cuh, PyTorch 2.11, for sums in float32 where
-/// the columns lie one after the other.
+/// Temporary buffer of a float32 sum over the rows of a contiguous matrix [rows, columns] that several thread blocks
+/// share: setReduceConfig() and ReduceConfig of aten/src/ATen/native/cuda/Reduce.cuh, PyTorch 2.11.
 ReductionRoom column_sum_room(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
   if (rows < 1 || columns < 1) return {};
   constexpr std::int64_t kMaxThreads = 512, kWarp = 32, kMinValues = 16, kMaxValues = 256;
@@ -61,7 +60,7 @@ struct MetaAttentionState final : AttentionState {
   KeptByAttention kept;
 };
 
-/// Holds tensors until wait(), as the device's copies do.
+/// Keeps both tensors alive until wait(), as the device's copies do.
 class HeldTransfer final : public Transfer {
  public:
   HeldTransfer(at::Tensor to, at::Tensor from, std::shared_ptr<WorkLog> log, int id)
@@ -78,7 +77,7 @@ class HeldTransfer final : public Transfer {
   int id_;
 };
 
-/// The host's kernels, which take no memory.
+/// Updates of offloaded tensors: the host's kernels allocate nothing.
 class NoUpdates final : public AtenOps {
  public:
   NoUpdates() : AtenOps(at::kMeta) {}
@@ -92,7 +91,7 @@ class NoUpdates final : public AtenOps {
   void adafactor_apply(const AdafactorUpdate&) const override {}
 };
 
-/// Kernels of our own take what they are given.
+/// Fused kernels allocate nothing.
 class NoKernels final : public fused::Kernels {
  public:
   void norm(const fused::Norm&) const override {}
@@ -119,14 +118,14 @@ class NoKernels final : public fused::Kernels {
   void band_softmax_backward(const fused::Band&) const override {}
 };
 
-/// As this build's CUDA back end has them.
+/// \return kernels if this build's CUDA back end has them; otherwise null
 std::shared_ptr<const fused::Kernels> make_no_kernels() {
   return FSDP_CUDA_KERNELS != 0 && wants_fused_kernels() ? std::make_shared<NoKernels>() : nullptr;
 }
 
-/// Of large products in 8 bits over those of 16: 1200 to 1300 TFLOP/s of an H100's 1979, beside 650 to 750 of 989.
+/// Speed of large fp8 products relative to bf16: on an H100, 1200 to 1300 of 1979 TFLOP/s against 650 to 750 of 989.
 constexpr double kFp8Speedup = 1.8;
-/// With exact sums, which take Hopper's 1.1 to 1.2 times as long (github.com/pytorch/ao/issues/2377).
+/// The same with exact sums, which take 1.1 to 1.2 times as long on Hopper (github.com/pytorch/ao/issues/2377).
 constexpr double kFp8ExactSpeedup = kFp8Speedup / 1.15;
 
 class NothingToDo final : public RecordedWork {
@@ -144,7 +143,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
   std::string fp8_problem() const override { return gpu_fp8_problem(gpu_.compute_capability); }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
   at::Tensor to_device(const at::Tensor& x) const override {
-    if (x.is_cpu()) return at::empty(x.sizes(), x.options().device(at::kMeta));  // samples' keys have values
+    if (x.is_cpu()) return at::empty(x.sizes(), x.options().device(at::kMeta));  // sample keys are real host tensors
     return is_on_host(x) ? at::empty_like(x) : x;
   }
   std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
@@ -237,7 +236,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     const MemoryScope scope(MemoryCategory::workspace);
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
   }
-  /// Its products have a workspace beside cuBLAS's (CUDABlas.cpp, getCUDABlasLtWorkspace()), kept likewise.
+  /// cuBLASLt products have a workspace of their own, which is kept as well (CUDABlas.cpp, getCUDABlasLtWorkspace()).
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
     const bool apart = add || !can_take_fp8(out);
     const auto sum = apart ? at::empty(out.sizes(), out.options()) : at::Tensor();
@@ -284,7 +283,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     return at::empty({rows_N.size(0), from_PD.size(1)}, from_PD.options());
   }
   at::Tensor log_softmax(const at::Tensor& logits_NV) const override {
-    // Half is read as it is, bfloat16 is widened first; the kernel reads rows that lie one after the other.
+    // fp16 is read directly, bfloat16 is upcast first; the kernel needs contiguous rows.
     if (logits_NV.scalar_type() == at::kBFloat16)
       return log_softmax(at::empty(logits_NV.sizes(), logits_NV.options().dtype(at::kFloat)));
     auto out = at::empty(logits_NV.sizes(), logits_NV.options().dtype(at::kFloat));
@@ -323,7 +322,8 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     work.bytes = bytes_between_products(s, static_cast<std::int64_t>(qkv_NC.element_size()), backward);
     count(work);
   }
-  /// As the CUDA back end captures: in a pool and on a stream of its own, for which cuBLAS has another workspace.
+  /// Captures as the CUDA back end does: in a memory pool and on a stream of its own, for which cuBLAS has a second
+  /// workspace.
   std::unique_ptr<RecordedWork> record(const std::function<void()>& body) const override {
     using enum AllocatorMark::Kind;
     place_.tape().mark(empty_cache);

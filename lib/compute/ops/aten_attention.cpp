@@ -1,5 +1,5 @@
-// Attention by its formula: where no fused kernel takes the inputs, and for dropout, where a fused kernel would draw a
-// mask of its own, another one when activation checkpointing runs the forward again.
+// Attention by plain operators with all scores at once: for inputs that no fused kernel supports, and for dropout,
+// where a fused kernel would draw a new mask when activation checkpointing reruns the forward.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -19,8 +19,8 @@ namespace {
 
 struct AtenAttentionState final : AttentionState {
   at::Tensor probs_BHLL;  ///< float32, before dropout
-  at::Tensor slope_BHLL;  ///< float32: of the cap; undefined: there is none
-  at::Tensor mask_BHLL;   ///< float32; undefined: no dropout
+  at::Tensor slope_BHLL;  ///< float32: derivative of the cap; undefined without a cap
+  at::Tensor mask_BHLL;   ///< float32; undefined without dropout
 };
 
 }  // namespace
@@ -73,7 +73,7 @@ at::Tensor AtenOps::row_attention_backward(const at::Tensor& grad_out_ND, const 
     const auto values = for_every_head(part_of(qkv_NC, s, Part::v), s);
     auto grad_probs = at::matmul(grad_out, values.transpose(-2, -1)).to(at::kFloat);
     if (saved.mask_BHLL.defined()) grad_probs.mul_(saved.mask_BHLL);
-    // Of a softmax: p (g - sum(p g)).
+    // Softmax backward: p (g - sum(p g)).
     grad_probs.sub_((grad_probs * probs).sum(at::IntArrayRef{-1}, true)).mul_(probs);
     if (saved.slope_BHLL.defined()) grad_probs.mul_(saved.slope_BHLL);
     grad_scores = grad_probs.mul_(static_cast<double>(score_scale(s))).to(dtype);

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-/// Rows that come often are summed in float32: in 16 bits what is added would soon be too small to count.
+/// Sums rows in float32: in 16 bits, gradients of a frequent id would soon be too small to change the sum.
 void add_rows(at::Tensor& to_VD, const at::Tensor& rows_N, const at::Tensor& from_ND) {
   const auto type = to_VD.element_size() == 2 ? at::kFloat : to_VD.scalar_type();
   auto sums_VD = to_VD.to(type);
@@ -30,7 +30,7 @@ void AtenOps::add_converted(at::Tensor& to, const at::Tensor& from) const { to.a
 
 double AtenOps::sum_squares(std::span<const GradPart> parts) const {
   std::vector<GradPart> of_host;
-  at::Tensor on_device;  // summed there and fetched once: each item() would stop the device
+  at::Tensor on_device;  // fetched once, since each item() would synchronize
   for (const auto& part : parts) {
     if (is_on_host(part.grad)) {
       of_host.push_back(part);

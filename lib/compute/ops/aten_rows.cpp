@@ -19,8 +19,8 @@
 namespace fsdp {
 namespace {
 
-/// Some rows after the other: the float32 intermediates of plain operators are several times as large as what they are
-/// made from, and would decide how large a batch a GPU can take.
+/// Calls body(first, rows) for pieces of the rows: float32 intermediates of plain operators are several times as large
+/// as their inputs, and would otherwise limit the batch size of a GPU.
 template <typename Body>
 void for_pieces(const Ops& ops, std::int64_t rows, std::int64_t row_elements, const Body& body) {
   constexpr std::int64_t kElements = std::int64_t{1} << 24;
@@ -33,7 +33,7 @@ at::Tensor wide_gamma(const at::Tensor& gamma_D, double offset) {
   return offset == 0 ? gamma : gamma + offset;
 }
 
-/// An activation's value and slope, float32.
+/// Value and derivative of an activation, float32.
 std::pair<at::Tensor, at::Tensor> activated(GateActivation gate, const at::Tensor& x) {
   if (gate == GateActivation::gelu_tanh) return {at::gelu(x, "tanh"), at::gelu_backward(at::ones_like(x), x, "tanh")};
   const auto sigmoid = x.sigmoid();
@@ -161,7 +161,7 @@ void AtenOps::gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tenso
     const auto [value, slope] = activated(gate, part(gate_NF).to(at::kFloat));
     const auto grad = part(grad_NF).to(at::kFloat);
     const auto up = part(up_NF).to(at::kFloat);
-    // All three before the first is written: in float32 they share memory with what they are made from.
+    // Compute all three before the first store: with float32 inputs, the inputs share memory with the results.
     const auto out = value * up;
     const auto grad_up = grad * value;
     const auto grad_gate = grad * up * slope;

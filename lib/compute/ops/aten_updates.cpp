@@ -1,4 +1,4 @@
-// Optimizers of what a device has, and of what it has put off to the host.
+// Optimizer updates: offloaded tensors by the host's kernels, others by plain operators.
 #include "lib/compute/ops/aten_ops.hpp"
 
 namespace fsdp {

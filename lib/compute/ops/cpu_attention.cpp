@@ -24,7 +24,8 @@ struct CpuAttentionState final : AttentionState {
 
 bool use_short_rows(const AttentionShape& s) { return s.length <= kShortRow || s.dropout > 0; }
 
-/// Row blocks of `length` are not split: a row's number within one tells how many columns it may see.
+/// Matrices of scores per thread; a matrix is not split, since a row's index in it is its number of unmasked columns
+/// - 1.
 std::int64_t score_grain(std::int64_t length) { return std::max<std::int64_t>(1, 32768 / (length * length)); }
 
 }  // namespace
@@ -33,7 +34,7 @@ at::Tensor CpuOps::short_rows(const at::Tensor& qkv_NC, const AttentionShape& s,
   const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
   probs = at::empty({s.rows, s.heads, s.length, s.length}, qkv_NC.options());
   auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
-  // Per sequence: the batch dimension is then the heads', whose stride batched products take without a copy.
+  // One sequence at a time: the batch dimension is then the heads, whose stride needs no copy in batched products.
   repeat(s.rows, [&](std::int64_t b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
       auto scores = members(probs[b], s, m);
@@ -161,16 +162,16 @@ at::Tensor CpuOps::row_attention_backward(const at::Tensor& grad_out_ND, const a
                            : flash_backward(grad_out_ND, qkv_NC, out_ND, s, saved.logsumexp);
 }
 
-// Attention whose queries see a band of keys, or whose scores are capped: a block of queries at a time against the keys
-// that any of them sees, so that rows behind a window cost nothing and no L x L scores are held. The backward computes
-// the probabilities of a block again: that is one product more than keeping them.
+// Attention with a window or a score cap, one block of queries at a time against the keys that at least one of them
+// attends to: keys outside the window are skipped, and L x L scores are never held. The backward recomputes the
+// probabilities of a block, at the cost of one more product.
 
 namespace {
 
-/// Scores of a block beyond a window are multiplied for nothing: half a block's width on average.
+/// Queries of a block. Masked scores are computed too: half a block's width for each query on average.
 constexpr std::int64_t kQueries = 128;
 
-/// Queries [begin, end) of a sequence and the keys [first_key, end) that they see.
+/// Queries [begin, end) of a sequence and the keys [first_key, end) that they attend to.
 struct Block {
   std::int64_t begin, end, first_key;
   std::int64_t queries() const { return end - begin; }
@@ -194,7 +195,7 @@ kernels::Band band_of(const AttentionShape& s, const Block& block) {
           static_cast<float>(s.softcap)};
 }
 
-/// Heads of one sequence: those of queries [H, L, head_size], those of keys and values [kv_heads, L, head_size].
+/// Heads of one sequence: queries [H, L, head_size], keys and values [kv_heads, L, head_size].
 struct Sequence {
   at::Tensor q, k, v;
   Sequence(const at::Tensor& qkv_NC, const AttentionShape& s, std::int64_t b)
@@ -237,7 +238,7 @@ at::Tensor CpuOps::band_backward(const at::Tensor& grad_out_ND, const at::Tensor
   auto grad_qkv = at::empty_like(qkv_NC);
   repeat(s.rows, [&](std::int64_t b) {
     const Sequence in(qkv_NC, s, b), grad(grad_qkv, s, b);
-    // Sums over blocks are float32 whatever the type.
+    // Sums over blocks are float32 for any dtype.
     const auto wide = qkv_NC.options().dtype(at::kFloat);
     const auto sum_k = at::zeros({s.key_heads(), s.length, s.head_size}, wide), sum_v = at::zeros(sum_k.sizes(), wide);
     repeat(num_blocks(s), [&](std::int64_t i) {

@@ -1,4 +1,4 @@
-// Matrices into 8 bits on the host, in two passes: to see on a CPU what a GPU's products would make of a model.
+// fp8 casts on the CPU in two passes (to emulate a GPU's fp8 training), and dequantization of NF4.
 #include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
@@ -31,7 +31,7 @@ void with_elements(const at::Tensor& x, const Body& body) {
   }
 }
 
-/// Of absolute values by their bits: what is no number is larger than all that are.
+/// Bits of the absolute value, which order floats; NaNs are larger than all numbers.
 std::uint32_t bits_of_size(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
 
 struct CastArgs {
@@ -102,7 +102,7 @@ Fp8Matrix CpuOps::fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Fo
   return made;
 }
 
-/// By squares, which stay in a core's first cache.
+/// Transposes in tiles of 64 x 64, which fit the first-level cache.
 at::Tensor CpuOps::fp8_columns(const at::Tensor& rows_RC) const {
   constexpr std::int64_t kSide = 64;
   const auto rows = rows_RC.size(0), columns = rows_RC.size(1);
@@ -122,8 +122,6 @@ at::Tensor CpuOps::fp8_columns(const at::Tensor& rows_RC) const {
   return columns_CR;
 }
 
-// Matrices of 4 bits on the host: one pass.
-
 void CpuOps::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
   constexpr std::int64_t kBlocksOfAThread = 1024;
   const auto blocks = m.absmax_S.size(0);
@@ -133,7 +131,9 @@ void CpuOps::dequantize_into(at::Tensor& out_OI, const Nf4Matrix& m) const {
     const auto* offset = m.nested_offset.const_data_ptr<float>();
     kernels::Nf4NestedArgs nested{scale_S.data_ptr<float>(), m.absmax_S.const_data_ptr<std::uint8_t>(),
                                   m.nested_absmax.const_data_ptr<float>(), 0.0f, 0};
-    launch(1, 1, [&](auto, auto) { nested.offset = *offset; });  // not where nothing is computed
+    launch(1, 1, [&](auto, auto) {
+      nested.offset = *offset;
+    });  // launch() skips this in a prediction, where the pointer is invalid
     launch(blocks, kBlocksOfAThread, [&](auto begin, auto end) { kernels::nf4_nested_scales(nested, begin, end); });
   }
   const kernels::Nf4Args args{out_OI.data_ptr(), m.codes_S.const_data_ptr<std::uint8_t>(),

@@ -32,7 +32,7 @@ void CpuOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
 
 at::Tensor CpuOps::blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
                                    double alpha) const {
-  constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;  // their float32 copies are made together
+  constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;  // elements that are upcast at a time
   if (!is_widened(x.scalar_type())) return Ops::blended_product(x, beta, a, b, alpha);
   auto out = at::empty_like(x);
   const auto wide_a = a.to(at::kFloat);
@@ -50,7 +50,7 @@ void CpuOps::add_converted(at::Tensor& to, const at::Tensor& from) const {
     to.add_(from);
     return;
   }
-  // ATen would first make a float32 copy of `from`, as large as the parameter.
+  // ATen would first allocate a float32 copy of `from`, as large as the parameter.
   launch(to.numel(), 32768, [&](std::int64_t begin, std::int64_t end) {
     kernels::table().upcast_add(type_of(from), to.data_ptr<float>(), from.const_data_ptr(), begin, end);
   });
@@ -59,7 +59,7 @@ void CpuOps::add_converted(at::Tensor& to, const at::Tensor& from) const {
 double CpuOps::sum_squares(std::span<const GradPart> parts) const {
   double total = 0;
   for (const auto& [grad, n] : parts) {
-    // Fixed pieces, so that the sum does not depend on the number of threads.
+    // Pieces of fixed size, so that the sum does not depend on the number of threads.
     constexpr std::int64_t kPiece = 1 << 16;
     std::vector<double> sums(static_cast<std::size_t>((n + kPiece - 1) / kPiece));
     const auto* data = grad.const_data_ptr<float>();
@@ -69,7 +69,7 @@ double CpuOps::sum_squares(std::span<const GradPart> parts) const {
             kernels::table().sum_squares(data, i * kPiece, std::min(end_of_data, (i + 1) * kPiece));
       }
     });
-    // By part, too: whoever sums the parts one by one gets the same.
+    // Each part is summed on its own, so that calls with one part each add up to the same bits.
     total += std::accumulate(sums.begin(), sums.end(), 0.0);
   }
   return total;
@@ -103,9 +103,9 @@ at::Tensor CpuOps::embed(const at::Tensor& token_VD, const at::Tensor& position_
 
 namespace {
 
-/// Adds rows of `from_ND` to those of `to_RD` that `row_of` names, one after the other: the sum is the same in every
-/// run. Where several go to a row of 16 bits, they are summed in float32 and rounded once: an id that comes often would
-/// lose most of its gradient. \param sum_D  float32, for that
+/// Adds row t of `from_ND` to row row_of(t) of `to_RD`, in order of t, so that runs are reproducible. Several rows that
+/// go to one 16-bit row are summed in float32 and rounded once; otherwise a frequent id would lose most of its
+/// gradient. \param sum_D  float32 buffer for these sums
 void add_rows(at::Tensor& to_RD, const at::Tensor& from_ND, const std::function<std::int64_t(std::int64_t)>& row_of,
               at::Tensor& sum_D) {
   const auto n = from_ND.size(0), dim = from_ND.size(1);
@@ -118,7 +118,7 @@ void add_rows(at::Tensor& to_RD, const at::Tensor& from_ND, const std::function<
       kernels::table().upcast_add(type, to_RD.data_ptr<float>() + row_of(t) * dim, source(t), 0, dim);
     return;
   }
-  std::vector<std::pair<std::int64_t, std::int64_t>> order;  // a row, and one that is added to it
+  std::vector<std::pair<std::int64_t, std::int64_t>> order;  // target row, source row
   for (std::int64_t t = 0; t < n; ++t) order.emplace_back(row_of(t), t);
   std::sort(order.begin(), order.end());
   for (std::size_t first = 0, next = 0; first < order.size(); first = next) {
@@ -143,7 +143,7 @@ void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position
   const auto dim = grad_ND.size(1);
   const auto* ids = ids_N.const_data_ptr<std::int32_t>();
   const auto* positions = positions_or_null(place);
-  // Kernels add into float32 or into the type they read.
+  // Kernels add to float32 or to the dtype that they read.
   const auto wire = (grad_token_VD != nullptr ? grad_token_VD : grad_position_PD)->scalar_type();
   const auto values_ND = wire == at::kFloat ? grad_ND : grad_ND.to(wire);
   auto sum_D = at::empty({dim}, grad_ND.options().dtype(at::kFloat));

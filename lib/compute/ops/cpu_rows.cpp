@@ -15,7 +15,7 @@ using namespace detail;
 
 namespace {
 
-/// Room for what a norm returns.
+/// Allocates the results of a norm.
 NormResult norm_result(const at::Tensor& x_ND, const at::Tensor& y_ND, double eps, bool with_mean) {
   const auto statistics = x_ND.options().dtype(at::kFloat);
   NormResult result;
@@ -27,7 +27,7 @@ NormResult norm_result(const at::Tensor& x_ND, const at::Tensor& y_ND, double ep
   return result;
 }
 
-/// Elements from one row to the next, of both.
+/// Row stride of both tensors, in elements.
 std::int64_t leading_of(const at::Tensor& gate_NF, const at::Tensor& up_NF) {
   TORCH_INTERNAL_ASSERT(gate_NF.strides() == up_NF.strides() && gate_NF.stride(1) == 1);
   return gate_NF.stride(0);

@@ -1,4 +1,4 @@
-// Optimizers on the host: one pass over a parameter, its gradient and its states.
+// Optimizer updates on the CPU: one pass over a parameter, its gradient and its states.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using namespace detail;
 
 namespace {
 
-/// Elements that are worth a thread.
+/// Least number of elements per thread.
 constexpr std::int64_t kGrain = 32768;
 
 float* floats(const std::vector<at::Tensor>& tensors, std::size_t i) {
@@ -80,17 +80,17 @@ void CpuOps::any_precision(const AnyPrecisionUpdate& u) const {
   }
 }
 
-// Adafactor on the host: three passes over a parameter's gradient. Sums are float64, row by row, so that neither
-// threads nor ranks show in float32.
+// Adafactor: three passes over the gradient. Sums are float64 and by row, so that float32 results do not depend on the
+// number of threads or ranks.
 
 namespace {
 
 float* floats_or_null(const at::Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
 
-/// Anything that is no matrix is one row.
+/// A parameter that is not a matrix is one row.
 std::int64_t rows_of(const AdafactorUpdate& u) { return u.variance.defined() ? 1 : u.param.size(0); }
 
-/// What does not depend on sums. \param row_sums  float64 [rows]
+/// Arguments that do not depend on sums over ranks. \param row_sums  float64 [rows]
 kernels::AdafactorArgs arguments(const AdafactorUpdate& u, const at::Tensor& row_sums) {
   kernels::AdafactorArgs a;
   a.param = u.param.data_ptr<float>();
@@ -112,7 +112,7 @@ kernels::AdafactorArgs arguments(const AdafactorUpdate& u, const at::Tensor& row
   return a;
 }
 
-/// The mean of row_var, which the columns' means are relative to.
+/// The mean of row_var over the whole parameter.
 double mean_of_rows(const AdafactorUpdate& u) {
   if (u.variance.defined()) return 1;
   const double mean = u.sums.data_ptr<double>()[1] / static_cast<double>(u.rows);
@@ -165,7 +165,7 @@ void CpuOps::adafactor_apply(const AdafactorUpdate& u) const {
   });
 }
 
-// Updates whose moments take few bits, on the host: one pass.
+// AdamW and Lion with quantized moments: one pass.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Products in 8 bits by plain operators: what devices without them do, and the reference for those that have them.
+// fp8 casts and products by plain operators: the fallback for devices without fp8, and the reference in tests.
 #include "lib/compute/ops/fp8.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -62,7 +62,7 @@ Fp8Matrix Fp8Products::to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides
   return fp8_cast(x_RC, fp8_largest(x_RC), format, sides);
 }
 
-// By operators that meta tensors have, too.
+// Uses operators that support meta tensors.
 at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const {
   return at::linalg_vector_norm(x_RC, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors as kernels take them; internal to lib/compute/ops.
+// Arguments of fused kernels from tensors; internal to lib/compute/ops.
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -28,14 +28,14 @@ inline float* floats_in(const at::Tensor& x) { return static_cast<float*>(addres
 inline const float* floats_of(const at::Tensor& x) { return static_cast<const float*>(address_of(x)); }
 inline const std::int32_t* ids_of(const at::Tensor& x) { return static_cast<const std::int32_t*>(address_of(x)); }
 
-/// Rows of as many elements can be read eight at a time.
+/// True if rows of `width` elements at these addresses can be accessed in aligned vectors of eight.
 inline bool are_packed(std::int64_t width, std::initializer_list<const void*> addresses) {
   bool packed = width % 8 == 0;
   for (const auto* address : addresses) packed = packed && reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
   return packed;
 }
 
-/// The slot counts as written.
+/// The destination of a gradient; marks the slot as written.
 inline fused::GradTarget target_of(GradSlot* slot) {
   if (slot == nullptr) return {};
   const fused::GradTarget target{address_in(slot->grad), fused_type(slot->grad), slot->written};
@@ -43,13 +43,13 @@ inline fused::GradTarget target_of(GradSlot* slot) {
   return target;
 }
 
-/// Over x [N, D] and what lies beside it; undefined or null: there is none. Packed as these are.
+/// A pass over x [N, D]. y, bias and out may be undefined or null.
 inline fused::ColumnPass column_pass_of(fused::ColumnPassKind kind, const at::Tensor& x_ND, const at::Tensor& y_ND,
                                         const at::Tensor& bias_D, const at::Tensor* out_ND) {
   fused::ColumnPass pass{};
   pass.kind = kind;
   pass.type = fused_type(x_ND);
-  pass.x_ND = const_cast<void*>(address_of(x_ND));  // a sum alone only reads it
+  pass.x_ND = const_cast<void*>(address_of(x_ND));  // kind `sum` only reads x
   pass.out_ND = out_ND == nullptr ? nullptr : address_in(*out_ND);
   pass.y_ND = address_of(y_ND);
   pass.bias_D = address_of(bias_D);
@@ -59,7 +59,7 @@ inline fused::ColumnPass column_pass_of(fused::ColumnPassKind kind, const at::Te
   return pass;
 }
 
-/// Gives a tensor of a pass over many its blocks. \return its place in the pass
+/// Adds a tensor to a pass over many tensors and assigns thread blocks to it. \return its index in the pass
 template <typename Pass>
 std::size_t add_tensor(Pass& pass, std::int64_t elements) {
   const auto n = static_cast<std::size_t>(pass.tensors++);

@@ -1,7 +1,7 @@
-// Attention whose scores are held a block of queries at a time, by batched products and one kernel between them.
+// Blocked attention: batched products and one softmax kernel between them, with the scores of one block of queries.
 //
-// Heads that share keys are rows of one matrix: queries lie as [B * kv_heads, L * group, head_size], so that a block of
-// queries is a run of rows, and one batched product serves all heads of all sequences.
+// Query heads that share keys are rows of one matrix: queries are [B * kv_heads, L * group, head_size], so that a block
+// of queries is a range of rows, and one batched product serves all heads of all sequences.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
@@ -24,12 +24,12 @@ struct BlockedAttentionState final : AttentionState {
   at::Tensor log_sums;  ///< float32 [B * kv_heads, L * group]
 };
 
-/// A view: [B, kv_heads, L, group, head_size] of [B, heads, L, head_size].
+/// \return a view [B, kv_heads, L, group, head_size] of [B, heads, L, head_size]
 at::Tensor by_groups(const at::Tensor& x_BHLD, const AttentionShape& s) {
   return x_BHLD.unflatten(1, {s.key_heads(), s.group()}).transpose(2, 3);
 }
 
-/// [B * kv_heads, L * group, head_size], rows one after the other.
+/// \return contiguous [B * kv_heads, L * group, head_size]
 at::Tensor query_rows(const at::Tensor& x_BHLD, const AttentionShape& s) {
   return by_groups(x_BHLD, s).contiguous().view({s.rows * s.key_heads(), s.length * s.group(), s.head_size});
 }
@@ -43,7 +43,7 @@ at::Tensor as_grouped(const at::Tensor& rows, const AttentionShape& s) {
   return rows.view({s.rows, s.key_heads(), s.length, s.group(), s.head_size});
 }
 
-/// Room for the scores of any block, which share it one after the other.
+/// Buffer for the scores of one block, reused by all blocks.
 class ScoreRoom {
  public:
   ScoreRoom(const at::TensorOptions& options, const AttentionShape& s)
@@ -90,7 +90,7 @@ fused::Band band_of(const AttentionShape& s, const QueryBlock& block, const at::
   return pass;
 }
 
-/// body(shape, first): of as many sequences as are taken at once.
+/// Calls body(shape, first) for groups of at most sequences_at_once() sequences.
 template <typename Body>
 void for_sequences(const Ops& ops, const AttentionShape& s, const Body& body) {
   const auto at_once = sequences_at_once(s);
@@ -164,7 +164,7 @@ void FusedOps::attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at
   const auto q = query_rows(part_of(qkv_NC, s, Part::q), s), grad_out = query_rows(heads_of(grad_out_ND, s), s);
   const auto k = key_rows(part_of(qkv_NC, s, Part::k), s), v = key_rows(part_of(qkv_NC, s, Part::v), s);
   const auto grad_q = at::empty_like(q);
-  // Sums over blocks are float32 whatever the type.
+  // Sums over blocks are float32 for any dtype.
   const auto wide = qkv_NC.options().dtype(at::kFloat);
   const auto sum_k = at::zeros(k.sizes(), wide), sum_v = at::zeros(v.sizes(), wide);
   const ScoreRoom products(wide, s), of_grads(qkv_NC.options(), s);

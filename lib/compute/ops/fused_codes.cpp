@@ -1,4 +1,4 @@
-// Matrices of 4 and 8 bits by kernels.
+// NF4 and fp8 by fused kernels.
 #include <ATen/ops/empty.h>
 
 #include <utility>
@@ -13,7 +13,7 @@ using namespace detail;
 
 namespace {
 
-/// Sizes and place of x.
+/// A pass with the sizes and the address of x.
 fused::Fp8 fp8_pass_of(const at::Tensor& x_RC) {
   fused::Fp8 pass{};
   pass.type = fused_type(x_RC);
@@ -68,7 +68,7 @@ Fp8Matrix FusedOps::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, 
     return AtenOps::fp8_cast(x_RC, largest, format, sides, std::move(made));
   auto pass = fp8_pass_of(x_RC);
   pass.blocks = static_cast<int>(largest.numel());
-  pass.largest = const_cast<float*>(floats_of(largest));  // only read
+  pass.largest = const_cast<float*>(floats_of(largest));  // read only
   pass.e5m2 = format == Fp8Format::e5m2;
   const auto codes = x_RC.options().dtype(fp8_type(format));
   make_room(made, x_RC, codes, sides);

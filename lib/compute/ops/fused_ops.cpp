@@ -147,7 +147,7 @@ at::Tensor FusedOps::pack_heads(std::array<at::Tensor, 3> parts, const Attention
     for (const auto which : {Part::q, Part::k, Part::v}) {
       auto& part = parts[static_cast<std::size_t>(which)];
       part_of(packed_NC, s, which).copy_(part);
-      part.reset();  // what turns heads takes room of its own
+      part.reset();  // frees memory before rope() allocates
     }
     if (rotation != nullptr)
       rope(packed_NC, s.heads + s.key_heads(), s.head_size, rotation->table, rotation->place, true);

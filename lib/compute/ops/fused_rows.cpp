@@ -1,4 +1,4 @@
-// Norms and passes over rows.
+// Norms, activations and biases by fused kernels.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 

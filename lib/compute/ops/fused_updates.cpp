@@ -1,4 +1,4 @@
-// Passes over many tensors at once: the gradients' squares and AdamW.
+// Passes over many tensors at once: sums of squares, AdamW, and casts of master weights.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -19,8 +19,8 @@ struct RowsOfPass {
   std::vector<Row> together, others;
 };
 
-/// What a kernel takes of the rows that hold anything, all of the type that `typed` of the first one has; others are
-/// copied one by one.
+/// Splits rows into those that one kernel launch supports, with the dtype of `typed` of the first, and others, which
+/// are copied one by one. Empty rows are dropped.
 template <typename Row, typename Takes>
 RowsOfPass<Row> by_one_pass(std::span<const Row> rows, at::Tensor Row::*typed, const Takes& takes) {
   RowsOfPass<Row> found;
@@ -33,7 +33,7 @@ RowsOfPass<Row> by_one_pass(std::span<const Row> rows, at::Tensor Row::*typed, c
   return found;
 }
 
-/// As many a launch as a pass has room for. \param put  a row as the pass's n-th tensor
+/// Launches passes of at most kTensorsOfLaunch rows. \param put  stores a row as the n-th tensor of a pass
 template <typename Pass, typename Row, typename Put, typename Launch>
 void launch_together(const std::vector<Row>& rows, at::Tensor Row::*typed, const Put& put, const Launch& launch) {
   for (std::size_t first = 0; first < rows.size(); first += fused::kTensorsOfLaunch) {

@@ -3,7 +3,7 @@
 namespace fsdp {
 namespace {
 
-/// What CUTLASS's products ask of a head's size: sdp_utils.cpp, minimum_gemm_alignment.
+/// Alignment of the head size that CUTLASS needs: sdp_utils.cpp, minimum_gemm_alignment.
 std::int64_t head_alignment(int compute_capability, bool narrow) {
   return narrow ? 8 : (compute_capability >= 80 ? 4 : 1);
 }
@@ -24,7 +24,7 @@ GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const Attention
   const bool backward_missing = is_small_generation(capability) && s.head_size > 192 && s.head_size <= 224;
   if (narrow && capability >= 80 && s.head_size <= 256 && even_heads && !backward_missing) return GpuAttention::flash;
   if (!whole || s.group() > 1 || s.head_size % head_alignment(capability, narrow) != 0) return GpuAttention::blocks;
-  // Without bfloat16 below 8.0.
+  // The memory-efficient kernel has no bfloat16 below 8.0.
   if (dtype == at::kBFloat16 && capability < 80) return GpuAttention::blocks;
   return GpuAttention::memory_efficient;
 }
@@ -38,7 +38,7 @@ bool packs_by_flash(const GpuAttentionTraits& gpu, const AttentionShape& s, at::
   longest.packing = nullptr;
   longest.length = s.packing->longest;
   const auto kernel = choose_gpu_attention(gpu, longest, dtype);
-  return kernel == GpuAttention::flash || kernel == GpuAttention::cudnn;  // flash takes what cuDNN would
+  return kernel == GpuAttention::flash || kernel == GpuAttention::cudnn;  // flash supports all shapes that cuDNN does
 }
 
 }  // namespace fsdp

@@ -39,7 +39,7 @@ at::Tensor Ops::rotary_attention_backward(const at::Tensor& grad_out_ND, const a
                                           const at::Tensor& out_ND, const AttentionShape& shape,
                                           std::unique_ptr<AttentionState> state, const Rotation& rotation) const {
   auto grad_qkv_NC = attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
-  // Keys follow the queries, so their heads are turned in the same pass.
+  // Keys follow queries in a row, so one pass rotates the heads of both.
   rope(grad_qkv_NC, shape.heads + shape.key_heads(), shape.head_size, rotation.table, rotation.place, true);
   return grad_qkv_NC;
 }
@@ -62,7 +62,7 @@ at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sa
 }
 
 RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
-  // It outlives the layer that happens to need it first.
+  // The table outlives the layer that requests it first, so it is not an activation.
   const MemoryScope scope(MemoryCategory::workspace);
   const auto half = static_cast<std::int64_t>(frequencies.size());
   const auto options = at::TensorOptions(at::kFloat).device(host());
@@ -72,7 +72,7 @@ RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t posit
     auto* sine = table.sin_PH.data_ptr<float>();
     for (std::int64_t p = 0; p < positions; ++p) {
       for (const float frequency : frequencies) {
-        // The angle is rounded to float32, as transformers has it; at position 16,384 that is a difference of 5e-4.
+        // The angle is rounded to float32 as in transformers, an error of 5e-4 at position 16,384.
         const float angle = static_cast<float>(p) * frequency;
         *cosine++ = static_cast<float>(std::cos(static_cast<double>(angle)));
         *sine++ = static_cast<float>(std::sin(static_cast<double>(angle)));

@@ -1,4 +1,4 @@
-// Attention of documents that share rows: each by itself, as a row of its own length.
+// Attention, and packed attention that computes each document as a row of its own.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -18,7 +18,7 @@ at::Tensor tokens_of(const at::Tensor& x, const Packing::Document& document) {
   return x.narrow(0, document.first, document.length);
 }
 
-/// Zeros where no document is: uninitialised memory would reach the residual.
+/// Zeroes padding rows, since uninitialised memory would reach the residual stream.
 void clear_padding(const at::Tensor& x, const Packing& packing) {
   std::int64_t end = 0;
   const auto clear_to = [&](std::int64_t next) {
@@ -39,7 +39,7 @@ AttentionShape Ops::shape_of(const AttentionShape& shape, const Packing::Documen
   one.rows = 1;
   one.length = document.length;
   if (shape.dropout == 0) return one;
-  // A mask depends on the row's sample and on the place in the row, as masks of other passes do.
+  // The mask depends on the row's sample and on the position in the row, as other dropout masks do.
   const MemoryScope scope(MemoryCategory::activations, true);
   auto key = at::empty({1}, at::TensorOptions(at::kLong).device(host()));
   launch(1, 1, [&](std::int64_t, std::int64_t) {

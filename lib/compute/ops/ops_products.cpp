@@ -1,4 +1,4 @@
-// Products with weights. This is where adapters and weights of 4 bits come in.
+// Products with weights, and with low-rank adapters.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -69,8 +69,6 @@ void Ops::finish(GradSlot& slot) {
   if (!slot.written) slot.grad.zero_();
   slot.written = true;
 }
-
-// Products with low-rank adapters.
 
 at::Tensor Ops::lora_down(const at::Tensor& x_NI, const at::Tensor& m_IR, double scale) const {
   const auto wide_NI = x_NI.to(at::kFloat);

@@ -1,5 +1,4 @@
-// Optimizers by ATen's operators, on any device: the reference that the kernels are tested against, and what a device
-// without kernels of ours runs.
+// Optimizer updates by ATen's operators on any device: the reference in tests, and the fallback without kernels.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/addmm.h>
@@ -61,7 +60,8 @@ void Ops::any_precision(const AnyPrecisionUpdate& u) const {
   for (std::size_t i = 0; i < u.params.size(); ++i) {
     const auto grad = u.grads[i].div(u.grad_divisor);
     const auto &momentum = u.exp_avg[i], &variance = u.exp_avg_sq[i];
-    // In float32 and rounded after each operation: ATen's own of 16 bits may round a factor such as beta2 first.
+    // Computes in float32 and rounds after each operation: 16-bit operators of ATen may round a factor such as beta2
+    // first.
     const auto rounded = [](const at::Tensor& x, const at::Tensor& like) {
       return x.to(like.scalar_type()).to(at::kFloat);
     };
@@ -88,7 +88,7 @@ void Ops::any_precision(const AnyPrecisionUpdate& u) const {
   }
 }
 
-// Adafactor by ATen's operators; nothing of it waits for the device.
+// Adafactor. No operation waits for the device.
 
 namespace {
 
@@ -113,7 +113,7 @@ at::Tensor direction(const AdafactorUpdate& u) {
   return grad.mul(rows.unsqueeze(1).mul(u.col_var).clamp_min_(least).rsqrt_());
 }
 
-/// The root mean square of a parameter of which `sum` is the sum of squares.
+/// Root mean square of a parameter whose sum of squares is `sum`.
 at::Tensor root_mean(const AdafactorUpdate& u, const at::Tensor& sum) {
   return sum.div(static_cast<double>(u.elements)).sqrt();
 }
@@ -151,13 +151,13 @@ void Ops::adafactor_apply(const AdafactorUpdate& u) const {
   u.param.sub_(update);
 }
 
-// Updates whose moments take few bits by ATen's operators, some blocks at a time.
+// AdamW and Lion with quantized moments, some blocks at a time.
 
 namespace {
 
 constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
 
-/// Blocks [begin, end) of an update.
+/// View of blocks [begin, end) of an update.
 class Blocks {
  public:
   Blocks(const BlockwiseUpdate& update, std::int64_t begin, std::int64_t end)
@@ -167,10 +167,10 @@ class Blocks {
         offset_(update.first_element % size_),
         elements_(update.param.numel()) {}
 
-  /// [blocks, elements of one], with zeros around what is this rank's.
+  /// [blocks, elements of a block]; zero outside this rank's shard.
   at::Tensor of(const at::Tensor& flat) const { return padded(here(flat)); }
   at::Tensor here(const at::Tensor& flat) const { return flat.narrow(0, first(), last() - first()); }
-  /// Codes as int32, a number for each element.
+  /// Codes of this rank's elements, int32.
   at::Tensor codes_here(const at::Tensor& codes, bool packed) const {
     if (!packed) return here(codes).to(at::kInt);
     const auto bytes = codes.narrow(0, first() / 2, (last() - first()) / 2);
@@ -207,10 +207,10 @@ class Blocks {
 };
 
 struct Moments {
-  at::Tensor first, second;  ///< of Lion the second is what it steps by
+  at::Tensor first, second;  ///< for Lion, second is the update direction
 };
 
-/// Their absolute values; abs() has no kernel for tensors without values.
+/// Absolute values of moments; abs() has no kernel for meta tensors.
 at::Tensor sizes_of(const at::Tensor& moments) { return at::maximum(moments, moments.neg()); }
 
 class Blockwise {
@@ -258,7 +258,7 @@ class Blockwise {
     return blocks.padded(numbers).mul_(blocks.scales(moment.scales));
   }
 
-  /// How many thresholds are at most x: by halves, for there are one less than a power of two of them.
+  /// Number of thresholds that are at most x, by bisection: their number is a power of two minus one.
   static at::Tensor numbers_of(const at::Tensor& x, const at::Tensor& thresholds) {
     auto numbers = at::zeros(x.sizes(), x.options().dtype(at::kInt));
     for (auto half = (thresholds.size(0) + 1) / 2; half > 0; half /= 2)
@@ -319,16 +319,16 @@ void Ops::blockwise_edges(const BlockwiseUpdate& u, const at::Tensor& largest) c
   }
 }
 
-// Muon: the direction of an update, and the nearest thing to an orthogonal matrix to it.
+// Muon: the direction of an update, and its orthogonalization by Newton-Schulz iteration.
 
 namespace {
 
-/// torch.optim.Muon's: no limit of an iteration, but singular values of 0.7 to 1.2 after few.
+/// Coefficients of torch.optim.Muon. They do not converge to 1, but give singular values of 0.7 to 1.2 after few steps.
 constexpr double kA = 3.4445, kB = -4.775, kC = 2.0315;
 constexpr int kSteps = 5;
 constexpr double kLeastNorm = 1e-7;
 
-/// Elements whose float32 copies are made at a time.
+/// Elements that are converted at a time.
 constexpr std::int64_t kMuonElements = std::int64_t{1} << 20;
 
 template <typename Body>
@@ -359,7 +359,7 @@ void Ops::muon_direction(const MuonUpdate& u, const at::Tensor& direction) const
 at::Tensor Ops::orthogonalize(const at::Tensor& matrix) const {
   const bool tall = matrix.size(0) > matrix.size(1);
   const auto wide = tall ? matrix.t() : matrix;
-  auto x_RC = wide.div(at::linalg_vector_norm(wide).clamp_min(kLeastNorm));  // singular values are at most 1
+  auto x_RC = wide.div(at::linalg_vector_norm(wide).clamp_min(kLeastNorm));  // makes singular values at most 1
   for (int i = 0; i < kSteps; ++i) {
     const auto gram_RR = linear(x_RC, x_RC);
     const auto factor_RR = blended_product(gram_RR, kB, gram_RR, gram_RR, kC);
@@ -374,20 +374,20 @@ at::Tensor Ops::blended_product(const at::Tensor& x, double beta, const at::Tens
 }
 
 void Ops::muon_apply(const MuonUpdate& u, const at::Tensor& orthogonal) const {
-  // Of master weights on the host what comes from other ranks is fetched first: a copy between types would wait for a
-  // rank that is gone for ever.
+  // With master weights on the host, the result is fetched first by to_host(), which fails if a rank is gone: a copy
+  // between dtypes would wait forever.
   const auto here = is_on_host(u.param) ? to_host(orthogonal) : orthogonal;
   for_pieces(u, [&](const auto& piece) {
     piece(u.param).mul_(1 - u.lr * u.weight_decay).add_(piece(here).to(u.param.options()), -u.rate);
   });
 }
 
-// Histograms of the bits of float32: what order statistics over several ranks are found by.
+// Histograms of float32 bits, for order statistics over several ranks.
 
 void Ops::count_bits(const GradPart& part, BitRange range, std::span<double> counts) const {
   if (part.elements == 0) return;
   if (on_host() || is_on_host(part.grad)) return host_ops().count_bits(part, range, counts);
-  // 64 bits: shifted by all 32, nothing is left.
+  // 64 bits, so that a shift by 32 gives 0.
   auto bits = part.grad.view({-1}).narrow(0, 0, part.elements).view(at::kInt).to(at::kLong);
   bits = bits.masked_select(at::bitwise_right_shift(bits, range.shift + range.bits).eq(std::int64_t{range.prefix}));
   const auto mask = (std::int64_t{1} << range.bits) - 1;

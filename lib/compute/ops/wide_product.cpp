@@ -20,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-// A panel's product takes some thousand times as long as a copy of its operands, and the room stays in a cache.
+// Panel sizes: the product takes far longer than the copies of its operands, and the buffers stay in a cache.
 constexpr std::int64_t kRows = 1024, kColumns = 512, kInner = 2048;
 constexpr std::int64_t kBatchElements = std::int64_t{1} << 20;
 
@@ -38,7 +38,7 @@ NativeTypes find_native_types() {
   const bool known = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0;
   const bool amx_bf16 = known && (edx & 1U << 22) != 0;
   const bool avx512_fp16 = known && __builtin_cpu_supports("avx512f") && (edx & 1U << 23) != 0;
-  // Half of float32's rate on Intel's, twice on AMD's.
+  // avx512_bf16 runs at half of float32's rate on Intel and at twice the rate on AMD.
   const bool full_rate = __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
   const bool allowed = onednn_may_use(OnednnLevel::avx512_bf16);
   return {allowed && (amx_bf16 || full_rate), allowed && avx512_fp16};
@@ -102,7 +102,8 @@ void widened_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
   const WidePanel panel(out, a);
   const auto kept_b = wide_copy_of(b);
   if (a.dim() == 3) return multiply_batches(out, a, b, panel, multiply);
-  // Where it is not cut along its rows, b's panel serves all of a's, and a's one panel all of b's.
+  // If the inner dimension is not split, a panel of b serves all panels of a; if a is one panel, it serves all panels
+  // of b.
   const bool one_inner = panel.inner == a.size(1), one_a = one_inner && panel.rows == a.size(0);
   at::Tensor wide_a, wide_b;
   for (std::int64_t column = 0; column < out.size(1); column += panel.columns) {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kHugePage_bytes = std::size_t{2} << 20;
 constexpr std::size_t kSegment_bytes = std::size_t{64} << 20;
 constexpr std::size_t kLarge_bytes = std::size_t{1} << 20;
-constexpr std::size_t kHeader_bytes = 64;  // keeps data on a cache line, as oneDNN and MKL like it
+constexpr std::size_t kHeader_bytes = 64;  // keeps data aligned to a cache line, for oneDNN and MKL
 constexpr std::size_t kGranule_bytes = 4096;
 constexpr std::size_t kMinSplit_bytes = std::size_t{256} << 10;
 
@@ -26,7 +26,7 @@ std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple
 
 struct Block;
 
-/// Stands directly before the data a caller sees.
+/// Directly precedes the caller's data.
 struct Header {
   Block* block;  ///< null: the block came from malloc
   std::size_t requested_bytes;
@@ -43,7 +43,7 @@ struct Block {
   std::multimap<std::size_t, Block*>::iterator position;  ///< valid while free
 };
 
-/// Ends first_host_request()'s body.
+/// Exception that ends the body of first_host_request().
 struct FirstRequest {
   std::size_t size_bytes;
 };

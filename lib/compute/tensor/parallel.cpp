@@ -1,4 +1,4 @@
-// Compiled with OpenMP, as no other file is (CMakeLists.txt).
+// The only file that is compiled with OpenMP (CMakeLists.txt).
 #include "lib/compute/tensor/parallel.hpp"
 
 #include <ATen/Parallel.h>
