@@ -1,4 +1,5 @@
-// By the runtime rather than by at::cuda::CUDAGraph, which leaves the allocator inside the capture when one fails.
+// CUDA graphs through the CUDA runtime, since at::cuda::CUDAGraph leaves the allocator in capture mode when a capture
+// fails.
 #include "lib/compute/cuda/cuda_graphs.hpp"
 
 #include <ATen/cuda/CUDAGraph.h>
@@ -24,10 +25,10 @@ namespace {
 using detail::check_cuda;
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-/// One share of a private pool of the caching allocator, whose memory stays as long as anyone has one.
+/// A share of a private pool of the caching allocator. The pool keeps its memory until the last share is gone.
 class PoolShare {
  public:
-  /// Takes what is allocated on the stream from there, until close().
+  /// Allocations on the stream come from the pool until close().
   PoolShare(c10::cuda::CUDAStream stream, std::shared_ptr<const c10::MempoolId_t> pool)
       : device_(stream.device_index()), pool_(std::move(pool)) {
     allocator::beginAllocateToPool(device_, *pool_, [mine = stream.stream()](cudaStream_t s) { return s == mine; });
@@ -54,7 +55,7 @@ class CudaGraph final : public RecordedWork {
       : graph_(graph), memory_(std::move(memory)), device_(device) {}
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  /// What is under way is done first.
+  /// CUDA finishes running replays first.
   ~CudaGraph() override { static_cast<void>(cudaGraphExecDestroy(graph_)); }
   void run() override {
     check_cuda(cudaGraphLaunch(graph_, c10::cuda::getCurrentCUDAStream(device_).stream()), "cudaGraphLaunch");
@@ -66,16 +67,16 @@ class CudaGraph final : public RecordedWork {
   c10::DeviceIndex device_;
 };
 
-/// A stream whose work is written down, from construction to end() or destruction.
+/// Captures the work of a stream from construction to end() or destruction.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
-    // Of this thread alone: others may use the device meanwhile.
+    // Thread-local mode: other threads may use the device during the capture.
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
-  /// An exception is on its way. CUDA keeps errors of a capture as its last one, and ends it all the same.
+  /// Ends a capture after an exception. CUDA keeps an error of the capture as its last error, which is cleared here.
   ~Capture() {
     if (stream_ == nullptr) return;
     cudaGraph_t graph = nullptr;
@@ -91,7 +92,7 @@ class Capture {
     const auto code = cudaGraphInstantiateWithFlags(&ready, graph, 0);
     static_cast<void>(cudaGraphDestroy(graph));
     check_cuda(code, "cudaGraphInstantiate");
-    // Now rather than with its first launch: where the driver has no room for it, it is refused like any other.
+    // Upload now rather than with the first launch, so that a lack of memory is reported here.
     const auto uploaded = cudaGraphUpload(ready, stream);
     if (uploaded != cudaSuccess) static_cast<void>(cudaGraphExecDestroy(ready));
     check_cuda(uploaded, "cudaGraphUpload");
@@ -104,9 +105,9 @@ class Capture {
 
 std::atomic<int> pools_alive = 0;
 
-/// The number of a pool, which ends with its last share. PyTorch keeps cuBLAS's workspace of each stream, and that of
-/// the captures lies in their pool: until it goes, so do not the segments around it. All of them can go where no graph
-/// is left that uses one: products make them anew.
+/// Creates the id of a pool, which ends with its last share. PyTorch keeps a cuBLAS workspace for each stream, and the
+/// workspace of the capture stream is in the pool, where it keeps its segment alive. When no graph is left, all
+/// workspaces are freed; later products allocate them again.
 std::shared_ptr<const c10::MempoolId_t> new_pool() {
   ++pools_alive;
   return {new c10::MempoolId_t(at::cuda::graph_pool_handle()), [](const c10::MempoolId_t* id) {
@@ -127,7 +128,7 @@ class CudaRecorder final : public WorkRecorder {
       pool = new_pool();
       pool_ = pool;
     }
-    // What ran before it was recorded has left as much as the recording takes.
+    // The uncaptured run has left as much cached memory as the capture needs.
     empty_cache();
     const c10::cuda::CUDAStreamGuard stream_guard(*stream_);
     auto memory = std::make_unique<PoolShare>(*stream_, std::move(pool));
@@ -142,9 +143,9 @@ class CudaRecorder final : public WorkRecorder {
 
  private:
   c10::DeviceIndex device_;
-  /// Of the captures alone: the default stream cannot be captured.
+  /// Stream of the captures, since the default stream cannot be captured.
   mutable std::optional<c10::cuda::CUDAStream> stream_;
-  mutable std::weak_ptr<const c10::MempoolId_t> pool_;  ///< its number, while anyone has a share
+  mutable std::weak_ptr<const c10::MempoolId_t> pool_;  ///< id of the pool while a share exists
 };
 
 }  // namespace

@@ -17,11 +17,11 @@ struct StagedCopies::Slots {
   };
   struct Slot {
     std::unique_ptr<void, Free> memory;
-    UniqueEvent done;  ///< the device is done with it
+    UniqueEvent done;  ///< reached when the device has finished with the buffer
     std::byte* data() const { return static_cast<std::byte*>(memory.get()); }
   };
   std::array<Slot, 2> both;
-  std::size_t turn = 0;  ///< over calls: small tensors take turns, too
+  std::size_t turn = 0;  ///< counts over calls, so that small tensors alternate between buffers too
   UniqueEvent here;
   UniqueStream stream;
 };
@@ -38,8 +38,8 @@ StagedCopies::Slots& StagedCopies::slots() {
   return *slots_;
 }
 
-/// Where an exception is on its way, a copy may be, too, behind a collective that never ends, and CUDA would wait for
-/// it to free the buffers: they stay until the process is gone.
+/// During stack unwinding, a copy may be queued behind a collective that never ends, and freeing the buffers would wait
+/// for the copy. The buffers are leaked in this case.
 StagedCopies::~StagedCopies() {
   if (slots_ != nullptr && std::uncaught_exceptions() > exceptions_at_birth_)
     static_cast<void>(new std::shared_ptr<Slots>(std::move(slots_)));
@@ -81,7 +81,7 @@ void StagedCopies::to_device(std::byte* to, std::size_t bytes,
   all.here.make_wait(all.stream.get());
   for (std::size_t first = 0; first < bytes; first += kSlot_bytes) {
     const auto& slot = all.both[all.turn++ % 2];
-    wait_(slot.done);  // of an earlier call's transfer, too
+    wait_(slot.done);  // also waits for transfers of earlier calls
     const auto count = std::min(kSlot_bytes, bytes - first);
     fill(slot.data(), first, count);
     check_cuda(cudaMemcpyAsync(to + first, slot.data(), count, cudaMemcpyHostToDevice, all.stream.get()),
@@ -106,7 +106,7 @@ UniqueEvent StagedCopies::start(void* to, const void* from, std::size_t bytes) {
 
 std::shared_ptr<void> lock_host_pages(void* address, std::size_t bytes) {
   if (bytes == 0 || cudaHostRegister(address, bytes, cudaHostRegisterPortable) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // not to be blamed on a later call
+    static_cast<void>(cudaGetLastError());  // clears the error, so that no later call reports it
     return nullptr;
   }
   return {address, [](void* locked) { static_cast<void>(cudaHostUnregister(locked)); }};
@@ -114,8 +114,8 @@ std::shared_ptr<void> lock_host_pages(void* address, std::size_t bytes) {
 
 namespace {
 
-/// Where an exception is on its way, a copy may still wait behind a collective that never ends: the pages stay locked,
-/// and the memory there, until the process is gone.
+/// Keeps pages locked. During stack unwinding, a copy may be queued behind a collective that never ends: the pages then
+/// stay locked and allocated until the process ends.
 class LockedPages {
  public:
   LockedPages(at::Tensor x, std::shared_ptr<void> lock) : kept_(new Kept{std::move(x), std::move(lock)}) {}
@@ -140,7 +140,7 @@ class CudaTransfer final : public Transfer {
       : done_(std::move(done)), to_(std::move(to)), from_(std::move(from)) {}
   CudaTransfer(const CudaTransfer&) = delete;
   CudaTransfer& operator=(const CudaTransfer&) = delete;
-  /// Not waited for: an exception is on its way, and memory that is given back now may be given to others.
+  /// Called without wait() only during stack unwinding. The stream waits, since the memory is freed and may be reused.
   ~CudaTransfer() override {
     if (to_.defined()) static_cast<void>(cudaStreamWaitEvent(current().stream(), done_.get(), 0));
   }

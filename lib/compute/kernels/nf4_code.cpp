@@ -17,7 +17,7 @@ void add(Sums& to, const float* from) {
   for (std::size_t k = 0; k < to.size(); ++k) to[k] += from[k];
 }
 
-/// Of `rows` rows, each of four vectors: sums of sums, so that large ones and small ones seldom meet.
+/// Sum over `rows` rows of four vectors each, in cascades, which limits rounding errors.
 Sums sum_of_rows(const float* values, std::int64_t rows) {
   constexpr std::int64_t kStep = 16, kRow = kLanes * kStreams;
   std::array<Sums, kLevels> level{};

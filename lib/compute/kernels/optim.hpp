@@ -54,7 +54,7 @@ void any_precision_loop(const AnyPrecisionArgs a, std::int64_t begin, std::int64
   auto* exp_avg_sq = static_cast<Variance*>(a.exp_avg_sq);
   auto* compensation = static_cast<Bf16*>(a.compensation);
   auto* param = static_cast<Param*>(a.param);
-  // As PyTorch adds a number, or a multiple of a tensor of 16 bits, to another one on a CPU.
+  // The same arithmetic as PyTorch's CPU operators that add a scalar, or a multiple of a 16-bit tensor, to a tensor.
   const float eps = rounded<Variance>(a.eps);
   const float rest1 = std::is_same_v<Param, Bf16> ? rounded<Momentum>(a.rest1) : a.rest1;
 #pragma omp simd

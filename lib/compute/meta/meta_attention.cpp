@@ -1,9 +1,9 @@
-// What attention allocates inside ATen, by shape.
+// Memory that attention allocates inside ATen, by shape.
 //
 // Sources, PyTorch 2.11: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp (cpu_flash_attention and its backward);
 // native/transformers/cuda/flash_attn/flash_api.cpp (mha_fwd, mha_bwd);
 // attention.cu and attention_backward.cu with mem_eff_attention/kernel_backward.h (workspace_size);
-// native/cudnn/MHA.cpp. Order and sizes are those that tests/gpu/memprobe_gpu_test.py sees.
+// native/cudnn/MHA.cpp. tests/gpu/memprobe_gpu_test.py checks order and sizes.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -27,12 +27,12 @@ at::Tensor rows_of(const at::Tensor& like, const AttentionShape& s, std::int64_t
   return at::empty({s.rows, s.length, heads, s.head_size}, like.options());
 }
 
-/// Once for each head of queries, where heads share keys.
+/// Repeats keys or values for each query head, if heads share keys.
 at::Tensor repeated(const at::Tensor& qkv, const AttentionShape& s) {
   return s.group() > 1 ? rows_of(qkv, s, s.heads) : at::Tensor();
 }
 
-/// flash_api.cpp, num_splits_heuristic: parts into which the keys are dealt out when there are few rows.
+/// flash_api.cpp, num_splits_heuristic: number of splits of the keys when there are few rows.
 std::int64_t flash_splits(const GpuSpec& gpu, const AttentionShape& s) {
   const auto block_n = s.head_size <= 64 ? 256 : (s.head_size <= 128 ? 128 : 64);
   const auto n_blocks = ceil_div(s.length, block_n);
@@ -87,7 +87,7 @@ Gradients flash_backward(const at::Tensor& qkv, const AttentionShape& s) {
   return grads;
 }
 
-/// Of what cuDNN's engine itself may take nothing is known; its frontend asks for the sums of the queries' gradients.
+/// Temporary memory of cuDNN's engine is unknown; its frontend allocates float32 sums for the gradients of the queries.
 at::Tensor cudnn_forward(const at::Tensor& qkv, const AttentionShape& s, bool keep, KeptByAttention& kept) {
   auto out = rows_of(qkv, s, s.heads);
   if (keep) kept.logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
@@ -119,7 +119,7 @@ std::int64_t efficient_workspace(int capability, bool narrow, const AttentionSha
   auto bytes =
       ceil_div(s.length, queries) * ceil_div(s.head_size, kKeys) * (kLock_bytes + queries * kKeys * kFloat_bytes);
   if (narrow && s.head_size > 128) {
-    // Sums for keys and values, too, once for each part into which the keys are dealt out: at most so many.
+    // Sums for keys and values too, one for each split of the keys; this is the maximum number of splits.
     const auto parts = std::min(ceil_div(s.length, kKeys), std::max<std::int64_t>(1, 256 / (s.rows * s.heads)));
     bytes += 2 * parts * kKeys * round_up(s.head_size, kKeys) * kFloat_bytes;
   }
@@ -142,7 +142,7 @@ Gradients efficient_backward(const GpuSpec& gpu, const at::Tensor& qkv, const At
   return grads;
 }
 
-/// Rows of queries that ATen's CPU kernels take at once, and of keys.
+/// Block sizes of queries and keys in ATen's CPU kernels.
 std::int64_t cpu_query_rows(std::int64_t length) {
   return std::min<std::int64_t>(length, length >= 768 ? 256 : (length >= 192 ? 64 : 32));
 }
@@ -159,7 +159,7 @@ at::Tensor cpu_forward(const at::Tensor& qkv, const AttentionShape& s, std::int6
   return out;
 }
 
-/// Each thread of the backward multiplies blocks of queries and keys by itself: the room of its largest product.
+/// Temporary memory of the largest product in the backward, in which each thread multiplies blocks by itself.
 std::int64_t cpu_backward_blocks(const at::Tensor& qkv, const AttentionShape& s, int threads) {
   const auto q_rows = cpu_query_rows(s.length), k_rows = cpu_key_rows(s.length);
   const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
@@ -212,7 +212,7 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
 
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                            const AttentionShape& s, std::unique_ptr<AttentionState> state) {
-  Gradients parts;  // until they lie beside each other
+  Gradients parts;  // freed when they have been packed
   switch (kernel) {
     case GpuAttention::cudnn:
       parts = cudnn_backward(qkv_NC, s);
@@ -231,7 +231,7 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
   return at::empty_like(qkv_NC);
 }
 
-// mha_varlen_fwd and mha_varlen_bwd of flash_api.cpp: sums have room for 128 tokens more of each document.
+// mha_varlen_fwd and mha_varlen_bwd of flash_api.cpp: sums are padded by 128 tokens for each document.
 at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& s, KeptByAttention& kept) {
   auto out = rows_of(qkv_NC, s, s.heads);
   kept.logsumexp = at::empty({s.heads, s.rows * s.length}, float_like(qkv_NC));

@@ -43,7 +43,7 @@ class MetaCpuOps final : public detail::CountedOps<CpuOps, 4> {
   }
   void add_converted(at::Tensor& to, const at::Tensor& from) const override {
     if (to.scalar_type() == at::kFloat && from.element_size() == 2) return;
-    // ATen's operators compute in the common dtype: on a copy of what is read, and one of what is written.
+    // ATen's operators compute in the common dtype: one copy of the input and one of the output.
     const auto wide = to.options().dtype(at::kFloat);
     const auto read = at::empty_like(to, wide), written = at::empty_like(to, wide);
   }

@@ -1,5 +1,5 @@
 #pragma once
-// A model as an ordered list of layers: what a model hands to the engine, and all the engine knows of it.
+// The interface between models and the engine: a model is an ordered list of layers.
 //
 // A decoder is a chain (embedding, blocks, head with loss). The engine makes each layer's parameters available, runs
 // it, and releases them; a layer knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
@@ -13,14 +13,15 @@
 
 namespace fsdp {
 
-/// Documents that share the rows of a micro-batch: a token sees its own document alone, whose positions begin at 0.
+/// Documents packed into the rows of a micro-batch. A token attends to its own document only, whose positions start at
+/// 0.
 struct Packing {
   struct Document {
     std::int64_t first, length;  ///< its tokens: [first, first + length) of the micro-batch, in one row
   };
-  std::vector<Document> documents;  ///< in their order, none empty; what lies between them is padding
-  at::Tensor positions_N;           ///< int32: of each token in its document; 0 of padding
-  at::Tensor starts;                ///< int32: where documents and padding begin, in their order, and N at the end
+  std::vector<Document> documents;  ///< in order of `first`, none empty; tokens between documents are padding
+  at::Tensor positions_N;           ///< int32: position of each token in its document; 0 for padding
+  at::Tensor starts;                ///< int32: first tokens of documents and padding, in order, followed by N
   std::int64_t longest = 0;         ///< tokens of the longest document or padding
 };
 
@@ -28,29 +29,29 @@ struct Packing {
 struct MicroBatch {
   at::Tensor ids_N;         ///< int32, row after row
   at::Tensor targets_N;     ///< int32; negative targets do not count
-  std::int64_t rows = 0;    ///< 0: this rank has nothing, but takes part in every collective
+  std::int64_t rows = 0;    ///< 0: the rank has no samples, but takes part in every collective
   std::int64_t length = 0;  ///< N = rows * length
-  at::Tensor sample_keys;   ///< int64 [rows]: what dropout masks depend on, besides the place in the model
+  at::Tensor sample_keys;   ///< int64 [rows]: seeds of dropout masks
   std::int64_t first_position = 0;
-  std::int64_t num_targets = 0;                      ///< of targets_N those that count
+  std::int64_t num_targets = 0;                      ///< targets that are not ignored
   std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
 };
 
-/// Where the gradient of one parameter goes: the first writer sets it, later ones add (lib/compute/ops: weight_grad,
-/// accumulate).
+/// Gradient buffer of one parameter: the first write sets the gradient, later writes add (Ops::weight_grad(),
+/// accumulate()).
 struct GradSlot {
   at::Tensor grad;  ///< shape of the gathered parameter, reduce dtype or float32
   bool written = false;
 };
 
-/// What a layer keeps from its forward for its backward. Destroyed as soon as the backward is done.
+/// Tensors that a layer's forward keeps for its backward; destroyed after the backward.
 struct LayerState {
   virtual ~LayerState() = default;
 };
 
 /// Parameters of one layer, gathered, in the order of Layer::parameters(). Valid during the call.
 using LayerParams = std::span<const at::Tensor>;
-/// Null: of a frozen parameter, which has no gradient.
+/// Gradient slots in the order of LayerParams; null for frozen parameters.
 using LayerGrads = std::span<GradSlot* const>;
 
 class Layer {
@@ -63,7 +64,7 @@ class Layer {
   virtual bool is_block() const = 0;
 
   /// \param x_ND    output of the layer before; undefined for the first
-  /// \param state   receives what backward() needs; null when there will be none
+  /// \param state   receives what backward() needs; null without a backward
   virtual at::Tensor forward(LayerParams params, const MicroBatch& batch, const at::Tensor& x_ND,
                              std::unique_ptr<LayerState>* state) = 0;
   /// \return gradient of x_ND; undefined for the first layer
@@ -71,21 +72,21 @@ class Layer {
                               std::unique_ptr<LayerState> state) = 0;
 };
 
-/// What the loss is multiplied by before its backward.
+/// Factor of the loss before the backward.
 struct GradScale {
   GradScale(double all) : value(all) {}
   double value;
-  /// float32 [1] on the device, the same number: work that is recorded must not keep the one of its recording.
-  /// Undefined: `value` goes along with each launch.
+  /// `value` as float32 [1] on the device, since a captured graph would replay the scalar of its capture. Undefined:
+  /// `value` is passed with each launch.
   at::Tensor on_device;
 };
 
-/// Loss over the targets that count. What a device summed stays there until Ops::fetch(), which waits for the device:
-/// a training step asks for it once, when everything else has been asked for.
+/// Sum of losses over targets that are not ignored. A device's sums stay on the device until Ops::fetch(), which waits
+/// for the device; a training step calls it once, after all other work has been queued.
 struct LossSum {
   double loss_sum = 0;  ///< nats
   std::int64_t tokens = 0;
-  at::Tensor pending;  ///< float64 [2] on the device: nats and tokens besides; undefined: none
+  at::Tensor pending;  ///< float64 [2] on the device: nats and tokens to add to the fields above; may be undefined
 
   LossSum& operator+=(const LossSum& other) {
     loss_sum += other.loss_sum;

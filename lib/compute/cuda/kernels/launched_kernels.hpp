@@ -39,7 +39,7 @@ class LaunchedKernels : public fused::Kernels {
   void band_softmax_backward(const fused::Band& pass) const override;
 
  protected:
-  /// Where kernels are launched.
+  /// The stream that kernels are launched on.
   virtual cudaStream_t stream() const = 0;
   /// Asks for the error of the launch just made. \throws what the caller's library throws
   virtual void check_launch() const = 0;

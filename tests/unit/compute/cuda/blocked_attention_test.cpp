@@ -133,7 +133,7 @@ TEST_SUITE("cuda/attention in blocks") {
       CHECK(x.masked_fill(covered.unsqueeze(1), 0).abs().max().item<float>() == 0);
   }
 
-  TEST_CASE("a key that is no number makes the results of who sees it none, and no others") {
+  TEST_CASE("a NaN in a key reaches the queries that attend to it, and no others") {
     const auto s = banded({1, 20, 1, 8}, 4, 0);
     auto in = block_inputs(s);
     in.qkv[10].narrow(0, 8, 8).fill_(std::numeric_limits<float>::quiet_NaN());

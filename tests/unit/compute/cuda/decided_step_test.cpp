@@ -24,7 +24,7 @@ at::Tensor decide(const EmulatedOps& ops, double squares, double nats, int repli
 }  // namespace
 
 TEST_SUITE("cuda/decided steps") {
-  TEST_CASE("a divisor as torch.nn.utils.clip_grad_norm_ has it, of the loss scale and once for all replicas") {
+  TEST_CASE("the divisor is that of torch.nn.utils.clip_grad_norm_, with loss scale and replicas") {
     const EmulatedOps ops(Order::forward);
     const auto clipped = decide(ops, 2 * 36.0, 5.0, 2, 4.0, 0.5);  // the norm is 6, scaled by 4
     CHECK(clipped[fused::kDivisor].item<double>() == 4.0 / (0.5 / (6.0 / 4.0 + 1e-6)));
@@ -36,7 +36,7 @@ TEST_SUITE("cuda/decided steps") {
     CHECK(decide(ops, 36.0, 5.0, 1, 4.0, 0.0)[fused::kDivisor].item<double>() == 4.0);
   }
 
-  TEST_CASE("AdamW by a decision: the host's update, and the rows that models read") {
+  TEST_CASE("AdamW with a decision gives the host's update and the cast parameters") {
     at::manual_seed(6);
     for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat}) {
       std::vector<at::Tensor> weights, grads;

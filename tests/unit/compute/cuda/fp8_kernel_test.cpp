@@ -43,7 +43,7 @@ TEST_SUITE("cuda/fp8 kernel") {
     in_all_orders([](const Ops& ops) { test::check_fp8_columns(ops); });
   }
 
-  TEST_CASE("infinities and what is no number") {
+  TEST_CASE("infinities and NaNs") {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       auto x = at::randn({40, 32});
       x[39][31] = bad;

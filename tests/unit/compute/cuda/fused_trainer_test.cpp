@@ -45,7 +45,7 @@ void check_same(SmallJob job, int ranks) {
   }
 }
 
-/// What an engine does, in order.
+/// The phases of an engine, in order.
 struct ActionLog final : EngineObserver {
   void begin(std::string_view what, std::string_view category) override {
     names.emplace_back(what);
@@ -84,7 +84,7 @@ TEST_SUITE("cuda/fused trainer") {
     }
   }
 
-  TEST_CASE("likewise with dropout, accumulation, recomputation and what is frozen") {
+  TEST_CASE("losses and norms are the host's with dropout, accumulation, recomputation and frozen parameters") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.micro_batch_size = 1;

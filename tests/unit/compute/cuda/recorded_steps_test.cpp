@@ -73,7 +73,7 @@ TEST_SUITE("cuda/recorded steps") {
     CHECK_THROWS_AS(reads_it->run(), std::logic_error);
   }
 
-  TEST_CASE("losses, norms and weights are those of steps as they come, bit for bit") {
+  TEST_CASE("losses, norms and weights of replayed steps are those of eager steps, bit for bit") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     // All steps but the first, and but the one that is short.
@@ -90,7 +90,7 @@ TEST_SUITE("cuda/recorded steps") {
     check(job, 1, 4);
   }
 
-  TEST_CASE("likewise where gradients of several micro-batches add up") {
+  TEST_CASE("replayed steps with gradient accumulation give the same bits") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.accumulation_steps = 4;
@@ -104,7 +104,7 @@ TEST_SUITE("cuda/recorded steps") {
     check(job, 3, 19);
   }
 
-  TEST_CASE("likewise of adapters beside frozen matrices, and of these in 4 bits") {
+  TEST_CASE("replayed steps with adapters and frozen matrices, also in NF4, give the same bits") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.model.num_layers = 1;
@@ -186,7 +186,7 @@ TEST_SUITE("cuda/recorded steps") {
     });
   }
 
-  TEST_CASE("where parameters cross ranks, and on a device without recordings, it is refused") {
+  TEST_CASE("capture is refused where parameters are sharded over ranks, and on a device without captures") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.sharding.cuda_graphs = CudaGraphs::on;
@@ -234,7 +234,7 @@ TEST_SUITE("cuda/recorded steps") {
     check_same(both[1], both[0]);
   }
 
-  TEST_CASE("by itself it takes micro-batches that are small for their model, on one device") {
+  TEST_CASE("by default, micro-batches that are small for their model are captured on one device") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = recording_device();

@@ -66,7 +66,7 @@ TEST_SUITE("memory/recorder") {
     }
   }
 
-  TEST_CASE("windows are recorded") {
+  TEST_CASE("shared-memory segments are recorded") {
     const MemoryRecorder recorder(false);
     const auto ops = fsdp::make_meta_cpu_ops(recorder.tape(), std::make_shared<fsdp::WorkLog>(), 1);
     ops->count_window(4096);

@@ -66,7 +66,7 @@ TEST_SUITE("ops/fp8") {
     CHECK_FALSE(columns.rows_RC.defined());
   }
 
-  TEST_CASE("plain operators make the same of them") {
+  TEST_CASE("plain operators give the same codes and scales") {
     const AtenOps plain{at::kCPU};
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const auto x = (at::randn({21, 96}) * 3).to(dtype).narrow(1, 16, 64);
@@ -91,7 +91,7 @@ TEST_SUITE("ops/fp8") {
 
   TEST_CASE("products are those of the numbers") { test::check_fp8_products(host_ops()); }
 
-  TEST_CASE("what is not finite makes all that it meets so") {
+  TEST_CASE("elements that are not finite make results that use them not finite") {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       auto x = at::randn({16, 32});
       x[3][5] = bad;
@@ -103,7 +103,7 @@ TEST_SUITE("ops/fp8") {
     }
   }
 
-  TEST_CASE("a tensor brings another one along, on a device without memory, too") {
+  TEST_CASE("views of a tensor find its companion, on the meta device too") {
     for (const auto device : {at::kCPU, at::kMeta}) {
       const auto x = at::empty({32, 16}, at::TensorOptions(at::kFloat8_e4m3fn).device(device));
       const auto scale = at::empty({1}, at::TensorOptions(at::kFloat).device(device));
@@ -121,7 +121,7 @@ TEST_SUITE("ops/fp8") {
     CHECK_THROWS(with_companion(at::empty({4, 4}).t(), at::empty({1})));
   }
 
-  TEST_CASE("GPUs that have none say so") {
+  TEST_CASE("GPUs without fp8 products give a reason") {
     CHECK(gpu_fp8_problem(80).find("8.0") != std::string::npos);
     CHECK(gpu_fp8_problem(89).empty());
     CHECK(gpu_fp8_problem(90).empty());
