@@ -32,7 +32,7 @@ TEST_SUITE("formats/block") {
     CHECK_FALSE(block_is_inside({{0}, {3}}, {3, 1}));
   }
 
-  TEST_CASE("intersect: empty blocks have nothing in common, 0-dim blocks their one element") {
+  TEST_CASE("intersect: an empty block has no intersection, a 0-dim block has one element") {
     CHECK_FALSE(intersect({{0}, {0}}, {{0}, {5}}));
     CHECK_FALSE(intersect({{0}, {2}}, {{2}, {2}}));
     CHECK(intersect({{}, {}}, {{}, {}}));

@@ -18,7 +18,7 @@ DcpItem tensor_item(Shape shape, Shape offsets, Shape sizes) {
 }  // namespace
 
 TEST_SUITE("formats/dcp") {
-  TEST_CASE("read_dcp_metadata: refuses what is none and says why") {
+  TEST_CASE("read_dcp_metadata: refuses anything that is not DCP metadata, with the reason") {
     const auto open = [](const std::filesystem::path& path) { read_dcp_metadata(path); };
     const test::TempDir directory;
     CHECK_THROWS_WITH_AS(open(directory.path()), doctest::Contains("no .metadata"), FormatError);
@@ -31,7 +31,7 @@ TEST_SUITE("formats/dcp") {
     CHECK_THROWS_WITH_AS(open(directory.path()), doctest::Contains("Metadata was expected"), FormatError);
   }
 
-  TEST_CASE("read_dcp_metadata: names of data files must stay in the directory") {
+  TEST_CASE("read_dcp_metadata: refuses names of data files outside the directory") {
     const test::TempDir directory;
     using namespace std::string_literals;
     for (const auto& name : {"../__0_0.distcp"s, "/etc/passwd"s, "a/../../x"s, "x\0y"s, ".."s, ""s}) {
@@ -120,7 +120,7 @@ TEST_SUITE("formats/dcp") {
     CHECK_THROWS_AS(writer.add_tensor({"w", DType::f32, {2}, {0}, {1}, bytes}, {"w"}), UsageError);
   }
 
-  TEST_CASE("deserialize_dcp_items: gives back the items, and refuses cut lists") {
+  TEST_CASE("deserialize_dcp_items: returns the serialized items, and refuses truncated lists") {
     auto item = tensor_item({4, 6}, {2, 0}, {2, 6});
     item.path = {"a", std::int64_t{3}, "b.c"};
     const DcpItem value{"v", {}, false, DType::f32, {}, {}, {}, "__1_0.distcp", 5, 6};

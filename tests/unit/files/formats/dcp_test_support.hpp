@@ -1,5 +1,5 @@
 #pragma once
-// A small DCP checkpoint of two ranks and its truth.
+// A small DCP checkpoint of two ranks and its expected content.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -33,7 +33,7 @@ struct SmallCheckpoint {
                                              {"step", random_tensor(DType::i64, {}, 4)}};
   std::map<std::string, nlohmann::json> values{{"epoch", 3}, {"groups", {{{"lr", 0.1}, {"names", {"w", "b"}}}}}};
 
-  /// Rows split in two like torch.chunk; scalars and values on rank 0.
+  /// Rows are split in two as by torch.chunk; scalars and values are on rank 0.
   void write(const std::filesystem::path& directory) const {
     std::vector<DcpItem> items;
     for (int rank = 0; rank < 2; ++rank) {

@@ -10,7 +10,7 @@
 using namespace fsdp;
 
 TEST_SUITE("formats/dtype") {
-  TEST_CASE("dtype: names lead back to the type") {
+  TEST_CASE("dtype: every name parses to its type") {
     for (int i = 0; i <= static_cast<int>(DType::c128); ++i) {
       const auto dtype = static_cast<DType>(i);
       CAPTURE(torch_name(dtype));
@@ -28,7 +28,7 @@ TEST_SUITE("formats/dtype") {
     CHECK_THROWS_AS(dtype_from_safetensors("F4"), FormatError);
   }
 
-  TEST_CASE("num_elements: scalars have one, overflow and negative sizes are refused") {
+  TEST_CASE("num_elements: 1 for scalars; overflow and negative sizes are refused") {
     CHECK(num_elements({}) == 1);
     CHECK(num_elements({3, 4}) == 12);
     const auto huge = std::numeric_limits<std::int64_t>::max();

@@ -22,7 +22,7 @@ PickleDocument read(const std::string& text, const PickleLimits& limits = {}) {
 
 json read_json(const std::string& text) { return pickle_to_json(*read(text).root, "test.pkl"); }
 
-/// Protocol 2 around some opcodes.
+/// A pickle of protocol 2 with these opcodes.
 std::string p2(const std::string& ops) { return "\x80\x02"s + ops + "."; }
 
 std::string written(const json& value) {
@@ -72,7 +72,7 @@ TEST_SUITE("formats/pickle") {
     CHECK(read_json(written(list)) == list);
   }
 
-  TEST_CASE("PickleWriter: refuses what it cannot say") {
+  TEST_CASE("PickleWriter: refuses values that pickles cannot hold") {
     CHECK_THROWS_AS(written(json::binary({1, 2})), UsageError);
     CHECK_THROWS_AS(written("\xff"), UsageError);
     json deep;
@@ -102,7 +102,7 @@ TEST_SUITE("formats/pickle") {
     const auto* outer = document.root->tuple();
     REQUIRE(outer != nullptr);
     const auto* pair = outer->items.at(0)->tuple();
-    CHECK(pair->items.at(0) == pair->items.at(1));  // the same set twice
+    CHECK(pair->items.at(0) == pair->items.at(1));  // both refer to one set
     CHECK(pair->items.at(0)->set()->items.size() == 2);
     CHECK(outer->items.at(1)->bytes()->data == "\0\xff"s);
     CHECK(read("\x80\4\x8c\2os\x8c\6system\x93."s).root->is_global("os", "system"));
@@ -116,7 +116,7 @@ TEST_SUITE("formats/pickle") {
     CHECK(*read(p2("\x8a\0"s)).root->integer() == 0);
   }
 
-  TEST_CASE("read_pickle: stops after STOP and says how long the pickle was") {
+  TEST_CASE("read_pickle: stops after STOP and returns the length of the pickle") {
     const auto text = std::make_shared<const std::string>("??" + p2("K\1") + p2("K\2"));
     const auto first = read_pickle({text, 2, "test.pkl", 0});
     CHECK(*first.root->integer() == 1);
@@ -161,7 +161,7 @@ TEST_SUITE("formats/pickle") {
     }
   }
 
-  TEST_CASE("read_pickle: refuses truncation everywhere") {
+  TEST_CASE("read_pickle: refuses truncation at any byte") {
     const std::string whole = written({{"a", {1, 70000, 5000000000}}, {"b", 0.5}, {"a2", "a"}});
     for (std::size_t length = 0; length < whole.size(); ++length) {
       CAPTURE(length);
@@ -169,7 +169,7 @@ TEST_SUITE("formats/pickle") {
     }
   }
 
-  TEST_CASE("read_pickle: declared sizes beyond the input cost nothing") {
+  TEST_CASE("read_pickle: declared sizes beyond the input allocate nothing") {
     const std::string huge[] = {"X\xff\xff\xff\xff"s,
                                 "\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"s,
                                 "B\xff\xff\xff\xff"s,
@@ -184,13 +184,13 @@ TEST_SUITE("formats/pickle") {
     CHECK(read(p2("Nr\xff\xff\xff\xff"s)).root->is_none());  // a memo index is not a size
   }
 
-  TEST_CASE("read_pickle: refuses deep nesting, cycles and sharing that explodes") {
+  TEST_CASE("read_pickle: refuses deep nesting, cycles and exponential sharing") {
     std::string deep(100'000, ']');
     deep += std::string(99'999, 'a');
     CHECK_THROWS_WITH_AS(read(p2(deep)), doctest::Contains("nests deeper"), FormatError);
     CHECK_THROWS_AS(read(p2("]q\0h\0a"s)), FormatError);            // a list that contains itself
     CHECK_THROWS_AS(read(p2("cx\ny\n)Rq\0(h\0tb"s)), FormatError);  // an object whose state contains it
-    std::string laughs = "]q\0"s;                                   // each list holds the one before ten times
+    std::string laughs = "]q\0"s;                                   // each list holds the previous one ten times
     for (char i = 1; i < 20; ++i) {
       laughs += "](";
       for (int k = 0; k < 10; ++k) laughs += "h"s + static_cast<char>(i - 1);
@@ -210,7 +210,7 @@ TEST_SUITE("formats/pickle") {
     CHECK(read_json(p2("X\4\0\0\0\xf0\x9f\x98\x80"s)) == "\U0001f600");
   }
 
-  TEST_CASE("read_pickle: random damage ends in a document or a FormatError") {
+  TEST_CASE("read_pickle: randomly damaged input gives a document or a FormatError") {
     const std::string whole = written({{"a", {1, 70000, 5000000000}}, {"b", 0.5}, {"a2", "a"}, {"d", {{"a", "b"}}}});
     std::mt19937 generator(7);
     int survived = 0;

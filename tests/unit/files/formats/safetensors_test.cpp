@@ -51,10 +51,10 @@ TEST_SUITE("formats/safetensors") {
     CHECK_THROWS_AS(reader.read_rows("a\"\n", 0, 3, rows), UsageError);
     CHECK_THROWS_AS(reader.read_rows("nothing", 0, 3, rows), UsageError);
     CHECK(reader.tensors().at("a\"\n").begin % 8 == 0);
-    CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);  // no temporary is left
+    CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);  // no temporary file is left
   }
 
-  TEST_CASE("write_safetensors: byte for byte the reference writer's file") {
+  TEST_CASE("write_safetensors: writes the bytes that the reference writer writes") {
     const auto path = test::fixture("st_zoo") / "model.safetensors";
     const SafetensorsReader reader(path);
     std::vector<test::Bytes> data;
@@ -72,7 +72,7 @@ TEST_SUITE("formats/safetensors") {
       CHECK(read_all(copy, name) == read_all(reader, name));
       CHECK(copy.tensors().at(name).begin == entry.begin);
     }
-    // The order of the strings in __metadata__ is the reference writer's whim; all after it is the same.
+    // The reference writer's order of strings in __metadata__ is arbitrary; everything after it must be equal.
     const auto after_metadata = [](const std::filesystem::path& file) {
       const std::string text = read_text_file(file);
       return text.substr(text.find("\"i64\":{"));
@@ -91,7 +91,7 @@ TEST_SUITE("formats/safetensors") {
     CHECK_FALSE(std::filesystem::exists(directory / "x"));
   }
 
-  TEST_CASE("SafetensorsReader: a name twice is refused as that, whatever the two say") {
+  TEST_CASE("SafetensorsReader: refuses a name that occurs twice, whatever its entries are") {
     const test::TempDir directory;
     const std::string a = R"("w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
                       other = R"("w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]})",
@@ -112,7 +112,7 @@ TEST_SUITE("formats/safetensors") {
     }
   }
 
-  TEST_CASE("SafetensorsReader: types that nothing computes with are their bytes, and are written as they were") {
+  TEST_CASE("SafetensorsReader: tensors of types without a DType are read as bytes and written back unchanged") {
     const test::TempDir directory;
     for (const auto& [type, bytes] :
          std::vector<std::pair<std::string, std::size_t>>{{"F4", 8}, {"F6_E3M2", 12}, {"F8_E8M0", 16}}) {
@@ -161,8 +161,8 @@ TEST_SUITE("formats/safetensors") {
                                    entry("\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,4]"),
                                    entry("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]"),
                                    entry("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]"),
-                                   entry("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]"),  // a hole before
-                                   entry("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"),  // a hole after
+                                   entry("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]"),  // a gap before
+                                   entry("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"),  // a gap after
                                    "{\"a\":{" + good + "},\"b\":{" + good + "}}",                    // overlap
                                    std::string(100'000, '{')};
     for (const auto& header : headers) {

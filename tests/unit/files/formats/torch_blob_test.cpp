@@ -48,7 +48,7 @@ test::Bytes read_expected(const SafetensorsReader& expected, const std::string& 
   return bytes;
 }
 
-/// Compares every tensor at the top of the file with the truth; returns how many there were.
+/// Compares every tensor at the top of the file with the expected one; returns the number of tensors.
 int compare_tensors(const TorchFile& found, const SafetensorsReader& expected) {
   int compared = 0;
   for (const auto& [name, value] : found.dict().items) {
@@ -70,7 +70,7 @@ int compare_tensors(const TorchFile& found, const SafetensorsReader& expected) {
   return compared;
 }
 
-/// The view of a float32 tensor over a storage of `numel` elements, by way of a pickle.
+/// The view of a float32 tensor into a storage of `numel` elements, read from a pickle.
 TensorView parse_view(std::int64_t numel, std::int64_t offset, const Shape& sizes, const Shape& strides) {
   PickleWriter pickle;
   const auto counts = [&](const Shape& shape) {
@@ -170,7 +170,7 @@ TEST_SUITE("formats/torch_blob") {
     CHECK_THROWS_AS(parse_view(12, 0, Shape(65, 1), Shape(65, 1)), FormatError);
   }
 
-  TEST_CASE("TorchBlob: reads files without CRC and sparse tensors not at all") {
+  TEST_CASE("TorchBlob: reads files without CRC-32, and refuses sparse tensors") {
     const TorchFile plain("pt_t211_nocrc");
     CHECK(compare_tensors(plain, SafetensorsReader(test::fixture("pt_t211_nocrc") / "expected.safetensors")) > 10);
 
@@ -181,7 +181,7 @@ TEST_SUITE("formats/torch_blob") {
     CHECK_THROWS_WITH_AS(parse_all(), doctest::Contains("_rebuild_sparse_tensor"), FormatError);
   }
 
-  TEST_CASE("TorchBlob: a pickled module is read as names only and is neither tensor nor value") {
+  TEST_CASE("TorchBlob: a pickled module is read as names only, neither as tensor nor as value") {
     const TorchFile module("pt_t211_refuse_module");
     CHECK_FALSE(test::view_of(module.blob));
     CHECK_THROWS_WITH_AS(test::value_of(module.blob), doctest::Contains("torch.nn"), FormatError);

@@ -22,10 +22,10 @@ std::uint32_t crc_of(std::string_view text) { return crc32(0, std::as_bytes(std:
 }  // namespace
 
 TEST_SUITE("formats/zip_records") {
-  // torch 2.11 wrote {'a': 12 bytes, 'big': 2^32 + 12345 bytes, 'c': 40 bytes} to tgt_big.pt like this.
+  // torch 2.11 wrote these bytes for {'a': 12 bytes, 'big': 2^32 + 12345 bytes, 'c': 40 bytes} in tgt_big.pt.
   constexpr std::uint64_t big_bytes = (1ull << 32) + 12345, big_at = 860, c_at = 4294980625;
 
-  TEST_CASE("zip_local_header_of: has torch's zip64 field where the size or the place needs it") {
+  TEST_CASE("zip_local_header_of: has a zip64 field, as PyTorch writes it, when the size or the offset needs one") {
     CHECK(detail::zip_local_header_of("tgt_big/data/1", big_bytes, big_at) ==
           from_hex("504b0304000008080000000000000000000000000000000000000e0038007467745f6269672f646174612f31"
                    "010010003930000001000000000000000000000046422000") +
@@ -37,7 +37,7 @@ TEST_SUITE("formats/zip_records") {
               std::string(51, 'Z'));
   }
 
-  TEST_CASE("zip_descriptor_of: 64-bit sizes exactly where the header has a zip64 field") {
+  TEST_CASE("zip_descriptor_of: has 64-bit sizes exactly when the header has a zip64 field") {
     CHECK(detail::zip_descriptor_of({"", big_bytes, big_at, 0x1e83137d}) ==
           from_hex("504b07087d13831e39300000010000003930000001000000"));
     CHECK(detail::zip_descriptor_of({"", 40, c_at, 0xe6a5e769}) ==
@@ -45,7 +45,7 @@ TEST_SUITE("formats/zip_records") {
     CHECK(detail::zip_descriptor_of({"", 12, 100, 1}) == from_hex("504b0708010000000c0000000c000000"));
   }
 
-  TEST_CASE("zip_directory_of: entries as torch writes them") {
+  TEST_CASE("zip_directory_of: has the entries that PyTorch writes") {
     const std::vector<ZipRecord> records{{"tgt_big/data/0", 12, 0x2d6, 0x7bd5c66f},
                                          {"tgt_big/data/1", big_bytes, 0x35c, 0x1e83137d},
                                          {"tgt_big/data/2", 40, c_at, 0xe6a5e769}};
@@ -64,7 +64,7 @@ TEST_SUITE("formats/zip_records") {
     CHECK(detail::zip_directory_of(records, 4294981056).substr(0, expected.size()) == expected);
   }
 
-  TEST_CASE("ZipPlan: gives the bytes that ZipWriter writes, before and after the data") {
+  TEST_CASE("ZipPlan: gives the bytes that ZipWriter writes before and after the data") {
     const test::TempDir directory;
     const auto first = test::random_bytes(1000, 1), second = test::random_bytes(77, 2);
     for (const bool with_data : {true, false}) {
@@ -103,7 +103,7 @@ TEST_SUITE("formats/zip_records") {
     }
   }
 
-  TEST_CASE("ZipPlan: an archive of more than 4 GiB is read back") {
+  TEST_CASE("ZipPlan: an archive of more than 4 GiB can be read") {
     const test::TempDir directory;
     ZipPlan plan("a");
     plan.add("data.pkl", "pickle");

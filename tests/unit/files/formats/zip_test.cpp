@@ -16,7 +16,7 @@ struct Sample {
   std::uint64_t begin_bytes = 0, length_bytes = 0;
   test::Bytes data = test::random_bytes(1000, 11);
 
-  /// An archive after `junk_bytes` of something else.
+  /// An archive after `junk_bytes` of other data.
   explicit Sample(std::size_t junk_bytes) : begin_bytes(junk_bytes) {
     ByteSink sink(path);
     sink.write(std::string(junk_bytes, '?'));
@@ -29,7 +29,7 @@ struct Sample {
     sink.finish();
   }
 
-  /// Overwrites `bytes` at `offset` from the start of the first match of `marker`.
+  /// Overwrites bytes at `offset` from the first match of `marker`.
   void damage(std::string_view marker, std::uint64_t offset, std::string_view bytes) const {
     const auto at = read_text_file(path).find(marker);
     REQUIRE(at != std::string::npos);
@@ -54,7 +54,7 @@ constexpr auto central = "PK\1\2"sv, local = "PK\3\4"sv, end = "PK\5\6"sv, end64
 }  // namespace
 
 TEST_SUITE("formats/zip") {
-  TEST_CASE("ZipReader: reads what ZipWriter wrote, anywhere in a file, aligned to 64 bytes") {
+  TEST_CASE("ZipReader: reads what ZipWriter wrote at any offset of a file, aligned to 64 bytes") {
     for (const std::size_t junk : {0u, 1u, 100u}) {
       CAPTURE(junk);
       const Sample sample(junk);
@@ -73,7 +73,7 @@ TEST_SUITE("formats/zip") {
     }
   }
 
-  TEST_CASE("ByteSink: sums the whole file, large and small writes alike") {
+  TEST_CASE("ByteSink: computes the CRC-32 of the whole file, for large and small writes") {
     const test::TempDir directory;
     const auto bytes = test::random_bytes(300'000, 4);
     ByteSink sink(directory / "file");
@@ -89,7 +89,7 @@ TEST_SUITE("formats/zip") {
     CHECK(read_text_file(directory / "file") == test::as_text(bytes));
   }
 
-  TEST_CASE("ZipReader: damaged data is reported with file, entry and offset; CRC 0 counts as absent") {
+  TEST_CASE("ZipReader: reports damaged data with file, entry and offset; a CRC-32 of 0 counts as absent") {
     const Sample sample(10);
     const auto copy = sample.directory / "copy";
     sample.damage(test::as_text(std::span(sample.data).first(16)), 5, "X");
@@ -99,7 +99,7 @@ TEST_SUITE("formats/zip") {
     CHECK(sample.read_all(copy) == sample.read_all(sample.path));
   }
 
-  TEST_CASE("ZipReader: refuses contradictions in its tables") {
+  TEST_CASE("ZipReader: refuses headers and directories that contradict each other") {
     const Sample sample(0);
     const auto copy = sample.directory / "copy";
     const struct {
@@ -112,15 +112,15 @@ TEST_SUITE("formats/zip") {
         {central, 24, "\7", "two different sizes"},            // uncompressed size
         {central, 28, "\377\377", "cut off"},                  // name length
         {central, 42, "\377\377\377\177", "lies outside"},     // header offset
-        {central, 42, "\377\377\377\377", "zip64"},            // marked as zip64, but there is no such field
+        {central, 42, "\377\377\377\377", "zip64"},            // marked as zip64 without a zip64 field
         {central, 0, "QQ", "PK\\1\\2"},                        //
         {local, 26, "\1", "contradicts"},                      // name length
         {local, 28, "\377\377", "overlaps"},                   // extra field length
         {local, 31, "X", "contradicts"},                       // name
         {local, 0, "QQ", "PK\\3\\4"},                          //
         {end, 20, "\1", "comment"},                            //
-        {end64, 32, "\4", "entries do not fit"},               // one entry more
-        {end64, 32, "\2", "more than its end record counts"},  // one less
+        {end64, 32, "\4", "entries do not fit"},               // one entry too many
+        {end64, 32, "\2", "more than its end record counts"},  // one entry too few
         {end64, 32, "\377\377\377\377\377\377\377\377", "do not fit"},
         {end64, 48, "\0\0"sv, "right before"},  // directory offset
     };
@@ -136,7 +136,7 @@ TEST_SUITE("formats/zip") {
     const auto copy = sample.directory / "copy";
     std::string text = read_text_file(sample.path);
     const auto first = text.find(central), second = text.find(central, first + 4);
-    text.replace(second + 42, 4, text.substr(first + 42, 4));  // data/0 at the place of data.pkl
+    text.replace(second + 42, 4, text.substr(first + 42, 4));  // data/0 gets the offset of data.pkl
     test::write_file(copy, text);
     CHECK_THROWS_WITH_AS(sample.read_all(copy), doctest::Contains("overlaps"), FormatError);
 
@@ -146,7 +146,7 @@ TEST_SUITE("formats/zip") {
     CHECK_THROWS_WITH_AS(sample.read_all(copy), doctest::Contains("twice"), FormatError);
   }
 
-  TEST_CASE("ZipReader: refuses a range that is not the archive") {
+  TEST_CASE("ZipReader: refuses a range that is not exactly the archive") {
     const Sample sample(10);
     const File file = File::open_read(sample.path);
     const auto open = [&](std::uint64_t begin, std::uint64_t length) { ZipReader(file, begin, length); };

@@ -1,4 +1,4 @@
-// What this library's writer has written, read back.
+// Reads back what DcpShardWriter and write_dcp_metadata() wrote.
 #include <doctest/doctest.h>
 
 #include "lib/base/error.hpp"
@@ -9,7 +9,7 @@
 using namespace fsdp;
 
 TEST_SUITE("source/dcp_written") {
-  TEST_CASE("what two ranks wrote, whole and any run of elements") {
+  TEST_CASE("DcpSource: reads what two ranks wrote, whole tensors and any range of elements") {
     const test::TempDir directory;
     const test::SmallCheckpoint truth;
     truth.write(directory.path());
@@ -30,13 +30,13 @@ TEST_SUITE("source/dcp_written") {
     }
   }
 
-  TEST_CASE("a block that no chunk covers is an error, not zeros") {
+  TEST_CASE("DcpSource: refuses a tensor with a block that no chunk covers") {
     const test::TempDir directory;
     test::SmallCheckpoint truth;
     truth.tensors = {{"w", test::random_tensor(DType::f32, {4, 3}, 1)}};
     truth.write(directory.path());
     std::string metadata = read_text_file(directory / ".metadata");
-    // Twice the rows in the tensor's size: the first torch.Size of the file is K<rows> K<columns>.
+    // Doubles the rows in the size of the tensor: the first torch.Size of the file is K<rows> K<columns>.
     const auto at = metadata.find("(K\4K\3t");
     REQUIRE(at != std::string::npos);
     metadata[at + 2] = 8;
@@ -44,7 +44,7 @@ TEST_SUITE("source/dcp_written") {
     CHECK_THROWS_WITH_AS(open_source(directory.path()), doctest::Contains("12 of the 24"), FormatError);
   }
 
-  TEST_CASE("a block of another type or shape than .metadata says is refused") {
+  TEST_CASE("DcpSource: refuses a block whose type or shape contradicts .metadata") {
     const test::TempDir directory;
     const test::Bytes bytes(24);
     DcpShardWriter writer(directory.path(), 0);

@@ -1,4 +1,4 @@
-// Every checkpoint that PyTorch wrote, against its truth.
+// Compares every checkpoint that PyTorch wrote with its expected content.
 #include "lib/base/error.hpp"
 #include "lib/files/formats/crc32.hpp"
 #include "tests/unit/files/read/source_test_support.hpp"
@@ -21,7 +21,7 @@ bool is_refused(const std::string& name) {
 }
 bool is_local(const std::string& name) { return name.starts_with("local_") && name != "local_t211_ws1_gpt"; }
 
-/// The truth of one tensor: safetensors knows no complex numbers, so those are pairs of real ones there.
+/// The expected tensor. safetensors has no complex numbers, so the file has pairs of real ones.
 struct Truth {
   std::string name;
   DType dtype;
@@ -70,7 +70,7 @@ void compare_with_truth(const std::filesystem::path& fixture) {
 }  // namespace
 
 TEST_SUITE("source/fixtures") {
-  TEST_CASE("open_source: every tensor of every fixture, whole and in pieces") {
+  TEST_CASE("open_source: reads every tensor of every fixture, whole and in pieces") {
     const auto all = fixtures([](const std::string& name) { return !is_local(name) && !is_refused(name); });
     REQUIRE(all.size() >= 50);
     for (const auto& fixture : all) {
@@ -79,7 +79,7 @@ TEST_SUITE("source/fixtures") {
     }
   }
 
-  TEST_CASE("open_source: names of values are those of the truth, and every value is plain") {
+  TEST_CASE("open_source: values have the expected names, and every value is plain") {
     int compared = 0;
     for (const auto& fixture :
          fixtures([](const std::string& name) { return !is_refused(name) && name != "README.md"; })) {
@@ -107,7 +107,7 @@ TEST_SUITE("source/fixtures") {
     CHECK(compared >= 100);
   }
 
-  TEST_CASE("open_source: local states open with their flat parameters") {
+  TEST_CASE("open_source: local states have their flat parameters") {
     for (const auto& fixture : fixtures(is_local)) {
       CAPTURE(fixture.filename().string());
       const auto source = open_source(test::input_of(fixture));
@@ -119,7 +119,7 @@ TEST_SUITE("source/fixtures") {
     CHECK_FALSE(is_local_state(*open_source(test::input_of(test::fixture("local_t211_ws1_gpt")))));
   }
 
-  TEST_CASE("open_source: what must not be read is refused") {
+  TEST_CASE("open_source: refuses what must not be read") {
     const auto all = fixtures(is_refused);
     CHECK(all.size() >= 2);
     for (const auto& fixture : all) {

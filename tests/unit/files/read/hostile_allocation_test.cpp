@@ -1,4 +1,4 @@
-// Counts what this test program allocates, so that the tests see a parser that trusts a size it read.
+// Measures the allocations of this test program, so that tests notice a parser that trusts a size from a file.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -22,10 +22,10 @@ void* allocate(std::size_t size) {
 
 }  // namespace
 
-// Not inlined: GCC would see free() of what an operator new that it did not inline returned.
+// Not inlined: otherwise GCC sees free() of memory from an operator new that it did not inline, and warns.
 [[gnu::noinline]] void* operator new(std::size_t size) { return allocate(size); }
 [[gnu::noinline]] void* operator new[](std::size_t size) { return allocate(size); }
-// Else it would be the sanitizers', and its blocks not free()'s.
+// Without this the operator of the sanitizers would be used, whose blocks free() cannot release.
 [[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   try {
     return allocate(size);

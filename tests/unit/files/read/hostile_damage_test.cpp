@@ -1,5 +1,5 @@
-// One small checkpoint of each format, cut at every length and with bits flipped at random: a right result or a
-// refusal.
+// Cuts one small checkpoint of each format at every length and flips random bits: reading must give the right content
+// or a refusal.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -14,10 +14,10 @@ namespace {
 constexpr std::size_t allowed_allocation = 64u << 20;
 constexpr int flips = 3000;
 
-/// A copy of a fixture that can be damaged file by file.
+/// A copy of a fixture whose files can be damaged.
 class Damaged {
  public:
-  /// \param checksummed  the format records checksums of its data, so that a wrong byte cannot go unnoticed
+  /// \param checksummed  the format records checksums of its data, so that a wrong byte must be found
   Damaged(const std::filesystem::path& origin, bool checksummed) : checksummed_(checksummed) {
     path_ = directory_ / origin.filename().string();
     std::filesystem::copy(origin, path_, std::filesystem::copy_options::recursive);
@@ -58,7 +58,7 @@ class Damaged {
     std::mt19937 generator(static_cast<unsigned>(whole.size()));
     std::string changed = whole;
     for (int i = 0; i < count; ++i) {
-      // One bit mostly; sometimes a few, which a checksum of 32 bits still sees.
+      // Mostly one bit, sometimes a few, which a 32-bit checksum still detects.
       std::vector<std::size_t> places(1 + (generator() % 8 == 0) * 3);
       for (auto& at : places) {
         at = generator() % whole.size();
@@ -86,7 +86,7 @@ class Damaged {
     if (!checksummed_) return;
     for (const auto& [name, tensor] : found.tensors) {
       const auto original = truth_.tensors.find(name);
-      // A changed name, shape or type shows; changed bytes under the old ones would not.
+      // A changed name, shape or type is visible; changed bytes under the old names would not be.
       if (original == truth_.tensors.end() || original->second.shape != tensor.shape ||
           original->second.dtype != tensor.dtype) {
         continue;
@@ -110,7 +110,7 @@ TEST_SUITE("source/hostile_damage") {
     checkpoint.cut_everywhere(checkpoint.files()[0]);
     CHECK(checkpoint.right == 0);
     checkpoint.flip_bits(checkpoint.files()[0], flips);
-    CHECK(checkpoint.right > 0);  // padding
+    CHECK(checkpoint.right > 0);  // flips in the padding change nothing
   }
 
   TEST_CASE("torch.save file without checksums") {

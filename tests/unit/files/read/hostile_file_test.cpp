@@ -1,4 +1,4 @@
-// Archives, tensors and indexes whose numbers and names are lies.
+// Archives, tensors and indexes with false numbers and names.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -33,7 +33,7 @@ std::string safetensors_file(std::string_view header, std::size_t data_bytes) {
 }
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  REQUIRE(from.size() == to.size());  // lengths in the pickle stay right
+  REQUIRE(from.size() == to.size());  // the lengths in the pickle must stay right
   bool found = false;
   for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
     text.replace(at, from.size(), to);
@@ -45,7 +45,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 }  // namespace
 
 TEST_SUITE("source/hostile_file") {
-  TEST_CASE("the archive that the lies are made of is good") {
+  TEST_CASE("the unchanged archive is valid") {
     test::TempDir directory;
     test::write_file(directory / "x.pt", test::torch_file(small_tensor(), std::array{std::string("12345678")}));
     const auto outcome = test::read_everything(directory / "x.pt");
@@ -59,7 +59,7 @@ TEST_SUITE("source/hostile_file") {
     CHECK(legacy.tensors == outcome.tensors);
   }
 
-  TEST_CASE("zip entries that overlap, lie or repeat") {
+  TEST_CASE("zip entries that overlap, repeat or have false numbers") {
     test::TempDir directory;
     const ZipSpec pickle{"x/data.pkl", small_tensor()};
     const ZipSpec storage{"x/data/0", "12345678"};
@@ -75,8 +75,8 @@ TEST_SUITE("source/hostile_file") {
         {pickle, with(storage, [](auto& e) { e.directory_size = 1u << 30; })},
         {pickle, with(storage, [](auto& e) { e.directory_size = 7; })},
         {pickle, with(storage, [](auto& e) { e.directory_size = 0xffffffff; })},
-        {pickle, with(storage, [](auto& e) { e.directory_offset = 0; })},   // the pickle's own header
-        {pickle, with(storage, [](auto& e) { e.directory_offset = 20; })},  // inside the pickle's entry
+        {pickle, with(storage, [](auto& e) { e.directory_offset = 0; })},   // header of the pickle
+        {pickle, with(storage, [](auto& e) { e.directory_offset = 20; })},  // inside the entry of the pickle
         {pickle, with(storage, [](auto& e) { e.directory_offset = 0xfffffffe; })},
         {pickle, with(storage, [](auto& e) { e.method = 8; })},  // deflated
         {pickle, with(storage, [](auto& e) { e.flags |= 1; })},  // encrypted
@@ -90,7 +90,7 @@ TEST_SUITE("source/hostile_file") {
     }
   }
 
-  TEST_CASE("tensors larger than what is there") {
+  TEST_CASE("tensors larger than their storages") {
     test::TempDir directory;
     const std::array storages{std::string("12345678")};
     const std::string keys = test::PickleText().op(']').string("0").op('a').done();
@@ -146,7 +146,7 @@ TEST_SUITE("source/hostile_file") {
     CHECK(test::largest_allocation() < allowed_allocation);
   }
 
-  TEST_CASE("legacy storages that lie") {
+  TEST_CASE("legacy storages with false numbers") {
     test::TempDir directory;
     const std::string good = test::PickleText().op(']').string("0").op('a').done();
     const std::string storage("\2\0\0\0\0\0\0\00012345678", 16);
@@ -163,7 +163,7 @@ TEST_SUITE("source/hostile_file") {
     refused(good, std::string("\1\0\0\0\0\0\0\0", 8) + "12345678");
   }
 
-  TEST_CASE("names of data files that lead out of the checkpoint") {
+  TEST_CASE("names of data files outside the checkpoint") {
     test::TempDir directory;
     const auto origin = test::fixture("dcp_t211_ws2_app") / "ckpt";
     std::filesystem::create_directories(directory / "a" / "ckpt");
@@ -171,7 +171,7 @@ TEST_SUITE("source/hostile_file") {
     for (const auto& entry : std::filesystem::directory_iterator(origin)) {
       std::filesystem::copy_file(entry.path(), checkpoint / entry.path().filename());
     }
-    // What the names point to is there and right.
+    // The files that the names refer to exist and are valid.
     std::filesystem::copy_file(origin / "__0_0.distcp", directory / "a" / "0.distcp");
     const std::string good = read_text_file(checkpoint / ".metadata");
     CHECK_FALSE(test::read_everything(checkpoint).refused);
@@ -189,7 +189,7 @@ TEST_SUITE("source/hostile_file") {
     }
   }
 
-  TEST_CASE("an index of safetensors files that leads out of its folder, or lies") {
+  TEST_CASE("an index of safetensors files with names outside its directory, or false entries") {
     test::TempDir directory;
     const std::string file = safetensors_file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
     std::filesystem::create_directory(directory / "model");
@@ -218,7 +218,7 @@ TEST_SUITE("source/hostile_file") {
     CHECK(index(R"({"weight_map":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}"));
   }
 
-  TEST_CASE("safetensors headers that lie") {
+  TEST_CASE("safetensors headers with false numbers") {
     test::TempDir directory;
     const auto refused = [&](const std::string& file) {
       test::write_file(directory / "x.safetensors", file);

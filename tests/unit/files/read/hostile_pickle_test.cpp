@@ -1,4 +1,4 @@
-// Pickles that would run code, never end, or fill the memory: as a .pt of both kinds and as .metadata.
+// Pickles that would run code, never end, or fill the memory, in .pt files of both kinds and in .metadata.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -10,13 +10,13 @@ using test::PickleText;
 
 namespace {
 
-/// Room for a few copies of an input of some hundred kilobytes as a graph of values.
+/// Memory for a few copies of the values of an input of some hundred kilobytes.
 constexpr std::size_t allowed_allocation = 64u << 20;
 
 struct Victim {
   test::TempDir directory;
 
-  /// The messages of the three places where a pickle can lie.
+  /// The messages for the three places that can hold a pickle.
   std::array<test::Outcome, 3> open(const std::string& pickle) {
     test::write_file(directory / "zip.pt", test::torch_file(pickle));
     test::write_file(directory / "legacy.pt", test::legacy_file(pickle));
@@ -35,7 +35,7 @@ struct Victim {
     CHECK(test::largest_allocation() < allowed_allocation);
   }
 
-  /// Whatever it says, but in bounded memory.
+  /// Accepts any result in bounded memory.
   void must_survive(const std::string& pickle) {
     open(pickle);
     CHECK(test::largest_allocation() < allowed_allocation);
@@ -76,10 +76,10 @@ TEST_SUITE("source/hostile_pickle") {
       CAPTURE(name);
       victim.must_refuse(PickleText().global(module, name).string(command).op('\x85').op('R').done());
       victim.must_refuse(PickleText().global(module, name).string(command).op('\x85').op('\x81').done());
-      // In a dict, beside harmless things.
+      // In a dict, beside harmless values.
       victim.must_refuse(
           PickleText().op('}').string("w").global(module, name).string(command).op('\x85').op('R').op('s').done());
-      // Protocol 4: both names from the stack.
+      // Protocol 4 takes both names from the stack.
       PickleText stacked(4);
       for (const auto& text : {module, name}) stacked.raw("\x8c").op(static_cast<char>(text.size())).raw(text);
       victim.must_refuse(stacked.op('\x93').string(command).op('\x85').op('R').done());
@@ -120,7 +120,7 @@ TEST_SUITE("source/hostile_pickle") {
                             .done());
   }
 
-  TEST_CASE("opcodes of other ways to call are refused") {
+  TEST_CASE("other opcodes that call functions are refused") {
     Victim victim;
     victim.must_refuse(PickleText().op('(').string("true").raw("ios\nsystem\n").done());
     victim.must_refuse(PickleText().op('(').global("os", "system").string("true").op('o').done());
@@ -137,14 +137,14 @@ TEST_SUITE("source/hostile_pickle") {
     PickleText dicts;
     for (int i = 0; i < deep / 10; ++i) dicts.op('}').string("k");
     victim.must_refuse(dicts.op('N').repeat("s", deep / 10).done());
-    // A list that holds itself.
+    // A list that contains itself.
     victim.must_refuse(
         PickleText().op(']').raw(std::string_view("q\0", 2)).raw(std::string_view("h\0", 2)).op('a').done());
   }
 
-  TEST_CASE("few bytes that stand for billions of values") {
+  TEST_CASE("a few bytes that stand for billions of values") {
     Victim victim;
-    // Ten references to the last level, thirty levels.
+    // Thirty levels, each with ten references to the one before.
     PickleText laughs;
     laughs.op(']').raw(std::string_view("q\0", 2));
     for (char level = 1; level <= 30; ++level) {
@@ -157,12 +157,12 @@ TEST_SUITE("source/hostile_pickle") {
     tuples.op(')');
     for (int level = 0; level < 100; ++level) tuples.raw("2\x86");  // DUP, TUPLE2
     victim.must_refuse(tuples.done());
-    // A memo index far away.
+    // A huge memo index.
     victim.must_survive(PickleText().op('N').op('r').number<4>(0xfffffffe).done());
     victim.must_refuse(PickleText().op('j').number<4>(0xfffffffe).done());
   }
 
-  TEST_CASE("declared lengths") {
+  TEST_CASE("declared lengths beyond the input") {
     Victim victim;
     for (const std::uint64_t length :
          {0x7fffffffffffffffull, 0x8000000000000000ull, 0xffffffffffffffffull, 1ull << 40}) {
@@ -175,7 +175,7 @@ TEST_SUITE("source/hostile_pickle") {
         victim.must_refuse(PickleText(4).op(op).number<4>(length).raw("abc").done());
       }
     }
-    // A big integer of a hundred kilobytes: its decimal digits must not take forever.
+    // A big integer of a hundred kilobytes, whose conversion to decimal digits takes quadratic time.
     PickleText big;
     victim.must_survive(big.op('\x8b').number<4>(100'000).repeat("\x7f", 100'000).done());
   }

@@ -17,11 +17,12 @@
 
 namespace fsdp::test {
 
-/// Largest block that this program asked operator new for since reset (hostile_allocation_test.cpp replaces it).
+/// Largest block that this program requested from operator new since the last reset (hostile_allocation_test.cpp
+/// replaces the operator).
 void reset_largest_allocation();
 std::size_t largest_allocation();
 
-/// What a checkpoint gave: bytes by name, each with dtype and shape.
+/// Content of a checkpoint: bytes by name, with dtype and shape.
 struct ReadTensor {
   DType dtype = DType::f32;
   Shape shape;
@@ -35,11 +36,11 @@ struct Outcome {
   std::map<std::string, ReadTensor> tensors;
 };
 
-/// Larger tensors are read only at their beginning: a view with stride 0 may rightly have any size.
+/// Larger tensors are read at their beginning only: a view with stride 0 may have any size.
 constexpr std::uint64_t whole_tensor_bytes = 1u << 20;
 
-/// Opens whatever lies at `path`, reads all tensors and values and compares the checksums. FormatError and IoError are
-/// refusals; anything else passes through and fails the test.
+/// Opens the file or directory at `path`, reads all tensors and values and compares the checksums. FormatError and
+/// IoError are refusals; any other exception passes through and fails the test.
 inline Outcome read_everything(const std::filesystem::path& path) {
   Outcome outcome;
   try {
@@ -67,7 +68,7 @@ inline Outcome read_everything(const std::filesystem::path& path) {
   return outcome;
 }
 
-/// A pickle by hand.
+/// Writes a pickle opcode by opcode.
 class PickleText {
  public:
   explicit PickleText(int protocol = 2) : text_{'\x80', static_cast<char>(protocol)} {}
@@ -96,7 +97,7 @@ class PickleText {
   std::string text_;
 };
 
-/// torch.save's legacy file around an object's pickle, with the storages it names.
+/// A legacy file of torch.save around the pickle of an object, with the storages that the pickle names.
 inline std::string legacy_file(std::string_view object, std::string_view keys = std::string_view("\x80\x02].", 4),
                                std::string_view storages = {}) {
   std::string file = PickleText().raw({"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12}).done();
@@ -115,12 +116,12 @@ inline std::string legacy_file(std::string_view object, std::string_view keys = 
   return file.append(object).append(keys).append(storages);
 }
 
-/// One entry of a zip archive as headers and directory describe it; every number can be made a lie.
+/// An entry of a zip archive as headers and directory describe it; every number can be false.
 struct ZipSpec {
   std::string name, data;
   std::uint32_t crc32 = 0;                 // 0: not recorded
-  std::uint64_t directory_size = ~0ull;    // ~0: the truth
-  std::uint64_t directory_offset = ~0ull;  // of the local header
+  std::uint64_t directory_size = ~0ull;    // ~0: the true size
+  std::uint64_t directory_offset = ~0ull;  // offset of the local header; ~0: the true offset
   std::uint16_t method = 0, flags = 0x0808;
 };
 
@@ -148,7 +149,7 @@ inline std::string zip_file(std::span<const ZipSpec> entries) {
   return file;
 }
 
-/// A .pt with this object and these storages, numbered from 0.
+/// A .pt with this object and these storages, which are numbered from 0.
 inline std::string torch_file(std::string_view object, std::span<const std::string> storages = {}) {
   std::vector<ZipSpec> entries{{"x/data.pkl", std::string(object)}};
   for (std::size_t i = 0; i < storages.size(); ++i) entries.push_back({"x/data/" + std::to_string(i), storages[i]});
@@ -156,7 +157,7 @@ inline std::string torch_file(std::string_view object, std::span<const std::stri
   return zip_file(entries);
 }
 
-/// Pushes the call that rebuilds a tensor of float32: storage "0" of `numel` elements.
+/// Pushes the call that rebuilds a float32 tensor of storage "0" with `numel` elements.
 inline void push_tensor(PickleText& out, std::uint64_t numel, std::uint64_t offset,
                         std::span<const std::uint64_t> sizes, std::span<const std::uint64_t> strides,
                         std::string_view key = "0") {
@@ -176,7 +177,7 @@ inline void push_tensor(PickleText& out, std::uint64_t numel, std::uint64_t offs
   out.op('t').op('\x89').global("collections", "OrderedDict").op(')').op('R').op('t').op('R');
 }
 
-/// {"w": such a tensor}
+/// The dict {"w": tensor} of such a tensor.
 inline std::string tensor_pickle(std::uint64_t numel, std::uint64_t offset, std::span<const std::uint64_t> sizes,
                                  std::span<const std::uint64_t> strides, std::string_view key = "0") {
   PickleText text;

@@ -1,5 +1,5 @@
-// Optimizers' state dicts as their libraries' torch.save wrote them (tests/fixtures/training), against the same values
-// in safetensors.
+// State dicts of optimizers as torch.save wrote them (tests/fixtures/training), compared with the values in
+// safetensors.
 #include "tests/unit/files/read/source_test_support.hpp"
 
 using namespace fsdp;
@@ -8,7 +8,8 @@ namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(FSDP_FIXTURE_DIR) / "training/optim_traj";
 
-/// Tensors of `name`.pt that are there with the same type, shape and bytes. \param parameters  by number
+/// Counts the tensors of `name`.pt that the safetensors file has with the same type, shape and bytes.
+/// \param parameters  by number
 int count_equal(const std::string& name, const std::vector<std::string>& parameters) {
   const auto source = open_source(kFolder / (name + ".pt"));
   const SafetensorsReader truth(kFolder / (name + ".safetensors"));
@@ -16,12 +17,12 @@ int count_equal(const std::string& name, const std::vector<std::string>& paramet
   for (std::size_t i = 0; i < source->tensors().size(); ++i) {
     const auto& tensor = source->tensors()[i];
     CAPTURE(tensor.name);
-    if (!tensor.name.starts_with("state.")) continue;  // a learning rate
+    if (!tensor.name.starts_with("state.")) continue;  // such as a learning rate
     const auto end_of_number = tensor.name.find('.', 6);
     const auto number = std::stoul(tensor.name.substr(6, end_of_number - 6));
     const auto key = tensor.name.substr(end_of_number);
-    if (key == ".step" || key == ".RMS") continue;         // scalars are not in the other file
-    if (key.find(".qmap") != std::string::npos) continue;  // nor are constants
+    if (key == ".step" || key == ".RMS") continue;         // the other file has no scalars
+    if (key.find(".qmap") != std::string::npos) continue;  // nor constants
     const auto entry = truth.tensors().find("step20.state." + parameters.at(number) + key);
     REQUIRE(entry != truth.tensors().end());
     CHECK(entry->second.dtype == tensor.dtype);
@@ -37,14 +38,14 @@ int count_equal(const std::string& name, const std::vector<std::string>& paramet
 }  // namespace
 
 TEST_SUITE("source/optimizer states") {
-  TEST_CASE("torch's, transformers', torchdistx's, bitsandbytes' and torchao's optimizers in a .pt") {
+  TEST_CASE("reads .pt files of optimizers of torch, transformers, torchdistx, bitsandbytes and torchao") {
     const std::vector<std::string> all{"bias", "norm", "odd", "blocks", "emb"};
     CHECK(count_equal("adamw_torch", all) == 10);
     CHECK(count_equal("anyprecision_bf16_kahan", all) == 15);
     CHECK(count_equal("adafactor_torch", all) == 8);
     CHECK(count_equal("adafactor_hf_relative", all) == 8);
     CHECK(count_equal("bnb_adamw8bit", all) == 14);  // blocks and emb with scales
-    CHECK(count_equal("ao_adamw8bit", all) == 12);   // of blocks codes and scales
+    CHECK(count_equal("ao_adamw8bit", all) == 12);   // codes and scales of the matrices of blocks
     CHECK(count_equal("ao_adamw4bit", all) == 12);
     CHECK(count_equal("muon_original", {"odd", "blocks", "emb"}) == 3);
   }

@@ -1,4 +1,4 @@
-// Sums, odd directories and names, beyond what the fixtures show.
+// Checksums, unusual directories and names that the fixtures do not have.
 #include "lib/files/read/source.hpp"
 
 #include <atomic>
@@ -17,7 +17,7 @@ using namespace fsdp;
 
 namespace {
 
-/// A fixture's input that may be changed.
+/// A copy of the input of a fixture, which may be changed.
 struct Copy {
   explicit Copy(const std::string& fixture)
       : path(directory / test::input_of(test::fixture(fixture)).filename().string()) {
@@ -44,7 +44,7 @@ std::uint64_t find_in_file(const std::filesystem::path& path, std::span<const st
   return at;
 }
 
-/// Reads everything, `piece` elements at a time from the back to the front, as several threads might.
+/// Reads everything in pieces of `piece` elements from back to front, as several threads might.
 std::vector<ReadSum> sums_of(const Source& source, std::uint64_t piece) {
   std::vector<ReadSum> sums;
   for (std::size_t i = source.tensors().size(); i-- > 0;) test::read_pieces(source, i, piece, &sums);
@@ -55,7 +55,7 @@ std::vector<ReadSum> sums_of(const Source& source, std::uint64_t piece) {
 }  // namespace
 
 TEST_SUITE("source/sums") {
-  TEST_CASE("verify_sums: a flipped byte is found, however it was read") {
+  TEST_CASE("verify_sums: finds a flipped byte, in any order of reading") {
     for (const auto* fixture : {"pt_t211_gpt_full", "dcp_t211_ws2_app", "fsdp2_t211_ws4_tp"}) {
       CAPTURE(fixture);
       const Copy copy(fixture);
@@ -66,7 +66,7 @@ TEST_SUITE("source/sums") {
                            [](const auto& a, const auto& b) { return a.size_bytes() < b.size_bytes(); }) -
           tensors.begin());
       CHECK_NOTHROW(source->verify_sums(sums_of(*source, 1000)));
-      // Its first row's beginning lies in one piece in some file.
+      // One piece in one file has the beginning of the first row.
       test::Bytes wanted = test::read_whole(*source, largest);
       wanted.resize(16);
       std::filesystem::path file = copy.path;
@@ -82,7 +82,7 @@ TEST_SUITE("source/sums") {
     }
   }
 
-  TEST_CASE("verify_sums: without recorded sums nothing is said, zstd items check themselves") {
+  TEST_CASE("verify_sums: finds nothing without recorded sums; zstd items check themselves") {
     const auto no_sums = open_source(test::input_of(test::fixture("pt_t211_nocrc")));
     CHECK(sums_of(*no_sums, 10).empty());
     const Copy copy("dcp_t211_ws2_zstd");
@@ -93,7 +93,7 @@ TEST_SUITE("source/sums") {
 }
 
 TEST_SUITE("source/threads") {
-  TEST_CASE("Source: several threads read one source") {
+  TEST_CASE("Source: several threads can read one source") {
     for (const auto* fixture :
          {"dcp_t211_ws2_manyfiles", "fsdp2_t211_ws4_tp", "dcp_t211_ws2_stformat", "pt_t211_zoo"}) {
       CAPTURE(fixture);
@@ -118,7 +118,7 @@ TEST_SUITE("source/threads") {
 }
 
 TEST_SUITE("source/directories") {
-  TEST_CASE("use_collectives=False: a missing rank is noticed") {
+  TEST_CASE("use_collectives=False: a missing rank is refused") {
     const Copy last("dcp_t211_ws2_nocollectives"), first("dcp_t211_ws2_nocollectives");
     std::filesystem::remove(last.path / "__1.metadata");
     CHECK_THROWS_WITH_AS(open_source(last.path), doctest::Contains("a rank's part may be missing"), FormatError);
@@ -126,7 +126,7 @@ TEST_SUITE("source/directories") {
     CHECK_THROWS_AS(open_source(first.path), FormatError);
   }
 
-  TEST_CASE("DCP: missing and short data files are named when the checkpoint is opened") {
+  TEST_CASE("DCP: missing and short data files are reported on opening") {
     const Copy missing("dcp_t211_ws2_app"), cut("dcp_t211_ws2_app");
     std::filesystem::remove(missing.path / "__1_0.distcp");
     CHECK_THROWS_WITH_AS(open_source(missing.path), doctest::Contains("__1_0.distcp: is missing"), FormatError);
@@ -149,7 +149,7 @@ TEST_SUITE("source/directories") {
     CHECK(source->model_config()["architecture"] == "mingpt");
   }
 
-  TEST_CASE("safetensors: an index wins, then model.safetensors, else model*.safetensors") {
+  TEST_CASE("safetensors: an index takes precedence, then model.safetensors, then model*.safetensors") {
     const test::TempDir directory;
     const std::array<float, 2> numbers{1, 2};
     const auto write = [&](const char* file, const char* tensor) {
@@ -176,14 +176,14 @@ TEST_SUITE("source/directories") {
     CHECK(open_source(directory / "other.safetensors")->tensors()[0].name == "x");
   }
 
-  TEST_CASE("safetensors shards: a missing rank leaves a hole") {
+  TEST_CASE("safetensors shards: a missing rank is refused") {
     const Copy copy("dcp_t211_ws2_hf_sharded");
     CHECK(open_source(copy.path)->tensors()[0].num_shards >= 1);
     std::filesystem::remove(copy.path / "shard-00001-model-00001-of-00001.safetensors");
     CHECK_THROWS_WITH_AS(open_source(copy.path), doctest::Contains("a rank's part may be missing"), FormatError);
   }
 
-  TEST_CASE("open_source: what is no checkpoint") {
+  TEST_CASE("open_source: refuses what is no checkpoint") {
     const test::TempDir directory;
     CHECK_THROWS_WITH_AS(open_source(directory.path()), doctest::Contains(".metadata"), FormatError);
     CHECK_THROWS_AS(open_source(directory / "absent"), MissingInput);
@@ -199,7 +199,7 @@ TEST_SUITE("source/directories") {
 }
 
 TEST_SUITE("source/torch") {
-  TEST_CASE("TorchSource: tied tensors share a storage, views need more bytes than they have") {
+  TEST_CASE("TorchSource: tied tensors share a storage, and views need more bytes than they have") {
     const TorchSource zoo(test::input_of(test::fixture("pt_t211_zoo")));
     const auto number = [&](const char* name) { return test::number_of(zoo, name); };
     CHECK(zoo.storage_number(number("tied.a")) == zoo.storage_number(number("tied.b")));
@@ -209,7 +209,7 @@ TEST_SUITE("source/torch") {
     CHECK_FALSE(zoo.prefers_whole(number("f32")));
   }
 
-  TEST_CASE("TorchSource: a legacy file whose object takes more than one look") {
+  TEST_CASE("TorchSource: reads a legacy file whose object exceeds the first read") {
     const test::TempDir directory;
     constexpr int entries = 200'000;  // some megabytes
     PickleWriter pickle;
@@ -230,7 +230,7 @@ TEST_SUITE("source/torch") {
     CHECK(*source->value(entries - 1).value->integer() == entries - 1);
   }
 
-  TEST_CASE("flatten: paths keep what the names lose") {
+  TEST_CASE("flatten: paths keep what names lose") {
     const auto source = open_source(test::input_of(test::fixture("pt_t211_nontensors")));
     const auto& values = source->values();
     const auto found = std::find_if(values.begin(), values.end(), [](const auto& v) { return v.name == "list.1.0"; });

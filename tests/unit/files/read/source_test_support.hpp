@@ -1,5 +1,5 @@
 #pragma once
-// Fixtures with their truth, and whole reads.
+// Fixtures with their expected content, and reading of whole tensors.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace fsdp::test {
 
-/// The input of a fixture: a directory `ckpt`, a file `ckpt.pt`, or the safetensors beside the truth.
+/// The input of a fixture: a directory `ckpt`, a file `ckpt.pt`, or safetensors beside the expected content.
 inline std::filesystem::path input_of(const std::filesystem::path& fixture) {
   for (const auto* name : {"ckpt", "ckpt.pt"}) {
     if (std::filesystem::exists(fixture / name)) return fixture / name;
@@ -42,7 +42,7 @@ inline Bytes read_whole(const Source& source, std::size_t tensor, std::vector<Re
   return bytes;
 }
 
-/// The same in pieces of `piece` elements.
+/// Reads a tensor in pieces of `piece` elements.
 inline Bytes read_pieces(const Source& source, std::size_t tensor, std::uint64_t piece,
                          std::vector<ReadSum>* sums = nullptr) {
   const auto& wanted = source.tensors()[tensor];

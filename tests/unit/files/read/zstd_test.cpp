@@ -1,4 +1,4 @@
-// Compressed items: made here with the reference library, larger than any buffer.
+// Compressed items, made with the reference library and larger than any buffer.
 #include <doctest/doctest.h>
 #include <zstd.h>
 
@@ -14,7 +14,7 @@ using namespace fsdp;
 
 namespace {
 
-/// One frame that does not tell its size, as torch writes it.
+/// A frame without its size, as PyTorch writes it.
 std::string compress(const std::string& text, int window_log = 21) {
   const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, window_log);
@@ -51,7 +51,7 @@ struct Item {
 
 std::string random_text(std::size_t count) { return std::string(test::as_text(test::random_bytes(count, 9))); }
 
-/// A torch.save archive of one tensor, with something behind it.
+/// A torch.save archive of one tensor, with bytes after it.
 std::string archive_of(const Shape& sizes, std::span<const std::byte> data, std::size_t extra = 0) {
   const test::TempDir directory;
   ByteSink sink(directory / "blob");
@@ -65,7 +65,7 @@ void accept(const TensorView&) {}
 }  // namespace
 
 TEST_SUITE("source/zstd") {
-  TEST_CASE("ZstdStream: any step, several frames, nothing") {
+  TEST_CASE("ZstdStream: reads several frames with any step, and an empty stream") {
     const std::string text = random_text(700'000) + std::string(1'000'000, 'a');
     const Item one(compress(text)), two(compress(text) + compress("more"));
     for (const std::size_t step : {1000u, 65536u, 1u << 20, 3u << 20}) {
@@ -75,7 +75,7 @@ TEST_SUITE("source/zstd") {
     CHECK(Item(compress("")).read_all(10).empty());
   }
 
-  TEST_CASE("ZstdStream: damage, a cut and a window of gigabytes are refused") {
+  TEST_CASE("ZstdStream: refuses damage, truncation and a window of gigabytes") {
     const std::string good = compress(random_text(100'000) + std::string(500'000, 'b'));
     CHECK_THROWS_WITH_AS(Item(good.substr(0, good.size() / 2)).read_all(4096), doctest::Contains("middle of a frame"),
                          FormatError);
@@ -87,7 +87,7 @@ TEST_SUITE("source/zstd") {
     CHECK_THROWS_WITH_AS(ZstdStream(item.file, 6, 1u << 30), doctest::Contains("cut short"), FormatError);
   }
 
-  TEST_CASE("read_zstd_tensor: ranges of a tensor larger than the buffers") {
+  TEST_CASE("read_zstd_tensor: reads ranges of a tensor larger than the buffers") {
     const Shape sizes{500, 1000};
     const auto data = test::random_bytes(500 * 1000 * 4, 4);
     const Item item(compress(archive_of(sizes, data)));
@@ -106,7 +106,7 @@ TEST_SUITE("source/zstd") {
         "not this one", FormatError);
   }
 
-  TEST_CASE("read_zstd_tensor: wrong sums, missing ends and endless tails are refused") {
+  TEST_CASE("read_zstd_tensor: refuses wrong sums, missing ends and endless tails") {
     const Shape sizes{100, 1000};
     const auto data = test::random_bytes(100 * 1000 * 4, 4);
     const std::string archive = archive_of(sizes, data);
@@ -129,7 +129,7 @@ TEST_SUITE("source/zstd") {
     CHECK_THROWS_AS(read(""), FormatError);
   }
 
-  TEST_CASE("read_zstd_archive: a value that decompresses to too much is refused early") {
+  TEST_CASE("read_zstd_archive: refuses a value that decompresses to too many bytes, early") {
     const Item bomb(compress(std::string(50'000'000, '\0')));
     CHECK(bomb.length < 10'000);
     CHECK_THROWS_WITH_AS(read_zstd_archive(bomb.item(), 1'000'000), doctest::Contains("more bytes"), FormatError);

@@ -24,7 +24,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-/// Two blocks of a Llama, all of 2 x 2.
+/// Two blocks of a Llama with matrices of 2 x 2.
 const std::vector<BaseModule>& llama() {
   static const std::vector<BaseModule> modules{{"model.embed_tokens"},
                                                {"model.layers.0.self_attn.q_proj", true, true},
@@ -48,7 +48,7 @@ Strings parts_of(const Strings& modules) {
 
 const Strings kQv = parts_of({"0.self_attn.q_proj", "0.self_attn.v_proj", "1.self_attn.q_proj", "1.self_attn.v_proj"});
 
-/// Of rank 2, with other fields and tensors.
+/// An adapter of rank 2, with other fields and tensors as given.
 class Folder {
  public:
   Folder(const nlohmann::json& fields, const Strings& names, float value) {
@@ -65,7 +65,7 @@ class Folder {
   AdapterPlan plan() const { return plan_adapter(path_.path(), llama()); }
   const test::TempDir& path() const { return path_; }
 
-  /// What is said where the folder is refused.
+  /// The message of the refusal of the directory.
   std::string refusal() const {
     try {
       plan();
@@ -102,7 +102,7 @@ TEST_SUITE("convert/adapter_plan") {
     CHECK(modules_of(adapter({{"target_modules", R"(model\.(?P<in>layers)\.0\..*[qv]_proj)"}}).plan()).size() == 2);
     CHECK(modules_of(adapter({{"target_modules", {"model.layers.1.self_attn.v_proj", "gone"}}}).plan()) ==
           Strings{"1.self_attn.v_proj"});
-    // A string is a whole name's, a list's word never a pattern.
+    // A string is a pattern for the whole name, a word in a list is never a pattern.
     CHECK(has(adapter({{"target_modules", "q_proj"}}).refusal(), "target_modules names no module"));
     CHECK(has(adapter({{"target_modules", {"all"}}}).refusal(), "target_modules names no module"));
     for (const nlohmann::json& wrong : {nlohmann::json(), nlohmann::json(5)})
@@ -117,7 +117,7 @@ TEST_SUITE("convert/adapter_plan") {
     }
   }
 
-  TEST_CASE("what target_modules does not name does not act, and what has no tensors stays; both are told") {
+  TEST_CASE("a module that target_modules does not name and one without tensors have no adapter; remarks name both") {
     const auto narrow = adapter({{"target_modules", {"q_proj"}}}).plan();
     CHECK(modules_of(narrow) == Strings{"0.self_attn.q_proj", "1.self_attn.q_proj"});
     CHECK(narrow.lora.targets.size() == 2);
@@ -132,7 +132,7 @@ TEST_SUITE("convert/adapter_plan") {
     CHECK(adapter().plan().remarks.empty());
   }
 
-  TEST_CASE("a tensor that is no part of an adapter of the base is refused by its name") {
+  TEST_CASE("a tensor that belongs to no adapter of the base is refused by name") {
     for (const char* name :
          {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight",
           "base_model.model.model.norm.weight", "base_model.model.model.layers.0.self_attn.q_proj.lora_diag",
@@ -155,7 +155,7 @@ TEST_SUITE("convert/adapter_plan") {
     CHECK(has(adapter({{"use_dora", true}}).refusal(), "use_dora"));
   }
 
-  TEST_CASE("adapter_model.bin and names with .default.") {
+  TEST_CASE("adapter_model.bin and names with .default. are read") {
     Strings names;
     for (auto name : kQv) names.push_back(name.replace(name.rfind(".weight"), 0, ".default"));
     const auto folder = adapter({}, names);
@@ -172,7 +172,7 @@ TEST_SUITE("convert/adapter_plan") {
     CHECK(modules_of(plan).size() == 4);
   }
 
-  TEST_CASE("fields: what changes the numbers and is not built, and what nobody knows, is refused by name") {
+  TEST_CASE("fields that change the numbers and are not supported, and unknown fields, are refused by name") {
     const std::vector<std::pair<const char*, nlohmann::json>> refused{{"kasa_config", {{"beta", 1e-4}}},
                                                                       {"alora_invocation_tokens", {5, 6}},
                                                                       {"arrow_config", {{"top_k", 2}}},
@@ -208,7 +208,7 @@ TEST_SUITE("convert/adapter_plan") {
               .refusal() == "accepted");
   }
 
-  TEST_CASE("init_lora_weights: a changed base is refused by its name") {
+  TEST_CASE("init_lora_weights that change the base are refused by name") {
     for (const char* name :
          {"pissa", "pissa_niter_4", "PiSSA_niter_16", "olora", "OLoRA", "loftq", "corda", "lora_ga"}) {
       CAPTURE(name);
@@ -225,7 +225,7 @@ TEST_SUITE("convert/adapter_plan") {
     }
   }
 
-  TEST_CASE("velora and monteclora act in training alone") {
+  TEST_CASE("velora and monteclora have an effect in training only") {
     auto names = kQv;
     names.emplace_back("base_model.model.model.layers.0.self_attn.q_proj.lora_velora_embed");
     const auto velora = adapter({{"velora_config", {{"num_groups", 2}}}}, names).plan();
@@ -235,7 +235,7 @@ TEST_SUITE("convert/adapter_plan") {
     CHECK(modules_of(adapter({{"monteclora_config", {{"num_samples", 2}}}}, names).plan()).size() == 4);
   }
 
-  TEST_CASE("a merge takes what the plan says, and no elements that are not finite") {
+  TEST_CASE("a merge follows the plan and refuses elements that are not finite") {
     const auto merged = [](const Folder& folder, const std::string& module) {
       const auto base = std::make_shared<test::MemorySource>();
       for (const auto& known : llama())
@@ -254,7 +254,7 @@ TEST_SUITE("convert/adapter_plan") {
                          doctest::Contains("adapter_model.safetensors: 'base_model.model.model.layers.0"), FormatError);
   }
 
-  TEST_CASE("a folder with an adapter as a model") {
+  TEST_CASE("a directory with an adapter, opened as a model") {
     const auto folder = adapter({{"base_model_name_or_path", "org/base"}});
     CHECK_THROWS_WITH_AS(refuse_adapter_alone(folder.path().path()), doctest::Contains("org/base"), FormatError);
     CHECK_THROWS_WITH_AS(refuse_adapter_alone(folder.path() / "adapter_model.safetensors"),

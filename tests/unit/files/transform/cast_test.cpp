@@ -94,11 +94,11 @@ TEST_SUITE("convert/cast") {
     }
   }
 
-  TEST_CASE("FloatConverter: the quick ways round like the general one") {
+  TEST_CASE("FloatConverter: the fast paths round like the general one") {
     std::mt19937_64 generator(7);
     std::vector<std::uint64_t> patterns;
     for (int i = 0; i < 500'000; ++i) patterns.push_back(generator() & 0xffffffffu);
-    // Around the middles between neighbours of f16 and bf16, in f16's range.
+    // Around the midpoints between neighbours of f16 and bf16, in the range of f16.
     for (int i = 0; i < 500'000; ++i) {
       const auto exponent = 100 + generator() % 45, mantissa = generator() & 0x7fffff;
       const auto middle = (i % 2 == 0 ? mantissa & ~0x1fffull : mantissa & ~0xffffull) | (i % 2 == 0 ? 0x1000 : 0x8000);
@@ -123,20 +123,21 @@ TEST_SUITE("convert/cast") {
   }
 
   TEST_CASE("FloatConverter: a double is rounded once") {
-    // Just above the middle of two bfloat16; through float32 it would become the middle and round to even, down.
+    // Just above the midpoint of two bfloat16 values. Through float32 it would become the midpoint and round to even,
+    // down.
     const auto above = test::bytes_of<double>({1.0 + 0x1p-8 + 0x1p-40, 1.0 + 0x1p-8, 1.0 + 3 * 0x1p-8});
     CHECK(test::values_of<std::uint16_t>(converted(DType::f64, DType::bf16, above)) ==
           std::vector<std::uint16_t>{0x3f81, 0x3f80, 0x3f82});
     const auto half = test::bytes_of<double>({1.0 + 0x1p-11 + 0x1p-40, 65520.0, 65519.999, 0x1p-25, 0x1.0000001p-25});
     CHECK(test::values_of<std::uint16_t>(converted(DType::f64, DType::f16, half)) ==
           std::vector<std::uint16_t>{0x3c01, 0x7c00, 0x7bff, 0x0000, 0x0001});
-    // f8_e4m3fn has no infinity: what rounds beyond 448 is NaN.
+    // f8_e4m3fn has no infinity: a value that rounds beyond 448 is NaN.
     const auto large = test::bytes_of<double>({448, 464, 464.001, -1e300, INFINITY});
     CHECK(test::values_of<std::uint8_t>(converted(DType::f64, DType::f8_e4m3fn, large)) ==
           std::vector<std::uint8_t>{0x7e, 0x7e, 0x7f, 0xff, 0x7f});
   }
 
-  TEST_CASE("cast: the model's floating-point tensors only") {
+  TEST_CASE("cast: converts only the floating-point tensors of the model") {
     auto source = std::make_shared<test::MemorySource>();
     std::vector<float> values(200'000);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 3;
@@ -164,7 +165,7 @@ TEST_SUITE("convert/cast") {
     for (const auto dtype : kFloats) CHECK(cast(source, dtype)->tensors()[0].dtype == dtype);
   }
 
-  TEST_CASE("cast: a fixture's tensors, checksums still checked") {
+  TEST_CASE("cast: converts the tensors of a fixture and still checks checksums") {
     const std::shared_ptr<const Source> source = open_source(test::fixture("pt_t211_gpt_full") / "ckpt.pt");
     const auto result = cast(source, DType::f16);
     std::vector<ReadSum> sums;

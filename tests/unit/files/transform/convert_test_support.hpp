@@ -1,5 +1,5 @@
 #pragma once
-// Sources in memory, and comparison of any source with the truth beside a fixture.
+// Sources in memory, and the comparison of a source with the expected content of a fixture.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace fsdp::test {
 
-/// Tensors in memory; every read is counted.
+/// A source of tensors in memory that counts reads.
 class MemorySource : public Source {
  public:
   void add(const std::string& name, DType dtype, Shape shape, Bytes bytes, StatePath path = {}) {
@@ -80,7 +80,7 @@ inline std::string joined(const StatePath& path) {
   return text;
 }
 
-/// The message of the Error that `action` throws; "" when it throws none.
+/// The message of the Error that `action` throws; "" when nothing is thrown.
 template <typename Expected, typename Action>
 std::string message_of(Action&& action) {
   try {
@@ -91,8 +91,8 @@ std::string message_of(Action&& action) {
   return "";
 }
 
-/// The tensors of `truth` are those tensors of `source` whose names `concerns` picks, equal in dtype, shape and bytes.
-/// Reads whole and in odd pieces; verifies checksums.
+/// Checks that the tensors of `source` whose names `concerns` selects are those of `truth`: equal dtype, shape and
+/// bytes. Reads them whole and in odd pieces, and verifies checksums.
 inline void check_same(
     const Source& source, const Source& truth,
     const std::function<bool(const std::string&)>& concerns = [](const std::string&) { return true; }) {

@@ -29,7 +29,7 @@ std::unique_ptr<Source> truth(const std::string& name) {
   return open_source(test::fixture(name) / "expected.safetensors");
 }
 
-/// The fixture's model as a configuration that fsdp-finetune or transformers would have.
+/// The model of the fixture as a configuration of fsdp-finetune or transformers.
 nlohmann::json config_of(const nlohmann::json& model) {
   if (model.at("arch") == "gpt") {
     return {{"model_type", "mingpt"},         {"n_layer", model.at("n_layer")},   {"n_head", model.at("n_head")},
@@ -52,11 +52,11 @@ ParameterShapes shapes_of(const std::string& name) {
 }  // namespace
 
 TEST_SUITE("convert/local_state") {
-  TEST_CASE("un_flatten: every fixture, shapes from param_shapes.json") {
+  TEST_CASE("un_flatten: every fixture, with shapes from param_shapes.json") {
     for (const auto& name : kFixtures) {
       CAPTURE(name);
       UnFlattenOptions options{shapes_of(name), {}, {}};
-      // This one's list leaves the tied head out.
+      // The list of this fixture lacks the tied head.
       if (name == "local_t113_ws2_gpt") options.ties = {{"lm_head.weight", "transformer.wte.weight"}};
       const auto source = un_flatten(local(name), options);
       test::check_same(*source, *truth(name));
@@ -65,7 +65,7 @@ TEST_SUITE("convert/local_state") {
     }
   }
 
-  TEST_CASE("un_flatten: shapes from the model's configuration") {
+  TEST_CASE("un_flatten: shapes from the configuration of the model") {
     const test::TempDir directory;
     for (const auto& name : kFixtures) {
       CAPTURE(name);
@@ -73,7 +73,7 @@ TEST_SUITE("convert/local_state") {
       test::write_file(directory / "config.json", config_of(model).dump());
       const UnFlattenOptions options{parameter_shapes_of_config(directory.path()), {}, {}};
       if (!model.value("tied", true)) {
-        // Our minGPT's head is tied, this one is not.
+        // The head of our minGPT is tied, the head of this one is not.
         CHECK_THROWS_AS(un_flatten(local(name), options), FormatError);
         continue;
       }
@@ -88,7 +88,7 @@ TEST_SUITE("convert/local_state") {
       const UnFlattenOptions options{parameter_shapes_of_reference(reference), {}, {}};
       test::check_same(*un_flatten(local(name), options), *truth(name));
     }
-    // A .pt keeps the order itself, and buffers stand between the parameters.
+    // A .pt keeps the order itself, with buffers between the parameters.
     for (const auto& [name, reference] :
          std::vector<std::pair<std::string, std::string>>{{"local_t201_ws2_gpt", "full_t113_ws2_gpt"},
                                                           {"local_t211_ws2_llama_nowrap", "full_t211_ws3_llama"},
@@ -99,7 +99,7 @@ TEST_SUITE("convert/local_state") {
     }
   }
 
-  TEST_CASE("un_flatten: reads nothing but padding before it is asked to") {
+  TEST_CASE("un_flatten: reads only padding before tensors are read") {
     test::MemorySource flat;
     std::vector<float> values(24, 1.0f);
     for (const auto i : {6u, 7u, 13u, 14u, 15u, 19u, 20u, 21u, 22u, 23u}) values[i] = 42.0f;
@@ -113,7 +113,7 @@ TEST_SUITE("convert/local_state") {
     CHECK(result->tensors()[0].num_shards == 2);
   }
 
-  TEST_CASE("un_flatten: padding that does not hold 42 is refused") {
+  TEST_CASE("un_flatten: refuses padding that does not hold 42") {
     for (const std::size_t broken : {6u, 13u, 23u}) {
       auto source = std::make_shared<test::MemorySource>();
       std::vector<float> values(24, 42.0f);
@@ -128,8 +128,8 @@ TEST_SUITE("convert/local_state") {
     }
   }
 
-  TEST_CASE("un_flatten: two paddings that both fit are no answer") {
-    // 2 and 6 elements at offsets that are multiples of 4 end at 10, of 8 at 14: for 8 ranks both become 16.
+  TEST_CASE("un_flatten: refuses shapes for which two paddings fit") {
+    // 2 and 6 elements end at 10 with offsets in multiples of 4, at 14 with multiples of 8: for 8 ranks both become 16.
     auto source = std::make_shared<test::MemorySource>();
     source->add("_flat_param", DType::f32, {16}, test::bytes_of(std::vector<float>(16, 42.0f)));
     source->set_shards(8);
@@ -137,7 +137,7 @@ TEST_SUITE("convert/local_state") {
     CHECK_THROWS_AS(un_flatten(source, {shapes, {}, {}}), FormatError);
   }
 
-  TEST_CASE("un_flatten: shapes that do not add up are refused, unit by unit") {
+  TEST_CASE("un_flatten: refuses shapes that do not fit, with the reason for each unit") {
     auto shapes = shapes_of("local_t201_ws2_gpt");
     for (auto& entry : shapes.parameters) {
       if (entry.name == "transformer.h.1.mlp.c_fc.weight") entry.shape = {53, 24};
@@ -148,7 +148,7 @@ TEST_SUITE("convert/local_state") {
     CHECK_MESSAGE(message.find("\"transformer.h.1._flat_param\" has 5068 elements") != std::string::npos, message);
     CHECK_MESSAGE(message.find("need 5092 without padding") != std::string::npos, message);
     CHECK_MESSAGE(message.find("transformer.h.0") == std::string::npos, message);
-    // Each fixture against the shapes of another model.
+    // Each fixture with the shapes of another model.
     for (const auto& name : kFixtures) {
       if (name == "local_t211_ws1_gpt" || name.find("llama") != std::string::npos ||
           name == "local_t211_ws4_emptyshard") {
@@ -160,7 +160,7 @@ TEST_SUITE("convert/local_state") {
     }
   }
 
-  TEST_CASE("un_flatten: a missing or an extra parameter is refused") {
+  TEST_CASE("un_flatten: refuses a missing and an extra parameter") {
     for (const auto& name : kFixtures) {
       if (name == "local_t211_ws1_gpt") continue;
       CAPTURE(name);
@@ -178,13 +178,13 @@ TEST_SUITE("convert/local_state") {
     auto shapes = shapes_of(name);
     REQUIRE(shapes.ties.size() == 1);
     CHECK(shapes.ties[0] == std::pair<std::string, std::string>{"lm_head.weight", "transformer.wte.weight"});
-    // Not known to be tied, the head's slice must not pass for a tensor.
+    // The slice of the head must not be taken for a tensor while the tie is unknown.
     shapes.ties.clear();
     const auto message = test::message_of<UsageError>([&] { un_flatten(local(name), {shapes, {}, {}}); });
     CHECK_MESSAGE(message.find("--tie lm_head.weight=OTHER") != std::string::npos, message);
     const UnFlattenOptions tied{shapes, {{"lm_head.weight", "transformer.wte.weight"}}, {}};
     test::check_same(*un_flatten(local(name), tied), *truth(name));
-    // Listed with a shape, and tied by the user: it takes no space.
+    // The head is listed with a shape and tied by the user: it has no storage.
     auto both = shapes;
     both.parameters.push_back({"lm_head.weight", {97, 24}});
     CHECK_THROWS_AS(un_flatten(local(name), {both, {}, {}}), FormatError);
@@ -196,7 +196,7 @@ TEST_SUITE("convert/local_state") {
     CHECK_THROWS_AS(un_flatten(local(name), {shapes, {}, {}}), UsageError);
   }
 
-  TEST_CASE("un_flatten: the user's nesting stays in path and name") {
+  TEST_CASE("un_flatten: nesting stays in path and name") {
     const auto source =
         un_flatten(local("local_t241_ws2_gpt_nested"), {shapes_of("local_t241_ws2_gpt_nested"), {}, {}});
     const auto& tensor = source->tensors()[test::number_of(*source, "model.transformer.h.0.ln_1.bias")];
@@ -204,7 +204,7 @@ TEST_SUITE("convert/local_state") {
     CHECK(source->values().size() == 9);
   }
 
-  TEST_CASE("un_flatten: what FSDP was told to ignore stays as it is") {
+  TEST_CASE("un_flatten: parameters that FSDP ignored stay unchanged") {
     auto source = std::make_shared<test::MemorySource>();
     source->add("_flat_param", DType::f32, {6}, test::bytes_of<float>({1, 2, 3, 4, 5, 6}));
     source->add("b", DType::f32, {2}, test::bytes_of<float>({7, 8}));

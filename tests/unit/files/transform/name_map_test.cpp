@@ -45,7 +45,7 @@ TEST_SUITE("convert/name_map") {
         const auto in = test::values_of<float>(test::read_whole(*mingpt, i));
         auto wanted = in;
         auto shape = from.shape;
-        // Conv1D of GPT2LMHeadModel: every linear layer of a block.
+        // GPT2LMHeadModel uses Conv1D for every linear layer of a block.
         if (from.shape.size() == 2 && from.name.find(".h.") != std::string::npos) {
           ++transposed;
           std::swap(shape[0], shape[1]);
@@ -65,7 +65,7 @@ TEST_SUITE("convert/name_map") {
     }
   }
 
-  TEST_CASE("map_names: the bare GPT2Model of the hub, with its masks") {
+  TEST_CASE("map_names: reads the bare GPT2Model of the hub, with its masks") {
     auto source = std::make_shared<test::MemorySource>();
     source->add("wte.weight", DType::f32, {3, 2}, test::bytes_of(counting(6)));
     source->add("h.11.attn.bias", DType::f32, {1, 1, 2, 2}, test::bytes_of(counting(4)));
@@ -82,7 +82,7 @@ TEST_SUITE("convert/name_map") {
           std::vector<float>{0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11});
   }
 
-  TEST_CASE("map_names: a large transposed matrix, whole and in parts, is read in few pieces") {
+  TEST_CASE("map_names: reads a large transposed matrix in few pieces, whole and in parts") {
     auto source = std::make_shared<test::MemorySource>();
     constexpr std::size_t kRows = 3000, kColumns = 1100;
     source->add("transformer.h.0.mlp.c_fc.weight", DType::f32, {kRows, kColumns},
@@ -101,7 +101,7 @@ TEST_SUITE("convert/name_map") {
     CHECK((test::values_of<float>(part) == std::vector<float>(whole.begin() + 123'457, whole.begin() + 193'457)));
   }
 
-  TEST_CASE("map_names: nesting stays, an optimizer's tensors are refused") {
+  TEST_CASE("map_names: nesting stays, and tensors of an optimizer are refused") {
     auto source = std::make_shared<test::MemorySource>();
     source->add("model.wte.weight", DType::f32, {1}, test::bytes_of(counting(1)), {"model", "wte.weight"});
     const auto result = map_names(source, NameMap::gpt2_to_mingpt);
@@ -119,12 +119,12 @@ TEST_SUITE("convert/name_map") {
     CHECK_THROWS_AS(map_names(flat, NameMap::mingpt_to_gpt2), FormatError);
   }
 
-  TEST_CASE("map_names: Llama's names are the same on both sides") {
+  TEST_CASE("map_names: a Llama has the same names on both sides") {
     const auto llama = fixture_model("pt_t241_llama_full", "ckpt.pt");
     const std::shared_ptr<const Source> hf = map_names(llama, NameMap::llama_to_hf);
     test::check_same(*hf, *llama);
     test::check_same(*map_names(hf, NameMap::hf_to_llama), *llama);
-    // A bare LlamaModel, as older versions of transformers saved it.
+    // The names of a bare LlamaModel, as older versions of transformers saved it.
     auto bare = std::make_shared<test::MemorySource>();
     bare->add("layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {1}, test::bytes_of(counting(1)));
     bare->add("layers.0.mlp.up_proj.weight", DType::f32, {1, 1}, test::bytes_of(counting(1)));
@@ -133,7 +133,7 @@ TEST_SUITE("convert/name_map") {
           std::vector<std::string>{"model.layers.0.mlp.up_proj.weight", "model.norm.weight"});
   }
 
-  TEST_CASE("map_names: Meta's Llama, with heads in rotary order") {
+  TEST_CASE("map_names: a Llama of Meta, with heads in rotary order") {
     // transformers' conversion of a query matrix of 2 heads of width 4: permute() of convert_llama_weights_to_hf.py,
     // view(heads, width / 2, 2, columns).transpose(1, 2), takes rows 0 2 1 3 | 4 6 5 7.
     auto meta = std::make_shared<test::MemorySource>();

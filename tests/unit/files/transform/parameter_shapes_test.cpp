@@ -27,18 +27,18 @@ TEST_SUITE("convert/parameter_shapes") {
     CHECK(shapes.parameters[0].shape.empty());
     CHECK(shapes.parameters[1].shape == Shape{3, 2});
     CHECK(shapes.parameters[2].shape == Shape{0, 7});
-    // Which one "other" shares is for the user to say.
+    // The user has to say which parameter "other" is tied to.
     CHECK(shapes.ties == Ties{{"lm_head.weight", "m.wte.weight"}, {"other", ""}});
   }
 
-  TEST_CASE("read_parameter_shapes: two embeddings, no guess") {
+  TEST_CASE("read_parameter_shapes: makes no guess between two embeddings") {
     const auto shapes =
         read(R"({"parameters": [{"fqn": "a.wte.weight", "shape": [3]}, {"fqn": "b.wte.weight", "shape": [3]}],
                                  "all_names_including_tied": ["a.wte.weight", "lm_head.weight"]})");
     CHECK(shapes.ties == Ties{{"lm_head.weight", ""}});
   }
 
-  TEST_CASE("read_parameter_shapes: refuses what is not the form") {
+  TEST_CASE("read_parameter_shapes: refuses other JSON") {
     for (const auto* text :
          {"", "[]", "{}", R"({"parameters": {}})", R"({"parameters": [1]})", R"({"parameters": [{"fqn": "a"}]})",
           R"({"parameters": [{"fqn": 1, "shape": []}]})", R"({"parameters": [{"fqn": "a", "shape": 3}]})",
@@ -54,7 +54,7 @@ TEST_SUITE("convert/parameter_shapes") {
     CHECK_THROWS_AS(read_parameter_shapes("/nowhere/shapes.json"), IoError);
   }
 
-  TEST_CASE("parameter_shapes_of_config: a directory, a file, run.json, GPT-2") {
+  TEST_CASE("parameter_shapes_of_config: reads a directory, a file, run.json, and GPT-2") {
     const test::TempDir directory;
     const std::string mingpt = R"({"n_layer": 1, "n_head": 1, "n_embd": 2, "vocab_size": 5, "block_size": 3})";
     CHECK_THROWS_AS(parameter_shapes_of_config(directory.path()), MissingInput);
@@ -64,7 +64,7 @@ TEST_SUITE("convert/parameter_shapes") {
     CHECK(shapes.parameters[4].name == "transformer.h.0.attn.c_attn.weight");
     CHECK(shapes.parameters[4].shape == Shape{6, 2});
     CHECK(shapes.ties == Ties{{"lm_head.weight", "transformer.wte.weight"}});
-    // GPT-2 of transformers has the same names, its matrices are transposed; embeddings are not.
+    // GPT-2 of transformers has the same names. Its matrices are transposed, its embeddings are not.
     test::write_file(directory / "config.json", R"({"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 2,
                                                     "vocab_size": 5, "n_positions": 3})");
     shapes = parameter_shapes_of_config(directory / "config.json");
@@ -75,7 +75,7 @@ TEST_SUITE("convert/parameter_shapes") {
     CHECK_THROWS_AS(parameter_shapes_of_config(directory.path()), FormatError);
   }
 
-  TEST_CASE("parameter_shapes_of_reference: order of a .pt, ties by storage and by content") {
+  TEST_CASE("parameter_shapes_of_reference: the order of a .pt, ties by storage and by content") {
     const auto own = read_parameter_shapes(test::fixture("local_t201_ws2_gpt") / "param_shapes.json");
     const auto same = parameter_shapes_of_reference(test::fixture("full_t113_ws2_gpt") / "ckpt.pt");
     REQUIRE(same.parameters.size() == own.parameters.size());
@@ -85,7 +85,7 @@ TEST_SUITE("convert/parameter_shapes") {
     CHECK(parameter_shapes_of_reference(test::fixture("hf_gpt_tied_dropped") / "model.safetensors").ties.empty());
   }
 
-  TEST_CASE("parameter_shapes_of_reference: what has no order, or is flat itself") {
+  TEST_CASE("parameter_shapes_of_reference: refuses formats without an order, and flat parameters") {
     CHECK_THROWS_AS(parameter_shapes_of_reference(test::fixture("st_zoo") / "model.safetensors"), UsageError);
     CHECK_THROWS_AS(parameter_shapes_of_reference(test::fixture("local_t201_ws2_gpt") / "ckpt"), FormatError);
   }

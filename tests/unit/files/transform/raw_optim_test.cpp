@@ -1,4 +1,4 @@
-// Optimizer states that every rank saved for itself.
+// Optimizer states that every rank saved with torch.save(optimizer.state_dict()).
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -28,7 +28,7 @@ std::shared_ptr<const Source> local() { return open_source(test::fixture(kName) 
 }  // namespace
 
 TEST_SUITE("convert/raw_optim") {
-  TEST_CASE("un_flatten: the ranks' optimizer states beside the model") {
+  TEST_CASE("un_flatten: adds the optimizer states of all ranks to the model") {
     const auto source = un_flatten(local(), options_with({0, 1, 2}));
     const auto model = open_source(test::fixture(kName) / "expected.safetensors");
     const auto optim = open_source(test::fixture(kName) / "expected_optim.safetensors");
@@ -39,7 +39,7 @@ TEST_SUITE("convert/raw_optim") {
     CHECK(source->info().files.size() == local()->info().files.size() + 3);
   }
 
-  TEST_CASE("un_flatten: the optimizer's settings, with names for ids") {
+  TEST_CASE("un_flatten: optimizer settings have names in place of ids") {
     const auto source = un_flatten(local(), options_with({0, 1, 2}));
     auto expected = nlohmann::json::parse(read_text_file(test::fixture(kName) / "expected_optim.json")).at("nontensor");
     expected.at("optim.param_groups.0.betas") = expected.at("optim.param_groups.0.betas").at("__tuple__");
@@ -53,7 +53,7 @@ TEST_SUITE("convert/raw_optim") {
     CHECK(found == expected);
   }
 
-  TEST_CASE("un_flatten: files that are not those of all ranks are refused") {
+  TEST_CASE("un_flatten: refuses files that are not those of all ranks") {
     for (const auto& ranks : std::vector<std::vector<int>>{{0}, {0, 1}, {0, 1, 2, 2}}) {
       const auto message = test::message_of<FormatError>([&] { un_flatten(local(), options_with(ranks)); });
       CHECK_MESSAGE(message.find("are these the files of all") != std::string::npos, message);

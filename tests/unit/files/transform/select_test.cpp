@@ -10,7 +10,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// One byte per tensor: its number.
+/// Tensors of one byte, which is the number of the tensor.
 std::shared_ptr<test::MemorySource> with(const std::vector<StatePath>& paths) {
   auto source = std::make_shared<test::MemorySource>();
   for (const auto& path : paths) {
@@ -65,7 +65,7 @@ TEST_SUITE("convert/select") {
     CHECK(select(source, options)->values().size() == 1);
   }
 
-  TEST_CASE("select: rename keeps the containers that both names have") {
+  TEST_CASE("select: renaming keeps the containers that both names have") {
     const auto source =
         with({{"model", "h.0.w"}, {"optim", "state", "h.0.w", "m"}, {"x"}, {"groups", std::int64_t{0}, "lr"}});
     SelectOptions options;
@@ -89,7 +89,7 @@ TEST_SUITE("convert/select") {
     CHECK_THROWS_AS(select(flat({std::string(5000, 'x')}), options), UsageError);
   }
 
-  TEST_CASE("select: the model only, without its container") {
+  TEST_CASE("select: keeps only the model, without its container") {
     auto source = with({{"model", "transformer.wte.weight"}, {"optim", "state", "a", "m"}, {"step"}, {"model", "b"}});
     source->add_value("lr_scheduler.x", {"lr_scheduler", "x"});
     source->add_value("model._extra_state", {"model", "_extra_state"});
@@ -99,7 +99,7 @@ TEST_SUITE("convert/select") {
     REQUIRE(result->values().size() == 1);
     CHECK(result->values()[0].name == "_extra_state");
     CHECK(result->values()[0].path == StatePath{"_extra_state"});
-    // Renaming sees the names without the container, patterns those with it.
+    // Renaming sees the names without the container, patterns see them with it.
     SelectOptions options = model_only();
     options.include = {"model.*"};
     options.rename = {{"^b$", "c"}};
@@ -108,8 +108,9 @@ TEST_SUITE("convert/select") {
     CHECK_THROWS_AS(select(source, options), UsageError);
   }
 
-  TEST_CASE("select: which tensors are the model's") {
-    // minimal_fsdp's restart file; safetensors made of nested dicts; plain state dicts, Llama's own "model.".
+  TEST_CASE("select: tells which tensors belong to the model") {
+    // A restart file of minimal_fsdp, safetensors made of nested dicts, and plain state dicts of a Llama, whose names
+    // begin with "model.".
     CHECK(selected(with({{"model_state", "w"}, {"optimizer_state", "state", "w", "m"}}), model_only()) == Names{"w"});
     CHECK(selected(flat({"model.transformer.w", "model.b", "optim.state.b.m", "lr_scheduler.x"}), model_only()) ==
           Names{"transformer.w", "b"});
@@ -124,7 +125,7 @@ TEST_SUITE("convert/select") {
     CHECK(selected(flat({"transformer.w", "model.b"}), model_only()) == Names{"transformer.w", "model.b"});
   }
 
-  TEST_CASE("view_complex_as_real: shape, name, any range") {
+  TEST_CASE("view_complex_as_real: changes shape and name, and reads any range") {
     auto source = std::make_shared<test::MemorySource>();
     std::vector<float> pairs(12);
     for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<float>(i);

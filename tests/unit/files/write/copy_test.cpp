@@ -32,7 +32,7 @@ std::string all_files(const std::filesystem::path& directory) {
   return text;
 }
 
-/// Soft limit on the size of files, put back at the end.
+/// Sets the soft limit on file sizes, and restores it at the end.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -51,7 +51,7 @@ class FileSizeLimit {
 }  // namespace
 
 TEST_SUITE("target/copy") {
-  TEST_CASE("OutputPlace: what came there meanwhile stays, without overwrite") {
+  TEST_CASE("OutputPlace: without overwrite an output that appeared since the start is kept") {
     for (const bool is_directory : {false, true}) {
       CAPTURE(is_directory);
       const test::TempDir directory;
@@ -76,7 +76,7 @@ TEST_SUITE("target/copy") {
     }
   }
 
-  TEST_CASE("copy: threads, ranks and pieces of any size write the same bytes, which read back") {
+  TEST_CASE("copy: any number of threads and ranks and any piece size write the same bytes, which can be read back") {
     const auto source = sample();
     const test::TempDir directory;
     TorchTarget torch("t.pt");
@@ -114,7 +114,8 @@ TEST_SUITE("target/copy") {
     }
   }
 
-  TEST_CASE("copy: an unreadable tensor, a wrong checksum: an error of its kind on every rank, and nothing is left") {
+  TEST_CASE(
+      "copy: an unreadable tensor or a wrong checksum is an error of its kind on every rank, and nothing is left") {
     for (const int ranks : {1, 3}) {
       for (const bool damaged : {true, false}) {
         CAPTURE(ranks);
@@ -139,7 +140,7 @@ TEST_SUITE("target/copy") {
     }
   }
 
-  TEST_CASE("copy: stops when asked, on every rank, and leaves nothing") {
+  TEST_CASE("copy: stops on every rank when requested, and leaves nothing") {
     for (const int ranks : {1, 3}) {
       CAPTURE(ranks);
       const test::TempDir directory;
@@ -176,7 +177,7 @@ TEST_SUITE("target/copy") {
     CHECK(seen.back() == 400000);
   }
 
-  TEST_CASE("copy: an output that does not fit is refused before anything is written") {
+  TEST_CASE("copy: refuses an output that does not fit before anything is written") {
     const test::TempDir directory;
     test::MemorySource huge;
     huge.add_unread("huge", DType::f32, {std::int64_t{1} << 50});
@@ -202,7 +203,7 @@ TEST_SUITE("target/copy") {
     CHECK_THROWS_AS(test::copy_alone(sample(), torch, directory / "missing" / "t.pt"), IoError);
   }
 
-  TEST_CASE("copy: replaces an output only when told to, and only one of its own kind") {
+  TEST_CASE("copy: replaces an output only with overwrite, and only one of its own kind") {
     const auto source = sample();
     const test::TempDir directory;
     TorchTarget torch("t.pt");
@@ -219,7 +220,7 @@ TEST_SUITE("target/copy") {
     test::check_same_tensors(source, *open_source(directory / "t.pt"));
 
     std::filesystem::create_directory(directory / "dcp");
-    test::copy_alone(source, dcp, directory / "dcp");  // an empty directory is nothing to lose
+    test::copy_alone(source, dcp, directory / "dcp");  // an empty directory may be replaced
     CHECK_THROWS_AS(test::copy_alone(source, dcp, directory / "dcp"), UsageError);
     test::copy_alone(source, dcp, directory / "dcp/", overwrite);
     CHECK(test::names_in(directory / "dcp") ==
@@ -235,7 +236,7 @@ TEST_SUITE("target/copy") {
     CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "t.pt"});
   }
 
-  TEST_CASE("copy: replaces a directory only when it is an earlier export, and keeps everything else") {
+  TEST_CASE("copy: replaces a directory only when it is an earlier export, and keeps other files") {
     const auto source = sample();
     const test::TempDir directory;
     DcpTarget two({2, {}, {}}), one({1, {}, {}});
@@ -269,7 +270,7 @@ TEST_SUITE("target/copy") {
     CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "link"});
   }
 
-  TEST_CASE("copy: an export that a kill left set aside gets its name back") {
+  TEST_CASE("copy: restores the name of an export that a kill left set aside") {
     const auto source = sample();
     const test::TempDir directory;
     DcpTarget dcp({1, {}, {}});
@@ -277,7 +278,7 @@ TEST_SUITE("target/copy") {
     std::filesystem::rename(directory / "dcp", directory / ".dcp.tmp-17.old");
     CHECK_THROWS_WITH_AS(test::copy_alone(source, dcp, directory / "dcp"), doctest::Contains("exists"), UsageError);
     test::check_same_tensors(source, *open_source(directory / "dcp"));
-    // What came into a replaced export at the last moment is handed on.
+    // Files that came into a replaced export at the last moment are kept.
     std::filesystem::create_directory(directory / "new");
     test::write_file(directory / "dcp" / "late.txt", "mine");
     remove_export(directory / "dcp", directory / "new");

@@ -20,7 +20,7 @@ void put_string(PickleWriter& pickle) { pickle.string("text"); }
 }  // namespace
 
 TEST_SUITE("target/dcp_target") {
-  TEST_CASE("DcpTarget: ceil(rows / ranks) rows each, no empty pieces, scalars with rank 0") {
+  TEST_CASE("DcpTarget: ceil(rows / ranks) rows for each rank, no empty pieces, scalars on rank 0") {
     test::MemorySource source;
     source.add("rows", DType::f32, {10, 3}).add("few", DType::f32, {2}).add("scalar", DType::f32, {});
     source.add("empty", DType::f32, {0, 5}).add("flat", DType::f32, {4, 0});
@@ -40,13 +40,13 @@ TEST_SUITE("target/dcp_target") {
     CHECK(chunks("empty") == Chunks{{{0, 0}, {0, 5}}});
     CHECK(chunks("flat") == Chunks{{{0, 0}, {4, 0}}});
     CHECK(metadata.tensors.at("rows").chunks[2].file == "__2_0.distcp");
-    CHECK(test::names_in(directory / "dcp").size() == 6);  // the record of the export too
+    CHECK(test::names_in(directory / "dcp").size() == 6);  // includes the record of the export
     test::check_same_tensors(source, *open_source(directory / "dcp"));
     CHECK_THROWS_AS(DcpTarget({0, {}, {}}), UsageError);
     CHECK_THROWS_AS(DcpTarget({-3, {}, {}}), UsageError);
   }
 
-  TEST_CASE("DcpTarget: tells extra files the size and checksum of every other file") {
+  TEST_CASE("DcpTarget: passes size and checksum of every other file to extra files") {
     test::MemorySource source;
     source.add("rows", DType::f32, {1000, 3}).add("half", DType::bf16, {7}).add("scalar", DType::f32, {});
     source.add_value("note", {"note"}, put_string);
@@ -74,7 +74,7 @@ TEST_SUITE("target/dcp_target") {
     CHECK(report.bytes_written == total);
   }
 
-  TEST_CASE("carry_run_json: a checkpoint of ours stays one, with another world size") {
+  TEST_CASE("carry_run_json: a checkpoint of ours stays one with another world size") {
     const test::TempDir directory;
     const auto from = directory / "from";
     test::MemorySource source;
@@ -92,7 +92,7 @@ TEST_SUITE("target/dcp_target") {
     carry_run_json(options, from);
     DcpTarget target(options);
     test::copy_alone(*open_source(from), target, directory / "to");
-    const auto carried = read_run_manifest(directory / "to");  // checks the files against what it says
+    const auto carried = read_run_manifest(directory / "to");  // checks the files against the manifest
     CHECK(carried.world_size == 3);
     CHECK(carried.state.step == 41);
     CHECK(carried.options == manifest.options);

@@ -1,4 +1,4 @@
-// Every checkpoint that PyTorch wrote, to every format and back.
+// Converts every checkpoint that PyTorch wrote to every format and back.
 #include "lib/files/write/dcp_target.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
@@ -20,11 +20,11 @@ std::vector<std::filesystem::path> fixtures() {
   return found;
 }
 
-/// A value's plain leaves by name. Which containers a checkpoint opens, and whether a class is kept, differs by format.
+/// The plain leaves of a value, by name. Formats differ in the containers that they open and the classes that they
+/// keep.
 void flatten(const std::string& name, const nlohmann::json& value, std::map<std::string, nlohmann::json>& leaves) {
   if (value.is_object() && value.contains("__object__")) return flatten(name, value.at("state"), leaves);
-  if (value.is_object() &&
-      value.contains("__dict__")) {  // keys that are no strings become strings where they are opened
+  if (value.is_object() && value.contains("__dict__")) {  // an opened dict has string keys
     for (const auto& pair : value.at("__dict__")) flatten(name + "." + pair.at(0).dump(), pair.at(1), leaves);
     return;
   }
@@ -52,7 +52,7 @@ bool has_complex(const Source& source) {
 }  // namespace
 
 TEST_SUITE("target/round_trip") {
-  TEST_CASE("every fixture through .pt and through DCP of 1, 3 and 20 ranks: the same tensors, values and paths") {
+  TEST_CASE("every fixture keeps tensors, values and paths through .pt and through DCP of 1, 3 and 20 ranks") {
     const auto all = fixtures();
     REQUIRE(all.size() >= 60);
     for (const auto& fixture : all) {
@@ -81,7 +81,7 @@ TEST_SUITE("target/round_trip") {
     }
   }
 
-  TEST_CASE("every fixture that safetensors can hold through one file, and its values in the file beside") {
+  TEST_CASE("every fixture that safetensors can hold is kept by one file and the file with its values") {
     int converted = 0;
     for (const auto& fixture : fixtures()) {
       CAPTURE(fixture.filename().string());
@@ -106,7 +106,7 @@ TEST_SUITE("target/round_trip") {
     CHECK(converted >= 50);
   }
 
-  TEST_CASE("every fixture without values through a Hugging Face directory of small files") {
+  TEST_CASE("every fixture without values is kept by a Hugging Face directory of small files") {
     int converted = 0;
     for (const auto& fixture : fixtures()) {
       CAPTURE(fixture.filename().string());
@@ -121,7 +121,7 @@ TEST_SUITE("target/round_trip") {
     CHECK(converted >= 20);
   }
 
-  TEST_CASE("a .pt file written again is the same file") {
+  TEST_CASE("a .pt file that is converted to .pt stays the same file") {
     const test::TempDir directory;
     const auto source = open_source(test::input_of(test::fixture("pt_t211_zoo")));
     TorchTarget target("t.pt");

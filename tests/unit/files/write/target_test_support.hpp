@@ -1,5 +1,5 @@
 #pragma once
-// A checkpoint in memory, and conversions of it.
+// A checkpoint in memory, and its conversion.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,14 +22,14 @@ namespace fsdp::test {
 
 class MemorySource final : public Source {
  public:
-  /// Random elements. The path is {name} unless given.
+  /// Adds a tensor with random elements. The path is {name} unless given.
   MemorySource& add(const std::string& name, DType dtype, Shape shape, StatePath path = {}) {
     if (path.empty()) path = {name};
     data_.push_back(random_bytes(tensor_bytes(dtype, shape), static_cast<unsigned>(data_.size() + 1)));
     tensors_.push_back({name, std::move(path), dtype, std::move(shape), 1, data_.back().size()});
     return *this;
   }
-  /// A tensor that can be planned for, but not read.
+  /// Adds a tensor that can be planned and not read.
   MemorySource& add_unread(const std::string& name, DType dtype, Shape shape) {
     data_.emplace_back();
     tensors_.push_back({name, {name}, dtype, std::move(shape), 1, 0});
@@ -85,7 +85,7 @@ inline CopyReport copy_alone(const Source& source, Target& target, const std::fi
   return copy(source, target, output, options, *group);
 }
 
-/// Names in a directory, hidden ones too.
+/// Names in a directory, including hidden ones.
 inline std::set<std::string> names_in(const std::filesystem::path& directory) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename());

@@ -35,7 +35,7 @@ TEST_SUITE("target/torch_target") {
     CHECK(std::get<NestedLeaf>(list.items.at(1)->content).is_tensor);
   }
 
-  TEST_CASE("nest: refuses paths that contradict each other and lists with holes, naming them") {
+  TEST_CASE("nest: refuses paths that contradict each other and lists with gaps, naming them") {
     const auto refused = [](const StatePath& first, const StatePath& second, const char* what) {
       test::MemorySource source;
       source.add("first", DType::f32, {1}, first).add("second", DType::f32, {1}, second);
@@ -52,7 +52,7 @@ TEST_SUITE("target/torch_target") {
     refused(StatePath(101, "deep"), {"b"}, "more than 100");
   }
 
-  TEST_CASE("TorchTarget: storages are numbered as the pickle names them, and aligned") {
+  TEST_CASE("TorchTarget: numbers storages in the order of the pickle, and aligns them") {
     test::MemorySource source;
     source.add("a.x", DType::f32, {3}, {"a", "x"}).add("b", DType::f32, {5}).add("a.y", DType::f32, {7}, {"a", "y"});
     TorchTarget target("deep/t.pt");
@@ -66,14 +66,14 @@ TEST_SUITE("target/torch_target") {
     CHECK(layout.literals[0].bytes.find("t/data.pkl") != std::string::npos);
   }
 
-  TEST_CASE("TorchTarget: an empty checkpoint and a lone tensor are files that read back") {
+  TEST_CASE("TorchTarget: an empty checkpoint and a single tensor can be read back") {
     const test::TempDir directory;
     TorchTarget target("t.pt");
     test::copy_alone(test::MemorySource(), target, directory / "t.pt");
     CHECK(open_source(directory / "t.pt")->tensors().empty());
   }
 
-  TEST_CASE("value_to_json: spells what JSON cannot say") {
+  TEST_CASE("value_to_json: has marks for what JSON lacks") {
     CHECK(json_of([](auto& p) { p.real(-1.0 / 0.0); }) == "{\"__float__\": \"-inf\"}");
     CHECK(json_of([](auto& p) { p.real(0.1); }) == "0.1");
     CHECK(json_of([](auto& p) { p.real(2); }) == "2.0");
@@ -120,7 +120,7 @@ TEST_SUITE("target/torch_target") {
                     UsageError);
   }
 
-  TEST_CASE("SafetensorsTarget: carries metadata along, but not what describes the source's shards") {
+  TEST_CASE("SafetensorsTarget: carries metadata, except for what describes the shards of the source") {
     const test::TempDir directory;
     test::MemorySource source;
     source.add("a", DType::f32, {1});
@@ -131,7 +131,7 @@ TEST_SUITE("target/torch_target") {
           std::map<std::string, std::string>{{"format", "pt"}, {"license", "mit"}});
   }
 
-  TEST_CASE("SafetensorsTarget: values need a name of their own beside the tensors") {
+  TEST_CASE("SafetensorsTarget: values need a name that no tensor has") {
     test::MemorySource source;
     source.add("a", DType::f32, {1}).add_value("v", {"v"}, put_none);
     SafetensorsTarget target("model.json");

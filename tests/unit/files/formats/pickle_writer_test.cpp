@@ -14,7 +14,7 @@ PickleDocument read(std::string text) {
   return read_pickle({std::make_shared<const std::string>(std::move(text)), 0, "test", 0});
 }
 
-/// The pickle with this body, read and written again without the protocol and the final dot.
+/// Reads a pickle with this body and writes it again; returns the result without the protocol and the STOP.
 std::string emitted(const std::string& body, PickleStyle style, int protocol = 2) {
   const auto document = read("\x80"s + static_cast<char>(protocol) + body + ".");
   PickleWriter writer;
@@ -27,8 +27,8 @@ constexpr auto faithful = PickleStyle::faithful, weights_only = PickleStyle::wei
 
 }  // namespace
 
-TEST_SUITE("formats/pickle_emit") {
-  TEST_CASE("emit_pickle_value: numbers, text and containers come out as they went in") {
+TEST_SUITE("formats/pickle_writer") {
+  TEST_CASE("emit_pickle_value: numbers, text and containers stay unchanged") {
     for (const auto& body : {
              "N"s,
              "\x88"s,
@@ -59,7 +59,7 @@ TEST_SUITE("formats/pickle_emit") {
     }
   }
 
-  TEST_CASE("emit_pickle_value: bytes of protocol 3 become protocol 2's call") {
+  TEST_CASE("emit_pickle_value: bytes of protocol 3 become the call that protocol 2 uses") {
     CHECK(emitted("C\x03\x00\xff"
                   "a"s,
                   faithful, 3) ==
@@ -78,7 +78,8 @@ TEST_SUITE("formats/pickle_emit") {
           "e\x85R"s);
   }
 
-  TEST_CASE("emit_pickle_value: classes that weights_only refuses become plain ones, or stay when faithful") {
+  TEST_CASE(
+      "emit_pickle_value: classes that weights_only refuses become plain containers, or stay in the faithful style") {
     const auto space = "cargparse\nNamespace\nq\x00)\x81}(X\x02\x00\x00\x00lrq\x01K\x05ub"s;
     CHECK(emitted(space, faithful) == space);
     CHECK(emitted(space, weights_only) == "}(X\x02\x00\x00\x00lrq\x00K\x05u"s);
@@ -98,7 +99,7 @@ TEST_SUITE("formats/pickle_emit") {
     CHECK_THROWS_AS(emitted("K\x00Q"s, weights_only), UsageError);
   }
 
-  TEST_CASE("PickleWriter::big_integer: refuses what does not fit LONG1") {
+  TEST_CASE("PickleWriter::big_integer: refuses integers too long for LONG1") {
     PickleWriter writer;
     CHECK_THROWS_AS(writer.big_integer("1" + std::string(614, '0')), UsageError);
     CHECK_THROWS_AS(writer.big_integer(std::string(5000, '9')), UsageError);

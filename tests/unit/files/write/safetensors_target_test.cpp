@@ -12,7 +12,7 @@ nlohmann::json weight_map(const std::filesystem::path& directory) {
   return nlohmann::json::parse(read_text_file(directory / "model.safetensors.index.json")).at("weight_map");
 }
 
-/// A model whose output layer repeats its embedding, as PyTorch saves it.
+/// A model whose output layer equals its embedding, as PyTorch saves it.
 std::filesystem::path write_tied(const test::TempDir& directory, bool equal) {
   const test::Bytes embedding = test::random_bytes(7 * 4 * 4, 3), other = test::random_bytes(7 * 4 * 4, 4);
   const std::vector<ShardRecord> records{
@@ -25,8 +25,8 @@ std::filesystem::path write_tied(const test::TempDir& directory, bool equal) {
 
 }  // namespace
 
-TEST_SUITE("target/hf_target") {
-  TEST_CASE("HfTarget: files of at most the size that was asked for, in the source's order, with an index") {
+TEST_SUITE("target/safetensors_target") {
+  TEST_CASE("HfTarget: writes files up to the given size, in the order of the source, with an index") {
     test::MemorySource source;
     source.add("z", DType::f32, {100}).add("a", DType::f32, {150}).add("m", DType::f32, {100});
     source.add("big", DType::f32, {1000}).add("tiny", DType::i64, {});
@@ -46,7 +46,7 @@ TEST_SUITE("target/hf_target") {
     CHECK(SafetensorsReader(directory / "one" / "model.safetensors").metadata().at("format") == "pt");
   }
 
-  TEST_CASE("HfTarget: carries configuration and tokenizer along; given files win, then the first directory") {
+  TEST_CASE("HfTarget: carries configuration and tokenizer; given files take precedence, then the first directory") {
     const test::TempDir directory, first, second;
     test::write_file(first / "config.json", "{\"a\": 1}");
     test::write_file(first / "tokenizer.json", "\xff\0raw");
@@ -66,7 +66,7 @@ TEST_SUITE("target/hf_target") {
     CHECK(test::names_in(directory / "hf").size() == 6);
   }
 
-  TEST_CASE("HfTarget: leaves out the output layer that config.json says is tied, if it is") {
+  TEST_CASE("HfTarget: leaves out the output layer when config.json ties it and it equals the embedding") {
     const test::TempDir directory;
     const auto source = open_source(write_tied(directory, true)), other = open_source(write_tied(directory, false));
     const auto names = [&](const Source& from, const std::string& config) {
@@ -81,7 +81,7 @@ TEST_SUITE("target/hf_target") {
     };
     const std::set<std::string> one{"transformer.wte.weight"}, both{"lm_head.weight", "transformer.wte.weight"};
     CHECK(names(*source, "{\"tie_word_embeddings\": true}") == one);
-    CHECK(names(*source, "{\"model_type\": \"gpt2\"}") == one);  // its default
+    CHECK(names(*source, "{\"model_type\": \"gpt2\"}") == one);  // tied by default
     CHECK(names(*source, "{\"model_type\": \"gpt2\", \"tie_word_embeddings\": false}") == both);
     CHECK(names(*source, "{\"model_type\": \"llama\"}") == both);
     CHECK(names(*other, "{\"model_type\": \"llama\"}") == both);
@@ -91,7 +91,7 @@ TEST_SUITE("target/hf_target") {
     CHECK_THROWS_AS(names(*source, "{"), FormatError);
   }
 
-  TEST_CASE("HfTarget: refuses what such a directory cannot hold") {
+  TEST_CASE("HfTarget: refuses values and tensors that the format cannot hold") {
     HfTarget target({1000, {}, {}, {}});
     test::MemorySource with_value;
     with_value.add("a", DType::f32, {1}).add_value("step", {"step"}, [](PickleWriter& pickle) { pickle.integer(1); });

@@ -19,8 +19,8 @@ std::span<const std::byte> bytes_of(const std::array<T, N>& values) {
 
 }  // namespace
 
-TEST_SUITE("convert/check_numbers") {
-  TEST_CASE("count_non_finite: every type that has NaN or infinity") {
+TEST_SUITE("convert/check_files") {
+  TEST_CASE("count_non_finite: counts in every type that has NaN or infinity") {
     constexpr float inf = std::numeric_limits<float>::infinity();
     const std::array floats{1.0f, inf, NAN, -inf, std::numeric_limits<float>::max()};
     auto found = count_non_finite(DType::f32, bytes_of(floats));
@@ -48,7 +48,7 @@ TEST_SUITE("convert/check_numbers") {
     CHECK((found.nan == 0 && found.inf == 0));
   }
 
-  TEST_CASE("element_value: small floats by their definition") {
+  TEST_CASE("element_value: small floats follow their definition") {
     const std::array<std::uint16_t, 5> halves{0x3c00, 0xc000, 0x0001, 0x7bff, 0x3555};
     CHECK(element_value(DType::f16, bytes_of(halves), 0).real == 1.0);
     CHECK(element_value(DType::f16, bytes_of(halves), 1).real == -2.0);

@@ -13,7 +13,7 @@ using namespace fsdp;
 
 namespace {
 
-/// A storage of `elements` random float32 in a file, after some other bytes.
+/// A storage of `elements` random float32 values in a file, after some other bytes.
 struct StorageFile {
   explicit StorageFile(std::size_t elements) : bytes(test::random_bytes(elements * 4, 5)) {
     test::write_file(directory / "data", "12345" + std::string(test::as_text(bytes)));
@@ -44,12 +44,12 @@ struct StorageFile {
 
 }  // namespace
 
-TEST_SUITE("source/strided_read") {
-  TEST_CASE("read_stored: any view, any range") {
+TEST_SUITE("source/tensor_in_file") {
+  TEST_CASE("read_stored: reads any range of any view") {
     const StorageFile storage(4000);
     const std::vector<TensorInFile> views{
         storage.view({10, 20}, {20, 1}, 0),             // contiguous
-        storage.view({10, 20}, {20, 1}, 77),            // further back
+        storage.view({10, 20}, {20, 1}, 77),            // with an offset
         storage.view({20, 10}, {1, 20}, 3),             // transposed
         storage.view({7, 5, 3}, {1, 21, 7}, 0),         // permuted
         storage.view({30}, {17}, 11),                   // every 17th
@@ -77,7 +77,7 @@ TEST_SUITE("source/strided_read") {
     }
   }
 
-  TEST_CASE("read_stored: views larger than the buffer") {
+  TEST_CASE("read_stored: reads views larger than the buffer") {
     const StorageFile storage(3 << 18);  // 3 MiB
     for (const auto& stored : {storage.view({768, 1024}, {1, 768}, 0), storage.view({1024, 256}, {768, 3}, 0),
                                storage.view({2, 1 << 18}, {0, 3}, 0), storage.view({3, 1 << 18}, {1, 3}, 0)}) {
@@ -114,7 +114,7 @@ TEST_SUITE("source/strided_read") {
     CHECK(combined == crc32(0, storage.bytes));
   }
 
-  TEST_CASE("resolve_lazy_bits: conjugation and negation of every kind of number") {
+  TEST_CASE("resolve_lazy_bits: conjugates and negates every kind of number") {
     const auto resolve = [](DType dtype, bool conjugated, bool negated, auto numbers) {
       TensorView view;
       view.dtype = dtype;

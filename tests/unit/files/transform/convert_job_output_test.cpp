@@ -8,8 +8,8 @@
 
 using namespace fsdp;
 
-TEST_SUITE("convert/output_kind") {
-  TEST_CASE("choose_output_kind: --to, then the suffix, then the options") {
+TEST_SUITE("convert/convert_job_output") {
+  TEST_CASE("choose_output_kind: --to decides, then the suffix, then the options") {
     CHECK(choose_output_kind({"a/b.pt", "", false, false}) == OutputKind::torch);
     CHECK(choose_output_kind({"b.pt", "dcp", true, false}) == OutputKind::dcp);
     CHECK(choose_output_kind({"b.safetensors", "", false, false}) == OutputKind::safetensors);
@@ -31,7 +31,7 @@ TEST_SUITE("convert/output_kind") {
     }
   }
 
-  TEST_CASE("parse_pair: at the last equals sign; parse_dtype: PyTorch's and short names") {
+  TEST_CASE("parse_pair: splits at the last equals sign; parse_dtype: knows names of PyTorch and short ones") {
     CHECK(parse_pair("a(?=b)=c", "--rename") == std::pair<std::string, std::string>("a(?=b)", "c"));
     CHECK(parse_pair("a=", "--rename").second.empty());
     CHECK_THROWS_AS(parse_pair("=b", "--rename"), UsageError);
@@ -40,7 +40,7 @@ TEST_SUITE("convert/output_kind") {
     CHECK_THROWS_AS(parse_dtype("BF16"), UsageError);
   }
 
-  TEST_CASE("progress_text: bytes, rate and what remains") {
+  TEST_CASE("progress_text: bytes, rate and remaining time") {
     CHECK(progress_text(1u << 30, 4ull << 30, 2.0) == "1.00 GiB of 4.00 GiB (25 %)   512 MiB/s   eta 0:06");
     CHECK(progress_text(0, 1u << 20, 0.0) == "0 KiB of 1 MiB (0 %)   0 KiB/s   eta ?");
     CHECK(progress_text(0, 0, 1.0).find("100 %") != std::string::npos);

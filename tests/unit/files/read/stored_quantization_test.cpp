@@ -1,4 +1,4 @@
-// Weights that are codes: told by config.json, and without it by what lies beside them.
+// Weights that are codes, recognised by config.json, and without it by the tensors beside them.
 #include "lib/files/read/stored_quantization.hpp"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ struct Stored {
   std::size_t bytes;
 };
 
-/// A directory with these tensors, one element each but for the type's width.
+/// A directory with these tensors, of one element each.
 struct Directory {
   explicit Directory(const std::vector<Stored>& tensors, const std::string& config = "") {
     nlohmann::json header = nlohmann::json::object();
@@ -53,7 +53,7 @@ const std::string kMatrix = "model.layers.0.mlp.up_proj";
 
 }  // namespace
 
-TEST_SUITE("source/other_quantization") {
+TEST_SUITE("source/stored_quantization") {
   TEST_CASE("config.json names the method") {
     const std::vector<Stored> plain{{kMatrix + ".weight", "BF16", 2}};
     for (const std::string method : {"fp8", "gptq", "awq", "compressed-tensors", "torchao", "mxfp4", "hqq", "aqlm"}) {
@@ -71,7 +71,7 @@ TEST_SUITE("source/other_quantization") {
     CHECK(Directory(plain).refusal().empty());
   }
 
-  TEST_CASE("without it, tensors tell: which are codes, which scales, and whose") {
+  TEST_CASE("without config.json, tensors tell codes, scales and the method") {
     const std::map<std::string, std::vector<Stored>> others{
         {"fp8", {{kMatrix + ".weight", "F8_E4M3", 1}, {kMatrix + ".weight_scale_inv", "F32", 4}}},
         {"compressed-tensors", {{kMatrix + ".weight", "I8", 1}, {kMatrix + ".weight_scale", "BF16", 2}}},
@@ -90,7 +90,7 @@ TEST_SUITE("source/other_quantization") {
     }
   }
 
-  TEST_CASE("numbers beside something called a scale, and numbers of 8 bits alone, are numbers") {
+  TEST_CASE("numbers beside a tensor named like a scale, and 8-bit numbers alone, are no codes") {
     CHECK(Directory({{kMatrix + ".weight", "BF16", 2}, {kMatrix + ".weight_scale", "F32", 4}}).refusal().empty());
     CHECK(Directory({{kMatrix + ".weight", "F8_E4M3", 1}}).refusal().empty());
     CHECK(Directory({{"ids.weight", "I64", 8}, {"norm.scale", "F32", 4}}).refusal().empty());

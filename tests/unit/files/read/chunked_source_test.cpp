@@ -14,7 +14,7 @@ using namespace fsdp;
 
 namespace {
 
-/// A tensor of int32 counting up, held in memory as blocks.
+/// A tensor of ascending int32, held in memory as blocks.
 class MemorySource : public ChunkedSource {
  public:
   MemorySource(Shape shape, std::vector<Block> blocks, bool whole = false) : whole_(whole) {
@@ -60,8 +60,8 @@ void check_all_ranges(const MemorySource& source) {
 
 }  // namespace
 
-TEST_SUITE("source/chunk_runs") {
-  TEST_CASE("ChunkRuns: places ascend and runs are found by element") {
+TEST_SUITE("source/chunked_source") {
+  TEST_CASE("ChunkRuns: places ascend, and runs are found by element") {
     const Block tile{{1, 2, 0}, {2, 3, 4}};
     const Shape shape{4, 6, 4};
     const ChunkRuns runs(tile, shape);
@@ -77,7 +77,7 @@ TEST_SUITE("source/chunk_runs") {
     CHECK(runs.first_from(57) == 2);
   }
 
-  TEST_CASE("ChunkedSource: every range of every tiling") {
+  TEST_CASE("ChunkedSource: reads every range of every tiling") {
     check_all_ranges({{}, {{{}, {}}}});
     check_all_ranges({{17}, {{{0}, {17}}}});
     check_all_ranges({{17}, {{{10}, {7}}, {{17}, {0}}, {{0}, {10}}}});
@@ -88,7 +88,7 @@ TEST_SUITE("source/chunk_runs") {
     check_all_ranges({{5, 6}, {{{0, 0}, {5, 2}}, {{0, 2}, {5, 4}}}, true});
   }
 
-  TEST_CASE("ChunkedSource: tiles of short rows are read in few pieces, those that prefer it at once") {
+  TEST_CASE("ChunkedSource: reads tiles of short rows in few pieces, and chunks that prefer it at once") {
     const std::int64_t rows = 3000;
     const MemorySource source({rows, 100}, {{{0, 0}, {rows, 50}}, {{0, 50}, {rows, 50}}});
     std::vector<std::int32_t> all(static_cast<std::size_t>(rows) * 100);
@@ -101,7 +101,7 @@ TEST_SUITE("source/chunk_runs") {
     CHECK(whole.prefers_whole(0));
   }
 
-  TEST_CASE("ChunkedSource: holes and overlaps are refused, and ranges outside") {
+  TEST_CASE("ChunkedSource: refuses gaps, overlaps, and ranges outside the tensor") {
     const auto make = [](std::vector<Block> blocks) { MemorySource({4, 2}, std::move(blocks)); };
     CHECK_THROWS_WITH_AS(make({{{0, 0}, {3, 2}}}), doctest::Contains("6 of the 8"), FormatError);
     CHECK_THROWS_WITH_AS(make({{{0, 0}, {3, 2}}, {{2, 0}, {2, 2}}}), doctest::Contains("overlap"), FormatError);
