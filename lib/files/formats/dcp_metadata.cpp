@@ -107,8 +107,8 @@ class MetadataParser {
  public:
   explicit MetadataParser(const std::filesystem::path& path)
       : path_(path),
-        document_(read_pickle(
-            {std::make_shared<const std::string>(read_text_file(path, kMaxMetadataBytes)), 0, path.string(), 0})) {
+        document_(read_pickle({.text = std::make_shared<const std::string>(read_text_file(path, kMaxMetadataBytes)),
+                               .file = path.string()})) {
     if (document_.length_bytes != document_.text->size()) {
       throw FormatError(path.string(), document_.length_bytes, "more bytes follow the end of the metadata");
     }

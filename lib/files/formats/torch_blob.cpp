@@ -237,8 +237,9 @@ TorchBlob::TorchBlob(std::shared_ptr<const RandomAccess> input, std::uint64_t be
                         "was written on a big-endian machine, which is not supported");
     }
   }
-  document_ = read_pickle(
-      {std::make_shared<const std::string>(zip_.read_text(pickle)), 0, input_->name(), zip_.data_offset(pickle)});
+  document_ = read_pickle({.text = std::make_shared<const std::string>(zip_.read_text(pickle)),
+                           .file = input_->name(),
+                           .file_offset_bytes = zip_.data_offset(pickle)});
 }
 
 const ZipEntry& TorchBlob::storage(const TensorView& view) const {

@@ -24,9 +24,8 @@ struct TensorView {
   DType dtype = DType::f32;
   Shape sizes, strides;
   std::uint64_t storage_offset = 0;
-  std::uint64_t storage_bytes = 0;  ///< size of the whole storage according to the pickle
-  bool conjugated = false,
-       negated = false;  ///< lazy bits: the numbers of the storage have yet to be conjugated or negated
+  std::uint64_t storage_bytes = 0;           ///< size of the whole storage according to the pickle
+  bool conjugated = false, negated = false;  ///< lazy bits: the numbers have yet to be conjugated or negated
 
   bool is_contiguous() const;
   std::uint64_t length_bytes() const;  ///< size of the tensor itself

@@ -250,7 +250,8 @@ ZipWriter::ZipWriter(ByteSink& sink, std::string archive_name)
     : sink_(sink), begin_bytes_(sink.position()), archive_name_(std::move(archive_name)) {}
 
 void ZipWriter::add(std::string_view name, std::span<const std::byte> data) {
-  ZipRecord record{archive_name_ + "/" + std::string(name), data.size(), position(), 0};
+  ZipRecord record{
+      .name = archive_name_ + "/" + std::string(name), .size_bytes = data.size(), .header_bytes = position()};
   sink_.write(detail::zip_local_header_of(record.name, record.size_bytes, record.header_bytes));
   record.crc32 = sink_.write(data);
   sink_.write(detail::zip_descriptor_of(record));

@@ -39,8 +39,7 @@ constexpr std::uint64_t kSmallStorageBytes = 16u << 20;  // cheap enough to be r
 /// Combines the CRC-32 of bytes [0, size) from pieces; returns nothing when the pieces do not cover the bytes. `sums`
 /// are of one storage.
 std::optional<std::uint32_t> put_together(std::span<const ReadSum> sums, std::uint64_t size_bytes) {
-  std::map<std::uint64_t, std::uint32_t> reached{
-      {0, 0}};  // CRC-32 of the bytes up to the key; pieces may overlap (tied tensors)
+  std::map<std::uint64_t, std::uint32_t> reached{{0, 0}};  // CRC-32 up to the key; pieces may overlap (tied tensors)
   for (const auto& sum : sums) {
     const auto before = reached.find(sum.begin);
     if (before == reached.end() || sum.end <= sum.begin || reached.contains(sum.end)) continue;
@@ -190,7 +189,9 @@ class ChunkedSource::RangeReader {
   };
   Part part_of(const ChunkRuns& runs, std::uint64_t run) const {
     const std::uint64_t place = runs.place(run), begin = std::max(place, first_);
-    return {begin, run * runs.run_length() + (begin - place), std::min(place + runs.run_length(), end_) - begin};
+    return {.place = begin,
+            .in_chunk = run * runs.run_length() + (begin - place),
+            .length = std::min(place + runs.run_length(), end_) - begin};
   }
   std::span<std::byte> room(std::uint64_t place, std::uint64_t length) const {
     return out_.subspan((place - first_) * element_bytes_, length * element_bytes_);

@@ -75,19 +75,28 @@ void DcpSource::add_items(DcpMetadata& metadata) {
     if (const auto value = metadata.values.find(key); value != metadata.values.end()) {
       const DcpValue& item = value->second;
       values_.push_back({key, path_of(key)});
-      value_items_.push_back({file_number(item.file), item.offset_bytes, item.length_bytes, item.zstd, 0});
+      value_items_.push_back({.file = file_number(item.file),
+                              .offset_bytes = item.offset_bytes,
+                              .length_bytes = item.length_bytes,
+                              .zstd = item.zstd});
       continue;
     }
     DcpTensor& stored = metadata.tensors.at(key);
-    SourceTensor tensor{key, path_of(key), stored.dtype, std::move(stored.shape),
-                        static_cast<std::int64_t>(stored.chunks.size())};
+    SourceTensor tensor{.name = key,
+                        .path = path_of(key),
+                        .dtype = stored.dtype,
+                        .shape = std::move(stored.shape),
+                        .num_shards = static_cast<std::int64_t>(stored.chunks.size())};
     std::vector<Block> blocks;
     for (auto& chunk : stored.chunks) {
       tensor.stored_bytes +=
           chunk.zstd ? chunk.length_bytes
                      : static_cast<std::uint64_t>(num_elements(chunk.sizes)) * dtype_size_bytes(stored.dtype);
-      chunks_.push_back({file_number(chunk.file), chunk.offset_bytes, chunk.length_bytes, chunk.zstd,
-                         static_cast<std::uint32_t>(tensors_.size())});
+      chunks_.push_back({.file = file_number(chunk.file),
+                         .offset_bytes = chunk.offset_bytes,
+                         .length_bytes = chunk.length_bytes,
+                         .zstd = chunk.zstd,
+                         .tensor = static_cast<std::uint32_t>(tensors_.size())});
       blocks.push_back({std::move(chunk.offsets), std::move(chunk.sizes)});
     }
     add_tensor(std::move(tensor), std::move(blocks), index_.string());
@@ -224,8 +233,11 @@ std::optional<DcpSource::RecordedSum> DcpSource::recorded_sum(std::uint32_t stor
   if (storage >= chunks_.size() || chunks_[storage].zstd) return std::nullopt;
   const Found& found = find(storage);
   if (!found.stored.crc32) return std::nullopt;
-  return RecordedSum{found.stored.view.storage_bytes, *found.stored.crc32,
-                     files_.paths()[chunks_[storage].file].string(), found.entry, found.stored.storage_begin_bytes};
+  return RecordedSum{.size_bytes = found.stored.view.storage_bytes,
+                     .crc32 = *found.stored.crc32,
+                     .file = files_.paths()[chunks_[storage].file].string(),
+                     .entry = found.entry,
+                     .begin_bytes = found.stored.storage_begin_bytes};
 }
 
 LoadedValue DcpSource::value(std::size_t value) const {

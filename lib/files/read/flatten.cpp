@@ -10,8 +10,7 @@
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t kMaxNameBytes =
-    256ull << 20;  // limit for all names together: a shared value may repeat under many names
+constexpr std::uint64_t kMaxNameBytes = 256ull << 20;  // all names: a shared value may repeat under many
 
 /// The parts of a state of a torchao optimizer: a tensor subclass that wraps tensors. The wrapped tensors can be read
 /// without the class. Null for any other value.

@@ -164,8 +164,7 @@ void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t fi
     auto& pieces = gathered_[place->second].pieces;
     const auto same =
         std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.offsets == at; });
-    if (same != pieces.end() && sharded && same->entry.shape == entry.shape)
-      continue;  // every rank has the whole tensor
+    if (same != pieces.end() && sharded && same->entry.shape == entry.shape) continue;  // every rank has all of it
     if (!pieces.empty() && (!sharded || pieces[0].entry.dtype != entry.dtype || same != pieces.end())) {
       throw FormatError(reader.path().string() + ": tensor \"" + *name + "\" is also in " +
                         files_.paths()[pieces[0].file].string());
@@ -176,8 +175,11 @@ void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t fi
 
 void SafetensorsSource::finish() {
   for (auto& [name, pieces] : gathered_) {
-    SourceTensor tensor{
-        name, {name}, pieces[0].entry.dtype, pieces[0].entry.shape, static_cast<std::int64_t>(pieces.size())};
+    SourceTensor tensor{.name = name,
+                        .path = {name},
+                        .dtype = pieces[0].entry.dtype,
+                        .shape = pieces[0].entry.shape,
+                        .num_shards = static_cast<std::int64_t>(pieces.size())};
     tensor.other = pieces[0].entry.other;
     if (tensor.other && pieces.size() > 1)
       throw FormatError(info_.directory.string() + ": tensor \"" + name + "\" is in pieces of type " +

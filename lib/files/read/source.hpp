@@ -28,9 +28,8 @@ struct SourceTensor {
   StatePath path;    ///< place in the nested dict of a .pt file; {name} when the format has no nesting
   DType dtype = DType::f32;
   Shape shape;
-  std::int64_t num_shards = 1;  ///< number of stored pieces
-  std::uint64_t stored_bytes =
-      0;  ///< in the files, without headers; exceeds size_bytes() for a view of a larger storage
+  std::int64_t num_shards = 1;          ///< number of stored pieces
+  std::uint64_t stored_bytes = 0;       ///< in the files, without headers; a view may have a larger storage
   std::optional<OtherType> other = {};  ///< set for an element type that only safetensors can hold
 
   std::uint64_t size_bytes() const;
@@ -49,10 +48,9 @@ struct LoadedValue {
 };
 
 struct SourceInfo {
-  std::string format;  ///< "DCP", "FSDP1 local state", "torch zip", "torch legacy", "safetensors", ...
-  std::string
-      producer;  ///< what wrote the checkpoint ("PyTorch 2.4 or later", "fsdp-finetune"); "" when the files do not tell
-  int world_size = 0;                           ///< ranks that wrote the checkpoint; 0: unknown
+  std::string format;    ///< "DCP", "FSDP1 local state", "torch zip", "torch legacy", "safetensors", ...
+  std::string producer;  ///< writer ("PyTorch 2.4 or later", "fsdp-finetune"); "" when the files do not tell
+  int world_size = 0;    ///< ranks that wrote the checkpoint; 0: unknown
   std::vector<std::filesystem::path> files;     ///< data files, in the order in which messages and --inspect name them
   std::filesystem::path directory;              ///< directory that may hold config.json, run.json and tokenizer files
   std::map<std::string, std::string> metadata;  ///< __metadata__ of safetensors files

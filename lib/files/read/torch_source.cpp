@@ -95,7 +95,7 @@ class TorchLegacy : public TorchFile {
     const auto shared = std::make_shared<const std::string>(std::move(text));
     std::uint64_t at = 0;
     const auto next = [&] {
-      auto document = read_pickle({shared, at, name(), 0});
+      auto document = read_pickle({.text = shared, .begin_bytes = at, .file = name()});
       at += document.length_bytes;
       return document;
     };
@@ -179,7 +179,11 @@ class TorchLegacy : public TorchFile {
     }
     const auto number = static_cast<std::uint32_t>(storages_.size());
     if (!numbers_.emplace(reference.key, number).second) throw FormatError(name(), at, "a storage occurs twice");
-    storages_.push_back({number, at + count_bytes, size, std::nullopt, "storage \"" + reference.key + "\""});
+    storages_.push_back({.number = number,
+                         .begin_bytes = at + count_bytes,
+                         .size_bytes = size,
+                         .crc32 = std::nullopt,
+                         .entry = "storage \"" + reference.key + "\""});
     return at + count_bytes + size;
   }
 
@@ -225,7 +229,11 @@ class TorchZip : public TorchFile {
   TorchStorage storage(std::uint32_t number) const override {
     const ZipEntry& entry = blob_.zip().entries().at(number);
     const auto crc = entry.crc32 != 0 ? std::optional(entry.crc32) : std::nullopt;
-    return {number, blob_.zip().data_offset(entry), entry.size_bytes, crc, "entry \"" + entry.name + "\""};
+    return {.number = number,
+            .begin_bytes = blob_.zip().data_offset(entry),
+            .size_bytes = entry.size_bytes,
+            .crc32 = crc,
+            .entry = "entry \"" + entry.name + "\""};
   }
 
  private:
@@ -269,7 +277,10 @@ TorchSource::TorchSource(const std::filesystem::path& path) : torch_(open_torch_
   info_.directory = path.parent_path().empty() ? std::filesystem::path(".") : path.parent_path();
   FlatObject flat = flatten(*torch_->document(), path.string());
   for (auto& found : flat.tensors) {
-    SourceTensor tensor{std::move(found.name), std::move(found.path), found.view.dtype, found.view.sizes};
+    SourceTensor tensor{.name = std::move(found.name),
+                        .path = std::move(found.path),
+                        .dtype = found.view.dtype,
+                        .shape = found.view.sizes};
     tensor.stored_bytes = found.view.storage_bytes;
     storages_.push_back(torch_->storage_number(found.view));
     const Shape shape = tensor.shape;
@@ -304,7 +315,11 @@ std::optional<std::uint32_t> TorchSource::read_chunk(ChunkNumber chunk, std::uin
 std::optional<TorchSource::RecordedSum> TorchSource::recorded_sum(std::uint32_t storage) const {
   const TorchStorage found = torch_->storage(storage);
   if (!found.crc32) return std::nullopt;
-  return RecordedSum{found.size_bytes, *found.crc32, torch_->file().path().string(), found.entry, found.begin_bytes};
+  return RecordedSum{.size_bytes = found.size_bytes,
+                     .crc32 = *found.crc32,
+                     .file = torch_->file().path().string(),
+                     .entry = found.entry,
+                     .begin_bytes = found.begin_bytes};
 }
 
 }  // namespace fsdp

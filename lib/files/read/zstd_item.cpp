@@ -103,7 +103,8 @@ class TensorArchive {
       throw FormatError(name_, 0, "the archive does not start with its data.pkl");
     }
     prefix_ = entry.substr(0, entry.size() - suffix.size() + 1);
-    const auto document = read_pickle({std::make_shared<const std::string>(head_), begin, name_, 0});
+    const auto document =
+        read_pickle({.text = std::make_shared<const std::string>(head_), .begin_bytes = begin, .file = name_});
     auto view = tensor_view(*document.root, name_);
     if (!view)
       throw FormatError(name_, begin, "a tensor was expected in this archive, found " + describe(*document.root));

@@ -235,8 +235,7 @@ class ComplexViewSource final : public DecoratedSource {
     const auto half = dtype_size_bytes(tensors_[tensor].dtype);
     const auto copy_half = [&](std::uint64_t number, std::span<std::byte> to) {
       std::vector<std::byte> pair(2 * half);
-      inner_->read(inner, number / 2, 1, pair,
-                   nullptr);  // without sums: reading both halves would sum the number twice
+      inner_->read(inner, number / 2, 1, pair, nullptr);  // no sums: the other half would add them again
       std::memcpy(to.data(), pair.data() + number % 2 * half, half);
     };
     auto begin = first, end = first + count;

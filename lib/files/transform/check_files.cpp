@@ -269,7 +269,7 @@ void add_ranges(const SourceTensor& described, std::size_t tensor, bool whole, s
   const std::uint64_t step = whole ? elements : std::max<std::uint64_t>(1, piece_bytes / width);
   for (std::uint64_t first = 0; first < elements; first += step) {
     const auto count = std::min(step, elements - first);
-    ranges.push_back({tensor, first, count, count * width, whole});
+    ranges.push_back({.tensor = tensor, .first = first, .count = count, .bytes = count * width, .whole = whole});
   }
 }
 

@@ -51,9 +51,8 @@ void add_ranges(const SourceTensor& described, std::size_t tensor, bool whole, s
 struct ScanOptions {
   int jobs = 0;                          ///< threads per rank; 0: the processors that this rank may use, at most 4
   std::uint64_t piece_bytes = 4u << 20;  ///< bytes that a thread reads at once
-  std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)>
-      progress;                ///< called on rank 0, by one thread
-  std::function<bool()> stop;  ///< true ends the scan
+  std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress;  ///< on rank 0, by one thread
+  std::function<bool()> stop;                                                         ///< true ends the scan
 };
 
 /// Calls visit(range, thread) for this rank's share of `ranges`, from `options.jobs` threads; thread numbers start at

@@ -206,8 +206,7 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
   if (input.quantize.enabled())
     config["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
   if (!input.dtype.empty() || config != before)
-    config[config.contains("dtype") ? "dtype" : "torch_dtype"] =
-        dtype;  // `dtype` is the newer name in transformers, `torch_dtype` the older one
+    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;  // newer and older name in transformers
   if (changed || config != before) hf.files["config.json"] = json_text(config, 2) + "\n";
 }
 

@@ -266,7 +266,7 @@ FlatLayout flat_layout(std::span<const std::uint64_t> counts, std::uint64_t alig
     // The gap after a parameter aligns the next one; the gap after the last one pads to equal shards.
     const auto multiple = alignment == 0 ? 1 : i + 1 < counts.size() ? alignment : world_size;
     const auto gap = (multiple - end % multiple) % multiple;
-    layout.items.push_back({layout.size, counts[i], gap});
+    layout.items.push_back({.offset = layout.size, .count = counts[i], .gap = gap});
     layout.size = plus(end, gap);
   }
   return layout;

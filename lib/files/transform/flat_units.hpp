@@ -104,10 +104,8 @@ struct FlatUnit {
 struct FlatUnits {
   std::string prefix;           ///< prefix of every parameter name, from the user's nesting: "" or "model."
   std::vector<FlatUnit> units;  ///< in the order of the modules of the unwrapped model, outer modules before inner ones
-  std::vector<std::size_t>
-      separate;  ///< parameters that FSDP did not flatten: the source has these under their own names
-  bool has_slices =
-      false;  ///< use_orig_params: the source also has the slices of one rank under the names of the parameters
+  std::vector<std::size_t> separate;  ///< parameters that FSDP did not flatten, under their own names
+  bool has_slices = false;  ///< use_orig_params: the source also has slices of one rank, named like parameters
 };
 
 /// True for the key of a 1-D tensor that ends in `_flat_param` (PyTorch 2) or `flat_param` (1.13).

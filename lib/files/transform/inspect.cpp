@@ -61,8 +61,7 @@ std::string cut(std::string text) {
   constexpr std::size_t kWidest = 76;
   if (text.size() <= kWidest) return text;
   text.resize(kWidest - 3);
-  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80)
-    text.pop_back();  // a part of a character
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();  // cut character
   if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
   return text + "...";
 }

@@ -127,7 +127,7 @@ class RawOptim {
       // unknown.
       if (!units_.separate.empty()) refuse_ids();
       for (const auto& unit : units_.units) {
-        OptimTarget target{flat[unit.tensor].name, {}, unit.layout.size, true};
+        OptimTarget target{.name = flat[unit.tensor].name, .items = {}, .size = unit.layout.size, .equal_shards = true};
         for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
           target.items.push_back({unit.parameters[i], unit.layout.items[i]});
         }
@@ -136,7 +136,10 @@ class RawOptim {
     } else if (num_ids_ == shapes_.parameters.size()) {
       for (std::size_t i = 0; i < shapes_.parameters.size(); ++i) {
         const auto count = static_cast<std::uint64_t>(num_elements(shapes_.parameters[i].shape));
-        targets_.push_back({shapes_.parameters[i].name, {{i, {0, count, 0}}}, count, false});
+        targets_.push_back({.name = shapes_.parameters[i].name,
+                            .items = {{.parameter = i, .place = {.count = count}}},
+                            .size = count,
+                            .equal_shards = false});
       }
     } else {
       refuse_ids();
@@ -211,7 +214,8 @@ class RawOptim {
           (tensor.shape.size() > 1 && !is_whole)) {
         throw FormatError(fmt::format("{}: {} is no shard like the other ranks'", path(rank), tensor.name));
       }
-      shards.push_back({rank + 1, it->second, 0, static_cast<std::uint64_t>(num_elements(tensor.shape))});
+      shards.push_back(
+          {.source = rank + 1, .tensor = it->second, .count = static_cast<std::uint64_t>(num_elements(tensor.shape))});
     }
     return shards;
   }
@@ -245,7 +249,8 @@ class RawOptim {
     std::uint64_t begin = 0;
     for (const auto& shard : shards) {
       const auto from = std::max(first, begin), to = std::min(first + count, begin + shard.count);
-      if (from < to) pieces.push_back({shard.source, shard.tensor, from - begin, to - from});
+      if (from < to)
+        pieces.push_back({.source = shard.source, .tensor = shard.tensor, .first = from - begin, .count = to - from});
       begin += shard.count;
     }
     return pieces;
@@ -464,8 +469,9 @@ class UnFlattener {
     tensor.num_shards = shards_in(flat, item.offset, item.count);
     tensor.stored_bytes = tensor.size_bytes();
     std::vector<TensorPiece> padding;
-    if (item.gap > 0) padding.push_back({0, unit.tensor, item.offset + item.count, item.gap});
-    result_->add_tensor(std::move(tensor), {{0, unit.tensor, item.offset, item.count}}, std::move(padding), is_alias);
+    if (item.gap > 0) padding.push_back({.tensor = unit.tensor, .first = item.offset + item.count, .count = item.gap});
+    result_->add_tensor(std::move(tensor), {{.tensor = unit.tensor, .first = item.offset, .count = item.count}},
+                        std::move(padding), is_alias);
   }
 
   /// Adds the parameters in the order of the model rather than of the units.

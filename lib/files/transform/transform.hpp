@@ -15,8 +15,7 @@
 namespace fsdp {
 
 struct SelectOptions {
-  std::vector<std::string>
-      include;  ///< glob patterns for names ('*' any characters, '?' one character); empty: everything
+  std::vector<std::string> include;  ///< glob patterns for names ('*' any characters, '?' one); empty: everything
   std::vector<std::string> exclude;  ///< takes precedence over include
   /// Replacements like those of sed, (REGEX, REPLACEMENT) in ECMAScript syntax with $1..$9, applied in order to every
   /// name. The path of a renamed tensor is its new name as one element, after the unchanged first elements when the

@@ -185,9 +185,12 @@ Layout DcpTarget::plan(const Source& source) {
   }
   auto metadata = dcp_metadata_bytes(source.info().directory, items_);
   layout.files.push_back({".metadata", metadata.size()});
-  layout.literals.push_back({layout.files.size() - 1, 0, std::move(metadata)});
+  layout.literals.push_back({.file = layout.files.size() - 1, .bytes = std::move(metadata)});
   for (const auto& literal : layout.literals) {
-    known_.push_back({literal.file, literal.offset_bytes, literal.bytes.size(), crc_of(literal.bytes)});
+    known_.push_back({.file = literal.file,
+                      .offset_bytes = literal.offset_bytes,
+                      .size_bytes = literal.bytes.size(),
+                      .crc32 = crc_of(literal.bytes)});
   }
   files_ = layout.files;
   segments_ = layout.segments;
@@ -237,8 +240,11 @@ void DcpTarget::add_tensor(Layout& layout, const Source& source, std::size_t num
   const auto blob = plan_tensor_blob(item.dtype, item.sizes);
   const auto file = append(layout, shard, item, blob.size_bytes());
   auto head = blob.head();
-  layout.segments.push_back({file, item.offset_bytes + head.size(), number, static_cast<std::uint64_t>(elements_before),
-                             static_cast<std::uint64_t>(num_elements(item.sizes))});
+  layout.segments.push_back({.file = file,
+                             .offset_bytes = item.offset_bytes + head.size(),
+                             .tensor = number,
+                             .first = static_cast<std::uint64_t>(elements_before),
+                             .count = static_cast<std::uint64_t>(num_elements(item.sizes))});
   layout.literals.push_back({file, item.offset_bytes, std::move(head)});
   item_of_segment_.push_back(items_.size());
   items_.push_back(std::move(item));
@@ -253,10 +259,16 @@ std::vector<LayoutLiteral> DcpTarget::finish(std::span<const std::uint32_t> crcs
     const auto& segment = segments_[i];
     for (auto& piece : plan_tensor_blob(item.dtype, item.sizes).tail(crcs.subspan(i, 1))) {
       const auto offset = item.offset_bytes + piece.offset_bytes;
-      spans.push_back({segment.file, offset, piece.bytes.size(), crc_of(piece.bytes)});
+      spans.push_back({.file = segment.file,
+                       .offset_bytes = offset,
+                       .size_bytes = piece.bytes.size(),
+                       .crc32 = crc_of(piece.bytes)});
       literals.push_back({segment.file, offset, std::move(piece.bytes)});
     }
-    spans.push_back({segment.file, segment.offset_bytes, segment.count * dtype_size_bytes(item.dtype), crcs[i]});
+    spans.push_back({.file = segment.file,
+                     .offset_bytes = segment.offset_bytes,
+                     .size_bytes = segment.count * dtype_size_bytes(item.dtype),
+                     .crc32 = crcs[i]});
   }
   if (!options_.extra_files) return literals;
   const auto extra = options_.extra_files(written_files(std::move(spans)));

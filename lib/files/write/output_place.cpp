@@ -202,8 +202,7 @@ void check_free_space(const Layout& layout, const fs::path& directory, const fs:
   std::uint64_t needed = 0;
   for (const auto& file : layout.files) needed += file.size_bytes;
   struct statvfs status {};
-  if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0)
-    return;  // some file systems report no free space
+  if (::statvfs(directory.c_str(), &status) != 0 || status.f_blocks == 0) return;  // no size is reported
   const auto available = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (needed > available) {
     throw IoError(output.string() + ": the output needs " + std::to_string(needed) + " bytes, but only " +
@@ -319,8 +318,7 @@ void OutputPlace::publish_directory() {
     if (const auto status = fs::status(output_, error); fs::is_directory(status)) {
       fs::permissions(temporary_, status.permissions(), error);
     }
-    return rename_or_fail(temporary_, output_,
-                          true);  // replaces an empty directory, and fails when it has got files since
+    return rename_or_fail(temporary_, output_, true);  // fails when the directory is no longer empty
   }
   if (!overwrite_) {
     throw UsageError(output_.string() +

@@ -28,7 +28,7 @@ std::uint64_t piece_elements(std::uint64_t offset_bytes, std::uint64_t left, std
 }
 
 void add_whole(PieceList& list, const Layout& layout, std::vector<std::size_t> segments, std::uint64_t element_bytes) {
-  PieceJob job{list.pieces.size(), segments.size(), 0, true};
+  PieceJob job{.first = list.pieces.size(), .count = segments.size(), .whole = true};
   for (const auto segment : segments) {
     list.pieces.push_back({segment, 0, layout.segments[segment].count});
     job.bytes += layout.segments[segment].count * element_bytes;
@@ -56,7 +56,7 @@ PieceList cut_pieces(const Source& source, const Layout& layout, std::uint64_t p
     for (std::uint64_t done = 0; done < segment.count;) {
       const auto offset = segment.offset_bytes + done * element_bytes;
       const auto count = piece_elements(offset, segment.count - done, piece_bytes, element_bytes);
-      list.jobs.push_back({list.pieces.size(), 1, count * element_bytes, false});
+      list.jobs.push_back({.first = list.pieces.size(), .count = 1, .bytes = count * element_bytes});
       list.pieces.push_back({i, done, count});
       list.buffer_bytes = std::max(list.buffer_bytes, count * element_bytes);
       done += count;

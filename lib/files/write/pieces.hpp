@@ -49,9 +49,8 @@ std::vector<std::uint32_t> segment_sums(const Source& source, const Layout& layo
 class PieceCopier {
  public:
   struct Hooks {
-    std::function<void(std::uint64_t)>
-        progress;  ///< called with the bytes that this rank has copied, on the calling thread; may be null
-    std::function<bool()> stop;  ///< called on every thread; may be null
+    std::function<void(std::uint64_t)> progress;  ///< bytes that this rank has copied; on the calling thread, or null
+    std::function<bool()> stop;                   ///< called on every thread; may be null
   };
   /// All arguments must outlive the object. `directory` has the files of the layout with their sizes.
   PieceCopier(const Source& source, const Layout& layout, const PieceList& list, std::filesystem::path directory,

@@ -25,7 +25,7 @@ void add_safetensors_file(Layout& layout, const std::filesystem::path& name, con
   std::vector<SafetensorsItem> items;
   for (const auto number : tensors) {
     const auto& tensor = source.tensors()[number];
-    items.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.other});
+    items.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape, .other = tensor.other});
   }
   auto plan = plan_safetensors(items, metadata);
   const auto file = layout.files.size();
@@ -34,7 +34,7 @@ void add_safetensors_file(Layout& layout, const std::filesystem::path& name, con
   const auto first_segment = layout.segments.size();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto count = static_cast<std::uint64_t>(num_elements(items[i].shape));
-    layout.segments.push_back({file, plan.offsets[i], tensors[i], 0, count});
+    layout.segments.push_back({.file = file, .offset_bytes = plan.offsets[i], .tensor = tensors[i], .count = count});
   }
   std::stable_sort(layout.segments.begin() + static_cast<std::ptrdiff_t>(first_segment), layout.segments.end(),
                    [](const auto& a, const auto& b) { return a.offset_bytes < b.offset_bytes; });

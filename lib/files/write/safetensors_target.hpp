@@ -52,8 +52,7 @@ inline constexpr std::array<std::string_view, 2> kTiedEmbeddings{"transformer.wt
 bool says_tied(const nlohmann::json& config);
 
 struct HfTargetOptions {
-  std::uint64_t max_shard_bytes =
-      5'000'000'000;  ///< bytes of tensor data in one file; a larger tensor has a file to itself
+  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< tensor data per file; a larger tensor has a file to itself
   /// Directories that may hold config.json, generation_config.json and tokenizer files. The first one that has a file
   /// wins.
   std::vector<std::filesystem::path> carry_from;

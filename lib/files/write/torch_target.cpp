@@ -150,7 +150,7 @@ Layout TorchTarget::plan(const Source& source) {
     const auto& tensor = source.tensors()[number];
     const auto count = static_cast<std::uint64_t>(num_elements(tensor.shape));
     const auto offset = zip_.add_data("data/" + std::to_string(key), count * dtype_size_bytes(tensor.dtype));
-    layout.segments.push_back({0, offset, number, 0, count});
+    layout.segments.push_back({.offset_bytes = offset, .tensor = number, .count = count});
   }
   zip_.add("version", "3\n");
   zip_.finish();
