@@ -4,12 +4,10 @@
 #include <cmath>
 #include <sstream>
 
-#include "apps/common/text_options.hpp"
-#include "apps/common/method_options.hpp"
 #include "apps/common/number_checks.hpp"
-#include "apps/common/optimizer_options.hpp"
+#include "apps/common/text_options.hpp"
 #include "apps/common/torch_main.hpp"
-#include "apps/common/validation_options.hpp"
+#include "apps/common/training_options.hpp"
 
 namespace fsdp {
 namespace {
@@ -345,21 +343,21 @@ void set_option(CLI::App& app, const std::string& name, const std::string& value
   option->run_callback();
 }
 
-void settle_spellings(CLI::App& app) {
+void normalize_spellings(CLI::App& app) {
   const auto* checkpointing = app.get_option("--activation-checkpointing");
   if (checkpointing->count() > 0) {
     const auto text = checkpointing->as<std::string>();
     if (text.empty() || text == "true") set_option(app, "--activation-checkpointing", "all");  // without a value
     if (text == "false") set_option(app, "--activation-checkpointing", "none");  // as flags are in a config file
   }
-  settle_validation_options(app);
+  normalize_validation_options(app);
   apply_flag(app, "--no-fsdp", "--sharding", "no-shard");
   apply_flag(app, "--no-layer-wrap-policy", "--wrap", "none");
   apply_flag(app, "--gradient-checkpointing", "--activation-checkpointing", "all");
 }
 
-void settle_finetune_options(CLI::App& app, FinetuneArguments& a) {
-  settle_spellings(app);
+void normalize_finetune_options(CLI::App& app, FinetuneArguments& a) {
+  normalize_spellings(app);
   a.options.save_interval_minutes = a.save_minutes;
   a.options.time_limit_seconds = parse_time_limit(a.time_limit);
 }

@@ -36,10 +36,10 @@ void set_option(CLI::App& app, const std::string& name, const std::string& value
 
 /// What several spellings of one wish come to: flags that stand for a value, an option without one. After parsing.
 /// \throws UsageError when two of them contradict each other
-void settle_spellings(CLI::App& app);
+void normalize_spellings(CLI::App& app);
 
 /// That, and times as numbers. \throws UsageError
-void settle_finetune_options(CLI::App& app, FinetuneArguments& arguments);
+void normalize_finetune_options(CLI::App& app, FinetuneArguments& arguments);
 
 /// Options that the command line leaves open, from what the checkpoint says about its run.
 /// \throws UsageError when a size that was given is not the checkpoint's; FormatError

@@ -10,7 +10,7 @@
 
 namespace fsdp::detail {
 
-void StepJudge::after_step(const StepReport& step, bool) {
+void HealthCheck::after_step(const StepReport& step, bool) {
   record_.check_owner(false);
   const auto warning = nonfinite_.add(step);
   if (!warning.empty() && context_.world.rank() == 0) {
@@ -32,7 +32,7 @@ void StepJudge::after_step(const StepReport& step, bool) {
   if (!record_.is_open() && !step.skipped) record_.open();
 }
 
-void StepJudge::prove_the_last_update() {
+void HealthCheck::prove_the_last_update() {
   const double loss = context_.trainer.loss_ahead();
   const auto step = context_.trainer.state().step;
   if (!std::isfinite(loss)) {
@@ -49,7 +49,7 @@ bool Checkpoints::is_due(bool last) {
   bool due = waits_ || (options.save_every > 0 && step % options.save_every == 0);
   if (interval_is_over()) due = true;
   // While steps fail, nothing is known of this state that would make it worth more than the last one saved.
-  waits_ = due && judge_.fails();
+  waits_ = due && health_.fails();
   return due && !waits_;
 }
 
@@ -98,9 +98,9 @@ void Checkpoints::save_at_the_end(bool stopped) {
   const bool keep = stopped || !context_.setup.options.no_final_save;
   if (!stopped && ((!is_saved_ && keep) || exports_at_the_end(context_.setup.options))) {
     memory_.disturb();
-    judge_.prove_the_last_update();
+    health_.prove_the_last_update();
   }
-  if (stopped && judge_.fails()) {
+  if (stopped && health_.fails()) {
     // The checkpoint before is as far as this run got, unless there is none at all.
     record_.finish_save(true);
     std::error_code error;

@@ -1,22 +1,23 @@
 #pragma once
-// Which states of a run are worth keeping, and when they are kept.
+// Decides which training states are saved as checkpoints, and when.
 #include "apps/finetune/run_record.hpp"
 #include "lib/training/run/train_loop.hpp"
 #include "lib/training/step/nonfinite_steps.hpp"
 
 namespace fsdp::detail {
 
-/// What a step tells about the state that it began with: proven, or doubtful. The first step that updates the model
-/// opens the record.
-class StepJudge final : public StepObserver {
+/// Marks the state before each step as proven when the step's loss is finite, and as doubtful when the loss is not.
+/// The first step that updates the model opens the record.
+class HealthCheck final : public StepObserver {
  public:
-  StepJudge(const RunContext& context, RunRecord& record)
+  HealthCheck(const RunContext& context, RunRecord& record)
       : context_(context), record_(record), nonfinite_(context.setup.options.max_nonfinite_steps) {}
-  /// \throws RuntimeFailure after too many steps in a row that are not finite
+  /// \throws RuntimeFailure after --max-nonfinite-steps consecutive steps that are not finite
   void after_step(const StepReport& step, bool last) override;
-  /// Steps fail just now.
+  /// True while the most recent steps were not finite.
   bool fails() const { return nonfinite_.any(); }
-  /// The last update has had no step after it that would show what it led to. \throws RuntimeFailure
+  /// Computes a loss with the final weights, because no later step checks the last update. \throws RuntimeFailure when
+  /// that loss is not finite
   void prove_the_last_update();
 
  private:
@@ -32,11 +33,11 @@ class Validation;
 /// is found.
 class Checkpoints final : public StepObserver {
  public:
-  Checkpoints(const RunContext& context, RunRecord& record, StepJudge& judge, MemoryWatch& memory, bool is_saved,
+  Checkpoints(const RunContext& context, RunRecord& record, HealthCheck& health, MemoryReporter& memory, bool is_saved,
               Validation& validation)
       : context_(context),
         record_(record),
-        judge_(judge),
+        health_(health),
         memory_(memory),
         is_saved_(is_saved),
         validation_(validation) {}
@@ -53,7 +54,7 @@ class Checkpoints final : public StepObserver {
   /// \param checkpoint  that holds the state as it is now, where is_saved()
   /// \throws IoError when the best could not be saved
   void save_validation(const std::filesystem::path& checkpoint);
-  /// The state as it is now is in record.last_checkpoint().
+  /// True when record.last_checkpoint() holds the current state.
   bool is_saved() const { return is_saved_; }
 
  private:
@@ -62,11 +63,11 @@ class Checkpoints final : public StepObserver {
 
   const RunContext& context_;
   RunRecord& record_;
-  StepJudge& judge_;
-  MemoryWatch& memory_;
+  HealthCheck& health_;
+  MemoryReporter& memory_;
   bool is_saved_;
   Validation& validation_;
-  bool waits_ = false;  ///< a save was due in steps whose loss is not finite
+  bool waits_ = false;  ///< a save is postponed until losses are finite again
 };
 
 }  // namespace fsdp::detail

@@ -1,16 +1,17 @@
 #pragma once
-// The pass over the data that Child-Tuning's D begins with.
+// The pass over the training data with which Child-Tuning-D begins: it estimates the Fisher information.
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 
-#include "apps/finetune/run_context.hpp"
+#include "apps/finetune/run_setup.hpp"
 
 namespace fsdp::detail {
 
-/// Measures what is left to measure and chooses the child; does nothing where none is to be chosen. Collective.
+/// Measures the remaining batches of the Fisher pass and chooses the child network. Does nothing when no child is to be
+/// chosen. Collective.
 /// \param stop_wanted  asked on every rank before each micro-batch
-/// \param after_batch  called after each global batch: the state is one to save
-/// \return false: asked to stop before all was measured
+/// \param after_batch  called after each global batch, when the state can be saved
+/// \return false when stopped before all batches were measured
 bool choose_child(const RunContext& context, const std::function<bool()>& stop_wanted,
                   const std::function<void()>& after_batch, nlohmann::json& report);
 

@@ -1,16 +1,21 @@
 #pragma once
-// The first lines of a job's log: ranks, model, data.
+// The first lines of a job's log (ranks, model, data), and --dry-run, which prints them without training.
 #include <string>
 
 #include "apps/finetune/run_setup.hpp"
 
 namespace fsdp::detail {
 
-/// How rank 0 multiplies; nodes of several kinds in one job are told, since their sums round apart. Collective.
+/// Returns how rank 0 multiplies matrices. Warns when other ranks multiply differently, because their sums then round
+/// differently. Collective.
 std::string agree_on_products(ProcessGroup& world, const ModelRuntime& runtime, const Logger& log);
 
 /// \param products  from agree_on_products()
 void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const std::string& products,
                   const Logger& log);
+
+/// Plans the model on meta tensors with simulated ranks, so that the plan needs no memory for weights, and prints the
+/// same lines as a training run. Collective. \throws UsageError for options that training would refuse
+void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log);
 
 }  // namespace fsdp::detail

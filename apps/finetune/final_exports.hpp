@@ -1,15 +1,17 @@
 #pragma once
 // --save-final-full and --save-final-hf: the run in one file, and the model as transformers opens it. Both are made
 // from a distributed checkpoint by all ranks together.
+// --final best loads the weights of checkpoints/best before the exports.
 #include <filesystem>
 #include <functional>
+#include <optional>
 
-#include "apps/finetune/run_context.hpp"
+#include "apps/finetune/run_setup.hpp"
 #include "lib/files/transform/convert_job.hpp"
 
 namespace fsdp::detail {
 
-/// Whether they may be written where they are to go: before hours of training, not after them. Collective.
+/// Checks before training that the outputs may be written to their paths. Collective.
 /// \throws UsageError, IoError
 void check_final_exports(ProcessGroup& world, const RunSetup& setup);
 
@@ -22,7 +24,7 @@ class FinalExports {
   FinalExports(const RunContext& context, std::function<bool()> stopped)
       : context_(context), stopped_(std::move(stopped)) {}
 
-  /// Writes what was asked for. False when it was asked to stop; nothing is under the outputs' names then. Collective.
+  /// Writes the requested exports. Returns false when stopped; no output then exists under its final name. Collective.
   /// \param checkpoint  holds the state as it is now; empty: there is none (--no-save), so one is made for the time
   ///                    being
   bool write(const std::filesystem::path& checkpoint);
@@ -38,5 +40,10 @@ class FinalExports {
   const RunContext& context_;
   std::function<bool()> stopped_;
 };
+
+/// Replaces the last weights by those of checkpoints/best where the two differ, and logs which were taken. Collective.
+/// \return the checkpoint; nothing when there is none, and the last weights stay
+/// \throws what open_checkpoint() and load_checkpoint() throw
+std::optional<std::filesystem::path> load_best(const RunContext& context);
 
 }  // namespace fsdp::detail

@@ -8,12 +8,9 @@
 #include "apps/finetune/checkpointing.hpp"
 #include "apps/finetune/choose_child.hpp"
 #include "apps/finetune/describe.hpp"
-#include "apps/finetune/dry_run.hpp"
 #include "apps/finetune/final_exports.hpp"
-#include "apps/finetune/load_best.hpp"
-#include "apps/finetune/offload_watch.hpp"
 #include "apps/finetune/restore.hpp"
-#include "apps/finetune/speed_watch.hpp"
+#include "apps/finetune/speed_reporter.hpp"
 #include "apps/finetune/step_log.hpp"
 #include "apps/finetune/validation.hpp"
 #include "lib/base/elapsed.hpp"
@@ -28,8 +25,8 @@
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/load.hpp"
-#include "lib/training/evaluate/generation_ends.hpp"
 #include "lib/training/evaluate/generate_text.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
 #include "lib/training/run/restart_command.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "lib/training/step/throughput.hpp"
@@ -152,20 +149,20 @@ std::string write_trace(ProcessGroup& world, const std::string& file, const Trac
 /// The training part of a job, from its first step to its last line.
 class Training {
  public:
-  Training(const RunContext& context, RunStart& start, MemoryWatch& memory, const PartTimer& timer,
+  Training(const RunContext& context, RunStart& start, MemoryReporter& memory, const PartTimer& timer,
            const std::optional<RestartPoint>& taken)
       : context_(context),
         clock_(start.clock),
         memory_(memory),
         taken_(taken),
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
-        judge_(context, record_),
+        health_(context, record_),
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
         graphs_(context),
         log_(context, record_, graphs_, context.world.all_reduce(peak_flops_, Reduce::sum)),
         speed_(context.world, context.setup, memory, timer, context.log),
-        validation_(context, record_, judge_, memory, clock_, graphs_),
-        checkpoints_(context, record_, judge_, memory, taken && taken->is_ours, validation_),
+        validation_(context, record_, health_, memory, clock_, graphs_),
+        checkpoints_(context, record_, health_, memory, taken && taken->is_ours, validation_),
         offload_(context) {
     speed_.predict(peak_flops_);
     reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
@@ -175,7 +172,7 @@ class Training {
     const auto& setup = context_.setup;
     TrainLoop loop(
         context_.trainer, {setup.total_steps, setup.total_samples},
-        {&judge_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &offload_},
+        {&health_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &offload_},
         [this] { return clock_.stop_wanted() || validation_.is_cut(); },
         [this] { return validation_.out_of_patience(); });
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
@@ -328,18 +325,18 @@ class Training {
 
   const RunContext& context_;
   RunClock& clock_;
-  MemoryWatch& memory_;
+  MemoryReporter& memory_;
   const std::optional<RestartPoint>& taken_;
   RunRecord record_;
-  StepJudge judge_;
+  HealthCheck health_;
   LossLog losses_;
   double peak_flops_;  ///< of this rank's device
   GraphWarnings graphs_;
   StepLog log_;
-  SpeedWatch speed_;
+  SpeedReporter speed_;
   Validation validation_;
   Checkpoints checkpoints_;
-  OffloadWatch offload_;
+  OffloadReporter offload_;
   std::string exported_;  ///< what --final best has led to; "": it was not asked for, or the run is stopped
 };
 
@@ -365,7 +362,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   PartTimer timer;
   runtime.engine().observers().add(timer);
   const auto trainer = make_trainer(setup, runtime);
-  MemoryWatch memory(world, setup, log);
+  MemoryReporter memory(world, setup, log);
   const auto products = agree_on_products(world, runtime, log);
   describe_run(world, setup, runtime, products, log);
   if (trainer) memory.predict();

@@ -38,7 +38,8 @@ int main(int argc, char** argv) {
       ->configurable(false);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  if (const int code = fsdp::run_alone([&] { fsdp::settle_finetune_options(app, arguments); }); code != 0) return code;
+  if (const int code = fsdp::run_alone([&] { fsdp::normalize_finetune_options(app, arguments); }); code != 0)
+    return code;
   watched.watch = !watched.runs.empty();
   if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
   if (arguments.print_config) return fsdp::print_config(app);

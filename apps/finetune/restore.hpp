@@ -1,12 +1,12 @@
 #pragma once
-// How a job takes up a checkpoint.
+// Loads the checkpoint that a job continues from.
 #include "apps/finetune/run_setup.hpp"
 #include "lib/training/step/trainer.hpp"
 
 namespace fsdp::detail {
 
-/// Fills runtime and trainer from setup.restart, or an older checkpoint where that turns out damaged; says which.
-/// Collective. \param trainer  null: evaluation only. \return what was taken
+/// Loads runtime and trainer from setup.restart, or from an older checkpoint when that one is damaged, and logs which.
+/// Collective. \param trainer  null: evaluation only. \return the checkpoint that was loaded
 RestartPoint restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer,
                      const Logger& log);
 

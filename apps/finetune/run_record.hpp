@@ -1,15 +1,17 @@
 #pragma once
 // What a job writes into its run's folder: checkpoints, metrics.jsonl, and what becomes of an older run of its name.
+// RUN/job.json states how the run's newest job was started and how it ended.
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "apps/finetune/job_file.hpp"
-#include "apps/finetune/memory_watch.hpp"
-#include "apps/finetune/run_context.hpp"
+#include "apps/finetune/memory_reporter.hpp"
+#include "apps/finetune/run_setup.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/save.hpp"
 #include "lib/training/record/event_file.hpp"
@@ -18,11 +20,31 @@
 
 namespace fsdp::detail {
 
+/// Writes RUN/job.json on rank 0. Training continues when the file cannot be written.
+class JobFile {
+ public:
+  /// \param first_step  of this job
+  /// \param predicted_bytes  predicted peak memory of a rank; 0: not known
+  JobFile(const RunContext& context, std::int64_t first_step, std::int64_t predicted_bytes);
+
+  void add_save(const SaveResult& save, std::int64_t step);
+  /// \param outcome    "done" or "stopped"
+  /// \param why_early  it is done before its last step: why; else empty
+  void end(std::string_view outcome, const std::string& why_early);
+
+ private:
+  void write();
+
+  const RunContext& context_;
+  nlohmann::json content_;
+  bool warned_ = false;
+};
+
 /// A new run writes nothing before it has made a step, so that one that fails at once leaves an older run where it is.
 class RunRecord {
  public:
   /// \param resume_step  metrics of later steps are cut off; negative: the run begins
-  RunRecord(const RunContext& context, RunStart& start, MemoryWatch& memory, std::int64_t resume_step);
+  RunRecord(const RunContext& context, RunStart& start, MemoryReporter& memory, std::int64_t resume_step);
 
   bool is_open() const { return saver_ != nullptr; }
   /// From here on this job writes. Collective
@@ -37,7 +59,7 @@ class RunRecord {
   /// The validation of the state that the checkpoint of this step holds, or will hold once it is written, came after
   /// it: it is written into its run.json, and `best` points to it where it is that. Collective.
   void amend_checkpoint();
-  /// A checkpoint is being written while training goes on.
+  /// True while a checkpoint is being written in the background.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
   /// Makes a written checkpoint appear once all ranks are done with it. Collective.
   bool finish_save(bool wait);
@@ -53,7 +75,7 @@ class RunRecord {
   /// Ends the job: no state that it has now is worth saving. \param why  a sentence without its end
   [[noreturn]] void give_up(const std::string& why);
   void draw_losses() const;
-  /// All that this job does with the run is done.
+  /// Ends this job's use of the run's folder.
   /// \param why_early  the run is done before its last step: why; else empty
   void end_job(bool stopped, const std::string& why_early);
 
@@ -65,9 +87,9 @@ class RunRecord {
 
   const RunContext& context_;
   RunStart& start_;
-  MemoryWatch& memory_;
+  MemoryReporter& memory_;
   std::int64_t resume_step_;
-  bool keeps_old_run_ = false;  ///< an older run of this name has the folder still
+  bool keeps_old_run_ = false;  ///< an older run of this name still has the folder
   std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<MetricsFile> metrics_;                        ///< on rank 0
   std::unique_ptr<JobFile> job_;                                ///< on rank 0

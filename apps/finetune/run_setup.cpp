@@ -7,9 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/final_exports.hpp"
-#include "apps/finetune/samples.hpp"
+#include "apps/finetune/validation.hpp"
 #include "apps/finetune/validation_games.hpp"
-#include "apps/finetune/validation_setup.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/bf16/verdict.hpp"

@@ -11,13 +11,16 @@
 #include "lib/base/log.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/checkpoints/restart.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/generate_text.hpp"
+#include "lib/training/record/step_progress.hpp"
 #include "lib/training/run/run_start.hpp"
 #include "lib/training/step/plan.hpp"
 #include "lib/training/step/train_options.hpp"
+#include "lib/training/step/trainer.hpp"
 
 namespace fsdp::detail {
 
@@ -35,7 +38,7 @@ struct ValidationData {
 /// What --keep-best and --patience go by.
 struct DecidingMetric {
   std::string metric = "loss";  ///< or one of the games': a share, the higher the better
-  std::size_t set = 0;          ///< whose loss
+  std::size_t set = 0;          ///< index of the validation set whose loss decides
   bool is_loss() const { return metric == "loss"; }
 };
 
@@ -73,7 +76,7 @@ struct RunSetup {
   /// As asked for, but that none are captured by themselves where texts of many lengths would each need one, whose
   /// memory nothing predicts.
   CudaGraphs cuda_graphs() const;
-  /// There is something to do at a validation.
+  /// True when a validation has something to compute.
   bool validates() const { return !validation.empty() || games || !options.validation.sample_prompts.empty(); }
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
 };
@@ -92,5 +95,35 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
 
 /// What a checkpoint says of the run. \param state  where it stands
 RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size);
+
+struct RunContext {
+  ProcessGroup& world;
+  const Logger& log;
+  const RunSetup& setup;
+  ModelRuntime& runtime;
+  Trainer& trainer;
+  ProgressLine& progress;
+  std::string products;  ///< what multiplies matrices, on rank 0: Ops::product_way()
+
+  RunManifest manifest() const {
+    auto manifest = manifest_of(setup, trainer.state(), world.size());
+    manifest.products = products;
+    if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
+      manifest.data["quantize"] = quantization_to_json(quantize);
+    if (runtime.has_adapters()) {
+      manifest.data["weights"] = runtime.base().directory;
+      manifest.data["weights_hash"] = runtime.base().hash;
+      manifest.data["adapter"] =
+          adapter_config_to_json(setup.config, runtime.decoder().options.lora, runtime.base().directory);
+    }
+    return manifest;
+  }
+  /// One of --eval-every's validations belongs to the state as it is now.
+  bool validates_here() const {
+    const auto& options = setup.options;
+    return options.eval_every > 0 && trainer.state().step % options.eval_every == 0 && setup.validates();
+  }
+  double current_lr() const { return setup.schedule.at(std::max<std::int64_t>(1, trainer.state().step)); }
+};
 
 }  // namespace fsdp::detail

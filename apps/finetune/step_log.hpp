@@ -1,11 +1,25 @@
 #pragma once
-// What is told of each step: a line of the log, and one of metrics.jsonl.
+// Writes a log line and a line of metrics.jsonl for each step, and warns about CUDA graphs that could not be captured
+// or kept.
 #include <cmath>
+#include <cstdint>
 
-#include "apps/finetune/graph_warnings.hpp"
 #include "apps/finetune/run_record.hpp"
+#include "apps/finetune/run_setup.hpp"
 
 namespace fsdp::detail {
+
+class GraphWarnings {
+ public:
+  explicit GraphWarnings(const RunContext& context) : context_(context) {}
+  /// Logs warnings for events since the last call.
+  void tell();
+
+ private:
+  const RunContext& context_;
+  std::int64_t refused_ = 0;  ///< refused graphs that were already logged
+  bool told_of_memory_ = false;
+};
 
 class StepLog final : public StepObserver {
  public:
@@ -19,7 +33,7 @@ class StepLog final : public StepObserver {
   void after_step(const StepReport& step, bool last) override;
 
  private:
-  /// A line of metrics.jsonl, but for what depends on the peak.
+  /// A line of metrics.jsonl without the values that depend on peak_flops.
   nlohmann::json record_of(const StepReport& step);
 
   const RunContext& context_;
@@ -30,7 +44,7 @@ class StepLog final : public StepObserver {
   std::int64_t steps_ = 0;        ///< of this job
 };
 
-/// The losses that a run's last line tells.
+/// The first and last losses, for the run's last log line.
 class LossLog final : public StepObserver {
  public:
   void after_step(const StepReport& step, bool) override {

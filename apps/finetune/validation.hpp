@@ -1,5 +1,7 @@
 #pragma once
-// The losses on --val-data and the games of --val-chess, in between and at the end, and what they decide.
+// Validation during and after training: losses on --val-data, games of --val-chess, texts for --sample-prompt, and the
+// decisions of --keep-best and --patience. Options are checked before the first step.
+#include <cstddef>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -7,8 +9,10 @@
 #include <vector>
 
 #include "apps/finetune/run_record.hpp"
+#include "apps/finetune/run_setup.hpp"
 #include "lib/chess/evaluation/evaluate_games.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
+#include "lib/training/evaluate/generate_text.hpp"
 #include "lib/training/record/validation_state.hpp"
 #include "lib/training/run/run_clock.hpp"
 
@@ -31,12 +35,12 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
 class GraphWarnings;
-class StepJudge;
+class HealthCheck;
 
 class Validation {
  public:
-  Validation(const RunContext& context, RunRecord& record, const StepJudge& judge, MemoryWatch& memory, RunClock& clock,
-             GraphWarnings& graphs);
+  Validation(const RunContext& context, RunRecord& record, const HealthCheck& health, MemoryReporter& memory,
+             RunClock& clock, GraphWarnings& graphs);
   /// Of the state as it is now; nothing where nothing was asked for. A save that is under way is made to
   /// appear meanwhile. Collective. \return false: the job is to end before; then it is as if there had been none, but
   /// for samples that were written, and the state says that it is due
@@ -63,8 +67,8 @@ class Validation {
 
   const RunContext& context_;
   RunRecord& record_;
-  const StepJudge& judge_;
-  MemoryWatch& memory_;
+  const HealthCheck& health_;
+  MemoryReporter& memory_;
   RunClock& clock_;
   GraphWarnings& graphs_;
   ValidationRules rules_;
@@ -72,5 +76,22 @@ class Validation {
   bool found_the_best_ = false;
   bool is_cut_ = false;
 };
+
+/// What the model goes on from for --sample-prompt's texts, with --sample-chat as a user's messages, once the data says
+/// by which template.
+/// \pre check_sample_prompts(). \throws UsageError, FormatError where there is no chat template
+std::vector<Prompt> sample_prompts(const RunSetup& setup);
+
+/// Goes on from every prompt, as fsdp-eval --prompt --temperature 0 does, and adds the texts to the record. Training
+/// goes on as if it had not been. Collective. \param stopped  asked before each, the same answer on every rank
+/// \return false: it was stopped
+bool write_samples(const RunContext& context, RunRecord& record, const std::function<bool()>& stopped);
+
+/// \return what --keep-best and --patience go by
+/// \throws UsageError
+DecidingMetric check_validation_options(const TrainOptions& options);
+
+/// \pre the tokenizer is chosen \throws UsageError, FormatError
+void check_sample_prompts(const RunSetup& setup);
 
 }  // namespace fsdp::detail

@@ -52,15 +52,15 @@ int main(int argc, char** argv) {
   fsdp::add_memprobe_options(app, arguments);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  if (const int code = fsdp::run_alone([&] { fsdp::settle_spellings(app); }); code != 0) return code;
-  fsdp::settle_search(app, arguments);
+  if (const int code = fsdp::run_alone([&] { fsdp::normalize_spellings(app); }); code != 0) return code;
+  fsdp::normalize_search(app, arguments);
   if (arguments.job.print_config) return fsdp::print_config(app);
   arguments.options.trial_command = own_command(argc, argv);
   if (arguments.trial) end_with_the_search();
   if (arguments.options.alone) offer_to_the_oom_killer();
   return fsdp::run_torch_job(arguments.job.options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
-                               fsdp::settle_memprobe_options(app, arguments);
+                               fsdp::normalize_memprobe_options(app, arguments);
                                fsdp::require_same_options(world, app);
                                std::optional<fsdp::MemprobeChoice> choice;
                                const auto code = fsdp::run_memprobe(world, arguments.options, log, report, choice);

@@ -8,8 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/memprobe/memprobe_job.hpp"
-#include "apps/memprobe/memprobe_speed.hpp"
-#include "apps/memprobe/model_search.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"

@@ -1,5 +1,6 @@
 #pragma once
-// What fsdp-memprobe asks and what it was answered; internal to apps/memprobe.
+// Requests and answers of fsdp-memprobe: memory and speed of each combination, and the searches for the largest batch
+// and the largest model; internal to apps/memprobe.
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -7,8 +8,10 @@
 #include <vector>
 
 #include "apps/memprobe/memprobe.hpp"
+#include "lib/models/config/model_config.hpp"
 #include "lib/planning/memory/measurement.hpp"
 #include "lib/planning/memory/prediction.hpp"
+#include "lib/planning/speed/speed_outcome.hpp"
 #include "lib/planning/speed/step_time.hpp"
 #include "lib/training/data/data_loader.hpp"
 
@@ -96,5 +99,65 @@ std::string describe_table(const std::vector<Answer>& answers, const MemoryBudge
 
 /// Writes the last step's timeline, as SVG where the name ends so, else as PNG.
 void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);
+
+inline constexpr std::int64_t kMostLayers = 4096;  ///< where a search ends
+
+/// The same model with other `layers`; what its layers take turns in goes on in the same way.
+ModelConfig with_layers(ModelConfig config, std::int64_t layers);
+
+struct ModelAnswer {
+  Combination combination;
+  std::int64_t layers = 0;  ///< 0: not even one fits; kMostLayers: or more
+  std::int64_t parameters = 0;
+  MemoryPrediction prediction;  ///< of that many, or of one
+};
+
+/// \param config   its number of layers does not matter
+/// \param predict  the memory of a model of so many layers
+ModelAnswer search_model(const Combination& combination, const ModelConfig& config, const MemoryBudget& budget,
+                         const std::function<MemoryPrediction(const ModelConfig&)>& predict);
+
+std::string describe_models(const std::vector<ModelAnswer>& answers, const MemoryBudget& budget);
+/// The largest, and all of them under `combinations`.
+nlohmann::json models_json(const std::vector<ModelAnswer>& answers, const MemoryBudget& budget);
+
+/// \throws UsageError for what only a search of batches does
+void check_model_search(const MemprobeOptions& options);
+
+class SpeedModel {
+ public:
+  /// Of the GPU, or of this host's processor, whose products are timed for a moment unless --rates knows them.
+  /// Collective. \throws FormatError, MissingInput of --rates and --calibration
+  SpeedModel(ProcessGroup& world, const MemprobeOptions& options, const std::optional<GpuSpec>& gpu);
+
+  /// Nothing where rates are not known.
+  std::optional<StepSpeed> of(const MemoryPrediction& prediction, const Combination& combination) const;
+  /// "a100-80g's data sheet and 2 earlier runs"
+  const std::string& source() const { return rates_.source; }
+  const SpeedCalibration& calibration() const { return calibration_; }
+  nlohmann::json json() const;
+
+ private:
+  HostShare share_of(const Combination& combination) const;
+
+  std::string model_;  ///< as runs call it
+  DeviceRates rates_;
+  int node_cores_ = 1;
+  SpeedCalibration calibration_;
+};
+
+/// The batch of the highest speed, of `largest` and a few smaller ones of `batches`: the smallest that is as good as
+/// that within half a percent.
+std::int64_t fastest_batch(const std::vector<std::int64_t>& batches, std::int64_t largest,
+                           const std::function<double(std::int64_t)>& tokens_per_second);
+
+/// Which is to be planned. \pre there is one
+std::size_t best_answer(const std::vector<Answer>& answers, bool largest);
+/// Fastest first; those that do not fit come last.
+void sort_by_speed(std::vector<Answer>& answers);
+
+/// "3,340 tok/s, 0.61 s a step, 45 % MFU: products 80 %, passes 12 %"
+std::string describe_speed(const StepSpeed& speed);
+nlohmann::json speed_json(const StepSpeed& speed);
 
 }  // namespace fsdp::detail

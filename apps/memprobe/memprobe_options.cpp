@@ -73,7 +73,7 @@ void check_plan_folder(const MemprobeArguments& a) {
 
 }  // namespace
 
-void settle_search(CLI::App& app, MemprobeArguments& a) {
+void normalize_search(CLI::App& app, MemprobeArguments& a) {
   auto* search = app.get_option("--search");
   auto* none = app.get_option("--no-search");
   if (search->count() > 0 && a.options.search && !a.options.search_model) set_option(app, "--search", "batch");
@@ -140,9 +140,9 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   app.get_option("--sharding")->description(app.get_option("--sharding")->get_description() + "; a list, or all");
 }
 
-void settle_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+void normalize_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   auto& o = a.options;
-  settle_finetune_options(app, a.job);
+  normalize_finetune_options(app, a.job);
   if (o.search_model && !a.plan_file.empty() && !a.trial)
     throw UsageError("--plan writes a batch size down: it goes with --search batch");
   check_plan_folder(a);

@@ -20,11 +20,11 @@ struct MemprobeArguments {
 void add_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
 
 /// Of --search and --no-search the later one counts. After parsing.
-void settle_search(CLI::App& app, MemprobeArguments& arguments);
+void normalize_search(CLI::App& app, MemprobeArguments& arguments);
 
 /// What is compared goes into options; the model's name becomes a directory.
 /// After parsing. \throws UsageError, MissingInput
-void settle_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
+void normalize_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
 
 /// Writes what was chosen as a config file for fsdp-finetune --config, with what a job script needs as comments.
 void write_plan(CLI::App& app, const MemprobeArguments& arguments, const MemprobeChoice& choice);

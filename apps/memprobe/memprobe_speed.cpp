@@ -1,4 +1,4 @@
-#include "apps/memprobe/memprobe_speed.hpp"
+#include "apps/memprobe/memprobe_job.hpp"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

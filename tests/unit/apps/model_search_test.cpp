@@ -1,4 +1,4 @@
-#include "apps/memprobe/model_search.hpp"
+#include "apps/memprobe/memprobe_job.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a job's memory will be, what it was, and how far the two are apart.
+// Predicts a job's peak memory, measures it, and reports the error of the prediction.
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace fsdp::detail {
 
-class MemoryWatch final : public StepObserver {
+class MemoryReporter final : public StepObserver {
  public:
-  MemoryWatch(ProcessGroup& world, const RunSetup& setup, const Logger& log)
+  MemoryReporter(ProcessGroup& world, const RunSetup& setup, const Logger& log)
       : world_(world), setup_(setup), log_(log) {}
 
   /// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options. Says it.
@@ -23,7 +23,7 @@ class MemoryWatch final : public StepObserver {
   const MemoryPrediction* prediction() const { return prediction_ ? &*prediction_ : nullptr; }
   /// Of the peak of a rank, as predicted; 0: not known, or not the first rank.
   std::int64_t predicted_bytes() const { return prediction_ ? prediction_->allocator_peak_bytes() : 0; }
-  /// From here on something else shares memory with the steps: a copy for a checkpoint, a validation.
+  /// Excludes later steps from the comparison: a checkpoint's copy or a validation now uses memory beside them.
   void disturb() { was_disturbed_ = true; }
   void after_step(const StepReport& step, bool last) override;
   /// What the run took, the highest of all ranks, and what had been predicted. Collective.
@@ -39,7 +39,7 @@ class MemoryWatch final : public StepObserver {
   MemoryRequest request_;
   std::optional<MemoryPrediction> prediction_;  ///< on rank 0
   StepReport last_step_;
-  std::int64_t longest_row_ = 0;  ///< tokens, of the steps that are counted
+  std::int64_t longest_row_ = 0;  ///< tokens, over the steps that are counted
   std::int64_t step_peak_bytes_ = 0;
   int undisturbed_steps_ = 0;
   bool was_disturbed_ = false;

@@ -1,4 +1,4 @@
-#include "apps/finetune/memory_watch.hpp"
+#include "apps/finetune/memory_reporter.hpp"
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
 
 }  // namespace
 
-void MemoryWatch::predict() {
+void MemoryReporter::predict() {
   if (world_.rank() != 0 || (setup_.device.backend != nullptr && setup_.options.sharding.host_staged)) return;
   auto& request = request_;
   request.config = setup_.config;
@@ -57,7 +57,7 @@ void MemoryWatch::predict() {
   if (prediction_) describe();
 }
 
-void MemoryWatch::describe() {
+void MemoryReporter::describe() {
   const auto& p = *prediction_;
   using enum MemoryCategory;
   const bool gpu = setup_.device.backend != nullptr;
@@ -87,7 +87,7 @@ void MemoryWatch::describe() {
 }
 
 /// Of steps that nothing else shared memory with: copies for checkpoints and validations are no part of a step.
-void MemoryWatch::after_step(const StepReport& step, bool) {
+void MemoryReporter::after_step(const StepReport& step, bool) {
   last_step_ = step;
   if (was_disturbed_) return;
   ++undisturbed_steps_;
@@ -98,7 +98,7 @@ void MemoryWatch::after_step(const StepReport& step, bool) {
 }
 
 /// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.
-std::string MemoryWatch::judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report) {
+std::string MemoryReporter::judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report) {
   // The first step has no moments yet and the second may be the first with all of them.
   if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
   try {
@@ -123,7 +123,7 @@ std::string MemoryWatch::judge(const ModelRuntime& runtime, MemoryOutcome& outco
   return fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));
 }
 
-void MemoryWatch::report(const ModelRuntime& runtime, nlohmann::json& report) {
+void MemoryReporter::report(const ModelRuntime& runtime, nlohmann::json& report) {
   if (last_step_.step == 0) return;
   report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
   MemoryOutcome outcome;

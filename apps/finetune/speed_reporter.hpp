@@ -1,11 +1,13 @@
 #pragma once
-// How fast a job's steps will be, how fast they were, and how far the two are apart.
+// Predicts the time of a job's steps, measures it, and reports the error of the prediction; also reports the throughput
+// of the disk that optimizer states are offloaded to.
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "apps/finetune/memory_watch.hpp"
+#include "apps/finetune/memory_reporter.hpp"
+#include "apps/finetune/run_setup.hpp"
 #include "lib/compute/device/observer.hpp"
 #include "lib/planning/speed/speed_outcome.hpp"
 #include "lib/training/run/train_loop.hpp"
@@ -29,10 +31,10 @@ class PartTimer final : public EngineObserver {
   Clock::time_point since_;
 };
 
-class SpeedWatch final : public StepObserver {
+class SpeedReporter final : public StepObserver {
  public:
-  SpeedWatch(ProcessGroup& world, const RunSetup& setup, const MemoryWatch& memory, const PartTimer& timer,
-             const Logger& log)
+  SpeedReporter(ProcessGroup& world, const RunSetup& setup, const MemoryReporter& memory, const PartTimer& timer,
+                const Logger& log)
       : world_(world), setup_(setup), memory_(memory), timer_(timer), log_(log) {}
 
   /// Of the run's own steps, on the first rank; says it. Collective.
@@ -54,12 +56,32 @@ class SpeedWatch final : public StepObserver {
 
   ProcessGroup& world_;
   const RunSetup& setup_;
-  const MemoryWatch& memory_;
+  const MemoryReporter& memory_;
   const PartTimer& timer_;
   const Logger& log_;
   SpeedOutcome outcome_;
   bool is_predicted_ = false;
   std::vector<Timed> steps_;
+};
+
+/// Logs nothing when no optimizer state is on disk.
+class OffloadReporter final : public StepObserver {
+ public:
+  explicit OffloadReporter(const RunContext& context);
+  /// Warns once when training waits for the disk most of the time.
+  void after_step(const StepReport& step, bool last) override;
+  /// Logs a summary line and adds "offload" to the report.
+  void report(nlohmann::json& report) const;
+
+ private:
+  double rate() const { return update_seconds_ > 0 ? bytes_ / update_seconds_ : 0; }
+
+  const RunContext& context_;
+  TensorStore* store_;
+  double seconds_ = 0, wait_seconds_ = 0;
+  double update_seconds_ = 0, bytes_ = 0;  ///< of updates alone
+  int steps_ = 0;
+  bool warned_ = false;
 };
 
 }  // namespace fsdp::detail

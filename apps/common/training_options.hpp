@@ -1,5 +1,5 @@
 #pragma once
-// How weights are updated: optimizer, learning rate, clipping.
+// Groups of training options: optimizer, learning rate and clipping; parameter-efficient methods; validation.
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <optional>
@@ -9,12 +9,19 @@
 
 namespace fsdp {
 
-/// What an option does with its value.
+/// Stores the text of an option's value.
 using TakeText = std::function<void(const std::string&)>;
 
 /// A type's name, or "" for none. \param option  for messages; must outlive the result
 TakeText take_float_type(std::optional<c10::ScalarType>& value, const char* option);
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options);
+
+void add_method_options(CLI::App& app, TrainOptions& options);
+
+void add_validation_options(CLI::App& app, TrainOptions& options);
+
+/// Replaces --keep-best without a value or with true by loss, and false by none.
+void normalize_validation_options(CLI::App& app);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-#include "apps/finetune/speed_watch.hpp"
+#include "apps/finetune/speed_reporter.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -67,7 +67,7 @@ void PartTimer::book() {
 }
 
 /// Threads, or less where the ranks of the node have fewer cores together. Collective.
-HostShare SpeedWatch::share_of_rank() {
+HostShare SpeedReporter::share_of_rank() {
   cpu_set_t set;
   CPU_ZERO(&set);
   ::sched_getaffinity(0, sizeof(set), &set);
@@ -88,7 +88,7 @@ HostShare SpeedWatch::share_of_rank() {
   return {std::min(threads, of_job / ranks), std::min(threads * ranks, of_job) / std::max(of_job, of_host)};
 }
 
-StepTime SpeedWatch::time_of(std::int64_t tokens_per_row) const {
+StepTime SpeedReporter::time_of(std::int64_t tokens_per_row) const {
   auto request = *memory_.request();
   const bool same = request.tokens_per_row == tokens_per_row;
   request.tokens_per_row = tokens_per_row;
@@ -96,7 +96,7 @@ StepTime SpeedWatch::time_of(std::int64_t tokens_per_row) const {
   return time_of_step(work, outcome_.rates, outcome_.share);
 }
 
-void SpeedWatch::predict(double peak_flops) {
+void SpeedReporter::predict(double peak_flops) {
   const auto share = share_of_rank();
   peak_flops = world_.all_reduce(peak_flops, Reduce::max);
   if (memory_.request() == nullptr) return;  // all but the first rank, too
@@ -141,7 +141,7 @@ void SpeedWatch::predict(double peak_flops) {
                         outcome_.predicted.seconds, describe_causes(outcome_.predicted), outcome_.rates.source));
 }
 
-void SpeedWatch::after_step(const StepReport& step, bool) {
+void SpeedReporter::after_step(const StepReport& step, bool) {
   if (!is_predicted_ || step.tokens == 0) return;
   auto parts = timer_.parts();
   // What has no name: ranks that agree, and what is between.
@@ -151,7 +151,7 @@ void SpeedWatch::after_step(const StepReport& step, bool) {
 }
 
 /// Without the first and without those that something else slowed down or that were shorter.
-std::vector<SpeedWatch::Timed> SpeedWatch::usual_steps() const {
+std::vector<SpeedReporter::Timed> SpeedReporter::usual_steps() const {
   auto steps = std::vector<Timed>(steps_.begin() + 1, steps_.end());
   const auto per_token = [](const Timed& step) { return step.seconds / step.tokens; };
   std::sort(steps.begin(), steps.end(), [&](const Timed& a, const Timed& b) { return per_token(a) < per_token(b); });
@@ -159,7 +159,7 @@ std::vector<SpeedWatch::Timed> SpeedWatch::usual_steps() const {
   return {steps.begin() + quarter, steps.end() - quarter};
 }
 
-void SpeedWatch::report(nlohmann::json& report) {
+void SpeedReporter::report(nlohmann::json& report) {
   if (!is_predicted_ || steps_.size() < kFewestSteps) return;
   const auto steps = usual_steps();
   const auto count = static_cast<double>(steps.size());
@@ -190,6 +190,62 @@ void SpeedWatch::report(nlohmann::json& report) {
   log_.info(fmt::format("speed     {} tok/s, {:.3g} s a step   {}",
                         format_count(static_cast<std::int64_t>(tokens / seconds)), seconds,
                         beside_prediction(outcome_)));
+}
+
+namespace {
+
+/// Steps before anything is said of a disk: the first ones read nothing, or what was just loaded.
+constexpr int kFirstSteps = 3;
+
+std::string bytes(double n) { return format_bytes(n); }
+
+}  // namespace
+
+OffloadReporter::OffloadReporter(const RunContext& context) : context_(context), store_(context.runtime.store()) {
+  if (store_ == nullptr) return;
+  const auto& directory = context.setup.options.sharding.offload_optimizer.directory;
+  context.log.info(fmt::format("offload   {}   {}   up to {} a rank in memory", directory, store_->describe(),
+                               bytes(static_cast<double>(store_->budget_bytes()))));
+  if (context.world.rank() == 0 && store_->is_in_memory())
+    context.log.warning(fmt::format("{} is in memory itself (tmpfs): nothing is won by it, name a disk", directory));
+  store_->on_silence([&log = context.log, directory, host = context.world.rank()](double seconds) {
+    log.warning(fmt::format("rank {} has waited {} for {}: the disk does not answer", host, format_duration(seconds),
+                            directory));
+  });
+}
+
+void OffloadReporter::after_step(const StepReport& step, bool) {
+  if (store_ == nullptr || ++steps_ <= kFirstSteps) return;
+  seconds_ += step.seconds;
+  wait_seconds_ += step.offload_wait_seconds;
+  update_seconds_ += step.update_seconds;
+  bytes_ += static_cast<double>(step.update_bytes);
+  if (warned_ || context_.world.rank() != 0 || steps_ < 2 * kFirstSteps || wait_seconds_ < 0.5 * seconds_) return;
+  warned_ = true;
+  context_.progress.finish();
+  context_.log.warning(fmt::format(
+      "{:.0f} % of the time training waits for {}, which moves {}/s for this rank: a faster disk, more ranks or a "
+      "larger "
+      "--total-batch-size would help",
+      100 * wait_seconds_ / seconds_, context_.setup.options.sharding.offload_optimizer.directory, bytes(rate())));
+}
+
+void OffloadReporter::report(nlohmann::json& report) const {
+  if (store_ == nullptr) return;
+  const auto& stats = store_->stats();
+  report["offload"] = {{"directory", context_.setup.options.sharding.offload_optimizer.directory},
+                       {"io", store_->describe()},
+                       {"file_bytes", store_->file_bytes()},
+                       {"memory_bytes", store_->budget_bytes()},
+                       {"bytes_read", stats.bytes_read},
+                       {"bytes_written", stats.bytes_written},
+                       {"wait_seconds", stats.wait_seconds}};
+  if (seconds_ > 0) {
+    context_.log.info(
+        fmt::format("offload   {} read and {} written by this rank, {}/s in updates; {:.0f} % of the time was waited",
+                    bytes(static_cast<double>(stats.bytes_read)), bytes(static_cast<double>(stats.bytes_written)),
+                    bytes(rate()), 100 * wait_seconds_ / seconds_));
+  }
 }
 
 }  // namespace fsdp::detail
