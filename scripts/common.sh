@@ -2,14 +2,14 @@
 # shellcheck shell=bash
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross: of another architecture
-# What scripts/setup has installed, one requirement a line.
+# File that lists the packages scripts/setup installed, one requirement a line.
 # shellcheck disable=SC2034 # for the scripts that source this
 stamp=$venv/.fsdp-requirements
 
 # Pinned: one known set builds and is tested.
 # shellcheck disable=SC2034
 torch_pin=torch==2.11.0 mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
-# What tests of the programs read files with.
+# Packages with which tests read the programs' output files.
 # shellcheck disable=SC2034
 test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
 # libtorch_cpu itself needs, of all CUDA wheels, only these two.

@@ -12,14 +12,14 @@
 
 namespace fsdp {
 
-/// What fsdp-memprobe compares: lists of what fsdp-finetune has one of.
+/// Lists of values that fsdp-memprobe compares; fsdp-finetune takes one value of each.
 struct ComparedOptions {
   std::vector<Sharding> shardings{Sharding::full_shard};
   std::vector<c10::ScalarType> precisions{c10::ScalarType::Float};
   std::vector<int> checkpointings{0};  ///< recompute every n-th block; 0: none
 };
 
-/// What the parser fills besides TrainOptions.
+/// TrainOptions, and parsed values that are converted after parsing or used by the program itself.
 struct FinetuneArguments {
   TrainOptions options;
   std::optional<ComparedOptions> compared;  ///< set: lists are taken, the first of each is the option
@@ -31,14 +31,14 @@ struct FinetuneArguments {
 
 void add_finetune_options(CLI::App& app, FinetuneArguments& arguments);
 
-/// As if the user had given it, and nothing else for it.
+/// Replaces the option's value as if the user had given only this one.
 void set_option(CLI::App& app, const std::string& name, const std::string& value);
 
 /// What several spellings of one wish come to: flags that stand for a value, an option without one. After parsing.
 /// \throws UsageError when two of them contradict each other
 void normalize_spellings(CLI::App& app);
 
-/// That, and times as numbers. \throws UsageError
+/// Calls normalize_spellings() and parses times into numbers. \throws UsageError
 void normalize_finetune_options(CLI::App& app, FinetuneArguments& arguments);
 
 /// Options that the command line leaves open, from what the checkpoint says about its run.

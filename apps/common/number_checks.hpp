@@ -1,11 +1,11 @@
 #pragma once
-// What holds for the numbers of all options of all programs.
+// Checks of numeric option values, shared by all programs.
 #include <CLI/CLI.hpp>
 #include <string>
 
 namespace fsdp {
 
-/// Numbers below 0 mean something for this option.
+/// Allows negative numbers for this option.
 CLI::Option* may_be_negative(CLI::Option* option);
 
 /// Where a list is given for this option, which takes one number, the message ends with `instead`.

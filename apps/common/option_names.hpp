@@ -1,5 +1,5 @@
 #pragma once
-// Options by name: what a name that is none was probably meant to be.
+// Suggests the nearest option for a misspelled name.
 #include <CLI/CLI.hpp>
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the mains of the programs on LibTorch share beside app_main.hpp.
+// Start-up code that programs on LibTorch share in addition to app_main.hpp.
 #include "apps/common/app_main.hpp"
 #include "lib/training/step/train_options.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-// What checkpoints are evaluated on: a token file, or texts in the tokens of each one's tokenizer.
+// Evaluation data: a token file, or texts encoded with each checkpoint's tokenizer.
 #include <cstdint>
 #include <optional>
 #include <vector>

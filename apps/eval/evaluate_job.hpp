@@ -1,5 +1,5 @@
 #pragma once
-// The job behind fsdp-eval.
+// Runs the evaluation of fsdp-eval.
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What one checkpoint scored, for people, for programs and for comparing it with another.
+// Scores of one checkpoint as text, as JSON, and for comparison with another checkpoint.
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// The loss over sequences and what follows from it.
+/// The loss over sequences and metrics derived from it.
 struct LossResult {
   Estimate loss;           ///< nats per token, by sequence
   Estimate perplexity;     ///< exp(loss)

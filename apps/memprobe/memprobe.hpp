@@ -13,15 +13,15 @@
 namespace fsdp {
 
 struct MemprobeOptions {
-  TrainOptions train;  ///< of the job that is asked about
-  // What is compared; each combination of these is one answer.
+  TrainOptions train;  ///< options of the job that is analysed
+  // Values to compare; each combination is one answer.
   std::vector<Sharding> shardings{Sharding::full_shard};
   std::vector<int> checkpointings{0};  ///< recompute every n-th block; 0: none
   std::vector<c10::ScalarType> precisions{c10::ScalarType::Float};
   std::vector<int> nodes;                  ///< instead of `ranks`: whole nodes
   int ranks = 0;                           ///< 0: this job's
   int ranks_per_node = 0;                  ///< 0: this job's; where `ranks` is given, all of them
-  int rank = 0;                            ///< the one that is simulated
+  int rank = 0;                            ///< the rank that is simulated
   std::string gpu;                         ///< a GPU's name or bytes; empty: the GPU at hand, else CPUs
   std::string memory;                      ///< CPUs: what a rank may take; empty: its share of this machine
   std::string cuda_context, nccl_buffers;  ///< bytes instead of the usual ones
@@ -34,7 +34,7 @@ struct MemprobeOptions {
   int cores = 0;                           ///< of a node, ranks on CPUs; 0: this machine's
   bool plan_for_largest = false;           ///< the most sequences at once, not the highest speed
   bool search = false;
-  bool search_model = false;  ///< of that, the most layers instead of the largest batch
+  bool search_model = false;  ///< search for the most layers instead of the largest batch
   bool measure = false;
   bool alone = false;          ///< measure the simulated rank in this process only
   std::int64_t max_batch = 0;  ///< of the search; 0: 65536
@@ -43,14 +43,14 @@ struct MemprobeOptions {
       trial_command;  ///< this program and its arguments, for measurements in processes of their own
 };
 
-/// What --plan writes down.
+/// The combination that --plan writes.
 struct MemprobeChoice {
   Sharding sharding = Sharding::full_shard;
   int checkpoint_every = 0;
   c10::ScalarType precision = c10::ScalarType::Float;
   std::int64_t batch_size = 0;
   int ranks = 0, ranks_per_node = 0;
-  std::int64_t host_bytes = 0;  ///< a rank's
+  std::int64_t host_bytes = 0;  ///< of one rank
   std::string gpu;              ///< empty: CPUs
   std::string summary;          ///< one line on its memory and speed
 };

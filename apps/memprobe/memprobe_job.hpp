@@ -26,10 +26,10 @@ struct Combination {
   std::string checkpointing() const { return activation_checkpointing_name(checkpoint_every); }
 };
 
-/// What is predicted of a step's time.
+/// The predicted time and throughput of a step.
 struct StepSpeed {
   StepTime time;
-  double tokens = 0;  ///< targets of a step, all ranks
+  double tokens = 0;  ///< target tokens of a step, summed over ranks
   double tokens_per_second = 0;
   double mfu = 0;  ///< of a model's operations, once each, as a part of the devices' peak
 };
@@ -47,7 +47,7 @@ struct Answer {
   bool alone = false;  ///< one process measured one rank
 };
 
-/// What a rank may take, and of what.
+/// The memory that one rank may use, on a GPU or on the host.
 struct MemoryBudget {
   std::optional<GpuSpec> gpu;
   std::int64_t host_bytes = 0;    ///< CPUs
@@ -59,7 +59,8 @@ bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget)
 /// What is held against the memory: on CPUs a rank's tensors, its program, and what a save or a load needs beside them;
 /// on a GPU segments, context and NCCL.
 std::int64_t needed_bytes(const MemoryPrediction& prediction);
-/// How far inside, in bytes; negative when outside. Affine in the batch size but for rounding.
+/// Bytes of the budget that remain free; negative when the prediction exceeds it. Affine in the batch size except for
+/// rounding.
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
 
 /// --train-data where it is a token file, as a run reads it.
@@ -130,7 +131,7 @@ class SpeedModel {
   /// Collective. \throws FormatError, MissingInput of --rates and --calibration
   SpeedModel(ProcessGroup& world, const MemprobeOptions& options, const std::optional<GpuSpec>& gpu);
 
-  /// Nothing where rates are not known.
+  /// Returns nothing when the device's rates are unknown.
   std::optional<StepSpeed> of(const MemoryPrediction& prediction, const Combination& combination) const;
   /// "a100-80g's data sheet and 2 earlier runs"
   const std::string& source() const { return rates_.source; }
@@ -151,9 +152,9 @@ class SpeedModel {
 std::int64_t fastest_batch(const std::vector<std::int64_t>& batches, std::int64_t largest,
                            const std::function<double(std::int64_t)>& tokens_per_second);
 
-/// Which is to be planned. \pre there is one
+/// Returns the index of the answer to plan. \pre `answers` is not empty
 std::size_t best_answer(const std::vector<Answer>& answers, bool largest);
-/// Fastest first; those that do not fit come last.
+/// Sorts answers by speed, fastest first; answers that do not fit come last.
 void sort_by_speed(std::vector<Answer>& answers);
 
 /// "3,340 tok/s, 0.61 s a step, 45 % MFU: products 80 %, passes 12 %"

@@ -2,7 +2,7 @@
 
 import shlex
 
-# What a value is that an option takes as text: a file (or folder), a folder, or free words that nothing is known of.
+# Kinds of text values: a file (or folder), a folder, or free words without completion.
 # tests/install/manual_test.py fails on an option of text that is in none of them and has no words to choose from.
 FILES = {
     "--model",
@@ -96,13 +96,13 @@ WORDS = {
         "rtx-4090",
     ],
 }
-# What a program takes beside the words that are an option's everywhere.
+# Words that one program accepts in addition to an option's usual words.
 MORE = {
     "fsdp-memprobe --sharding": ["all"],
     "fsdp-memprobe --precision": ["all"],
     "fsdp-memprobe --activation-checkpointing": ["both"],
 }
-# Of an argument without a name: files, where it is one.
+# Kinds of positional arguments.
 POSITIONALS = {"fsdp-eval": "file", "fsdp-ckpt-convert": "file"}
 
 
@@ -133,7 +133,7 @@ def entries(program):
     for option in named:
         for spelling in spellings(option):
             key = shlex.quote(f"{name} {spelling}")
-            # Of "size:N" the part that is a word.
+            # Only the word of "size:N" can be completed.
             words = [word[: word.index(":") + 1] if ":" in word else word for word in words_of(option)]
             words += MORE.get(f"{name} {spelling}", [])
             if words:

@@ -7,7 +7,7 @@ from torch import nn
 
 from layers import ROPE_THETA, OffsetNorm, attend, attend_within, named_linears, rotated, turns
 
-# What fsdp-finetune reads as config.json; `length` of a shape is that of a row, without the last target.
+# Contents of config.json for fsdp-finetune; `length` of a shape is the row's length without the last target.
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
          "rope_theta": ROPE_THETA, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
          "max_position_embeddings": 16384, "bos_token_id": 1, "eos_token_id": 2}

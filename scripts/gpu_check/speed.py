@@ -8,7 +8,7 @@ from checks import NOTE, Trouble, skip, verdict_of
 from training import Trainings, spread
 
 STEPS, WARM_UP = 20, 8  # the first ones compile, choose kernels and fill the allocator
-# What is asked of an H200; of other GPUs and cases the figures are only told.
+# Required results on an H200; on other GPUs and for other cases results are only printed.
 GOAL_GPU = "H200"
 SHAPES = {
     "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),

@@ -176,7 +176,7 @@ mark() { # STAGE TEXT
 has_mark() { [[ -r $run_dir/stages/$1 && $(<"$run_dir/stages/$1") == "$2" ]]; } # STAGE TEXT
 
 newest_checkpoint() { readlink "$run_dir/checkpoints/latest" 2>/dev/null || true; }
-# What the fine-tune ended with, as its --final says, after read_config. Where there is no best, that is the newest.
+# Prints the checkpoint that --final selects: the best, or the newest when there is no best. Call after read_config.
 final_checkpoint() {
     if [[ $(configured final) == best && -d $run_dir/checkpoints/best/ ]] && readlink "$run_dir/checkpoints/best"; then return; fi
     newest_checkpoint

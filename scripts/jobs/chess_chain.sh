@@ -11,7 +11,7 @@ chain_record() { # STAGE JOB
     mv -f "$run_dir/chain.part.$$" "$run_dir/chain"
 }
 chain_forget() { rm -f "$run_dir/chain" "$run_dir/chain-cancelled"; }
-# Those that PBS or Slurm still knows as waiting or running, the last one first: cancelling it starts nothing.
+# Prints the chain's jobs that are still queued or running, last one first, so that cancelling in this order starts none.
 chain_alive() {
     local stage job
     [[ -r $run_dir/chain ]] || return 0

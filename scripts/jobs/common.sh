@@ -92,7 +92,7 @@ forget_start() {
     if [[ -n $starts_before ]]; then echo "$starts_before" >"$run_dir/starts"; else rm -f "$run_dir/starts"; fi
 }
 
-# What to do after code $1, where there is something to go on from.
+# Advice for exit code $1 when there is a checkpoint to continue from.
 next_command() {
     case $1 in
         9 | 137) # hydra's and srun's code

@@ -49,7 +49,7 @@ finish_lesson() {
     settings >"$part.settings"
 }
 
-# What the lessons of one page have in common.
+# Settings that all lessons of a page share.
 settings() { join_words "${model_options[@]}" "$train_data" "$PRECISION" "$BATCH_SIZE" "$STEPS" "$REPEATS" "$MEMORY" "$(places)"; }
 
 # of_runs PROGRAM: awk over the report: value[run, path] of runs 0 to runs - 1, name[run].

@@ -24,7 +24,7 @@ unless PBS runs this job again by itself (qrerun, preemption)" 85
 
 # Fills words with the qsub call that submits this job once more; fails where there is none. Every option comes from what
 # PBS knows of the job, and every value from this environment (-V), which holds it exactly: Submit_arguments has no quotes.
-# What the job waited for is left out: it is over, and PBS may have forgotten it.
+# Dependencies are left out: they have ended, and PBS may have forgotten them.
 find_resubmission() {
     local qsub line name value select vnodes
     qsub=$(find_pbs qsub) || return 1
@@ -51,7 +51,7 @@ find_resubmission() {
     while IFS= read -r line; do
         name=${line%% = *} value=${line#* = }
         case $name in
-            # What PBS counts from select cannot be given beside it.
+            # PBS derives these from select and refuses them beside it.
             nodect | nodes | ncpus | mem | vmem | mpiprocs | ompthreads | ngpus | naccelerators) continue ;;
         esac
         if [[ $name != select && ":$select:$vnodes" == *":$name="* ]]; then continue; fi

@@ -4,7 +4,7 @@
 
 note_packed() { printf '%s\t%s\n' "$1" "$2" >>"$packed"; } # PATH BELOW TOP, WHERE IT CAME FROM
 
-# What the tarball is made of, in words, and since when: the commit, where the sources are a clone.
+# The sources' description and date: those of the commit, if the sources are a git clone.
 if commit=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
     made_of="commit $commit"
     if [[ -n $(git -C "$root" status --porcelain 2>/dev/null) ]]; then made_of+=", with changes"; fi

@@ -31,7 +31,7 @@ FLOORS = [
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room, _, _ in floor}
 FOLDERS = {room: folders for floor in FLOORS for room, _, folders in floor}
 TORCH_FREE = {"base", "ranks", "hub", "reports", "text", "compute/kernels", "models/config", "files", "chess/rules", "training/record"}
-# What a device is, and how it multiplies, is lib/compute's to know: all others ask an Ops.
+# Rooms that must not name devices or matrix products: they call Ops of lib/compute instead.
 DEVICE_FREE = {"models", "engine", "training", "chess"}
 DEVICE_MADE = "engine/collectives/nccl"  # part of the CUDA back end
 DEVICE_WORD = re.compile(r"\b(kMeta|is_meta|gemm(?!a)\w*|host_product|\w*mm_out|addmm_?|kernels::)")

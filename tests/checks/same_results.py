@@ -26,7 +26,7 @@ MODELS = {
 }
 LAYOUTS = [(1, "full-shard", 0), (2, "full-shard", 0), (3, "full-shard", 0), (2, "grad-shard", 0), (3, "grad-shard", 0), (3, "no-shard", 0),
            (4, "hybrid-full-shard", 2), (4, "hybrid-grad-shard", 2)]
-# Of time and place: what two runs of one program differ in.
+# Keys that depend on time and host, and so differ between two runs of one program.
 VOLATILE = {"seconds", "step_seconds", "tokens_per_second", "data_wait_seconds", "peak_rss_bytes", "mfu", "saved_at", "resident_bytes",
             "save_seconds", "blocked_seconds", "validation_seconds", "host", "sequences_per_second", "eval_seconds"}
 
