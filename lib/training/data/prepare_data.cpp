@@ -47,6 +47,18 @@ void tell_of_answers(const TokenizeReport& report, const Logger& log) {
   if (report.skipped > 0) log.warning(skipped_line(report));
 }
 
+/// \param damage  what is wrong with an entry that is there and cannot be used
+bool holds_whole(const std::filesystem::path& entry, std::string& damage) {
+  if (!TokenCache::holds(entry)) return false;
+  try {
+    const TokenDocuments readable(entry);
+    return true;
+  } catch (const FormatError& error) {
+    damage = error.what();
+    return false;
+  }
+}
+
 std::filesystem::path encode(const std::filesystem::path& data, const TextOptions& options, const Logger& log,
                              const std::function<bool()>& stop_wanted) {
   TokenizeOptions how;
@@ -57,11 +69,13 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
   const TokenCache cache(options.directory);
   how.output = cache.entry(data, token_fingerprint(how.inputs, options));
-  if (TokenCache::holds(how.output)) return how.output;
+  std::string damage;
+  if (holds_whole(how.output, damage)) return how.output;
   const EntryClaim claim(how.output, stop_wanted, [&](const std::string& holder) {
     log.info(fmt::format("waiting   {} is being encoded by {}", data.string(), holder));
   });
-  if (TokenCache::holds(how.output)) return how.output;  // by the job that had the claim
+  if (holds_whole(how.output, damage)) return how.output;  // by the job that had the claim
+  if (!damage.empty()) log.warning(damage + ". The texts are encoded again");
   how.layout = TokenLayout::documents;
   how.field = options.field;
   how.conversations = options.conversations;

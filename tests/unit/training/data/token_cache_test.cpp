@@ -11,6 +11,8 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
+#include "lib/mpi/process_group.hpp"
+#include "lib/tokenizer/open_tokenizer.hpp"
 #include "tests/support/temp_files.hpp"
 
 using fsdp::TextOptions;
@@ -74,6 +76,31 @@ TEST_SUITE("train/token_cache") {
     fs::create_symlink("t.jsonl", dir / "link");
     CHECK(fsdp::token_fingerprint({dir / "link"}, options) == now());
     CHECK_THROWS_AS(fsdp::token_fingerprint({dir / "none"}, options), fsdp::IoError);
+  }
+
+  TEST_CASE("an entry that is cut short or is none is made again, the same") {
+    const TempDir dir;
+    fsdp::File::create(dir / "t.jsonl").write("{\"text\": \"the cat\"}\n");
+    const auto tokenizer = fsdp::open_tokenizer("gpt2");
+    TextOptions options;
+    options.tokenizer_name = "gpt2";
+    options.tokenizer = tokenizer.get();
+    options.directory = dir / "cache";
+    options.quiet = true;
+    const fsdp::Logger log(0, fsdp::LogLevel::error);
+    const auto world = fsdp::make_single_group();
+    const auto prepare = [&] { return fsdp::prepare_tokens(*world, dir / "t.jsonl", options, log, {}); };
+    const auto entry = prepare();
+    const auto whole = fsdp::read_text_file(entry);
+    const auto made = fs::last_write_time(entry);
+    CHECK(prepare() == entry);
+    CHECK(fs::last_write_time(entry) == made);
+    for (const auto bytes : {std::size_t{0}, std::size_t{100}, whole.size() / 2}) {
+      CAPTURE(bytes);
+      fsdp::File::create(entry).write(whole.substr(0, bytes));
+      CHECK(prepare() == entry);
+      CHECK(fsdp::read_text_file(entry) == whole);
+    }
   }
 
   TEST_CASE("the end of a large file counts as its beginning does") {
