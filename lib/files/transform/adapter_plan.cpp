@@ -84,14 +84,20 @@ std::set<std::string> targeted(const AdapterConfig& config, const std::vector<Ba
   if (!config.pattern.empty()) pattern.emplace(config.pattern, where);
   std::set<std::string> found;
   for (const auto& module : base) {
-    if (config.all_linear && module.can_have_adapter && module.is_in_block) found.insert(module.name);
-    if (config.all_linear || !(pattern ? (*pattern)(module.name) : is_named_by(config.lora.targets, module.name)))
-      continue;
+    const bool is_named = config.all_linear ? module.can_have_adapter && module.is_in_block
+                          : pattern         ? (*pattern)(module.name)
+                                            : is_named_by(config.lora.targets, module.name);
+    if (!is_named) continue;
     if (!module.can_have_adapter)
       throw FormatError(
           fmt::format("{}: target_modules names '{}', which can have no adapter here: matrices of the "
                       "blocks can",
                       where, module.name));
+    if (!module.other_type.empty())
+      throw FormatError(
+          fmt::format("{}: the base's tensor \"{}.weight\" is {}, and an adapter can be added to "
+                      "floating-point numbers alone",
+                      where, module.name, module.other_type));
     found.insert(module.name);
   }
   if (found.empty()) throw FormatError(where + ": target_modules names no module of the base");

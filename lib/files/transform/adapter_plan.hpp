@@ -20,6 +20,7 @@ struct BaseModule {
   std::string name;
   bool can_have_adapter = false;
   bool is_in_block = false;
+  std::string other_type = {};  ///< the type of its weight if that is no floating-point type, else empty
 };
 
 /// The modules of one of our models: the matrices of its blocks can have adapters.

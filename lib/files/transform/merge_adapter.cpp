@@ -30,6 +30,12 @@ std::string module_of(const Source& base, const ModelPart& model, std::size_t te
   return name.substr(model.prefix.size(), name.size() - model.prefix.size() - kWeight.size());
 }
 
+/// The type of a tensor of the base that is no floating-point type; empty for one that is.
+std::string other_type_of(const SourceTensor& tensor) {
+  if (tensor.other) return tensor.other->name;
+  return is_float(tensor.dtype) ? "" : std::string(torch_name(tensor.dtype));
+}
+
 /// The modules of the base. Any floating-point matrix can have an adapter; matrices of blocks have a number in their
 /// names.
 std::vector<BaseModule> modules_of(const Source& base, const ModelPart& model) {
@@ -39,7 +45,7 @@ std::vector<BaseModule> modules_of(const Source& base, const ModelPart& model) {
     if (name.empty()) continue;
     const auto& tensor = base.tensors()[i];
     const bool is_in_block = std::any_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
-    modules.push_back({std::move(name), tensor.shape.size() == 2 && is_float(tensor.dtype), is_in_block});
+    modules.push_back({std::move(name), tensor.shape.size() == 2, is_in_block, other_type_of(tensor)});
   }
   return modules;
 }
@@ -57,7 +63,10 @@ class MergedSource final : public DecoratedSource {
       const auto found = plan_.parts.find(module_of(*inner_, model, i));
       if (found != plan_.parts.end()) {
         check(tensor, found->second);
-        if (result) tensor.dtype = *result;
+        if (result)
+          tensor.dtype = *result;
+        else
+          refuse_float8(tensor);
         matrix_.emplace(tensors_.size(), found->second);
       }
       add_tensor(i, std::move(tensor));
@@ -103,6 +112,15 @@ class MergedSource final : public DecoratedSource {
     if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return values;
     throw FormatError(fmt::format("{}: '{}' has elements that are not finite (fsdp-ckpt-convert --check)",
                                   plan_.file.string(), adapters_.source().tensors()[part].name));
+  }
+
+  /// What an adapter adds is mostly less than half a step of such a type.
+  void refuse_float8(const SourceTensor& tensor) const {
+    if (dtype_size_bytes(tensor.dtype) > 1) return;
+    throw FormatError(
+        fmt::format("{}: tensor \"{}\" is {}, which would round away most of what the adapter adds: say what the "
+                    "merged model is to be kept in, as --dtype bfloat16",
+                    inner_->info().directory.string(), tensor.name, torch_name(tensor.dtype)));
   }
 
   void check(const SourceTensor& base, const AdapterParts& adapter) const {

@@ -254,6 +254,34 @@ TEST_SUITE("convert/adapter_plan") {
                          doctest::Contains("adapter_model.safetensors: 'base_model.model.model.layers.0"), FormatError);
   }
 
+  TEST_CASE("a base that an adapter cannot be added to is refused by tensor and type") {
+    const auto refusal = [](DType dtype, const nlohmann::json& targets, std::optional<DType> result) {
+      const auto base = std::make_shared<test::MemorySource>();
+      for (const auto& known : llama()) {
+        const bool is_short = known.name == "model.layers.1.self_attn.v_proj";
+        base->add(known.name + ".weight", is_short ? dtype : DType::f32, {2, 2}, test::Bytes(is_short ? 4 : 16));
+      }
+      const auto folder = adapter({{"target_modules", targets}});
+      return test::message_of<FormatError>([&] { merge_adapter(base, folder.path().path(), result); });
+    };
+    const nlohmann::json by_name{"q_proj", "v_proj"};
+    for (const nlohmann::json& targets : {by_name, nlohmann::json(".*_proj"), nlohmann::json("all-linear")}) {
+      CAPTURE(targets);
+      for (const auto& [dtype, name] : {std::pair{DType::i8, "int8"}, {DType::u8, "uint8"}}) {
+        const auto said = refusal(dtype, targets, DType::f32);
+        CHECK(has(said, "model.layers.1.self_attn.v_proj.weight"));
+        CHECK(has(said, name));
+      }
+      const auto said = refusal(DType::f8_e4m3fn, targets, std::nullopt);
+      CHECK(has(said, "model.layers.1.self_attn.v_proj.weight"));
+      CHECK(has(said, "float8_e4m3fn"));
+      CHECK(has(said, "--dtype"));
+      CHECK(refusal(DType::f8_e5m2, targets, DType::bf16).empty());
+    }
+    CHECK(refusal(DType::i8, {"q_proj"}, std::nullopt).empty());
+    CHECK(refusal(DType::f8_e5m2, by_name, DType::f8_e5m2).empty());  // who asks for it has it
+  }
+
   TEST_CASE("a directory with an adapter, opened as a model") {
     const auto folder = adapter({{"base_model_name_or_path", "org/base"}});
     CHECK_THROWS_WITH_AS(refuse_adapter_alone(folder.path().path()), doctest::Contains("org/base"), FormatError);

@@ -11,8 +11,8 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
-#include "lib/mpi/process_group.hpp"
-#include "lib/tokenizer/open_tokenizer.hpp"
+#include "lib/ranks/process_group.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "tests/support/temp_files.hpp"
 
 using fsdp::TextOptions;
