@@ -273,6 +273,9 @@ class NotPlain(TorchCase):
         self.assertIn("DeepSpeed", self.refused(empty, self.folder / "out.safetensors", "--model-only"))
         torch.save({"step": 3}, empty)
         self.assertIn("no tensor", self.refused(empty, self.folder / "out.pt"))
+        self.assertIn("no tensor", self.refused("--check", empty))
+        torch.save({"w": torch.zeros(0, 3)}, empty)
+        self.assertIn("1 tensor without an element", self.refused("--check", empty))
         folder = self.folder / "zero"
         (folder / "global_step1").mkdir(parents=True)
         (folder / "latest").write_text("global_step1\n")

@@ -67,7 +67,7 @@ ExitCode agreed(ProcessGroup& world, ExitCode code) {
 ExitCode run_check(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
   const auto original = open_input(options.paths[0], options.input, false);
   const auto source = transformed(original, options.input);
-  if (is_deepspeed_file(*original)) refuse_nothing(*source, *original, options.paths[0]);
+  refuse_nothing(*source, *original, options.paths[0]);
   const StopSignal stop;
   ByteProgress progress(log, "read", options.progress_seconds);
   const auto found = check(*source, world, scan_options(options, progress, stop));

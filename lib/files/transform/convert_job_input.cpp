@@ -189,7 +189,7 @@ void refuse_nothing(const Source& source, const Source& original, const std::fil
   const auto what = tensors.empty()
                         ? std::string("no tensor")
                         : format_count_of(static_cast<std::int64_t>(tensors.size()), "tensor") + " without an element";
-  throw FormatError(fmt::format("{}: holds {}, so there is nothing to convert{}", path.string(), what,
+  throw FormatError(fmt::format("{}: holds {}, so there is nothing to convert or check{}", path.string(), what,
                                 is_deepspeed_file(original) ? ". " + deepspeed_advice() : ""));
 }
 
