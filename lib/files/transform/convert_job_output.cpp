@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <iostream>
@@ -385,8 +384,7 @@ OutputKind choose_output_kind(const OutputRequest& request) {
 std::uint64_t parse_size(std::string_view text, std::string_view option) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string unit(end, text.data() + text.size());
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto unit = ascii_lower({end, text.data() + text.size()});
   constexpr std::array<std::pair<std::string_view, double>, 12> units{{{"", 1},
                                                                        {"b", 1},
                                                                        {"kb", 1e3},

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/compute/cuda/cuda_ops.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
@@ -106,10 +106,8 @@ LibraryVersion nccl_version(int code) {
   return {code / step, code % step / 100, code % 100};
 }
 
-int numa_node_of(std::string pci_bus_id) {
-  std::transform(pci_bus_id.begin(), pci_bus_id.end(), pci_bus_id.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::ifstream file("/sys/bus/pci/devices/" + pci_bus_id + "/numa_node");
+int numa_node_of(const std::string& pci_bus_id) {
+  std::ifstream file("/sys/bus/pci/devices/" + ascii_lower(pci_bus_id) + "/numa_node");
   int node = -1;
   return file >> node ? node : -1;
 }
