@@ -96,9 +96,7 @@ class EvaluateJob {
           open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
       auto& subject = subjects_.back();
       if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
-      for (const auto& remark : subject.remarks) {
-        if (world_.rank() == 0) log_.warning(remark);
-      }
+      log_.warnings_of_all(subject.remarks);
       // What is stored in 4 bits stays as it is.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
       if (options_.prompt) open_prompt(subject);

@@ -53,11 +53,6 @@ void tell_weights(ProcessGroup& world, const std::string& directory, const Logge
   log.info(fmt::format("weights   {}   {:.1f} s", directory, seconds_since(start)));
 }
 
-void warn(const Logger& log, const std::vector<std::string>& remarks) {
-  if (log.rank() != 0) return;
-  for (const auto& remark : remarks) log.warning(remark);
-}
-
 /// The weights that adapters are for from their folder; adapters from a checkpoint, from peft's files, or new ones.
 std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                                           Trainer* trainer, const Logger& log) {
@@ -74,10 +69,10 @@ std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& s
     throw UsageError("--lora-rank needs the weights that adapters are for: --model DIR or ORG/NAME");
   tell_weights(world, directory, log, [&] { load_weights(runtime, directory); });
   if (options.adapter.empty()) {
-    warn(log, adapter_left_out(directory));
+    log.warnings_of_all(adapter_left_out(directory));
     initialize_adapters(runtime, options.seed);
   } else {
-    warn(log, load_adapter(runtime, options.adapter));
+    log.warnings_of_all(load_adapter(runtime, options.adapter));
     log.info("adapter   " + options.adapter);
   }
   return std::nullopt;
@@ -94,7 +89,7 @@ std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& se
     return std::nullopt;
   }
   tell_weights(world, options.model.directory, log, [&] { load_weights(runtime, options.model.directory); });
-  warn(log, adapter_left_out(options.model.directory));
+  log.warnings_of_all(adapter_left_out(options.model.directory));
   return std::nullopt;
 }
 

@@ -8,6 +8,11 @@
 
 namespace fsdp {
 
+void Logger::warnings_of_all(std::span<const std::string> lines) const {
+  if (rank_ != 0) return;
+  for (const auto& line : lines) warning(line);
+}
+
 void Logger::write(LogLevel level, std::string_view line) const {
   if (level > level_) return;
   std::string text;

@@ -1,5 +1,6 @@
 #pragma once
 // Log lines and a status line on stderr; stdout is for results.
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,8 @@ class Logger {
 
   void info(std::string_view line) const { write(LogLevel::info, line); }
   void warning(std::string_view line) const { write(LogLevel::warning, line); }
+  /// What all ranks know alike: rank 0 alone says it.
+  void warnings_of_all(std::span<const std::string> lines) const;
   void error(std::string_view line) const { write(LogLevel::error, line); }
   void debug(std::string_view line) const { write(LogLevel::debug, line); }
   bool enabled(LogLevel level) const { return level <= level_; }

@@ -1,5 +1,7 @@
 """PyTorch reads what fsdp-finetune saved: dcp.load and dcp_to_torch_save, model and optimizer, bit for bit."""
 
+import json
+
 import fsdp_cli
 
 try:
@@ -109,6 +111,20 @@ class Torch(fsdp_cli.Case):
         worst = max((parameters[n] - after[n]).abs().max().item() for n in parameters)
         fsdp_cli.say(f"one step by torch after a resume: parameters within {worst:.3g}")
         self.assertLess(worst, 2e-5)
+
+    def test_a_file_of_deepspeed_says_where_its_masters_are(self):
+        checkpoint = self.saved_by("zero", 1)
+        model = whole(checkpoint)["model"]
+        config = self.folder / "model.json"
+        config.write_text(json.dumps(json.loads((checkpoint / "run.json").read_text())["model"]))
+        for dtype, says in ((torch.bfloat16, True), (torch.float32, False)):
+            file = self.folder / "mp_rank_00_model_states.pt"
+            torch.save({"module": {name: tensor.to(dtype) for name, tensor in model.items()}, "ds_version": "0.19.8"}, file)
+            results = [fsdp_cli.run("fsdp-eval", [file, "--model-config", config, "--data", self.val_data, *fsdp_cli.COMMON]),
+                       self.train(f"from-{says}", "--restart-checkpoint-file", file, "--max-steps", 1),
+                       fsdp_cli.run("fsdp-ckpt-convert", [file, self.folder / f"{says}.safetensors", "--model-only"])]
+            for result in results:
+                self.assertEqual((result.code, result.err.count("_optim_states.pt")), (0, int(says)), str(result))
 
     def test_saved_by_other_ranks_is_nearly_the_same(self):
         states = [whole(self.saved_by(f"world-{ranks}", ranks)) for ranks in (1, 3)]

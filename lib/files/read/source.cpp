@@ -134,6 +134,16 @@ bool is_deepspeed_file(const Source& source) {
                      [](const SourceValue& value) { return value.name == "ds_version"; });
 }
 
+std::vector<std::string> deepspeed_remarks(const Source& source) {
+  const auto is_short = [](const SourceTensor& tensor) {
+    return tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
+  };
+  if (!is_deepspeed_file(source) || std::none_of(source.tensors().begin(), source.tensors().end(), is_short)) return {};
+  return {source.info().files.front().string() +
+          ": is one of DeepSpeed's: these are the weights that products were computed with, the float32 masters lie in "
+          "the *_optim_states.pt beside it (zero_to_fp32.py makes one file of them)"};
+}
+
 std::string deepspeed_advice() {
   return "DeepSpeed keeps a model's numbers in shards by rank (*_optim_states.pt; with ZeRO-3 in nothing else), which "
          "are not read here: make one file of them with the zero_to_fp32.py that lies beside them, and give that";

@@ -19,6 +19,7 @@
 #include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/flatten.hpp"
 #include "lib/files/read/plain_value.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
 
 namespace fsdp {
@@ -291,6 +292,7 @@ TorchSource::TorchSource(const std::filesystem::path& path) : torch_(open_torch_
     values_.push_back({std::move(found.name), std::move(found.path)});
     values_from_.push_back(found.value);
   }
+  info_.remarks = deepspeed_remarks(*this);
 }
 
 TorchSource::~TorchSource() = default;

@@ -265,12 +265,12 @@ std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Sou
   return std::make_unique<DcpTarget>(std::move(dcp));
 }
 
-/// Warns of parts of an adapter that have no effect.
-void warn_of_adapters(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
-  for (const auto& remark : source.info().remarks) log.warning(remark);
+/// Warns of remarks on what was opened, and of an adapter beside the weights that has no effect.
+void warn_of_remarks(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
+  log.warnings_of_all(source.info().remarks);
   const bool is_adapter = !original.info().adapter.empty() || !std::filesystem::is_directory(options.paths[0]);
   if (is_adapter || !options.input.merge_adapter.empty()) return;
-  for (const auto& remark : adapter_left_out(options.paths[0])) log.warning(remark);
+  log.warnings_of_all(adapter_left_out(options.paths[0]));
 }
 
 /// \throws FormatError naming the first tensor of a type that the output cannot hold
@@ -295,10 +295,6 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
   plan.source = transformed(original, input);
   refuse_nothing(*plan.source, *original, options.paths[0]);
-  if (is_deepspeed_file(*original))
-    log.warning(options.paths[0] +
-                ": is one of DeepSpeed's: these are the weights that products were computed with, the float32 masters "
-                "lie in the *_optim_states.pt beside it (zero_to_fp32.py makes one file of them)");
   if (plan.kind == OutputKind::torch || plan.kind == OutputKind::dcp) refuse_other_types(*plan.source);
   switch (plan.kind) {
     case OutputKind::torch:
@@ -320,7 +316,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
                        format_count_of(static_cast<std::int64_t>(original->tensors().size()), "tensor"),
                        format_count_of(static_cast<std::int64_t>(original->values().size()), "value"),
                        plan.output.string(), to_string(plan.kind)));
-  if (log.rank() == 0) warn_of_adapters(options, *original, *plan.source, log);
+  warn_of_remarks(options, *original, *plan.source, log);
   return plan;
 }
 

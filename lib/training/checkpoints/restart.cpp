@@ -59,6 +59,7 @@ void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& l
       point.is_ours = point.checkpoint->is_ours();
       point.knows_run = point.checkpoint->run().has_value();
       point.manifest = point.checkpoint->run().value_or(RunManifest());
+      log.warnings_of_all(point.checkpoint->source().info().remarks);
       return;
     }
     warn_of_checkpoint(world, point, found->text, log);

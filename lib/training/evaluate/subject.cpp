@@ -29,6 +29,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   }
   if (!has("run.json") && !has(".metadata")) refuse_adapter_alone(path);
   subject.checkpoint = open_checkpoint(path, false);
+  subject.remarks = subject.checkpoint->source().info().remarks;
   if (const auto& run = subject.checkpoint->run()) {
     subject.config = run->config;
     const auto& data = run->data;
