@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -164,8 +163,8 @@ void add_figures(std::vector<Column>& columns) {
 
 /// A column title in the form that users type: "last-loss".
 std::string typed(const std::string& title) {
-  std::string text = title;
-  for (auto& c : text) c = c == ' ' || c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  auto text = ascii_lower(title);
+  for (auto& c : text) c = c == ' ' || c == '_' ? '-' : c;
   return text;
 }
 
@@ -175,6 +174,8 @@ double number_in(const std::string& cell) {
   const double number = std::strtod(cell.c_str(), &end);
   return end != cell.c_str() && *end == '\0' ? number : kNoNumber;
 }
+
+bool is_missing(const std::string& cell) { return cell == kNothing || cell == kUnknownSetting; }
 
 /// The loss on the set that --keep-best names, or else on the first set.
 ValidationSummary deciding_loss(const RunSummary& run) {
@@ -221,7 +222,9 @@ void sort_runs(RunComparison& comparison, const std::string& column) {
     const auto y = found->number ? found->number(second) : number_in(found->cell(second));
     if (std::isfinite(x) != std::isfinite(y)) return std::isfinite(x);
     if (std::isfinite(x)) return found->high_is_good ? x > y : x < y;
-    return !found->number && found->cell(first) < found->cell(second);
+    const auto text = found->cell(first), other = found->cell(second);
+    if (is_missing(text) != is_missing(other)) return is_missing(other);
+    return !found->number && text < other;
   });
 }
 
@@ -240,7 +243,7 @@ std::string ratio_words(double ratio, const char* less, const char* more, const 
 std::string speed_words(const RunSummary& base, const RunSummary& run) {
   const auto& a = base.tokens_per_second;
   const auto& b = run.tokens_per_second;
-  if (a.count == 0 || b.count == 0) return "has made no step";
+  if (b.count == 0) return run.files.steps.empty() ? "has made no step" : "has logged no speed";
   if (std::abs(b.median - a.median) <= a.half_width() + b.half_width()) return "is as fast within the spread";
   const auto words = ratio_words(b.median / a.median, "slower", "faster", "as fast");
   return "is " + (words.empty() ? std::string("as fast") : words);
@@ -304,9 +307,12 @@ std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
   const auto& runs = comparison.runs;
   std::vector<std::string> sentences;
   if (runs.size() < 2) return sentences;
+  const auto base = std::ranges::find_if(runs, [](const auto& run) { return run.tokens_per_second.count > 0; });
   std::vector<std::string> parts;
-  for (std::size_t i = 1; i < runs.size(); ++i) parts.push_back(against(runs.front(), runs[i]));
-  sentences.push_back(fmt::format("Against {}: {}.", printable(runs.front().label), fmt::join(parts, "; ")));
+  for (auto run = runs.begin(); base != runs.end() && run != runs.end(); ++run)
+    if (run != base) parts.push_back(against(*base, *run));
+  if (!parts.empty())
+    sentences.push_back(fmt::format("Against {}: {}.", printable(base->label), fmt::join(parts, "; ")));
   if (const auto words = loss_words(runs); !words.empty()) sentences.push_back(words);
   return sentences;
 }
@@ -346,7 +352,7 @@ std::string remarks(const RunComparison& comparison) {
   }
   for (const auto& run : comparison.runs) {
     if (run.files.bad_lines > 0) {
-      text += fmt::format("{}: {} of metrics.jsonl hold no record and are passed over\n", printable(run.label),
+      text += fmt::format("{}: {} of metrics.jsonl passed over, without a record\n", printable(run.label),
                           format_count_of(run.files.bad_lines, "line"));
     }
     if (run.files.settings.empty())

@@ -217,7 +217,7 @@ std::string setting_of(const RunFiles& run, const std::string& name) {
     if (name == "activation-checkpointing" && (found->second.empty() || found->second == "true")) return "all";
     return found->second;
   }
-  if (run.settings.empty()) return "?";  // neither job.json nor a checkpoint
+  if (run.settings.empty()) return kUnknownSetting;
   return name == "activation-checkpointing" ? "none" : name == "forward-prefetch" ? "auto" : "-";
 }
 

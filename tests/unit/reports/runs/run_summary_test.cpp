@@ -203,6 +203,10 @@ TEST_SUITE("runs/run_summary") {
     CHECK(order("batch-size") == "acb");
     CHECK(order("state") == "abc");
     CHECK(fsdp::run_comparison_to_json(comparison)["runs"][2]["name"] == "c");
+    std::filesystem::remove(folder.path() / "a" / "job.json");  // its settings are not known any more
+    comparison = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
+    CHECK(order("sharding") == "cba");
+    CHECK(order("lr") == "bca");
     CHECK_THROWS_WITH_AS(fsdp::sort_runs(comparison, "loss"), doctest::Contains("last-loss, lr"), fsdp::UsageError);
   }
 
@@ -226,6 +230,11 @@ TEST_SUITE("runs/run_summary") {
     CHECK(sentences[0] ==
           "Against a: b is as fast within the spread and needs 0.50 times as much memory; c is 1.9 times as fast.");
     CHECK(sentences[1] == "Their last losses are equal, 4.5000.");
+
+    write_text(folder.path() / "0" / "metrics.jsonl", "");
+    CHECK(fsdp::comparison_sentences(fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false)).at(0) ==
+          "Against a: 0 has made no step; b is as fast within the spread and needs 0.50 times as much memory; c is 1.9 "
+          "times as fast.");
   }
 
   TEST_CASE("a reader adds what was appended, a torn line once, and begins anew with another file") {
