@@ -27,8 +27,10 @@ std::string quoted(const std::string& text) {
 std::string restart_command(const TrainOptions& options) {
   const auto& out = options.out_dir;
   const auto name = run_directory(options).lexically_relative(out).string();
-  return fmt::format("fsdp-finetune{} --run-name {} --restart-checkpoint-file latest",
-                     out == TrainOptions().out_dir ? "" : " --out-dir " + quoted(out), quoted(name));
+  auto whole = std::filesystem::absolute(out).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  return fmt::format("fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file latest", quoted(whole),
+                     quoted(name));
 }
 
 }  // namespace fsdp::detail

@@ -6,7 +6,7 @@
 
 namespace fsdp::detail {
 
-/// A whole command for a shell; all that it leaves out is in the checkpoint or was told when the run was restarted.
+/// A whole command for a shell in any folder; all that it leaves out is in the checkpoint or was told when the run was restarted.
 std::string restart_command(const TrainOptions& options);
 
 }  // namespace fsdp::detail

@@ -2,16 +2,17 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 using namespace fsdp;
 
 TEST_SUITE("jobs/restart_command") {
-  TEST_CASE(
-      "a whole command: the folder where it is not the usual one, the name where none was given, as a shell reads "
-      "them") {
+  TEST_CASE("a whole command: the folder as seen from anywhere, the name where none was given, as a shell reads them") {
+    const auto here = std::filesystem::current_path().string();
     TrainOptions options;
     options.model.model = "org/some-model@main";
     CHECK(fsdp::detail::restart_command(options) ==
-          "fsdp-finetune --run-name some-model --restart-checkpoint-file latest");
+          "fsdp-finetune --out-dir " + here + "/runs --run-name some-model --restart-checkpoint-file latest");
     options.out_dir = "/data/my runs";
     options.run_name = "it's";
     CHECK(fsdp::detail::restart_command(options) ==
@@ -19,6 +20,6 @@ TEST_SUITE("jobs/restart_command") {
     options.out_dir = "./runs/";
     options.run_name = "a";
     CHECK(fsdp::detail::restart_command(options) ==
-          "fsdp-finetune --out-dir ./runs/ --run-name a --restart-checkpoint-file latest");
+          "fsdp-finetune --out-dir " + here + "/runs --run-name a --restart-checkpoint-file latest");
   }
 }
