@@ -28,6 +28,9 @@ class Examples(fsdp_cli.Case):
             lost = subprocess.run([sys.executable, alone, "lost"], cwd=self.folder, capture_output=True, text=True, check=False)
             self.assertEqual((lost.returncode, lacks in lost.stderr, "Traceback" in lost.stderr), (1, True, False), lost.stderr)
             self.assertFalse((self.folder / "lost").exists())
+            place = "tiny-llama/config.json/below"  # which cannot be made
+            lost = subprocess.run([ROOT / "scripts" / name, place], cwd=self.folder, capture_output=True, text=True, check=False)
+            self.assertEqual((lost.returncode, place in lost.stderr, "Traceback" in lost.stderr), (1, True, False), lost.stderr)
         os.symlink(ROOT / "data", self.folder / "data")
         result = fsdp_cli.run("fsdp-finetune", [*words, *fsdp_cli.COMMON], ranks=2, cwd=self.folder)
         self.assertEqual(result.code, 0, str(result))
