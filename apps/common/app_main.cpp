@@ -73,6 +73,10 @@ std::string words_of(const CLI::App& app, int argc, char** argv, std::string tex
   const auto missing = text.find(": 1 required ");
   if (missing != std::string::npos && text.ends_with(" missing")) text = text.substr(0, missing) + " needs a value";
   constexpr std::string_view kOfReader = "--config: ", kUnknown = "INI was not able to parse ";
+  constexpr std::string_view kUnreadable = " was not readable (missing?)",
+                             kNotThere = ": This option is not allowed in";
+  if (text.ends_with(kUnreadable))
+    return fmt::format("--config {}: is no file that can be read", text.substr(0, text.size() - kUnreadable.size()));
   const auto file = config_file_of(app);
   if (file.empty()) return text;
   if (text.starts_with(kOfReader)) return fmt::format("--config {}: {}", file, text.substr(kOfReader.size()));
@@ -81,6 +85,7 @@ std::string words_of(const CLI::App& app, int argc, char** argv, std::string tex
     names = {text.substr(kUnknown.size())};
     text = fmt::format("'{}' is no option", names.front());
   }
+  if (const auto end = text.find(kNotThere); end != std::string::npos) names = {text.substr(0, end)};
   std::ifstream input(file);
   const auto line = names.empty() ? 0 : line_of_option(input, names);
   return line == 0 ? text : fmt::format("--config {}: line {}: {}", file, line, text);

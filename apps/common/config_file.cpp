@@ -84,6 +84,7 @@ class Reader {
       fail(fmt::format("'{}' has no '=': write {}={}", name, name.substr(0, blank),
                        CLI::detail::trim_copy(name.substr(blank))));
     }
+    if (name.find_first_of(" :{\"") != std::string::npos) fail(fmt::format("'{}': write name=value", name));
     return name;
   }
 

@@ -140,11 +140,14 @@ class ConfigFile(llama_cli.Case):
             self.round_trip("fsdp-finetune", ["--config", plan])
 
     def test_what_is_wrong_is_named_with_its_line(self):
-        for text, what in (("\nlr = 1\nprompt = \"x\n", "line 3"), ("[training]\n", "sections"), ("= 3\n", "name"), ("betas = [0.1,\n", "']'"),
+        for text, what in (("\nlr = 1\nprompt = \"x\n", "line 3"), ("[training]\n", "sections"), ("= 3\n", "name"), ("\ufefflr = x\n", "line 1: --lr"), ("\nlr: 3\n", "line 2"), ('{"lr": 3}\n', "line 1"),
+                           ('config = "other"\n', "wrong.ini: line 1: config"), ("betas = [0.1,\n", "']'"),
                            ('prompt = """\\q"""\n', "\\q")):
             file = self.folder / "wrong.ini"
             file.write_text(text)
             self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, what)
+        for place in (self.folder / "none.ini", self.folder):
+            self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", place]), 2, f"--config {place}")
 
     def test_written_by_hand(self):
         file = self.folder / "hand.ini"
