@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <chrono>
 #include <fstream>
@@ -38,6 +39,11 @@ std::int64_t whole(const Json& json, const char* key, std::int64_t otherwise = 0
 std::string words(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+Json object(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_object() ? *found : Json::object();
 }
 
 bool flag(const Json& json, const char* key) {
@@ -132,15 +138,37 @@ void read_memory(RunFiles& run) {
   run.card_bytes = number(memory, "card_bytes", 0);
 }
 
+/// Takes settings from what the job trained: the command line of a job that resumes a run names neither model nor
+/// adapters.
+void read_model(const Json& job, RunFiles& run) {
+  constexpr std::array<std::array<const char*, 3>, 4> sizes{{{"num-layers", "n_layer", "num_hidden_layers"},
+                                                             {"num-heads", "n_head", "num_attention_heads"},
+                                                             {"embed-size", "n_embd", "hidden_size"},
+                                                             {"vocab-size", "vocab_size", "vocab_size"}}};
+  const auto model = object(job, "model");
+  for (const auto& [option, ours, theirs] : sizes) {
+    for (const char* key : {ours, theirs})
+      if (model.contains(key)) run.settings[option] = std::to_string(whole(model, key));
+  }
+  const auto data = object(job, "data");
+  if (const auto weights = words(data, "weights");
+      !weights.empty() && run.settings.contains("model") && run.settings.at("model") == "mingpt")
+    run.settings["model"] = weights;
+  if (const auto adapter = object(data, "adapter"); adapter.contains("r"))
+    run.settings["lora-rank"] = std::to_string(whole(adapter, "r"));
+  if (const auto type = words(object(data, "quantize"), "type"); !type.empty()) run.settings["quantize"] = type;
+}
+
 /// Settings of the newest job or, for older programs, of the newest checkpoint.
 void read_settings(RunFiles& run) {
   auto job = read_note(run.directory / "job.json");
   const bool is_job = words(job, "format") == "fsdp-job";
   if (!is_job) job = read_note(run.directory / "checkpoints" / "latest" / "run.json");
-  const auto options = job.value("options", Json::object());
+  const auto options = object(job, "options");
   for (const auto& [name, value] : options.items()) {
     if (value.is_string()) run.settings[name] = value.get<std::string>();
   }
+  if (!run.settings.empty()) read_model(job, run);
   if (job.contains("world_size")) run.settings["ranks"] = std::to_string(whole(job, "world_size"));
   if (job.contains("nodes")) run.settings["nodes"] = std::to_string(whole(job, "nodes"));
   if (job.contains("device")) run.settings["gpu"] = words(job, "device");

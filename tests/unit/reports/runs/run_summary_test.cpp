@@ -210,6 +210,27 @@ TEST_SUITE("runs/run_summary") {
     CHECK_THROWS_WITH_AS(fsdp::sort_runs(comparison, "loss"), doctest::Contains("last-loss, lr"), fsdp::UsageError);
   }
 
+  TEST_CASE("a job that resumes a run has the run's model and adapters, not its own options' defaults") {
+    const fsdp::test::TempDir folder;
+    const auto read = [&](const char* job) {
+      write_text(folder / "metrics.jsonl", step(1, 1, 1));
+      write_text(folder / "job.json", job);
+      return fsdp::read_run(folder.path()).settings;
+    };
+    auto settings =
+        read(R"({"format":"fsdp-job","options":{"model":"mingpt","num-layers":"12","lora-rank":"0","quantize":"none"},)"
+             R"("model":{"num_hidden_layers":4,"num_attention_heads":8,"hidden_size":128,"vocab_size":1000},)"
+             R"("data":{"weights":"/models/ll","adapter":{"r":2},"quantize":{"type":"nf4"}}})");
+    const std::map<std::string, std::string> expected{
+        {"model", "/models/ll"}, {"num-layers", "4"}, {"num-heads", "8"}, {"embed-size", "128"},
+        {"vocab-size", "1000"},  {"lora-rank", "2"},  {"quantize", "nf4"}};
+    CHECK(settings == expected);
+    settings =
+        read(R"({"format":"fsdp-job","options":{"model":"mingpt","num-layers":"12"},"model":{"n_layer":1},"data":3})");
+    CHECK(settings == std::map<std::string, std::string>{{"model", "mingpt"}, {"num-layers", "1"}});
+    CHECK(read(R"({"format":"fsdp-job","model":"a","data":{"adapter":1}})").empty());
+  }
+
   TEST_CASE("sentences tell a difference only where it is larger than both spreads") {
     const fsdp::test::TempDir folder;
     const auto make = [&](const char* name, std::vector<double> speeds, const char* received) {
