@@ -38,8 +38,9 @@ std::string nearest_option(const CLI::App& app, const std::string& name) {
   for (const auto* option : app.get_options()) {
     if (option->get_group().empty()) continue;
     for (const auto& known : option->get_lnames()) {
-      // Whoever wrote the beginning of a name, such as --batch, is near to it.
-      const auto distance = wanted.size() > 2 && known.starts_with(wanted) ? 1 : edit_distance(wanted, plain(known));
+      // Whoever wrote the beginning of a name, such as --batch, is near to it; or its last word, such as --field.
+      const bool is_part = wanted.size() > 2 && (known.starts_with(wanted) || known.ends_with("-" + wanted));
+      const auto distance = is_part ? 1 : edit_distance(wanted, plain(known));
       if (distance >= least) continue;
       least = distance;
       nearest = known;

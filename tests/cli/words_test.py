@@ -14,6 +14,7 @@ class Options(fsdp_cli.Case):
     def test_an_unknown_option_is_answered_with_the_nearest(self):
         for program, words, nearest in (
                 ("fsdp-finetune", ["--lerning-rate", 1], "--learning-rate"), ("fsdp-finetune", ["--batch_sizes=3"], "--batch-size"),
+                ("fsdp-finetune", ["--field", "x"], "--data-field"), ("fsdp-finetune", ["--epochs", 3], "--max-epochs"),
                 ("fsdp-finetune", ["--restart-checkpoint", "x"], "--restart-checkpoint-file"), ("fsdp-memprobe", ["--serch"], "--search"),
                 ("fsdp-memprobe", ["--gradient-checkpoint"], "--gradient-checkpointing"), ("fsdp-eval", ["x", "--chess-position", 3], "--chess-positions"),
                 ("fsdp-ckpt-convert", ["a", "b", "--overwite"], "--overwrite"), ("fsdp-download", ["a/b", "--revison", "x"], "--revision"),
