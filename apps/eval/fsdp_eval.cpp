@@ -134,8 +134,13 @@ void resolve_names(fsdp::EvaluateOptions& o) {
   const auto resolve = [&](std::string& name, fsdp::RepoType type) {
     if (!name.empty()) name = fsdp::find_snapshot(name, type, settings);
   };
-  resolve(o.checkpoint, fsdp::RepoType::model);
-  for (auto& name : o.compare) resolve(name, fsdp::RepoType::model);
+  const auto resolve_model = [&](std::string& name) {
+    const auto asked = name;
+    resolve(name, fsdp::RepoType::model);
+    if (!name.empty()) fsdp::refuse_config_alone(asked, name);
+  };
+  resolve_model(o.checkpoint);
+  for (auto& name : o.compare) resolve_model(name);
   if (o.tokenizer != "gpt2") resolve(o.tokenizer, fsdp::RepoType::model);
   resolve(o.data, fsdp::RepoType::dataset);
   resolve(o.chess, fsdp::RepoType::dataset);

@@ -350,6 +350,7 @@ void resolve_names(TrainOptions& options) {
           "cache");
     }
     model.directory = find_snapshot(model.model, RepoType::model, settings);
+    if (!options.dry_run && options.restart_checkpoint.empty()) refuse_config_alone(model.model, model.directory);
     refuse_adapter_alone(model.directory);
     if (const auto stored = stored_quantization(model.directory))
       take_quantization(options, *stored, "--model " + model.model);

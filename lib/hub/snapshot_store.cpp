@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -304,6 +305,12 @@ std::optional<Wanted> parse_name(const std::string& name, RepoType type) {
   }
 }
 
+std::string download_command(const Wanted& wanted, const std::string& selection) {
+  return fmt::format("; on a machine with network run: fsdp-download {}{}{}{}", wanted.repo.name,
+                     wanted.repo.type == RepoType::dataset ? " --type dataset" : "",
+                     wanted.revision == "main" ? "" : " --revision " + wanted.revision, selection);
+}
+
 }  // namespace
 
 std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings,
@@ -320,13 +327,19 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
     store.refuse_links(directory);
     return directory;
   }
-  throw MissingInput(
-      fmt::format("{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}; on a machine "
-                  "with network run: fsdp-download {}{}{}{}",
-                  name, settings.cache_dir.string(), wanted->repo.type_word(),
-                  wanted->revision == "main" ? "" : " at revision " + wanted->revision, wanted->repo.name,
-                  type == RepoType::dataset ? " --type dataset" : "",
-                  wanted->revision == "main" ? "" : " --revision " + wanted->revision, selection));
+  throw MissingInput(fmt::format(
+      "{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}{}", name,
+      settings.cache_dir.string(), wanted->repo.type_word(),
+      wanted->revision == "main" ? "" : " at revision " + wanted->revision, download_command(*wanted, selection)));
+}
+
+void refuse_config_alone(const std::string& name, const std::filesystem::path& found) {
+  const auto wanted = name == found ? std::nullopt : parse_name(name, RepoType::model);
+  std::error_code error;
+  const auto files = std::distance(std::filesystem::directory_iterator(found, error), {});
+  if (!wanted || files != 1 || !std::filesystem::exists(found / "config.json", error)) return;
+  throw MissingInput(fmt::format("{}: the Hugging Face cache has its config.json alone, no weights and no tokenizer{}",
+                                 name, download_command(*wanted, "")));
 }
 
 }  // namespace fsdp

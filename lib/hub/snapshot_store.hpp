@@ -94,5 +94,8 @@ std::vector<RemoteFile> linked_files(const std::filesystem::path& snapshot, bool
 ///         FormatError when the snapshot is a symbolic link
 std::filesystem::path find_snapshot(const std::string& name, RepoType type, const HubSettings& settings,
                                     const std::string& selection = {});
+/// Refuses a model that find_snapshot() found by its name when the snapshot holds config.json alone, which is enough
+/// for fsdp-memprobe only. \throws MissingInput
+void refuse_config_alone(const std::string& name, const std::filesystem::path& found);
 
 }  // namespace fsdp

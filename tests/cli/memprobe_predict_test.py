@@ -199,6 +199,10 @@ class Predict(fsdp_cli.Case):
             result = fsdp_cli.run("fsdp-memprobe", ["--model", model, "--ranks", 4, "--gpu", "a100-80g", "--seq-len", 512, "--precision", "bf16"], env=env)
             self.assertEqual(result.code, 0, str(result))
             self.assertIn("6738.5 M parameters", result.out)
+        for program, words in (("fsdp-eval", ["codellama/CodeLlama-7b-hf"]), ("fsdp-finetune", ["--model", "codellama/CodeLlama-7b-hf"])):
+            more = ["--data" if program == "fsdp-eval" else "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/test.csv"]
+            result = fsdp_cli.run(program, [*words, *more], env=env)
+            self.assert_refused(result, 4, "config.json alone", "run: fsdp-download codellama/CodeLlama-7b-hf")
 
     def test_short_names_of_cards(self):
         for short, full in (("a100", "a100-40g"), ("v100", "v100-16g"), ("h100-80g", "h100"), ("A100-80GB", "a100-80g")):
