@@ -1,5 +1,5 @@
 #pragma once
-// Where fsdp-bf16check takes its facts from; a test of the program links another definition.
+// The source of fsdp-bf16check's facts; a test of the program links another definition.
 #include <memory>
 
 #include "lib/bf16/local.hpp"

@@ -1,4 +1,4 @@
-// fsdp-bf16check: is bf16 native, emulated or absent on every rank of this job, and why.
+// fsdp-bf16check: says whether bf16 is native, emulated or absent on every rank of this job, and why.
 #include <iostream>
 #include <nlohmann/json.hpp>
 

@@ -31,7 +31,8 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-/// Where an option is not known, the one that is most like it.
+/// Returns "; did you mean NAME?" when the error is about an unknown option and another option's name is close; else
+/// "".
 std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
   std::string unknown;
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
@@ -47,13 +48,14 @@ std::string what_was_meant(const CLI::App& app, const CLI::ParseError& error) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}{}?", unknown.starts_with("--") ? "--" : "", nearest);
 }
 
-/// The file of --config; "" where none was given.
+/// Returns the file of --config; "" when it was not given.
 std::string config_file_of(const CLI::App& app) {
   const auto* option = app.get_option_no_throw("--config");
   return option == nullptr || option->count() == 0 ? "" : option->results().back();
 }
 
-/// The option that an error speaks of, as the config file may spell it, unless the command line has it, too.
+/// Returns the long names of the option that the error text names, because a config file may use any of them. Returns
+/// nothing when the option is also on the command line.
 std::vector<std::string> config_names_in(const CLI::App& app, int argc, char** argv, const std::string& text) {
   const auto begin = text.find("--");
   if (begin == std::string::npos) return {};
@@ -67,8 +69,8 @@ std::vector<std::string> config_names_in(const CLI::App& app, int argc, char** a
   return option->get_lnames();
 }
 
-/// An error's words; of what stands in a config file, its name and the line. CLI11 says of an option without a value
-/// "--plan: 1 required TEXT missing".
+/// Returns the text of an error message. When the error is in a config file, the text also names the file and the line.
+/// CLI11's message for an option without a value, "--plan: 1 required TEXT missing", becomes "--plan needs a value".
 std::string words_of(const CLI::App& app, int argc, char** argv, std::string text) {
   const auto missing = text.find(": 1 required ");
   if (missing != std::string::npos && text.ends_with(" missing")) text = text.substr(0, missing) + " needs a value";
@@ -91,7 +93,7 @@ std::string words_of(const CLI::App& app, int argc, char** argv, std::string tex
   return line == 0 ? text : fmt::format("--config {}: line {}: {}", file, line, text);
 }
 
-/// CLI11 would open a pipe and wait for a writer.
+/// Refuses a --config that is a pipe, because CLI11 would open the pipe and wait for a writer.
 void refuse_piped_config(int argc, char** argv) {
   constexpr std::string_view option = "--config";
   for (int i = 1; i < argc; ++i) {
@@ -106,13 +108,13 @@ void refuse_piped_config(int argc, char** argv) {
   }
 }
 
-/// Once per job. \return the exit code
+/// Prints an error, once per job. \return the exit code
 int tell(const Error& error) {
   if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
   return static_cast<int>(error.code());
 }
 
-/// Each of the other ranks speaks where the first cannot know that it is one of several.
+/// True on the first rank, and on all ranks when the first rank cannot know that it is one of several.
 bool speaks_before_ranks() {
   const auto several = several_started();
   return speaks_for_the_job() || (several && !several->first_rank_knows);
@@ -153,7 +155,7 @@ void add_job_options(CLI::App& app, JobOptions& options, const std::string& grou
 }
 
 void print_on_stdout(const std::string& text) {
-  const bool failed_before = !std::cout;  // the reason is gone
+  const bool failed_before = !std::cout;  // errno of the earlier failure is lost
   std::cout << text << std::flush;
   if (std::cout) return;
   throw IoError(failed_before ? "stdout: cannot be written"
@@ -195,7 +197,7 @@ int parse(CLI::App& app, int argc, char** argv) {
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);
-  } catch (const Error& error) {  // a word that is none of an option's
+  } catch (const Error& error) {  // an option refused one of its values
     if (speaks_for_the_job()) std::cerr << "error: " << words_of(app, argc, argv, error.what()) << "\n";
     return static_cast<int>(error.code());
   }
@@ -212,7 +214,7 @@ void require_same_options(ProcessGroup& world, const CLI::App& app) {
 }
 
 int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body) {
-  // A file-size limit is then an error of write(2), with a message, and no checkpoint before it is lost.
+  // A write beyond the file-size limit then fails with an error message, and the checkpoints before it are kept.
   std::signal(SIGXFSZ, SIG_IGN);
   const auto level = options.quiet ? LogLevel::warning : LogLevel::info;
   std::unique_ptr<RankEnvironment> ranks;
@@ -245,7 +247,8 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     const int rank = world != nullptr ? world->rank() : (speaks_before_ranks() ? 0 : 1);
     const Logger log(rank, level);
     if (rank == 0) log.error(*failure);
-    // Ranks that all met the same error end together and quietly; otherwise this one speaks and takes the job down.
+    // When all ranks met an error, rank 0 has reported it and the job ends. Otherwise this rank reports its error and
+    // aborts the job.
     if (ranks != nullptr && !ranks->everyone_failed(std::chrono::milliseconds(1500))) {
       if (rank != 0) log.error(*failure);
       ranks->abort_job(code);

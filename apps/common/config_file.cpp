@@ -15,7 +15,7 @@ constexpr std::string_view kLongQuote = "\"\"\"";
 
 class Reader {
  public:
-  /// Windows' editors begin a file with a byte order mark.
+  /// Skips the byte order mark that Windows editors write at the start of a file.
   explicit Reader(std::string text) : text_(std::move(text)), here_(text_.starts_with("\xEF\xBB\xBF") ? 3 : 0) {}
 
   std::vector<CLI::ConfigItem> items() {
@@ -26,7 +26,7 @@ class Reader {
       item.name = name();
       lines_.emplace(item.name, line);
       item.inputs = at('=') ? values() : std::vector<std::string>{"true"};
-      // Lines of one option belong together, wherever they stand: its values follow each other.
+      // Several lines may set the same option: their values are joined in order.
       const auto same = std::find_if(items.begin(), items.end(), [&](const auto& i) { return i.name == item.name; });
       if (same == items.end()) {
         items.push_back(std::move(item));
@@ -37,7 +37,7 @@ class Reader {
     return items;
   }
 
-  /// After items(): of each name the first one.
+  /// Returns the first line that sets each name. Call after items().
   const std::map<std::string, std::size_t>& lines() const { return lines_; }
 
  private:
@@ -88,7 +88,7 @@ class Reader {
     return name;
   }
 
-  /// From the '=' to the end of the line, or to the end of a list in brackets.
+  /// Reads from the '=' to the end of the line, or to the closing bracket of a list.
   std::vector<std::string> values() {
     ++here_;
     skip_blanks();
@@ -141,7 +141,7 @@ class Reader {
     return value;
   }
 
-  /// At a backslash; leaves here_ at the last character of the escape.
+  /// Decodes the escape at a backslash; leaves here_ at the last character of the escape.
   char escape() {
     constexpr std::string_view kNames = "nrt\"\\";
     constexpr std::string_view kMeanings = "\n\r\t\"\\";
@@ -189,7 +189,7 @@ std::string escaped(const std::string& text) {
   return out.append(kLongQuote);
 }
 
-/// The value as a config file's reader takes it back: numbers and true or false bare, all else in quotes.
+/// Returns the value in the form that a config file needs: numbers, true and false bare, everything else in quotes.
 std::string quoted(const std::string& text) {
   double number = 0;
   const bool digits_only = text.find_first_not_of("0123456789+-.eE") == std::string::npos;
@@ -238,7 +238,7 @@ std::string ConfigFile::to_config(const CLI::App* app, bool default_also, bool w
   if (write_description) out += comment(app->get_description());
   auto groups = app->get_groups();
   const auto names_group = [](const std::string& group) { return !group.empty() && group != "Options"; };
-  // Hidden options are in the group "".
+  // CLI11 keeps hidden options in the group "".
   std::stable_partition(groups.begin(), groups.end(), [&](const auto& group) { return !names_group(group); });
   for (const auto& group : groups) {
     if (write_description && names_group(group)) out += "\n" + comment(group);

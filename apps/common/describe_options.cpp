@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kChoices = "choose from ";
 
-/// Of "--wrap is '?', choose from block, none, size:N (N parameters per unit)": block, none and size:N.
+/// For "--wrap is '?', choose from block, none, size:N (N parameters per unit)" returns block, none and size:N.
 std::vector<std::string> words_of(std::string text) {
   std::vector<std::string> words;
   for (std::size_t at = 0; at < text.size();) {
@@ -24,9 +24,10 @@ std::vector<std::string> words_of(std::string text) {
   return words;
 }
 
-/// What the option itself says of a word that is none; nothing where every word is one.
+/// Gives the option an invalid word and returns the choices that its error message lists; nothing when the option
+/// accepts any word.
 std::vector<std::string> choices_of(CLI::Option& option) {
-  const auto type = option.get_type_name();  // CLI::IsMember has them there
+  const auto type = option.get_type_name();  // CLI::IsMember lists the choices there
   if (const auto open = type.find(":{"); open != std::string::npos) {
     auto inside = type.substr(open + 2, type.find('}') - open - 2);
     for (std::size_t at = 0; (at = inside.find(',', at)) != std::string::npos; at += 2) inside.replace(at, 1, ", ");
@@ -63,7 +64,7 @@ nlohmann::json describe(CLI::Option& option) {
                                      option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll},
                      {"required", option.get_required()},
                      {"positional", option.get_positional()}};
-  out["choices"] = choices_of(option);  // last, since it leaves the option changed
+  out["choices"] = choices_of(option);  // last, because it changes the option
   return out;
 }
 

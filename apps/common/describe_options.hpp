@@ -1,18 +1,18 @@
 #pragma once
-// A program's options as data: what manual pages and completion are made of (cmake/manual/).
+// Describes a program's options as data for the manual pages and bash completion that cmake/manual/ makes.
 #include <CLI/CLI.hpp>
 #include <string>
 
 namespace fsdp {
 
-/// `PROGRAM --describe-options`, alone on the command line: an argument for whoever builds or packs, so --help is
-/// silent about it.
+/// True for `PROGRAM --describe-options` with no other argument. The build uses this option, so --help does not list
+/// it.
 bool asks_for_description(int argc, char** argv);
 
-/// JSON with the program's name, description, usage and footer, and its options in the order of --help: names, the kind
-/// of value, how many, the default, the group, the description, and the words to choose from. These are found by giving
-/// each option a word that is none, so what `app` writes to is not to be used afterwards. Call when all options are
-/// there.
+/// Returns JSON with the program's name, description, usage and footer, and its options in the order of --help: names,
+/// kind of value, number of values, default, group, description and choices. To find the choices, each option is given
+/// an invalid word, so the variables that `app` writes to must not be used afterwards. Call after all options have been
+/// added.
 std::string describe_options(CLI::App& app);
 
 }  // namespace fsdp

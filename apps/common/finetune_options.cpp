@@ -12,8 +12,8 @@
 namespace fsdp {
 namespace {
 
-/// Of an option that fsdp-memprobe takes several values of.
-/// \param list  null: one value is taken
+/// Parses an option that takes one value in fsdp-finetune and several in fsdp-memprobe.
+/// \param list  receives the values; null: only one value is accepted
 template <typename Value, typename Parse>
 TakeText one_or_several(Value& value, std::vector<Value>* list, const std::string& all_word,
                         const std::vector<Value>& all, Parse parse) {
@@ -65,7 +65,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(group);
 }
 
-/// Those that decide what is gathered and reduced when.
+/// Adds the options that decide which tensors are gathered and reduced, and when.
 void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
   const auto group = "Sharding, precision, memory";
   using enum Sharding;
@@ -159,7 +159,7 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
          one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both", {0, 1},
                         parse_activation_checkpointing),
          "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
-      ->expected(0, 1)  // no default_str(): CLI11 would take it for the value that is not given
+      ->expected(0, 1)  // no default_str(): CLI11 would use it when the value is left out
       ->group(group);
   app.add_flag(spellings("wide-weights"), o.wide_weights,
                "on CPUs that multiply 16-bit matrices through float32: keep weights in float32 as well")
@@ -282,7 +282,7 @@ void add_output_options(CLI::App& app, TrainOptions& o, double& save_minutes, st
   app.add_option(spellings("num-tokens"), o.num_tokens, "tokens to generate")->capture_default_str()->group(group);
 }
 
-/// Minutes, or M:S, or H:M:S.
+/// Parses minutes, M:S or H:M:S. \return seconds
 double parse_time_limit(const std::string& text) {
   if (text.empty()) return 0;
   double total = 0;
@@ -304,7 +304,7 @@ double parse_time_limit(const std::string& text) {
   return parts == 1 ? total * 60 : total;
 }
 
-/// A flag that stands for `option value`.
+/// Turns a flag that stands for `option value` into that option.
 void apply_flag(CLI::App& app, const std::string& flag, const std::string& option, const std::string& value) {
   if (app.get_option(flag)->count() == 0) return;
   const auto* target = app.get_option(option);
@@ -347,8 +347,8 @@ void normalize_spellings(CLI::App& app) {
   const auto* checkpointing = app.get_option("--activation-checkpointing");
   if (checkpointing->count() > 0) {
     const auto text = checkpointing->as<std::string>();
-    if (text.empty() || text == "true") set_option(app, "--activation-checkpointing", "all");  // without a value
-    if (text == "false") set_option(app, "--activation-checkpointing", "none");  // as flags are in a config file
+    if (text.empty() || text == "true") set_option(app, "--activation-checkpointing", "all");  // given without a value
+    if (text == "false") set_option(app, "--activation-checkpointing", "none");                // in a config file
   }
   normalize_validation_options(app);
   apply_flag(app, "--no-fsdp", "--sharding", "no-shard");

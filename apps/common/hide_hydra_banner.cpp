@@ -1,6 +1,7 @@
-// hide-hydra-banner [PID]: stdin to stdout as it comes, without what hydra prints about a rank that a signal ended
-// (lib/ranks/hydra_banner.hpp). build/bin/mpiexec puts it behind hydra, whose process is PID.
-// Exit codes: 0 all was written, 1 stdout failed, 3 all was written but what hydra printed.
+// hide-hydra-banner [PID]: copies stdin to stdout as it arrives and drops the banner that hydra prints about a rank
+// that was ended by a signal (lib/ranks/hydra_banner.hpp). build/bin/mpiexec pipes hydra's output through it; PID is
+// hydra's process.
+// Exit codes: 0 all input was written, 1 writing to stdout failed, 3 all input but a banner was written.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ bool write_all(std::string_view bytes) {
     const auto n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(n));
-    } else if (errno == EAGAIN) {  // stdout is another's, who may have made it so
+    } else if (errno == EAGAIN) {  // another process that shares stdout may have made it non-blocking
       pollfd out{STDOUT_FILENO, POLLOUT, 0};
       ::poll(&out, 1, -1);
     } else if (errno != EINTR) {
@@ -31,7 +32,7 @@ bool write_all(std::string_view bytes) {
   return true;
 }
 
-/// Waits for input. \return false when none will come: hydra is gone, and what else holds the pipe is silent.
+/// Waits for input. \return false when no input will come: hydra has ended, and other holders of the pipe are silent.
 bool wait_for_input(pid_t hydra) {
   constexpr int kPulseMs = 500;
   pollfd in{STDIN_FILENO, POLLIN, 0};
@@ -45,7 +46,8 @@ bool wait_for_input(pid_t hydra) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // The end of its input ends it: signals that come to all of a job are for hydra, which prints after them.
+  // This program ends at the end of its input. Signals to the whole job are meant for hydra, which still prints after
+  // them.
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) ::signal(number, SIG_IGN);
   const auto hydra = static_cast<pid_t>(argc > 1 ? std::atoi(argv[1]) : 0);
   fsdp::HydraBanner banner;

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// For programs that run alone. Should a launcher start several, they know nothing of each other.
+/// For programs that run as a single process. When a launcher starts several, they do not communicate.
 class NoRanks : public RankEnvironment {
  public:
   std::unique_ptr<ProcessGroup> world() override { return make_single_group(); }

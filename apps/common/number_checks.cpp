@@ -11,9 +11,9 @@
 namespace fsdp {
 namespace {
 
-constexpr const char* kAnySign = "any sign";  // the mark of may_be_negative(): a validator of that name
+constexpr const char* kAnySign = "any sign";  // name of the validator with which may_be_negative() marks an option
 
-constexpr const char* kOfLists = "of lists";  // likewise, of says_of_lists()
+constexpr const char* kOfLists = "of lists";  // name of the validator of says_of_lists()
 
 bool has_mark(CLI::Option& option, const char* mark) {
   try {
@@ -47,7 +47,7 @@ std::string problem_with_integer(std::string& text, bool any_sign) {
   if (error != std::errc() || end != digits.data() + digits.size()) {
     return is_list(text) ? of_list(text) : fmt::format("'{}' is no whole number", text);
   }
-  text = std::to_string(value);  // CLI11 would take 010 for 8
+  text = std::to_string(value);  // in decimal, because CLI11 would read 010 as 8
   return "";
 }
 
@@ -62,7 +62,7 @@ std::string problem_with_real(const std::string& text, bool any_sign) {
   return "";
 }
 
-/// A whole number with a unit behind it.
+/// Returns what is wrong with a whole number that is followed by a unit.
 std::string problem_with_size(const std::string& text) {
   std::uint64_t value = 0;
   const auto error = std::from_chars(text.data(), text.data() + text.size(), value).ec;
@@ -80,7 +80,7 @@ CLI::Option* says_of_lists(CLI::Option* option, const std::string& instead) {
   const auto check = [instead](const std::string& text) {
     return is_list(text) ? of_list(text) + ": " + instead : std::string();
   };
-  return option->transform(CLI::Validator(check, "", kOfLists));  // before its other checks
+  return option->transform(CLI::Validator(check, "", kOfLists));  // runs before the option's other checks
 }
 
 void check_numbers(CLI::App& app) {
@@ -92,7 +92,7 @@ void check_numbers(CLI::App& app) {
       check = [](const std::string& text) { return problem_with_size(text); };
     } else if (type.starts_with("INT")) {
       check = [any_sign, of_lists](std::string& text) {
-        if (of_lists && is_list(text)) return std::string();  // which is told by the option's own check
+        if (of_lists && is_list(text)) return std::string();  // the validator of says_of_lists() reports it
         return problem_with_integer<std::int64_t>(text, any_sign);
       };
     } else if (type.starts_with("UINT")) {
@@ -102,7 +102,7 @@ void check_numbers(CLI::App& app) {
     } else {
       continue;
     }
-    option->transform(CLI::Validator(check, ""));  // before all other checks
+    option->transform(CLI::Validator(check, ""));  // runs before all other checks
   }
 }
 

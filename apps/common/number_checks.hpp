@@ -8,12 +8,13 @@ namespace fsdp {
 /// Allows negative numbers for this option.
 CLI::Option* may_be_negative(CLI::Option* option);
 
-/// Where a list is given for this option, which takes one number, the message ends with `instead`.
+/// When the option, which takes one number, is given a list, the error message ends with `instead`.
 CLI::Option* says_of_lists(CLI::Option* option, const std::string& instead);
 
-/// From now on every option that takes a number refuses, by its name, what is none: nan, infinities, more than fits
-/// into 64 bits (which would be cut without a word), and what is negative unless may_be_negative() says otherwise. A
-/// whole number is decimal, leading zeros or not. Call when all options are there.
+/// Makes every numeric option of `app` refuse, with its name in the message, values that are not numbers of its type:
+/// nan, infinities, integers that do not fit into 64 bits (which CLI11 would truncate silently), and negative values
+/// unless may_be_negative() allows them. Whole numbers are decimal, also with leading zeros. Call after all options
+/// have been added.
 void check_numbers(CLI::App& app);
 
 }  // namespace fsdp

@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-/// Letters to insert, delete or replace to make one of the other (Levenshtein).
+/// Number of letters to insert, delete or replace to turn one text into the other (Levenshtein distance).
 std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -38,7 +38,7 @@ std::string nearest_option(const CLI::App& app, const std::string& name) {
   for (const auto* option : app.get_options()) {
     if (option->get_group().empty()) continue;
     for (const auto& known : option->get_lnames()) {
-      // Whoever wrote the beginning of a name, such as --batch, is near to it; or its last word, such as --field.
+      // A prefix of a name, such as --batch, or its last word, such as --field, counts as distance 1.
       const bool is_part = wanted.size() > 2 && (known.starts_with(wanted) || known.ends_with("-" + wanted));
       const auto distance = is_part ? 1 : edit_distance(wanted, plain(known));
       if (distance >= least) continue;

@@ -5,8 +5,8 @@
 
 namespace fsdp {
 
-/// The long option of `app` that is written most like `name` ("--lerning-rate" or "lerning-rate"), without dashes in
-/// front; "" when none is near.
+/// Returns the long option of `app` whose name is closest to `name` ("--lerning-rate" or "lerning-rate"), without
+/// leading dashes; "" when none is close.
 std::string nearest_option(const CLI::App& app, const std::string& name);
 
 }  // namespace fsdp

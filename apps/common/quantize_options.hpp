@@ -1,5 +1,5 @@
 #pragma once
-// --quantize and --double-quant, which three programs have.
+// --quantize and --double-quant, shared by three programs.
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-/// \param help   of --quantize: what it is for in this program
-/// \param group  of the help
+/// \param help   help text of --quantize: its purpose in this program
+/// \param group  section of the help
 void add_quantize_options(CLI::App& app, QuantizeConfig& options, const std::string& help, const std::string& group);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// fsdp-eval --runs: what runs have left in their folders, beside each other. Needs neither LibTorch's start nor ranks.
+// fsdp-eval --runs compares runs by the files in their folders. It needs neither LibTorch nor ranks.
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ void add_runs_options(CLI::App& app, RunsArguments& arguments);
 /// \throws UsageError for an option that needs --runs
 void require_runs(const CLI::App& app);
 
-/// Once per job, whatever started it. \return the exit code
+/// Prints the comparison once per job, with or without a launcher. \return the exit code
 int show_runs(const RunsArguments& arguments, const JobOptions& options);
 
 }  // namespace fsdp

@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-/// One of several words for a value.
+/// Adds an option whose value is one of several words.
 template <class Value>
 CLI::Option* add_choice(CLI::App& app, const char* name, Value& value, const std::map<std::string, Value>& choices,
                         const std::string& description) {

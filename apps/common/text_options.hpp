@@ -1,5 +1,5 @@
 #pragma once
-// Options of every program that reads conversations.
+// Options that all programs that read conversations share.
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -7,7 +7,8 @@
 
 namespace fsdp {
 
-/// \param form_option  "--form" or "--data-form", without its second spelling; \param group  of the help
+/// \param form_option  "--form" or "--data-form", without its second spelling
+/// \param group  section of the help
 void add_conversation_options(CLI::App& app, ConversationOptions& o, const std::string& form_option,
                               const std::string& group);
 

@@ -30,7 +30,8 @@ std::string torch_version_text(const std::string& program) {
 }
 
 int run_torch_job(const RuntimeOptions& options, const JobBody& body) {
-  // MKL may otherwise choose its code by where operands happen to lie, and a resumed run would differ in the last bits.
+  // Without this setting MKL may choose its code path by the alignment of the operands, and a resumed run would differ
+  // in the last bits.
   ::setenv("MKL_CBWR", "AUTO", 0);
   const auto start_ranks = [](const MpiOptions& mpi) { return std::make_unique<MpiEnvironment>(mpi); };
   return run_job(options, start_ranks, [&](ProcessGroup& world, const Logger& log, nlohmann::json& report) {

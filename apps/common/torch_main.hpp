@@ -5,13 +5,13 @@
 
 namespace fsdp {
 
-/// Options of every program that computes: device, timeouts, --json, --quiet.
+/// Adds the options that every program that computes has: device, timeouts, --json, --quiet.
 void add_runtime_options(CLI::App& app, RuntimeOptions& options);
 
-/// What --version prints: program, LibTorch, MPI, back ends.
+/// Returns the text of --version: program, LibTorch, MPI and device back ends.
 std::string torch_version_text(const std::string& program);
 
-/// run_job() with LibTorch's errors as sentences and MPI linked in.
+/// Calls run_job() with MPI linked in and turns LibTorch's errors into readable messages.
 int run_torch_job(const RuntimeOptions& options, const JobBody& body);
 
 }  // namespace fsdp

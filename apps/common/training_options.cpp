@@ -17,7 +17,8 @@ TakeText take_float_type(std::optional<c10::ScalarType>& value, const char* opti
 namespace {
 
 void add_schedule_options(CLI::App& app, TrainOptions& o) {
-  const auto* group = "Optimizer";  // "fine-tuning" is a --model with weights: apply_fine_tuning_defaults()
+  const auto* group = "Optimizer";  // "fine-tuning" in the help means --model with weights:
+                                    // apply_fine_tuning_defaults()
   app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
       ->group(group);
@@ -209,7 +210,7 @@ void add_validation_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("keep-best"), v.keep_best,
                  "keep the checkpoint of the lowest validation loss as checkpoints/best; of several sets: the first "
                  "one's, or NAME's; or of the highest chess_legal, chess_accuracy or chess_result of --val-chess")
-      ->expected(0, 1)  // no default_str(): CLI11 would take it for the value that is not given
+      ->expected(0, 1)  // no default_str(): CLI11 would use it when the value is left out
       ->group(group);
   app.add_option(spellings("patience"), v.patience,
                  "end the run, as one that is done, after so many validations in a row without improvement; 0: none")
@@ -231,7 +232,7 @@ void add_validation_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("sample-prompt"), v.sample_prompts,
                  "go on from this text at each validation, into samples.jsonl; may be repeated")
       ->expected(1)
-      ->allow_extra_args(false)  // else CLI11 takes a text in brackets apart at its commas
+      ->allow_extra_args(false)  // otherwise CLI11 splits a text in brackets at its commas
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_flag(spellings("sample-chat"), v.sample_chat,

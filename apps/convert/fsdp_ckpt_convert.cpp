@@ -1,4 +1,5 @@
-// fsdp-ckpt-convert: any checkpoint to any other, and what is in one, whether two are equal, whether one is sound.
+// fsdp-ckpt-convert: converts between all supported checkpoint formats, lists a checkpoint's contents, compares two
+// checkpoints, and verifies one.
 #include <fmt/format.h>
 
 #include <memory>
@@ -34,7 +35,7 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert --verify full.pt hf/ --model-only
   On the cores of several nodes: mpiexec -n 8 fsdp-ckpt-convert IN OUT)";
 
-/// What the library would say of the paths helps nobody.
+/// Replaces CLI11's generated usage line, whose description of the paths is of no use.
 class Help : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
@@ -44,7 +45,7 @@ class Help : public CLI::Formatter {
   std::string make_positionals(const CLI::App*) const override { return ""; }
 };
 
-/// Each use of the option adds one text.
+/// Adds an option that may be repeated; each use appends one text.
 void add_list(CLI::App& app, const std::string& name, std::vector<std::string>& list, const std::string& help,
               const std::string& group) {
   app.add_option(name, list, help)->allow_extra_args(false)->take_all()->group(group);

@@ -1,5 +1,5 @@
-// fsdp-download: a model or data set from the Hugging Face hub into its cache, resumable and verified; `tokens` turns
-// texts into token files (fsdp_download_tokens.cpp).
+// fsdp-download: fetches a model or data set from the Hugging Face hub into the local cache, resumable and verified.
+// The command `tokens` turns texts into token files (fsdp_download_tokens.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 struct Arguments {
   std::string repo;
-  std::string type;  ///< "" for what the repository is known to be, else a model
+  std::string type;  ///< "": the type that the repository is known to have, else a model
   std::string cache_dir;
   std::string local_dir;
   bool all_formats = false;
@@ -205,8 +205,8 @@ int fetch_main(int argc, char** argv) {
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse(app, argc, argv); code >= 0) return code;
-  forbid_core_dumps();  // HF_TOKEN lies in the environment and in requests
-  // A connection or a pipe that closes is an error to be told, not the end of the process.
+  forbid_core_dumps();  // HF_TOKEN is in the environment and in requests
+  // With SIGPIPE ignored, a closed connection or pipe is reported as an error instead of ending the process.
   std::signal(SIGPIPE, SIG_IGN);
   return run_job(
       arguments.job, [](const MpiOptions&) { return std::make_unique<NoRanks>(); },
@@ -231,7 +231,7 @@ int fetch_main(int argc, char** argv) {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
-  // A repository of this name would have its owner before it.
+  // No repository has this name: names of repositories begin with their owner.
   if (argc > 1 && std::string_view(argv[1]) == "tokens") return fsdp::tokens_main(argc - 1, argv + 1);
   return fsdp::fetch_main(argc, argv);
 }

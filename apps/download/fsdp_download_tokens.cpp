@@ -1,4 +1,4 @@
-// fsdp-download tokens: Parquet, JSON Lines, CSV or text to HDF5 token files.
+// fsdp-download tokens: converts Parquet, JSON Lines, CSV or text to HDF5 token files.
 #include "apps/download/fsdp_download_tokens.hpp"
 
 #include <fmt/format.h>
@@ -99,7 +99,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
 }
 
-/// Which layouts the options name together. \throws UsageError
+/// Checks which layout the options ask for together. \throws UsageError
 void choose_layout(const CLI::App& app, Arguments& arguments) {
   const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
   if (arguments.documents && !arguments.pack && given("--seq-len"))
@@ -114,7 +114,7 @@ void choose_layout(const CLI::App& app, Arguments& arguments) {
   if (!arguments.documents && (arguments.pack || given("--seq-len"))) layout = TokenLayout::packed;
 }
 
-/// A live line on a terminal, a line now and then in a log.
+/// Shows progress: a live line on a terminal, an occasional line in a log.
 class Progress {
  public:
   Progress(const Logger& log, std::int64_t max_rows) : status_(log), max_rows_(max_rows) {}

@@ -2,7 +2,7 @@
 
 namespace fsdp {
 
-/// `fsdp-download tokens`: texts to token files. argv[0] is "tokens". \return an exit code
+/// Runs `fsdp-download tokens`, which converts texts to token files. argv[0] is "tokens". \return an exit code
 int tokens_main(int argc, char** argv);
 
 }  // namespace fsdp

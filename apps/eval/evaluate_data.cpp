@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-/// A folder below $TMPDIR that all ranks of a node see; removed with all that is in it.
+/// A folder in $TMPDIR that all ranks of a node see; removed with its contents on destruction.
 class ScratchDirectory {
  public:
   /// Collective over the node's ranks. \throws IoError on all of them
@@ -44,7 +44,7 @@ class ScratchDirectory {
   std::filesystem::path path_;
 };
 
-/// A damaged token file is no text either.
+/// True when `data` is text rather than a token file. A damaged token file does not count as text.
 bool holds_texts(const std::filesystem::path& data) {
   std::error_code error;
   if (std::filesystem::is_directory(data, error)) return true;
@@ -69,7 +69,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   input.texts = holds_texts(options.data);
   const auto node = world.split_by_node();
   std::optional<ScratchDirectory> scratch;
-  const StopSignal signal;  // so that the temporary folder goes whatever ends the encoding
+  const StopSignal signal;  // so that the temporary folder is removed when a signal interrupts the encoding
   TextOptions how;
   how.field = options.data_field;
   how.conversations = options.conversations;
@@ -87,7 +87,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");
     how.tokenizer_name = subject.tokenizer_name;
     how.tokenizer = subject.tokenizer.get();
-    // A temporary folder is each node's own.
+    // Each node has a temporary folder of its own.
     auto& group = scratch ? *node : world;
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
                                 : std::filesystem::path(options.data));
@@ -103,7 +103,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     input.of_subject.push_back(std::move(data));
     input.same_tokens = input.same_tokens && same_lengths(files.front(), files.back());
   }
-  world.barrier();  // all have opened what is removed now
+  world.barrier();  // all ranks have opened the files in the folder that is removed now
   if (signal.received() != 0) throw RuntimeFailure("stopped by a signal before the evaluation began");
   return input;
 }

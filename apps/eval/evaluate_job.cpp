@@ -42,7 +42,7 @@ void check(const EvaluateOptions& o) {
   if (!o.compare.empty() && o.prompt) throw UsageError("--prompt does not go with --compare");
 }
 
-/// Gates that no figure of this evaluation can answer are told before the work.
+/// Reports gates on metrics that this evaluation does not compute before any work is done.
 void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options, const EvaluationInput* input) {
   for (const auto& gate : gates) {
     const bool chess = gate.metric.starts_with("chess_");
@@ -97,7 +97,7 @@ class EvaluateJob {
       auto& subject = subjects_.back();
       if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
       log_.warnings_of_all(subject.remarks);
-      // What is stored in 4 bits stays as it is.
+      // Weights that are stored in 4 bits stay as they are.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
       if (options_.prompt) open_prompt(subject);
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
@@ -132,7 +132,7 @@ class EvaluateJob {
     return comparison.passed() ? ExitCode::ok : ExitCode::answer_no;
   }
 
-  /// The model is gone when this returns: the next one may need the memory.
+  /// Evaluates one subject. Frees its model before returning, because the next one may need the memory.
   std::vector<Metric> evaluate(std::size_t index, nlohmann::json& report) {
     auto& subject = subjects_[index];
     auto sharding = options_.sharding;
@@ -175,7 +175,7 @@ class EvaluateJob {
     }
     for (const auto& line : to_text(result)) print(line);
     if (input_->same_tokens) return add_metrics(result, metrics);
-    // Losses per token of different tokens do not compare.
+    // Losses per token cannot be compared when the tokens differ.
     metrics.push_back({"bits_per_byte", false, result.bits_per_byte});
   }
 
@@ -210,7 +210,7 @@ class EvaluateJob {
   std::vector<EvaluationSubject> subjects_;
   std::optional<EvaluationInput> input_;
   std::optional<Prompt> prompt_;
-  bool loss_is_finite_ = true;  ///< of every subject with a loss
+  bool loss_is_finite_ = true;  ///< over all subjects with a loss
 };
 
 }  // namespace

@@ -14,31 +14,31 @@ namespace fsdp {
 
 struct EvaluateOptions {
   std::string checkpoint;  ///< a checkpoint directory or file, or a directory with config.json and safetensors
-  std::vector<std::string> compare;  ///< two of them, instead
+  std::vector<std::string> compare;  ///< two checkpoints to compare, instead of `checkpoint`
   std::vector<std::string> gates;    ///< METRIC:LIMIT, see parse_gate()
-  std::string adapter;               ///< directory as peft writes it, for a directory of weights; empty: none
-  std::string model_config;          ///< config.json or its directory; empty: the checkpoint says what it needs
-  std::string tokenizer;             ///< gpt2 or a directory; empty: the checkpoint's
-  std::string data;                  ///< token file or texts; empty: no loss
-  std::string data_field;            ///< key or column of the texts; empty: the usual one
+  std::string adapter;               ///< directory in peft's format, for a directory of weights; empty: none
+  std::string model_config;          ///< config.json or its directory; empty: taken from the checkpoint
+  std::string tokenizer;             ///< gpt2 or a directory; empty: the checkpoint's own
+  std::string data;                  ///< token file or texts; empty: no loss is computed
+  std::string data_field;            ///< key or column of the texts; empty: the usual name
   ConversationOptions conversations;
-  std::string cache_dir;        ///< keeps the encoded texts; empty: a temporary folder, removed
-  std::int64_t max_rows = 0;    ///< rows, texts, games; 0: all
-  std::int64_t seq_len = 0;     ///< 0: the model's, texts up to 512 ids
-  std::int64_t batch_size = 8;  ///< sequences per rank at once, or packed rows
-  bool pack = false;            ///< several documents in each row
-  std::string chess;            ///< games; empty: none
+  std::string cache_dir;        ///< keeps the encoded texts; empty: a temporary folder, removed afterwards
+  std::int64_t max_rows = 0;    ///< most rows, texts or games to evaluate; 0: all
+  std::int64_t seq_len = 0;     ///< ids; 0: the model's longest sequence, for texts at most 512
+  std::int64_t batch_size = 8;  ///< sequences, or packed rows, per rank and forward pass
+  bool pack = false;            ///< put several documents into each row
+  std::string chess;            ///< file of games; empty: none
   std::int64_t chess_positions = 200;
   std::optional<std::string> prompt;
-  bool chat = false;   ///< the prompt is a user's message
-  std::string system;  ///< what the system says before it; empty: nothing
+  bool chat = false;   ///< `prompt` is a user's message
+  std::string system;  ///< system message before it; empty: none
   SamplingOptions sampling;
   ShardingOptions sharding;
   RuntimeOptions runtime;
 };
 
-/// Collective over `world`. Names of repositories are resolved already.
-/// \return answer_no when a gate of a comparison did not hold
+/// Runs the evaluation. Collective over `world`. \pre names of repositories have been resolved to directories
+/// \return answer_no when a gate of a comparison does not hold
 /// \throws Error subclasses
 ExitCode run_evaluate(ProcessGroup& world, const EvaluateOptions& options, const Logger& log, nlohmann::json& report);
 

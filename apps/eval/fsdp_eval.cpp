@@ -1,4 +1,4 @@
-// fsdp-eval: loss, chess and text of a checkpoint, or of two against each other.
+// fsdp-eval: computes the loss, chess scores and generated text of one checkpoint, or compares two checkpoints.
 #include <nlohmann/json.hpp>
 
 #include "apps/common/quantize_options.hpp"
@@ -128,7 +128,7 @@ void check_subjects(const fsdp::EvaluateOptions& o) {
     throw fsdp::UsageError("'" + o.checkpoint + "' is one checkpoint too many beside --compare A B");
 }
 
-/// Names of repositories become their directories in the cache.
+/// Replaces names of hub repositories by their directories in the cache.
 void resolve_names(fsdp::EvaluateOptions& o) {
   const auto settings = fsdp::hub_settings(fsdp::process_environment());
   const auto resolve = [&](std::string& name, fsdp::RepoType type) {

@@ -23,7 +23,7 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// "   (95 %: 0.1 to 0.2)", nothing where there is none.
+/// Returns "   (95 %: 0.1 to 0.2)"; empty when there is no interval.
 std::string shown(const Interval& interval, const char* format) {
   if (std::isnan(interval.low)) return {};
   return fmt::format("   (95 %: {} to {})", fmt::format(fmt::runtime(format), interval.low),

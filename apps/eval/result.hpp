@@ -13,13 +13,13 @@ namespace fsdp {
 
 /// The loss over sequences and metrics derived from it.
 struct LossResult {
-  Estimate loss;           ///< nats per token, by sequence
+  Estimate loss;           ///< nats per token, with an interval over sequences
   Estimate perplexity;     ///< exp(loss)
-  Estimate bits_per_byte;  ///< of texts; NaN otherwise
+  Estimate bits_per_byte;  ///< for texts; NaN otherwise
   std::int64_t tokens = 0;
   std::int64_t rows = 0;
-  std::int64_t bytes = 0;           ///< of the tokens' text; 0 where it is not known
-  std::int64_t ids_not_scored = 0;  ///< beyond the longest sequence
+  std::int64_t bytes = 0;           ///< of the text that the tokens stand for; 0 when unknown
+  std::int64_t ids_not_scored = 0;  ///< beyond the longest sequence that the model takes
   double seconds = 0;
 };
 
