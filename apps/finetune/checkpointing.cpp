@@ -48,7 +48,7 @@ bool Checkpoints::is_due(bool last) {
   if (last) return false;  // the final save follows
   bool due = waits_ || (options.save_every > 0 && step % options.save_every == 0);
   if (interval_is_over()) due = true;
-  // While steps fail, nothing is known of this state that would make it worth more than the last one saved.
+  // While losses are not finite, this state is not known to be better than the last saved one.
   waits_ = due && health_.fails();
   return due && !waits_;
 }
@@ -61,7 +61,7 @@ void Checkpoints::after_step(const StepReport&, bool last) {
   record_.finish_save(false);
   is_saved_ = is_due(last);
   if (is_saved_) record_.start_save(false);
-  if (last || !state.validation_due || !validation_.run()) return;  // after the last step there is one anyway
+  if (last || !state.validation_due || !validation_.run()) return;  // a validation follows the last step anyway
   if (is_saved_) {
     record_.amend_checkpoint();
   } else if (validation_.found_the_best()) {
@@ -91,17 +91,18 @@ void Checkpoints::after_fisher_batch() {
 }
 
 void Checkpoints::save_at_the_end(bool stopped) {
-  // What was measured before the first step is worth keeping, too.
+  // Keep the measurements of the Fisher pass, which comes before the first step.
   if (stopped && !record_.is_open() && context_.trainer.state().fisher_batches > 0) record_.open();
-  if (!record_.is_open()) return;  // no step was made, and an older run has the folder
-  // Exit code 85 promises a checkpoint, whatever was said about the last one.
+  if (!record_.is_open()) return;  // no step was made, and an older run of this name keeps the folder
+  // Exit code 85 promises a checkpoint, so --no-final-save does not apply to a stopped job.
   const bool keep = stopped || !context_.setup.options.no_final_save;
   if (!stopped && ((!is_saved_ && keep) || exports_at_the_end(context_.setup.options))) {
     memory_.disturb();
     health_.prove_the_last_update();
   }
   if (stopped && health_.fails()) {
-    // The checkpoint before is as far as this run got, unless there is none at all.
+    // Keep the previous checkpoint; a state with a loss that is not finite is saved only if there is no checkpoint at
+    // all.
     record_.finish_save(true);
     std::error_code error;
     if (every_rank(context_.world, std::filesystem::exists(context_.setup.checkpoints() / "latest", error))) return;
@@ -120,7 +121,7 @@ void Checkpoints::save_validation(const std::filesystem::path& checkpoint) {
   if (!record_.is_open()) return;
   std::error_code error;
   const auto name = checkpoint_name(context_.trainer.state().step);
-  // What other hosts see of a shared file system may be seconds old.
+  // Only rank 0 looks, because other hosts may see a shared file system with a delay of seconds.
   const bool is_here = context_.world.rank() == 0 && is_saved_ && !checkpoint.empty() &&
                        std::filesystem::equivalent(checkpoint, context_.setup.checkpoints() / name, error) && !error;
   if (any_rank(context_.world, is_here)) {

@@ -28,9 +28,9 @@ class HealthCheck final : public StepObserver {
 
 class Validation;
 
-/// Saves when --save-every and --save-interval-minutes say so, and at the end. What falls on the same step as one of
-/// --eval-every's validations is saved before it, so that a job that ends meanwhile has lost no step; the best when it
-/// is found.
+/// Saves checkpoints when --save-every and --save-interval-minutes say so, and at the end. When a save and an
+/// --eval-every validation fall on the same step, the save comes first, so that no step is lost if the job ends during
+/// the validation. A new best state is saved as soon as a validation has found it.
 class Checkpoints final : public StepObserver {
  public:
   Checkpoints(const RunContext& context, RunRecord& record, HealthCheck& health, MemoryReporter& memory, bool is_saved,
@@ -41,18 +41,20 @@ class Checkpoints final : public StepObserver {
         memory_(memory),
         is_saved_(is_saved),
         validation_(validation) {}
-  /// The validation that an earlier job has left, before the first step of this one.
+  /// Runs the validation that an earlier job had to leave out, before the first step of this job.
   /// \param checkpoint  as for save_validation()
   void make_up_for_validation(const std::filesystem::path& checkpoint);
   void after_step(const StepReport& step, bool last) override;
-  /// More of what Child-Tuning's D is chosen by has been measured.
+  /// Call after each batch of the Fisher pass of Child-Tuning-D: saves the measurements when --save-interval-minutes
+  /// have passed.
   void after_fisher_batch();
-  /// The checkpoint of the state at the end, where it is to be kept. \param stopped  by a signal or for want of time
+  /// Saves the final state unless --no-final-save leaves it out. \param stopped  by a signal or a time limit
   /// \throws IoError when it could not be saved
   void save_at_the_end(bool stopped);
-  /// After the last validation, which may come after the last save: `best`, and what checkpoints know of validations.
-  /// \param checkpoint  that holds the state as it is now, where is_saved()
-  /// \throws IoError when the best could not be saved
+  /// Updates `best` and the validation state in checkpoints after the last validation, which may come after the last
+  /// save.
+  /// \param checkpoint  holds the current state when is_saved()
+  /// \throws IoError when the best checkpoint could not be saved
   void save_validation(const std::filesystem::path& checkpoint);
   /// True when record.last_checkpoint() holds the current state.
   bool is_saved() const { return is_saved_; }

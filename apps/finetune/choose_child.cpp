@@ -42,7 +42,7 @@ bool choose_child(const RunContext& context, const std::function<bool()>& stop_w
       return false;
     }
     const auto batch = trainer.state().fisher_batches;
-    if (batch == before) continue;  // once more, with a smaller loss scale
+    if (batch == before) continue;  // the batch is repeated with a smaller loss scale
     progress.step(batch, total, fmt::format("fisher    batch {} of {}", batch, total), seconds_since(start));
     after_batch();
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The pass over the training data with which Child-Tuning-D begins: it estimates the Fisher information.
+// The pass over training data at the start of Child-Tuning-D, which estimates the Fisher information.
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 

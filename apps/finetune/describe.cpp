@@ -65,10 +65,10 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
                                   ? ""
                                   : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
     }
-    return;  // whole conversations cannot be packed without being cut elsewhere
+    return;  // packing whole conversations would only cut them elsewhere
   }
   if (2 * left_out <= ids || world.rank() != 0) return;
-  // One long text in a cell is one document; who has such data wants all of it.
+  // A single long text is one document; its owner wants to train on all of it.
   const bool tokens_already = is_token_file(setup.options.train_data);
   log.warning(fmt::format(
       "--train-data {}: {}. To train on all of it, pack it: fsdp-download tokens --pack --seq-len {} --input {} "
@@ -81,13 +81,13 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
           : ""));
 }
 
-/// Of its usual micro-batches.
+/// True when the usual micro-batches are small enough for CUDA graphs.
 bool uses_graphs(const RunSetup& setup, const ModelRuntime& runtime) {
   if (!setup.train_data || setup.train_data->is_packed()) return false;
   return setup.batches.micro_batch_size * setup.train_data->tokens_per_row() <= runtime.policy().graph_max_tokens;
 }
 
-/// Silent where all of a model is trained.
+/// Logs how many parameters are trained; nothing when all of them are.
 void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const Logger& log) {
   const auto& table = runtime.decoder().parameters;
   const auto all = num_parameters(table), trained = num_trained(table, runtime.trainable());
@@ -177,7 +177,7 @@ void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
 
 void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
   const auto& sharding = setup.options.sharding;
-  (void)plan_optimizer(setup.options);  // what it refuses
+  (void)plan_optimizer(setup.options);  // refuses what training would refuse
   std::optional<GpuSpec> gpu;
   if (setup.device.backend != nullptr) gpu = gpu_of(setup.device.backend->info(setup.device.device.index()));
   const auto fake_world = make_fake_world({world.size(), setup.ranks_on_node, world.rank()}, [&](ProcessGroup& group) {

@@ -29,7 +29,7 @@ namespace {
 
 bool is_safetensors(const std::filesystem::path& file) { return file.extension() == ".safetensors"; }
 
-/// Removed when it goes out of scope, by the rank that made it.
+/// A directory that the rank that made it removes on destruction.
 class TemporaryDirectory {
  public:
   TemporaryDirectory(std::filesystem::path path, bool mine) : path_(std::move(path)), mine_(mine) { remove(); }
@@ -58,7 +58,7 @@ CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesy
   return copy(*source, target, file, options, world);
 }
 
-/// The floating-point type that most bytes have. \param names  of the tensors that count; empty: all
+/// Returns the floating-point type that holds most bytes. \param names  tensors that count; empty: all
 std::string main_dtype(const Source& source, const std::set<std::string>& names = {}) {
   std::map<DType, std::uint64_t> bytes;
   for (const auto& tensor : source.tensors()) {
@@ -72,7 +72,7 @@ std::string main_dtype(const Source& source, const std::set<std::string>& names 
   return std::string(torch_name(most));
 }
 
-/// The folder of the weights that the run began with; empty: none is known, or it is gone.
+/// Returns the folder of the weights that the run began with; empty when unknown or gone.
 std::filesystem::path first_weights(const RunSetup& setup) {
   std::filesystem::path weights = setup.options.model.directory;
   if (weights.empty() && setup.restart && setup.restart->knows_run)
@@ -116,7 +116,7 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   add("the games of --val-chess", setup.options.validation.games.data);
   add("the folder of --tokenizer", setup.options.model.tokenizer == "gpt2" ? "" : setup.options.model.tokenizer);
   if (setup.restart) {
-    // A chain may go on from its one file and write it again.
+    // A chain of jobs may restart from its --save-final-full file and write it again.
     const auto& checkpoint = setup.restart->candidates.front();
     if (full.empty() || !path_below(checkpoint, full)) add("the checkpoint", checkpoint);
     if (setup.restart->knows_run) {
@@ -129,7 +129,7 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
 }
 
 std::string export_dtype(const RunSetup& setup) {
-  // A folder may hold config.json alone, where a checkpoint has the weights.
+  // A folder may hold only config.json, with the weights in a checkpoint.
   const auto weights = first_weights(setup);
   if (!weights.empty() && holds_checkpoint(weights)) return main_dtype(*open_source(weights));
   if (!setup.restart) return "";
@@ -148,7 +148,7 @@ bool FinalExports::write(const std::filesystem::path& checkpoint) {
   context_.world.barrier();
   const bool done = context_.runtime.has_adapters() ? save_merged(temporary.path())
                                                     : save_model(state_for_final(checkpoint, temporary.path()));
-  context_.world.barrier();  // before the temporary checkpoint goes
+  context_.world.barrier();  // before the temporary checkpoint is removed
   return done;
 }
 
@@ -157,8 +157,8 @@ bool FinalExports::save_model(const std::filesystem::path& checkpoint) {
          (context_.setup.options.save_final_hf.empty() || save_hf(of_checkpoint(checkpoint)));
 }
 
-/// The weights that adapters were trained beside, and the adapters, as one model: in the type that these weights have,
-/// or in 4 bits again where the run had them so.
+/// Exports the base weights and the adapters as one merged model, in the type of the base weights, or quantized to 4
+/// bits again when the run's weights were.
 bool FinalExports::save_merged(const std::filesystem::path& temporary) {
   const auto adapter = temporary / "adapter";
   const auto& base = context_.runtime.base().directory;
@@ -199,7 +199,7 @@ bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
   }
 }
 
-/// With the config and the tokenizer of the weights that the run began with.
+/// Converts with the config and the tokenizer of the weights that the run began with.
 ConvertOptions FinalExports::of_checkpoint(const std::filesystem::path& checkpoint) const {
   ConvertOptions options;
   options.paths = {checkpoint.string(), context_.setup.options.save_final_hf};
@@ -215,7 +215,7 @@ bool FinalExports::save_hf(ConvertOptions options) {
   options.overwrite = true;
   options.sync = true;
   options.job.quiet = true;
-  options.job.json = true;  // nothing on stdout
+  options.job.json = true;  // prints nothing on stdout
   nlohmann::json report;
   try {
     run_conversion(context_.world, options, Logger(context_.world.rank(), LogLevel::warning), report);
@@ -230,7 +230,7 @@ bool FinalExports::save_hf(ConvertOptions options) {
 
 namespace {
 
-/// Rank 0 knows. \return why there is no best to export; empty: there is one
+/// Decides on rank 0 whether there is a best checkpoint to export. \return why there is none; empty when there is one
 std::string what_is_missing(const RunContext& context, const std::filesystem::path& path) {
   const auto& best = context.trainer.state().validation;
   if (best.best_step < 0) return "no validation of this run had a finite " + context.setup.deciding.metric;

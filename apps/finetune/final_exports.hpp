@@ -1,7 +1,6 @@
 #pragma once
-// --save-final-full and --save-final-hf: the run in one file, and the model as transformers opens it. Both are made
-// from a distributed checkpoint by all ranks together.
-// --final best loads the weights of checkpoints/best before the exports.
+// --save-final-full writes the run into one file; --save-final-hf writes the model in the transformers format. All
+// ranks make both from a distributed checkpoint. --final best loads the weights of checkpoints/best before the exports.
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -15,8 +14,9 @@ namespace fsdp::detail {
 /// \throws UsageError, IoError
 void check_final_exports(ProcessGroup& world, const RunSetup& setup);
 
-/// RunSetup::export_dtype: of the weights that the run began with, from their folder, from a checkpoint of another
-/// program, or as an earlier job found it. \throws FormatError, IoError where the folder's weights cannot be read
+/// Returns the dtype for RunSetup::export_dtype: the dtype of the weights that the run began with. It comes from the
+/// weights' folder, from a checkpoint of another program, or from the run's own checkpoint.
+/// \throws FormatError, IoError when the weights cannot be read
 std::string export_dtype(const RunSetup& setup);
 
 class FinalExports {
@@ -25,8 +25,8 @@ class FinalExports {
       : context_(context), stopped_(std::move(stopped)) {}
 
   /// Writes the requested exports. Returns false when stopped; no output then exists under its final name. Collective.
-  /// \param checkpoint  holds the state as it is now; empty: there is none (--no-save), so one is made for the time
-  ///                    being
+  /// \param checkpoint  holds the current state; empty: there is none (--no-final-save), so a temporary checkpoint is
+  /// made
   bool write(const std::filesystem::path& checkpoint);
 
  private:
@@ -41,8 +41,9 @@ class FinalExports {
   std::function<bool()> stopped_;
 };
 
-/// Replaces the last weights by those of checkpoints/best where the two differ, and logs which were taken. Collective.
-/// \return the checkpoint; nothing when there is none, and the last weights stay
+/// Loads the weights of checkpoints/best when they differ from the last weights, and logs which weights are used.
+/// Collective.
+/// \return the best checkpoint; nothing when there is none: the last weights then stay
 /// \throws what open_checkpoint() and load_checkpoint() throw
 std::optional<std::filesystem::path> load_best(const RunContext& context);
 

@@ -44,7 +44,7 @@ std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runti
   return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
 }
 
-/// \param load  the weights of a directory
+/// Loads weights and logs where they come from and how long it took. \param load  loads the weights
 template <typename Load>
 void tell_weights(ProcessGroup& world, const std::string& directory, const Logger& log, const Load& load) {
   const auto start = std::chrono::steady_clock::now();
@@ -53,7 +53,7 @@ void tell_weights(ProcessGroup& world, const std::string& directory, const Logge
   log.info(fmt::format("weights   {}   {:.1f} s", directory, seconds_since(start)));
 }
 
-/// The weights that adapters are for from their folder; adapters from a checkpoint, from peft's files, or new ones.
+/// Loads the base weights from their folder, and adapters from a checkpoint, from peft's files, or newly made.
 std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                                           Trainer* trainer, const Logger& log) {
   const auto& options = setup.options;
@@ -78,7 +78,8 @@ std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& s
   return std::nullopt;
 }
 
-/// From a checkpoint, from weights, or from nothing. \return the checkpoint that was taken
+/// Fills the weights from a checkpoint, from a folder of weights, or with new ones. \return the checkpoint that was
+/// used
 std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                                          Trainer* trainer, const Logger& log) {
   const auto& options = setup.options;
@@ -93,7 +94,7 @@ std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& se
   return std::nullopt;
 }
 
-/// Of a run that only evaluates. \return stopped_early: there is no result, nor anything for the next start
+/// Reports a job that only evaluates. \return stopped_early when there is no result; nothing is kept for the next start
 ExitCode report_evaluation(const RunSetup& setup, const std::optional<ValidationResult>& result,
                            nlohmann::json& report) {
   report["stopped_early"] = !result;
@@ -103,8 +104,8 @@ ExitCode report_evaluation(const RunSetup& setup, const std::optional<Validation
   return ExitCode::ok;
 }
 
-/// \param stopped  asked by all ranks after each token
-/// \return false: it was, and the text ends there
+/// \param stopped  called on all ranks after each token
+/// \return false when stopped: the text then ends early
 bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime,
                    const std::function<bool()>& stopped, const Logger& log) {
   const auto& options = setup.options;
@@ -125,7 +126,7 @@ bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& run
   return !is_cut;
 }
 
-/// \return what went wrong, on rank 0: told when all that the training is worth is done
+/// \return an error message on rank 0, which is raised only after the results of training are safe
 std::string write_trace(ProcessGroup& world, const std::string& file, const TraceRecorder& trace, const Logger& log) {
   if (file.empty()) return "";
   const auto parts = world.gather(trace.events_json(world.rank()), 0);
@@ -160,7 +161,7 @@ class Training {
         checkpoints_(context, record_, health_, memory, taken && taken->is_ours, validation_),
         offload_(context) {
     speed_.predict(peak_flops_);
-    reset_host_memory_peak();  // the matrices of the peak's measurement are no part of training
+    reset_host_memory_peak();  // exclude the matrices of the peak measurement
   }
 
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
@@ -193,7 +194,8 @@ class Training {
  private:
   bool ends_with_best(bool stopped) const { return !stopped && context_.setup.options.validation.ends_with_best; }
 
-  /// A run that --patience has ended stands where it was validated last. \return false: asked to stop
+  /// Validates the final state, unless --patience has ended the run: its last validation was of this state.
+  /// \return false when asked to stop
   bool validate_at_the_end() {
     const bool was_due = context_.trainer.state().validation_due;
     if (!validation_.out_of_patience() && !validation_.run()) {
@@ -205,7 +207,7 @@ class Training {
     return true;
   }
 
-  /// \return false: asked to stop
+  /// \return false when asked to stop
   bool write_exports() {
     auto checkpoint = checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path();
     if (ends_with_best(false)) {
@@ -217,7 +219,7 @@ class Training {
     return FinalExports(context_, [this] { return clock_.signalled(); }).write(checkpoint);
   }
 
-  /// Where the run's record is open: an older run of the name keeps its own.
+  /// Saves adapters only when the run's record is open: otherwise an older run of the name keeps its own.
   void save_adapters() {
     const auto& options = context_.setup.options;
     if (!context_.runtime.has_adapters() || !record_.is_open()) return;
@@ -278,7 +280,7 @@ class Training {
     return ExitCode::stopped_early;
   }
 
-  /// Of a start that found the run at its end: what it made nevertheless.
+  /// Says what a job that found no steps left made nevertheless.
   std::string done_without_steps() const {
     const auto& options = context_.setup.options;
     const bool validated = !validation_.out_of_patience() || validation_.result();
@@ -325,14 +327,15 @@ class Training {
   RunRecord record_;
   HealthCheck health_;
   LossLog losses_;
-  double peak_flops_;  ///< of this rank's device
+  double peak_flops_;  ///< FLOP/s of this rank's device
   GraphWarnings graphs_;
   StepLog log_;
   SpeedReporter speed_;
   Validation validation_;
   Checkpoints checkpoints_;
   OffloadReporter offload_;
-  std::string exported_;  ///< what --final best has led to; "": it was not asked for, or the run is stopped
+  std::string exported_;  ///< "best" or "last", the weights that --final best exported; "": not asked for, or the run
+                          ///< was stopped
 };
 
 }  // namespace
@@ -350,7 +353,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   }
   TraceRecorder trace;
   auto sharding = options.sharding;
-  if (!setup.train_data) sharding.offload_optimizer = {};  // nothing is updated
+  if (!setup.train_data) sharding.offload_optimizer = {};  // no optimizer state without training
   sharding.cuda_graphs = setup.cuda_graphs();
   ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
@@ -366,7 +369,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     log.info(fmt::format("products  {}; the saved run had {}: sums differ from its own in their last bits", products,
                          taken->manifest.products));
   }
-  if (start.restart) start.restart->checkpoint.reset();  // its index is as large as the job
+  if (start.restart) start.restart->checkpoint.reset();  // closes it, because its index may be as large as the job
   ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
   auto code = ExitCode::ok;
   if (trainer) {
@@ -383,7 +386,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   const auto is_over = [&] { return any_rank(world, start.clock.is_over()); };
   if (code == ExitCode::ok && !generate_text(world, setup, runtime, is_over, log)) {
     progress.line(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
-    if (trainer) return code;  // what was trained is saved, all of it
+    if (trainer) return code;  // training is complete and saved
     report["stopped_early"] = true;
     return ExitCode::stopped_early;
   }

@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-/// Trains (or only evaluates) as told. Collective over `world`.
-/// \param start          of the same options, as far as they were known then
+/// Trains, or only evaluates, as the options say. Collective over `world`.
+/// \param start          made from these options before the checkpoint's options were applied
 /// \param saved_options  options as text by long name, kept in checkpoints for resuming
 /// \param report         receives the result that --json prints (rank 0)
 /// \return ok, or stopped_early after a signal or time limit with a good checkpoint

@@ -25,7 +25,7 @@
 namespace fsdp {
 namespace {
 
-/// What a resumed run takes from its checkpoint unless told otherwise: what decides the trajectory.
+/// Options that decide the trajectory: a resumed run takes them from its checkpoint unless they are given again.
 constexpr std::array kSavedOptions{"lr",
                                    "lr-schedule",
                                    "warmup-steps",
@@ -89,7 +89,7 @@ constexpr std::array kSavedOptions{"lr",
                                    "child-tuning-p",
                                    "fisher-samples"};
 
-/// Which mean something else, or nothing, to another optimizer.
+/// Options whose meaning depends on the optimizer.
 constexpr std::array kOfOneOptimizer{"betas",           "eps",
                                      "momentum",        "nesterov",
                                      "kahan",           "momentum-dtype",
@@ -99,10 +99,10 @@ constexpr std::array kOfOneOptimizer{"betas",           "eps",
                                      "scale-parameter", "adafactor-beta1",
                                      "muon-adjust-lr",  "master-dtype"};
 
-/// Which mean nothing to another --child-tuning.
+/// Options whose meaning depends on --child-tuning.
 const std::set<std::string_view> kOfOneChild{"child-tuning-p", "fisher-samples"};
 
-/// A checkpoint decides the model; an option that asks for another one is a mistake to be told, not to be passed over.
+/// Refuses model options that contradict the checkpoint, which decides the model.
 void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,
                          const std::filesystem::path& checkpoint) {
   if (o.model != "mingpt") return;
@@ -120,7 +120,7 @@ void check_model_options(const CLI::App& app, const ModelOptions& o, const Model
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
 }
 
-/// A run counts what it has read in rows: packed ones, or texts.
+/// Refuses a change of packing, because a run counts the rows it has read: packed rows, or one text per row.
 void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
                    const std::filesystem::path& checkpoint) {
   const bool was = saved.value("pack", std::string("false")) == "true";
@@ -131,7 +131,7 @@ void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
       asked ? "pack" : "no-pack", checkpoint.string(), was ? "packed" : "padded", was ? "packed rows" : "texts"));
 }
 
-/// Several texts, which may hold blanks: kept as a list in JSON.
+/// This option's values are texts that may contain blanks, so they are kept as a JSON list.
 constexpr std::string_view kTexts = "sample-prompt";
 
 bool is_path_option(std::string_view name) {
@@ -153,7 +153,7 @@ std::vector<ValidationSet> find_validation_sets(const std::string& text) {
   return sets;
 }
 
-/// Each path as it is seen from any folder, where something is there and a folder's name does not look like a set.
+/// Makes each path absolute if it exists. A folder whose absolute name would parse as NAME=PATH stays as it is.
 std::string with_whole_paths(const std::string& text) {
   auto sets = parse_validation_sets(text);
   std::error_code error;
@@ -168,9 +168,9 @@ std::string with_whole_paths(const std::string& text) {
   }
 }
 
-/// Says where a path that is not here comes from. \throws MissingInput
+/// Checks a path that the checkpoint keeps and names the checkpoint in the message. \throws MissingInput
 void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
-  // A chat template says itself when it is neither a name nor there.
+  // A wrong chat template has an error message of its own.
   if (!is_path_option(name) || name == "chat-template" || text.empty() || text == "gpt2") return;
   const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
   try {
@@ -186,7 +186,7 @@ void check_saved_path(const std::string& name, const std::string& text, const st
   }
 }
 
-/// What collect_saved_options() made of an option's values.
+/// Gives an option the value that collect_saved_options() kept as text.
 void give_saved_value(CLI::Option& option, std::string_view name, const std::string& text) {
   if (name == kTexts) {
     for (const auto& word : parse_json(text, "--" + std::string(name))) option.add_result(word.get<std::string>());
@@ -194,7 +194,7 @@ void give_saved_value(CLI::Option& option, std::string_view name, const std::str
     std::istringstream words(text);
     for (std::string word; words >> word;) option.add_result(word);
   } else {
-    option.add_result(text);  // a path may hold spaces
+    option.add_result(text);  // not split, because a path may contain spaces
   }
   option.run_callback();
 }
@@ -206,7 +206,7 @@ void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>
   option->run_callback();
 }
 
-/// Adapters decide what they are, too. \param owner  whose they are, for the message
+/// Takes over the settings of existing adapters. \param owner  owner of the adapters, for the message
 void take_adapter(TrainOptions& options, const LoraConfig& lora, const std::string& owner) {
   auto& asked = options.sharding.lora;
   if (asked.enabled() && asked.rank != lora.rank) {
@@ -216,7 +216,7 @@ void take_adapter(TrainOptions& options, const LoraConfig& lora, const std::stri
   asked = lora;
 }
 
-/// So does what weights are kept as. \param owner  whose they are, for the message
+/// Takes over the quantization of existing weights. \param owner  owner of the weights, for the message
 void take_quantization(TrainOptions& options, const QuantizeConfig& stored, const std::string& owner) {
   auto& asked = options.sharding.quantize;
   if (asked.double_quant && !stored.double_quant)
@@ -234,7 +234,7 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
     const auto* option = app.get_option(std::string("--") + name);
     if (option->count() == 0) continue;
     auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
-    // The run may go on from another folder.
+    // Paths are kept absolute, because the run may be resumed in another folder.
     const auto kept = saved_path(text);
     if (!kept) {
       throw UsageError(
@@ -296,7 +296,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
     check_saved_path(name, text, checkpoint);
     try {
       give_saved_value(*option, name, text);
-    } catch (const std::exception&) {  // CLI11's, ours, or the JSON library's
+    } catch (const std::exception&) {  // an exception of CLI11, of this program or of the JSON library
       throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
     }
   }
@@ -322,13 +322,14 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
 }
 
 void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
-  // Its authors' betas: the sign of an average needs a longer one.
+  // Lion's authors use these betas: the sign of an average needs a longer average.
   if (options.optimizer == OptimizerKind::lion || options.optimizer == OptimizerKind::lion_8bit)
     set_if_open(app, "betas", {"0.9", "0.99"});
   if (options.model.model == "mingpt") return;
-  // The warm-up belongs to the schedule: who chooses one chooses the other.
+  // A user who chooses warm-up or schedule chooses both.
   const bool own_schedule = app.get_option("--warmup-steps")->count() + app.get_option("--lr-schedule")->count() > 0;
-  // torch.optim.AdamW's own, a linear schedule with a tenth of warm-up, and the seed of the data order.
+  // The defaults of the chess fine-tune: torch.optim.AdamW's betas and weight decay, a linear schedule with a tenth of
+  // warm-up, and its data order's seed.
   set_if_open(app, "lr", {"1e-5"});
   if (!own_schedule) set_if_open(app, "warmup-ratio", {"0.1"});
   set_if_open(app, "lr-schedule", {"linear"});
@@ -359,7 +360,7 @@ void resolve_names(TrainOptions& options) {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
   }
   if (!options.adapter.empty()) {
-    // Without weights that it is for there is no run; that is told later.
+    // Without base weights there is no run; that error is reported later.
     const auto lora = model.directory.empty()
                           ? read_adapter_config(options.adapter).lora
                           : plan_adapter(options.adapter, base_modules(read_model_config(model.directory))).lora;
@@ -374,7 +375,8 @@ void resolve_names(TrainOptions& options) {
 
 namespace {
 
-/// What a checkpoint answers for, or what says where the run is, what to go on from and what to print.
+/// Options that the checkpoint itself determines, or that only say where the run is, what it continues and what it
+/// prints.
 const std::set<std::string_view> kOfTheRun{"model",
                                            "num-layers",
                                            "num-heads",
@@ -400,7 +402,7 @@ const std::set<std::string_view> kOfTheRun{"model",
                                            "dry-run",
                                            "allow-other-tokenizer"};
 
-/// \param saved  what the checkpoint keeps
+/// \param saved  options that the checkpoint keeps
 bool is_of_job(const CLI::Option& option, const nlohmann::json& saved) {
   if (!option.get_configurable() || option.get_lnames().empty() || option.get_group().empty()) return false;
   const auto& name = option.get_lnames().front();

@@ -1,4 +1,4 @@
-// fsdp-finetune: trains minGPT from scratch, fine-tunes Llama, or goes on from a checkpoint.
+// fsdp-finetune: trains minGPT from scratch, fine-tunes Llama models, or continues from a checkpoint.
 #include <nlohmann/json.hpp>
 
 #include "apps/common/finetune_options.hpp"
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// The sizes that the user gave, for checkpoints that do not say theirs.
+/// Notes the sizes that the user gave, for checkpoints that do not state their model's sizes.
 void note_given_sizes(const CLI::App& app, fsdp::ModelOptions& o) {
   for (const char* name : {"num-layers", "num-heads", "embed-size", "ffn-hidden-size", "vocab-size"}) {
     if (app.get_option(std::string("--") + name)->count() > 0) o.given_sizes.emplace_back(name);
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                fsdp::require_same_options(world, app);
                                note_given_sizes(app, options.model);
-                               fsdp::resolve_names(options);  // what is not there is told before a folder is claimed
+                               fsdp::resolve_names(options);  // report a missing input before a folder is claimed
                                fsdp::RunStart start(world, options, log);
                                if (start.restart) {
                                  options.left_behind = fsdp::options_left_behind(app, *start.restart);
@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
                                const auto saved = fsdp::collect_saved_options(app);
                                options.of_job = fsdp::collect_options_of_job(app);
                                options.as_given = fsdp::collect_all_options(app);
-                               fsdp::resolve_names(options);  // of the checkpoint's run
+                               fsdp::resolve_names(options);  // names that came from the checkpoint
                                return fsdp::run_finetune(world, start, options, saved, log, report);
                              });
 }

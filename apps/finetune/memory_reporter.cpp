@@ -43,14 +43,15 @@ void MemoryReporter::predict() {
   try {
     if (setup_.device.backend != nullptr) {
       request.gpu = gpu_of(setup_.device.backend->info(setup_.device.device.index()));
-      // NCCL makes its buffers at the first transfers; what is in use now is the context's and other programs'.
+      // NCCL allocates its buffers at the first transfers; memory in use now belongs to the CUDA context and other
+      // programs.
       request.context_bytes = std::max(usual_overheads(*request.gpu, 0, false).context_bytes,
                                        bytes_outside_allocator(*setup_.device.backend, setup_.device.device.index()));
     }
     if (setup_.train_data->is_packed()) request.documents = documents_to_predict(request, &*setup_.train_data);
     prediction_ = predict_memory(request);
   } catch (const std::exception& error) {
-    // A job must not end for want of a forecast.
+    // A failed prediction must not end the job.
     const std::string_view text = error.what();
     log_.warning(fmt::format("memory cannot be predicted: {}", text.substr(0, text.find('\n'))));
   }
@@ -86,7 +87,8 @@ void MemoryReporter::describe() {
   }
 }
 
-/// Of steps that nothing else shared memory with: copies for checkpoints and validations are no part of a step.
+/// Records the peak of steps that had the memory to themselves: copies for checkpoints and validations are not part of
+/// a step.
 void MemoryReporter::after_step(const StepReport& step, bool) {
   last_step_ = step;
   if (was_disturbed_) return;
@@ -97,12 +99,12 @@ void MemoryReporter::after_step(const StepReport& step, bool) {
       static_cast<std::int64_t>(setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes));
 }
 
-/// How right the prediction was: on the first rank, into memory.json. Says it in a few words, empty where it cannot be.
+/// Writes the prediction error to memory.json on rank 0. \return a short summary for the log; empty when not comparable
 std::string MemoryReporter::judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report) {
-  // The first step has no moments yet and the second may be the first with all of them.
+  // Optimizer states are missing in the first step, and the second may be the first step with all of them.
   if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
   try {
-    // Texts are as long as they are; what was predicted is the longest that there could be.
+    // The prediction is for the longest possible row; the texts may be shorter.
     const auto documents = std::reduce(request_.documents.begin(), request_.documents.end());
     const auto longest = std::max(longest_row_, documents);
     if (longest_row_ > 0 && longest < request_.tokens_per_row) {
@@ -117,7 +119,7 @@ std::string MemoryReporter::judge(const ModelRuntime& runtime, MemoryOutcome& ou
     report["memory"]["longest_sequence"] = longest_row_;
     replace_file(setup_.directory / "memory.json", printable_json(report["memory"], 2) + "\n");
   } catch (const std::exception& error) {
-    log_.warning(fmt::format("memory.json: {}", error.what()));  // the training is worth more
+    log_.warning(fmt::format("memory.json: {}", error.what()));  // training continues
     return "";
   }
   return fmt::format("   prediction {:+.2f} %", 100 * relative_error(outcome));

@@ -16,17 +16,17 @@ class MemoryReporter final : public StepObserver {
   MemoryReporter(ProcessGroup& world, const RunSetup& setup, const Logger& log)
       : world_(world), setup_(setup), log_(log) {}
 
-  /// Of the run's own steps, on the first rank: what fsdp-memprobe says with the same options. Says it.
+  /// Predicts and logs the peak memory of the run's steps, on rank 0, as fsdp-memprobe does for the same options.
   void predict();
-  /// What was asked and answered, on the first rank; null elsewhere and where there is no answer.
+  /// The request and the answer of predict(); null on other ranks and when there is no prediction.
   const MemoryRequest* request() const { return prediction_ ? &request_ : nullptr; }
   const MemoryPrediction* prediction() const { return prediction_ ? &*prediction_ : nullptr; }
-  /// Of the peak of a rank, as predicted; 0: not known, or not the first rank.
+  /// The predicted peak bytes of a rank; 0 when unknown and on other ranks.
   std::int64_t predicted_bytes() const { return prediction_ ? prediction_->allocator_peak_bytes() : 0; }
-  /// Excludes later steps from the comparison: a checkpoint's copy or a validation now uses memory beside them.
+  /// Leaves later steps out of the comparison, because a checkpoint's copy or a validation now uses memory, too.
   void disturb() { was_disturbed_ = true; }
   void after_step(const StepReport& step, bool last) override;
-  /// What the run took, the highest of all ranks, and what had been predicted. Collective.
+  /// Reports the highest measured memory of all ranks and the prediction. Collective.
   void report(const ModelRuntime& runtime, nlohmann::json& report);
 
  private:
@@ -39,7 +39,7 @@ class MemoryReporter final : public StepObserver {
   MemoryRequest request_;
   std::optional<MemoryPrediction> prediction_;  ///< on rank 0
   StepReport last_step_;
-  std::int64_t longest_row_ = 0;  ///< tokens, over the steps that are counted
+  std::int64_t longest_row_ = 0;  ///< tokens; maximum over the compared steps
   std::int64_t step_peak_bytes_ = 0;
   int undisturbed_steps_ = 0;
   bool was_disturbed_ = false;

@@ -12,13 +12,14 @@
 namespace fsdp::detail {
 namespace {
 
-/// Where a run stands; but the scale of fp16's losses belongs to the precision. A checkpoint in another one has none to
-/// go on from: then as a new run begins. \param fresh  a new run's state, in the precision of this one
+/// Returns the saved state. A loss scale belongs to fp16: when only one of the two runs uses fp16, the loss scale
+/// starts as in a new run.
+/// \param fresh  the state of a new run in this run's precision
 RunState continued_state(const RunManifest& saved, const RunState& fresh, bool is_half) {
   auto state = saved.state;
   std::string precision;
   if (saved.options.is_object()) precision = saved.options.value("precision", std::string());
-  // fp16 given by --param-dtype is not saved, but its scale is hardly ever 1.
+  // The precision of --param-dtype fp16 is not saved, but the loss scale of such a run is hardly ever 1.
   const bool was_half = state.loss_scale != 1.0 || precision == "fp16" || precision == "float16";
   if (was_half != is_half) {
     state.loss_scale = fresh.loss_scale;
@@ -27,7 +28,7 @@ RunState continued_state(const RunManifest& saved, const RunState& fresh, bool i
   return state;
 }
 
-/// One restart: the point may move to an older checkpoint on the way.
+/// Performs one restart, which may fall back to an older checkpoint.
 class Restore {
  public:
   Restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer, const Logger& log)
@@ -39,7 +40,7 @@ class Restore {
   OptimizerPlan load();
   void take_run(const OptimizerPlan& state);
   void take_weights(const OptimizerPlan& state);
-  /// Where a run goes on from a checkpoint that does not know its run, and why, for the log.
+  /// The position at which a run continues from a checkpoint that does not state it, with a text for the log.
   struct Place {
     std::int64_t step = 0, samples = 0;
     std::string text;
@@ -67,12 +68,12 @@ RestartPoint Restore::run() {
   return point_;
 }
 
-/// An older checkpoint is tried where one turns out damaged on some rank.
+/// Loads the checkpoint, or an older one when a rank finds it damaged.
 OptimizerPlan Restore::load() {
   for (;;) {
     try {
       return load_checkpoint(runtime_, trainer_ ? &trainer_->optimizer() : nullptr, *point_.checkpoint);
-    } catch (const FormatError& error) {  // on every rank
+    } catch (const FormatError& error) {  // thrown on every rank
       if (point_.candidates.size() == 1) throw;
       warn_of_checkpoint(world_, point_, error.what(), log_);
       point_.candidates.erase(point_.candidates.begin());
@@ -104,7 +105,7 @@ void Restore::take_weights(const OptimizerPlan& state) {
   const auto place = place_of(*point_.checkpoint, state);
   stood.step = place.step;
   if (trainer_) {
-    stood = trainer_->state();  // fp16's loss scale starts anew
+    stood = trainer_->state();  // with the initial loss scale for fp16
     stood.step = place.step;
     stood.samples = place.samples;
     stood.optimizer_steps = state.steps;
@@ -120,7 +121,7 @@ std::string Restore::name() const {
   return point_.is_ours ? path : fmt::format("{} ({})", path, point_.checkpoint->source().info().format);
 }
 
-/// Where a run goes on when only a number of steps or epochs is known.
+/// Computes the position from a number of steps or epochs, when the checkpoint has nothing else.
 Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const {
   Place place;
   const auto product = [&](std::int64_t a, std::int64_t b, const char* what) {

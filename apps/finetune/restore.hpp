@@ -5,8 +5,10 @@
 
 namespace fsdp::detail {
 
-/// Loads runtime and trainer from setup.restart, or from an older checkpoint when that one is damaged, and logs which.
-/// Collective. \param trainer  null: evaluation only. \return the checkpoint that was loaded
+/// Loads runtime and trainer from setup.restart, or from an older checkpoint when the newest one is damaged, and logs
+/// which one was loaded. Collective.
+/// \param trainer  null: evaluation only
+/// \return the checkpoint that was loaded
 RestartPoint restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer,
                      const Logger& log);
 

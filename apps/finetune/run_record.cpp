@@ -37,12 +37,12 @@ bool is_sample(const nlohmann::json& line) {
          line["prompt"].is_string();
 }
 
-/// What a crash or a full disk leaves of a line.
+/// True for a line that a crash or a full disk left incomplete.
 bool is_torn(const std::string& line, const nlohmann::json& parsed) {
   return line.empty() || (parsed.is_discarded() && (line[0] == '{' || line[0] == '\0'));
 }
 
-/// As TensorBoard shows it: Markdown that leaves the text as it is.
+/// Formats a sample for TensorBoard as Markdown that shows the text unchanged.
 std::string sample_markdown(const nlohmann::json& sample) {
   std::string text = sample.value("prompt", std::string()) + sample.value("text", std::string());
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 5) text.replace(at, 1, "\n    ");
@@ -67,7 +67,7 @@ bool RunRecord::old_run_is_there() const {
   return any_rank(context_.world, there);
 }
 
-/// A new run under a used name must neither mix with the old one's checkpoints nor lose them.
+/// Moves an older run of this name away, so that checkpoints are neither mixed nor lost.
 void RunRecord::set_old_run_aside() const {
   if (context_.world.rank() != 0) return;
   std::error_code error;
@@ -86,7 +86,7 @@ void RunRecord::set_old_run_aside() const {
     if (!error) moved.push_back(name);
   }
   if (error) {
-    // All of the old run or nothing of it.
+    // Move either all files of the old run or none of them.
     std::error_code ignored;
     for (const auto& name : moved) fs::rename(aside / name, context_.setup.directory / name, ignored);
     fs::remove(aside, ignored);
@@ -121,7 +121,7 @@ void RunRecord::open() {
   events_->add_text("options", text);
 }
 
-/// What the run knows as its best is what `best` points to.
+/// Makes the best validation of the run's state agree with the checkpoint that `best` points to.
 void RunRecord::settle_best_checkpoint() {
   auto& validation = context_.trainer.state().validation;
   if (resume_step_ < 0) {
@@ -140,8 +140,8 @@ void RunRecord::settle_best_checkpoint() {
   best_.settle(validation);
 }
 
-/// The lines of steps that the run has not come to are cut off, as those of metrics.jsonl; without such a line, and
-/// without samples to come, the file stays as it is. So does one that somebody else has written.
+/// Opens samples.jsonl for appending and removes the lines of steps after resume_step_, as in metrics.jsonl. The file
+/// stays unchanged when no line is to be removed and no samples will be written, or when another program wrote it.
 void RunRecord::open_samples() {
   const auto file = context_.setup.directory / "samples.jsonl";
   const bool writes = !context_.setup.options.validation.sample_prompts.empty();
@@ -194,7 +194,7 @@ void RunRecord::amend_checkpoint() {
   check_owner(true);
   auto& state = context_.trainer.state();
   best_.begin_save(state.step, state.validation);
-  const bool is_under_way = is_saving();  // finish_save() sees what becomes of it
+  const bool is_under_way = is_saving();  // finish_save() handles its result
   if (!is_under_way && saved_step_ == state.step && !save_error_.empty())
     return best_.end_save(false, state.validation);
   std::string problem;
@@ -278,7 +278,7 @@ void RunRecord::draw_losses() const {
                     fmt::format("{}, {}, {}", to_string(sharding.sharding),
                                 format_count_of(context_.world.size(), "rank"), float_type_name(sharding.precision)));
   } catch (const std::exception& error) {
-    context_.log.warning(fmt::format("no loss curve: {}", error.what()));  // the training is worth more
+    context_.log.warning(fmt::format("no loss curve: {}", error.what()));  // training continues
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a job writes into its run's folder: checkpoints, metrics.jsonl, and what becomes of an older run of its name.
-// RUN/job.json states how the run's newest job was started and how it ended.
+// Writes a run's folder: checkpoints, metrics.jsonl, samples.jsonl, and RUN/job.json, which states how the run's newest
+// job was started and how it ended. Moves an older run of the same name aside.
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,13 +23,13 @@ namespace fsdp::detail {
 /// Writes RUN/job.json on rank 0. Training continues when the file cannot be written.
 class JobFile {
  public:
-  /// \param first_step  of this job
-  /// \param predicted_bytes  predicted peak memory of a rank; 0: not known
+  /// \param first_step       the first step of this job
+  /// \param predicted_bytes  predicted peak memory of a rank; 0: unknown
   JobFile(const RunContext& context, std::int64_t first_step, std::int64_t predicted_bytes);
 
   void add_save(const SaveResult& save, std::int64_t step);
   /// \param outcome    "done" or "stopped"
-  /// \param why_early  it is done before its last step: why; else empty
+  /// \param why_early  why the run is done before its last step; empty when it is not
   void end(std::string_view outcome, const std::string& why_early);
 
  private:
@@ -40,43 +40,48 @@ class JobFile {
   bool warned_ = false;
 };
 
-/// A new run writes nothing before it has made a step, so that one that fails at once leaves an older run where it is.
+/// A new run writes nothing before its first step, so that a run that fails at once leaves an older run of its name in
+/// place.
 class RunRecord {
  public:
-  /// \param resume_step  metrics of later steps are cut off; negative: the run begins
+  /// \param resume_step  lines of later steps are removed from metrics.jsonl; negative: a new run
   RunRecord(const RunContext& context, RunStart& start, MemoryReporter& memory, std::int64_t resume_step);
 
   bool is_open() const { return saver_ != nullptr; }
-  /// From here on this job writes. Collective
+  /// Opens the run's files; this job writes only from here on. Collective.
   void open();
   void check_owner(bool now);
 
   void add_metrics(const nlohmann::json& record);
-  /// One of --sample-prompt's. \param number  of the prompt, counted from 1
+  /// Adds the text that continues one --sample-prompt. \param number  number of the prompt, from 1
   void add_sample(const nlohmann::json& sample, int number);
-  /// \param only_as_best  for checkpoints/best alone: to go when another one is the best
+  /// \param only_as_best  the checkpoint is kept only as checkpoints/best and is deleted when another one becomes the
+  /// best
   void start_save(bool final_one, bool only_as_best = false);
-  /// The validation of the state that the checkpoint of this step holds, or will hold once it is written, came after
-  /// it: it is written into its run.json, and `best` points to it where it is that. Collective.
+  /// Writes the validation state into the run.json of this step's checkpoint, which may still be in the making, and
+  /// points `best` to the checkpoint if it is the best. For validations that come after the save of their state.
+  /// Collective.
   void amend_checkpoint();
   /// True while a checkpoint is being written in the background.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
-  /// Makes a written checkpoint appear once all ranks are done with it. Collective.
+  /// Publishes a background save once all ranks have written their parts. Collective.
+  /// \param wait  false: returns at once while a rank is still writing
+  /// \return true when a save was finished
   bool finish_save(bool wait);
   double seconds_since_save() const;
   const std::string& save_error() const { return save_error_; }
-  /// Empty: none.
+  /// The newest checkpoint; empty: none.
   const std::filesystem::path& last_checkpoint() const { return last_checkpoint_; }
 
-  /// A finite loss was computed from the state after `step`.
+  /// Marks the state after `step` as proven: its loss is finite.
   void prove(std::int64_t step) { saver_->prove(step); }
-  /// The state as it is has no finite loss. \return where `latest` points now, "" when it was left alone
+  /// Marks the current state as doubtful: its loss is not finite. \return the new target of `latest`, "" when unchanged
   std::string doubt() { return saver_->doubt(); }
-  /// Ends the job: no state that it has now is worth saving. \param why  a sentence without its end
+  /// Ends the job with an error because its state is not worth saving. \param why  a sentence without its full stop
   [[noreturn]] void give_up(const std::string& why);
   void draw_losses() const;
   /// Ends this job's use of the run's folder.
-  /// \param why_early  the run is done before its last step: why; else empty
+  /// \param why_early  why the run is done before its last step; empty when it is not
   void end_job(bool stopped, const std::string& why_early);
 
  private:
@@ -93,10 +98,10 @@ class RunRecord {
   std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<MetricsFile> metrics_;                        ///< on rank 0
   std::unique_ptr<JobFile> job_;                                ///< on rank 0
-  std::int64_t saved_step_ = 0;                                 ///< of the newest save
+  std::int64_t saved_step_ = 0;                                 ///< step of the newest save
   std::unique_ptr<EventFile> events_;                           ///< on rank 0; null: not wanted
-  std::unique_ptr<MetricsFile> samples_;                        ///< on rank 0; null: there are none
-  std::set<std::pair<std::int64_t, std::string>> old_samples_;  ///< steps and prompts of the file as it was
+  std::unique_ptr<MetricsFile> samples_;                        ///< on rank 0; null: no samples
+  std::set<std::pair<std::int64_t, std::string>> old_samples_;  ///< steps and prompts in the file before this job
   PublishedBest best_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;

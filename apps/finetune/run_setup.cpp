@@ -23,8 +23,8 @@
 namespace fsdp::detail {
 namespace {
 
-/// bf16 in software costs a multiple of float32's time: on a GPU that is a mistake, on a CPU it may be meant to save
-/// memory. fsdp-bf16check measures what this only looks up.
+/// Refuses emulated bf16 on a GPU, where it costs a multiple of float32's time, and warns on a CPU, where it can save
+/// memory. Looks up the device without measuring; fsdp-bf16check measures.
 void check_bf16(ProcessGroup& world, const TrainOptions& options, const DeviceChoice& device, const Logger& log) {
   if (make_policy(options.sharding).precision.param_dtype != at::kBFloat16) return;
   Bf16Answer answer;
@@ -51,7 +51,7 @@ void check_bf16(ProcessGroup& world, const TrainOptions& options, const DeviceCh
               first);
 }
 
-/// The tokenizer that was asked for, else the one of the weights or of the run that goes on, else GPT-2's.
+/// Chooses the given tokenizer, else the tokenizer of the weights or of the continued run, else GPT-2's.
 TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& config,
                                  const std::optional<RestartPoint>& restart) {
   TokenizerChoice choice;
@@ -61,7 +61,7 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
     const auto saved = restart->manifest.data.value("tokenizer", std::string());
     if (saved == "gpt2" || has_tokenizer(saved)) choice.name = saved;
   }
-  // A run's "gpt2" may have been the default, too.
+  // The saved name "gpt2" may have been the default, so it does not count as sure.
   choice.is_sure = !choice.name.empty() && (choice.name != "gpt2" || !model.tokenizer.empty());
   if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = "gpt2";
   if (!choice.name.empty()) choice.tokenizer = open_tokenizer(choice.name);
@@ -89,7 +89,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
       if (world.rank() == 0) loader.require_targets(loader.num_records());
     });
     if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
-    // Rows to validate on are as full as they are.
+    // Validation rows without document boundaries are used as they are.
     if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});
     return loader;
   };
@@ -115,7 +115,9 @@ void plan_length(RunSetup& setup) {
 
 namespace {
 
-/// A packed run's place in its data is a row, and other rows hold other texts. \throws UsageError
+/// Refuses to continue with other packed rows: the position in the data is a row number, and other rows hold other
+/// texts.
+/// \throws UsageError
 void check_packed_rows(const RunSetup& setup) {
   if (!setup.restart || !setup.train_data || !setup.train_data->is_packed()) return;
   const auto& saved = setup.restart->manifest;

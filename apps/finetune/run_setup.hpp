@@ -1,6 +1,6 @@
 #pragma once
-// What a fine-tuning job was asked for and what it found, before anything is computed. Nothing of it changes
-// afterwards, but that the open checkpoint is let go once its weights are loaded.
+// The options of a fine-tuning job and what was found for them (data, tokenizer, device, checkpoint) before anything is
+// computed. Constant afterwards, except that the open checkpoint is closed once its weights are loaded.
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -25,26 +25,26 @@
 namespace fsdp::detail {
 
 struct TokenizerChoice {
-  std::string name;                            ///< "gpt2", a directory, or "" where none is known
-  bool is_sure = false;                        ///< given, or the model's own
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< null where none is known
+  std::string name;                            ///< "gpt2", a directory, or "" when unknown
+  bool is_sure = false;                        ///< given by the user, or found with the model
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null when unknown
 };
 
 struct ValidationData {
-  std::string name;  ///< "" where there is only one and it was given none
+  std::string name;  ///< "" when there is only one set and it was given without a name
   TokenLoader rows;
 };
 
-/// What --keep-best and --patience go by.
+/// The metric that --keep-best and --patience use.
 struct DecidingMetric {
-  std::string metric = "loss";  ///< or one of the games': a share, the higher the better
+  std::string metric = "loss";  ///< "loss", or a chess metric: a share, higher is better
   std::size_t set = 0;          ///< index of the validation set whose loss decides
   bool is_loss() const { return metric == "loss"; }
 };
 
 struct ValidationGameSet {
   LoadedGames loaded;
-  std::string identity;  ///< of the games and of what is asked of them
+  std::string identity;  ///< hash of the games and of the options for them
 };
 
 struct RunSetup {
@@ -54,46 +54,49 @@ struct RunSetup {
   const TrainOptions& options;
   const nlohmann::json& saved_options;  ///< options as text by long name
   const std::optional<RestartPoint>& restart;
-  std::filesystem::path directory;  ///< the run's: OUT/RUN
+  std::filesystem::path directory;  ///< the run's folder, OUT/RUN
   DeviceChoice device;
   int ranks_on_node = 1;
-  int threads = 1;  ///< of this rank
+  int threads = 1;  ///< CPU threads of this rank
   ModelConfig config;
   BatchPlan batches;
   TokenizerChoice tokenizer;
-  std::optional<TokenLoader> train_data;  ///< where there is training
-  std::string export_dtype;               ///< of --save-final-hf, which has that of the weights the run began with; ""
-                                          ///< where they do not say: as checkpoints have it
-  std::string chat_template;              ///< name of the one that its conversations were written by; "" without any
+  std::optional<TokenLoader> train_data;  ///< set when the job trains
+  std::string export_dtype;               ///< dtype of --save-final-hf: that of the weights the run began with; "" when
+                                          ///< unknown: that of the checkpoint
+  std::string chat_template;              ///< name of the chat template that the training data was written with; "" if
+                                          ///< none
   std::vector<ValidationData> validation;
-  std::optional<ValidationGameSet> games;  ///< that are played at validations
-  std::vector<Prompt> sample_prompts;      ///< that are continued at validations
+  std::optional<ValidationGameSet> games;  ///< games to play at validations
+  std::vector<Prompt> sample_prompts;      ///< prompts to continue at validations
   DecidingMetric deciding;
-  std::int64_t total_steps = 0;    ///< of the whole run, those before a restart included
-  std::int64_t total_samples = 0;  ///< likewise; the largest number where steps decide
+  std::int64_t total_steps = 0;    ///< of the whole run, including steps before a restart
+  std::int64_t total_samples = 0;  ///< of the whole run; the largest int64 when --max-steps decides
   LrSchedule schedule;
 
-  /// As asked for, but that none are captured by themselves where texts of many lengths would each need one, whose
-  /// memory nothing predicts.
+  /// The --cuda-graphs setting. The automatic setting becomes off when texts of many lengths would each need a graph of
+  /// their own, because the memory of these graphs cannot be predicted.
   CudaGraphs cuda_graphs() const;
   /// True when a validation has something to compute.
   bool validates() const { return !validation.empty() || games || !options.validation.sample_prompts.empty(); }
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
 };
 
-/// Not the continuation of what lies in the run's folder: from nothing, or from weights that are not its own.
-/// \param taken  where it goes on from
+/// True when the job begins a new run: it loaded no checkpoint, or one at step 0 outside the run's folder.
+/// \param taken  the checkpoint that was loaded
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken);
 
 inline bool exports_at_the_end(const TrainOptions& options) {
   return !options.save_final_full.empty() || !options.save_final_hf.empty();
 }
 
-/// Collective. \param start  must outlive the result. \throws Error subclasses
+/// Checks options and opens data, tokenizer and device. Collective.
+/// \param start  must outlive the result
+/// \throws Error subclasses
 RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptions& options,
                     const nlohmann::json& saved_options, const Logger& log);
 
-/// What a checkpoint says of the run. \param state  where it stands
+/// Returns a checkpoint's description of the run. \param state  present state of the run
 RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size);
 
 struct RunContext {
@@ -103,7 +106,7 @@ struct RunContext {
   ModelRuntime& runtime;
   Trainer& trainer;
   ProgressLine& progress;
-  std::string products;  ///< what multiplies matrices, on rank 0: Ops::product_way()
+  std::string products;  ///< the matrix product implementation, Ops::product_way(), on rank 0
 
   RunManifest manifest() const {
     auto manifest = manifest_of(setup, trainer.state(), world.size());
@@ -118,7 +121,7 @@ struct RunContext {
     }
     return manifest;
   }
-  /// One of --eval-every's validations belongs to the state as it is now.
+  /// True when an --eval-every validation is due for the current state.
   bool validates_here() const {
     const auto& options = setup.options;
     return options.eval_every > 0 && trainer.state().step % options.eval_every == 0 && setup.validates();

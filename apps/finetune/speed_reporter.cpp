@@ -20,10 +20,10 @@
 namespace fsdp::detail {
 namespace {
 
-/// The first step finds nothing in caches.
+/// One more than two, because the first step runs with cold caches and is left out.
 constexpr std::size_t kFewestSteps = 3;
 
-/// Of runs beside this one. What cannot be read is somebody else's.
+/// Reads the speed.json files of neighbouring runs and skips files that cannot be read.
 std::vector<SpeedOutcome> outcomes_beside(const std::filesystem::path& run_directory) {
   constexpr int kMostRuns = 100;
   std::vector<SpeedOutcome> outcomes;
@@ -47,7 +47,7 @@ std::vector<SpeedOutcome> outcomes_beside(const std::filesystem::path& run_direc
 
 void PartTimer::begin(std::string_view what, std::string_view category) {
   if (open_.empty()) {
-    if (what == "read tokens") parts_.fill(0);  // a step begins
+    if (what == "read tokens") parts_.fill(0);  // a step begins with reading its tokens
     since_ = Clock::now();
   } else {
     book();
@@ -66,7 +66,8 @@ void PartTimer::book() {
   since_ = now;
 }
 
-/// Threads, or less where the ranks of the node have fewer cores together. Collective.
+/// Computes how many cores this rank can use: its threads, or fewer when the node's ranks share fewer cores.
+/// Collective.
 HostShare SpeedReporter::share_of_rank() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -81,7 +82,7 @@ HostShare SpeedReporter::share_of_rank() {
   }
   const auto cores = std::count(mask.begin(), mask.end(), 'x');
   const auto ranks = static_cast<double>(std::max<std::size_t>(1, masks.size()));
-  // Of a host with more processors than the mask has room for nothing is known: its ranks have what they ask for.
+  // On a host with more processors than cpu_set_t holds, the mask is empty; assume as many cores as threads.
   const auto threads = static_cast<double>(setup_.threads);
   const auto of_job = cores == 0 ? threads * ranks : static_cast<double>(cores);
   const auto of_host = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
@@ -99,7 +100,7 @@ StepTime SpeedReporter::time_of(std::int64_t tokens_per_row) const {
 void SpeedReporter::predict(double peak_flops) {
   const auto share = share_of_rank();
   peak_flops = world_.all_reduce(peak_flops, Reduce::max);
-  if (memory_.request() == nullptr) return;  // all but the first rank, too
+  if (memory_.request() == nullptr) return;  // also on all ranks but rank 0
   const auto& request = *memory_.request();
   outcome_.is_half = setup_.options.sharding.param_dtype.value_or(setup_.options.sharding.precision) != at::kFloat;
   outcome_.has_fp8_products = asks_for_fp8(setup_.options.sharding.compute_dtype);
@@ -123,14 +124,14 @@ void SpeedReporter::predict(double peak_flops) {
     auto known = outcome_.rates;
     const auto outcomes = outcomes_beside(setup_.directory);
     calibrate_speed(outcomes, {outcome_.model, outcome_.has_fp8_products}, known);
-    if (!request.gpu) {  // products were measured, the rest is what those runs took
+    if (!request.gpu) {  // keep the measured product rates; earlier runs give the other rates
       known.half_flops = outcome_.rates.half_flops;
       known.float32_flops = outcome_.rates.float32_flops;
     }
     outcome_.rates = known;
     outcome_.predicted = time_of(request.tokens_per_row);
   } catch (const std::exception& error) {
-    log_.warning(fmt::format("speed cannot be predicted: {}", error.what()));  // a job must not end for that
+    log_.warning(fmt::format("speed cannot be predicted: {}", error.what()));  // the job goes on
     return;
   }
   is_predicted_ = std::isfinite(outcome_.predicted.seconds) && outcome_.predicted.seconds > 0;
@@ -144,13 +145,13 @@ void SpeedReporter::predict(double peak_flops) {
 void SpeedReporter::after_step(const StepReport& step, bool) {
   if (!is_predicted_ || step.tokens == 0) return;
   auto parts = timer_.parts();
-  // What has no name: ranks that agree, and what is between.
+  // Time outside of named parts, such as the agreement of ranks, counts as "other".
   const double named = std::accumulate(parts.begin(), parts.end(), 0.0);
   parts[static_cast<std::size_t>(StepPart::other)] += std::max(0.0, step.seconds - named);
   steps_.push_back({step.seconds, static_cast<double>(step.tokens), step.longest_row, parts});
 }
 
-/// Without the first and without those that something else slowed down or that were shorter.
+/// Returns the middle half by time per token, without the first step, which leaves out disturbed and short steps.
 std::vector<SpeedReporter::Timed> SpeedReporter::usual_steps() const {
   auto steps = std::vector<Timed>(steps_.begin() + 1, steps_.end());
   const auto per_token = [](const Timed& step) { return step.seconds / step.tokens; };
@@ -176,7 +177,7 @@ void SpeedReporter::report(nlohmann::json& report) {
   outcome_.seconds = seconds;
   if (!outcome_.rates.is_gpu) outcome_.parts = parts;
   try {
-    // Texts are as long as they are; what was predicted is the longest that there could be. Packed rows are full.
+    // The prediction is for the longest possible row; texts may be shorter. Packed rows are full.
     const auto usual_row = static_cast<std::int64_t>(rows + 0.5);
     const auto& request = *memory_.request();
     if (request.documents.empty() && usual_row > 0 && usual_row < request.tokens_per_row)
@@ -184,7 +185,7 @@ void SpeedReporter::report(nlohmann::json& report) {
     report["speed"] = to_json(outcome_);
     replace_file(setup_.directory / "speed.json", printable_json(report["speed"], 2) + "\n");
   } catch (const std::exception& error) {
-    log_.warning(fmt::format("speed.json: {}", error.what()));  // the training is worth more
+    log_.warning(fmt::format("speed.json: {}", error.what()));  // training continues
     return;
   }
   log_.info(fmt::format("speed     {} tok/s, {:.3g} s a step   {}",
@@ -194,7 +195,7 @@ void SpeedReporter::report(nlohmann::json& report) {
 
 namespace {
 
-/// Steps before anything is said of a disk: the first ones read nothing, or what was just loaded.
+/// Steps before disk rates are judged: the first steps read nothing, or data that is still in the page cache.
 constexpr int kFirstSteps = 3;
 
 std::string bytes(double n) { return format_bytes(n); }

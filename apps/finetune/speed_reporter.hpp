@@ -1,6 +1,6 @@
 #pragma once
-// Predicts the time of a job's steps, measures it, and reports the error of the prediction; also reports the throughput
-// of the disk that optimizer states are offloaded to.
+// Predicts the time of a job's steps, measures it, and reports the prediction error. Also reports the throughput of the
+// disk that optimizer states are offloaded to.
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -14,12 +14,12 @@
 
 namespace fsdp::detail {
 
-/// Adds up the time of a step's parts.
+/// Sums up the time of each part of a step.
 class PartTimer final : public EngineObserver {
  public:
   void begin(std::string_view what, std::string_view category) override;
   void end() override;
-  /// Since the last step began to read its tokens, in seconds.
+  /// Seconds per part since the current step began to read its tokens.
   const std::array<double, kNumStepParts>& parts() const { return parts_; }
 
  private:
@@ -37,11 +37,11 @@ class SpeedReporter final : public StepObserver {
                 const Logger& log)
       : world_(world), setup_(setup), memory_(memory), timer_(timer), log_(log) {}
 
-  /// Of the run's own steps, on the first rank; says it. Collective.
-  /// \param peak_flops  of a rank's device, measured on a host; 0: not known
+  /// Predicts and logs the time of the run's steps on rank 0. Collective.
+  /// \param peak_flops  FLOP/s of a rank's device, measured on CPUs; 0: unknown
   void predict(double peak_flops);
   void after_step(const StepReport& step, bool last) override;
-  /// How right it was: into RUN/speed.json, on the first rank.
+  /// Writes the prediction error to RUN/speed.json on rank 0.
   void report(nlohmann::json& report);
 
  private:
@@ -79,7 +79,7 @@ class OffloadReporter final : public StepObserver {
   const RunContext& context_;
   TensorStore* store_;
   double seconds_ = 0, wait_seconds_ = 0;
-  double update_seconds_ = 0, bytes_ = 0;  ///< of updates alone
+  double update_seconds_ = 0, bytes_ = 0;  ///< in optimizer updates only
   int steps_ = 0;
   bool warned_ = false;
 };

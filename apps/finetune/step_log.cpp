@@ -63,7 +63,7 @@ void StepLog::after_step(const StepReport& step, bool) {
       rate * flops_per_token(context_.setup.config, attended_length_, runtime.decoder().parameters, runtime.trainable())
                  .total();
   if (peak_flops_ > 0 && flops > peak_flops_) {
-    // Nothing passes the peak: it was measured while something else kept the processor busy.
+    // A rate above the peak means that other work slowed down the measurement of the peak.
     context_.progress.line(
         fmt::format("peak      {:.4g} TFLOP/s was measured too low: this step reaches {:.4g}, of which the "
                     "percentages are from here on",
@@ -81,7 +81,7 @@ void StepLog::after_step(const StepReport& step, bool) {
                                 : step.skipped ? "   skipped (not finite)"
                                                : "");
   const auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
-  // The line that scripts around the chess fine-tune know, and the one of a run from scratch.
+  // Keep the line format that scripts around the chess fine-tune parse, and the one for runs from scratch.
   const auto line =
       context_.setup.config.architecture == Architecture::llama
           ? fmt::format("({}/{}) loss={} ({:.3f}s/step)   {}", step.step, total_steps, loss, step.seconds, rest)

@@ -23,7 +23,7 @@ class GraphWarnings {
 
 class StepLog final : public StepObserver {
  public:
-  /// \param peak_flops  of all ranks' devices together, per second; 0: not known
+  /// \param peak_flops  FLOP/s of all ranks' devices together; 0: unknown
   StepLog(const RunContext& context, RunRecord& record, GraphWarnings& graphs, double peak_flops)
       : context_(context),
         record_(record),
@@ -41,7 +41,7 @@ class StepLog final : public StepObserver {
   GraphWarnings& graphs_;
   double peak_flops_;
   std::int64_t attended_length_;  ///< tokens
-  std::int64_t steps_ = 0;        ///< of this job
+  std::int64_t steps_ = 0;        ///< made by this job
 };
 
 /// The first and last losses, for the run's last log line.

@@ -26,8 +26,9 @@
 namespace fsdp::detail {
 namespace {
 
-/// With rank 0's loss on every rank: a sum need not have the same bits on all of them, and decisions must be alike.
-/// \return nothing: it was stopped
+/// Evaluates one set and takes rank 0's loss on every rank: sums may differ in the last bits between ranks, but all
+/// ranks must decide alike.
+/// \return nothing when stopped
 std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& setup, const ValidationData& set,
                                        const std::function<bool()>& stopped) {
   auto result = evaluate_rows(runtime, set.rows, setup.batches.micro_batch_size, stopped);
@@ -45,14 +46,15 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
                      result.seconds);
 }
 
-/// As ValidationState has it.
+/// Returns the name of the deciding set in the form that ValidationState keeps.
 std::string deciding_set(const RunSetup& setup) {
   const auto& [metric, set] = setup.deciding;
   if (!setup.deciding.is_loss()) return setup.games->identity;
   return set < setup.validation.size() ? setup.validation[set].name : "";
 }
 
-/// Than the run whose patience the checkpoint knows of: it has another folder, or goes by other data now.
+/// True when the patience count in the checkpoint belongs to another run: a run in another folder, or one with another
+/// metric or other data.
 bool is_another(const RunSetup& setup, const ValidationState& state) {
   if (!setup.restart || state.step < 0) return false;
   if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
@@ -122,8 +124,9 @@ bool Validation::run() {
   return true;
 }
 
-/// Of all sets, so that nothing is told of a validation that is left to the next start. Samples come first: those that
-/// are written are not written again. \return nothing: the job is to end
+/// Computes samples and all sets before any result is reported, so that a cut validation leaves no partial results.
+/// Samples come first; samples that are already written are not written again by the next job.
+/// \return nothing when the job must end
 std::optional<ValidationResult> Validation::compute() {
   if (any_rank(context_.world, !clock_.has_time_to_validate())) return std::nullopt;
   memory_.disturb();
@@ -133,7 +136,7 @@ std::optional<ValidationResult> Validation::compute() {
   return validate(context_.runtime, context_.setup, context_.log, nullptr, context_.trainer.state().step, stopped);
 }
 
-/// The same answer on every rank.
+/// Returns the same answer on every rank. Collective.
 bool Validation::must_end() {
   if (record_.is_saving()) record_.finish_save(false);
   return any_rank(context_.world, clock_.must_end());
@@ -164,7 +167,7 @@ void Validation::take(const ChessEvaluation& games) {
   record_.add_metrics(games_record(step, games));
 }
 
-/// \return what it means, for the log
+/// Applies --keep-best and --patience to a result. \return the verdict, for the log
 std::string Validation::judge(const std::string& set, std::int64_t count, double value) {
   auto& state = context_.trainer.state().validation;
   const bool may_be_best = !health_.fails() && record_.is_open();
@@ -226,8 +229,8 @@ bool write_samples(const RunContext& context, RunRecord& record, const std::func
 
 namespace {
 
-/// "loss" is the first one's, where none is called so. Perplexity and bits per byte of the same tokens are the lower,
-/// the lower the loss is.
+/// Chooses the metric of --keep-best. "loss", "perplexity" and "bits_per_byte" all mean the first set's loss, unless a
+/// set has that name: on the same tokens, the three rise and fall together.
 DecidingMetric deciding_metric(const TrainOptions& options) {
   const auto& metric = options.validation.keep_best;
   const auto& sets = options.val_sets;

@@ -1,6 +1,6 @@
 #pragma once
 // Validation during and after training: losses on --val-data, games of --val-chess, texts for --sample-prompt, and the
-// decisions of --keep-best and --patience. Options are checked before the first step.
+// decisions of --keep-best and --patience. Its options are checked before the first step.
 #include <cstddef>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -23,15 +23,17 @@ struct ValidationResult {
   std::optional<ChessEvaluation> games;
 };
 
-/// All sets, then games; the same figures on every rank. Collective.
-/// \param progress  gets a line for each as it is there; null: nothing is told
-/// \param stopped   as of evaluate_rows() \return nothing: it was stopped
+/// Evaluates all validation sets, then plays the games. The figures are the same on every rank. Collective.
+/// \param progress  receives a line for each result; null: no lines
+/// \param stopped   as for evaluate_rows()
+/// \return nothing when stopped
 std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
                                          ProgressLine* progress, std::int64_t step,
                                          const std::function<bool()>& stopped);
 
-/// val_loss of the set that decides; of several sets with names val_losses too; games as fsdp-eval tells of them.
-/// \param result  none: there was no validation
+/// Adds val_loss of the deciding set, val_losses when sets have names, and the scores of games as in fsdp-eval's
+/// report.
+/// \param result  empty: there was no validation
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
 class GraphWarnings;
@@ -41,21 +43,22 @@ class Validation {
  public:
   Validation(const RunContext& context, RunRecord& record, const HealthCheck& health, MemoryReporter& memory,
              RunClock& clock, GraphWarnings& graphs);
-  /// Of the state as it is now; nothing where nothing was asked for. A save that is under way is made to
-  /// appear meanwhile. Collective. \return false: the job is to end before; then it is as if there had been none, but
-  /// for samples that were written, and the state says that it is due
+  /// Validates the current state if anything is to be validated. A background save that finishes meanwhile is
+  /// published. Collective.
+  /// \return false when the job must end first: no result is then used, only samples that were already written remain,
+  /// and the state notes that the validation is due
   bool run();
-  /// run() has returned false: the job ends.
+  /// True after run() returned false: the job ends.
   bool is_cut() const { return is_cut_; }
-  /// Of the last validation; none: there was none.
+  /// Result of the last validation; empty: there was none.
   const std::optional<ValidationResult>& result() const { return result_; }
-  /// By the last run() the model is the best so far: it is to be saved.
+  /// True when the last run() found the best model so far, which must then be saved.
   bool found_the_best() const { return found_the_best_; }
-  /// --patience says that the run is over.
+  /// True when --patience ends the run.
   bool out_of_patience() const { return fsdp::out_of_patience(context_.trainer.state().validation, rules_); }
-  /// Why it is over before its last step, for people; empty where it is not.
+  /// The reason why --patience ended the run before its last step, for messages; empty when it did not.
   std::string why_early() const;
-  /// The last validation left something for the checkpoint of its state to know.
+  /// True when --keep-best or --patience needs validations, so the checkpoint of a validated state must record them.
   bool decides() const { return rules_.decide(); }
 
  private:
@@ -77,21 +80,24 @@ class Validation {
   bool is_cut_ = false;
 };
 
-/// What the model goes on from for --sample-prompt's texts, with --sample-chat as a user's messages, once the data says
-/// by which template.
-/// \pre check_sample_prompts(). \throws UsageError, FormatError where there is no chat template
+/// Encodes the prompts of --sample-prompt, with --sample-chat as user messages. Call when the data's chat template is
+/// known.
+/// \pre check_sample_prompts() has passed
+/// \throws UsageError; FormatError when there is no chat template
 std::vector<Prompt> sample_prompts(const RunSetup& setup);
 
-/// Goes on from every prompt, as fsdp-eval --prompt --temperature 0 does, and adds the texts to the record. Training
-/// goes on as if it had not been. Collective. \param stopped  asked before each, the same answer on every rank
-/// \return false: it was stopped
+/// Continues every prompt, as fsdp-eval --prompt --temperature 0 does, and adds the texts to the record. Does not
+/// influence training. Collective.
+/// \param stopped  called before each prompt; returns the same on every rank
+/// \return false when stopped
 bool write_samples(const RunContext& context, RunRecord& record, const std::function<bool()>& stopped);
 
-/// \return what --keep-best and --patience go by
+/// \return the metric of --keep-best and --patience
 /// \throws UsageError
 DecidingMetric check_validation_options(const TrainOptions& options);
 
-/// \pre the tokenizer is chosen \throws UsageError, FormatError
+/// \pre the tokenizer is chosen
+/// \throws UsageError, FormatError
 void check_sample_prompts(const RunSetup& setup);
 
 }  // namespace fsdp::detail

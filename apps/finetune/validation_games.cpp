@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::array<const char*, 3> kMetrics{"chess_accuracy", "chess_legal", "chess_result"};
 
-/// Ids of a game that are seen: as many as of a document that is trained on.
+/// Most ids of a game that are used: the same limit as for training documents.
 std::int64_t limit_of(const RunSetup& setup) {
   const auto asked = setup.options.model.seq_len;
   return std::min(asked > 0 ? asked : TokenLoader::kDefaultDocumentIds, setup.config.block_size);
@@ -28,7 +28,8 @@ struct ScoredWords {
   double moves = 0, results = 0;
 };
 
-/// Of all games: each is spelled once, so that a tokenizer that cannot is found before the first step.
+/// Counts the scored words of all games. Each rank spells its share once, so that a tokenizer that cannot spell a game
+/// fails before the first step.
 ScoredWords count_scored(ProcessGroup& world, const RunSetup& setup, const ChessGames& games) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto limit = static_cast<std::size_t>(limit_of(setup));
@@ -45,7 +46,7 @@ ScoredWords count_scored(ProcessGroup& world, const RunSetup& setup, const Chess
   return {counts[0], counts[1]};
 }
 
-/// Two that are equal give values that compare.
+/// Hashes games and limits: values of validations with equal hashes can be compared.
 std::string identity_of(const ChessGames& games, std::int64_t limit, std::int64_t positions) {
   auto hash = fnv1a(fmt::format("{} {}", limit, positions));
   for (const auto& text : games.texts) hash = fnv1a(fmt::format("{:x} {}", hash, text));
