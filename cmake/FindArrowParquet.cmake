@@ -1,7 +1,7 @@
-# Finds Apache Arrow's C++ Parquet library: headers, libarrow and libparquet of one folder tree.
+# Finds Apache Arrow's C++ Parquet library: headers, libarrow and libparquet from the same installation.
 #
-# Looks, in this order, at ArrowParquet_ROOT, CMAKE_PREFIX_PATH (a site's Arrow wins), the pyarrow wheel in the project's
-# own .deps/venv, whose libraries are named with their version only, and the system.
+# Searches, in this order, ArrowParquet_ROOT, CMAKE_PREFIX_PATH (so a site's Arrow takes precedence), the pyarrow wheel
+# in the project's own .deps/venv, whose libraries have only versioned names, and the system.
 # Defines the target fsdp::parquet and ArrowParquet_LIBRARY_DIR.
 include(FindPackageHandleStandardArgs)
 
@@ -17,7 +17,7 @@ list(APPEND _arrow_hints ${_arrow_wheels})
 find_path(ArrowParquet_INCLUDE_DIR parquet/column_reader.h HINTS ${_arrow_hints} PATH_SUFFIXES include NO_DEFAULT_PATH)
 find_path(ArrowParquet_INCLUDE_DIR parquet/column_reader.h)
 if(ArrowParquet_INCLUDE_DIR)
-  # The libraries that go with those headers, before any other.
+  # Prefer the libraries of the installation that the headers come from.
   get_filename_component(_arrow_root "${ArrowParquet_INCLUDE_DIR}" DIRECTORY)
   foreach(_library arrow parquet)
     file(GLOB _versioned RELATIVE "${_arrow_root}" "${_arrow_root}/lib${_library}.so.*")

@@ -1,10 +1,11 @@
-# Finds LibTorch without LibTorch's own TorchConfig.cmake: that one insists on a complete CUDA toolkit when the
-# libraries were built for CUDA, even to build programs that never touch a GPU.
+# Finds LibTorch without LibTorch's own TorchConfig.cmake, which requires a complete CUDA toolkit when the libraries
+# were built for CUDA, even to build programs that never use a GPU.
 #
-# Looks, in this order, at Torch_DIR, CMAKE_PREFIX_PATH (a site's LibTorch wins) and the project's own .deps/venv.
-# LibTorch_TO_LINK leaves out what only this project's own build asks for: probes, CUDA (cmake/fsdpConfig.cmake.in).
-# Defines the target fsdp::torch_cpu (libtorch_cpu + libc10 + headers) and, where the installation holds
-# libtorch_cuda, CUDA and NCCL headers, fsdp::torch_cuda. LibTorch_OPENMP_LIBRARY is what its threads are made by.
+# Searches, in this order, Torch_DIR, CMAKE_PREFIX_PATH (so a site's LibTorch takes precedence) and the project's own
+# .deps/venv.
+# LibTorch_TO_LINK leaves out what only this project's own build needs: probes and CUDA (cmake/fsdpConfig.cmake.in).
+# Defines the target fsdp::torch_cpu (libtorch_cpu, libc10, headers) and, when the installation has libtorch_cuda and
+# the headers of CUDA and NCCL, fsdp::torch_cuda. LibTorch_OPENMP_LIBRARY is the OpenMP library of LibTorch's threads.
 include(FindPackageHandleStandardArgs)
 
 set(_torch_hints "")
@@ -48,12 +49,12 @@ find_package_handle_standard_args(LibTorch
 if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   get_filename_component(LibTorch_LIBRARY_DIR "${LibTorch_CPU_LIBRARY}" DIRECTORY)
   get_filename_component(_site_packages "${LibTorch_ROOT}" DIRECTORY)
-  # The OpenMP that LibTorch itself uses, so that there is one pool of threads; else the compiler's.
+  # Prefer the OpenMP library that LibTorch uses, so that there is only one thread pool; else take the compiler's.
   file(GLOB _openmp "${LibTorch_LIBRARY_DIR}/libgomp*.so*" "${_site_packages}/torch.libs/libgomp*.so*"
     "${LibTorch_LIBRARY_DIR}/libiomp5.so" "${LibTorch_LIBRARY_DIR}/libomp.so")
   list(APPEND _openmp gomp)
   list(GET _openmp 0 LibTorch_OPENMP_LIBRARY)
-  # The wheel keeps CUDA's runtime beside torch; the linker must see it although we never name it.
+  # The wheel keeps the CUDA runtime beside torch; the linker must find it although no target here names it.
   file(GLOB LibTorch_CARRIER_DIRS "${_site_packages}/nvidia/*/lib")
   add_library(fsdp::torch_cpu INTERFACE IMPORTED)
   target_include_directories(fsdp::torch_cpu SYSTEM INTERFACE "${LibTorch_INCLUDE_DIR}"
@@ -65,7 +66,8 @@ if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   endforeach()
 endif()
 
-# An entry to oneDNN that is exported but declared nowhere (lib/compute/ops/gemm.cpp does without where it is missing).
+# PyTorch's entry point to oneDNN, mkldnn_matmul, is exported but not declared in any header (lib/compute/ops/gemm.cpp
+# has a fallback without it).
 if(LibTorch_FOUND AND NOT LibTorch_TO_LINK)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_LIBRARIES fsdp::torch_cpu)
@@ -80,8 +82,8 @@ if(LibTorch_FOUND AND NOT LibTorch_TO_LINK)
 endif()
 
 # --- CUDA: headers and libraries to compile against; neither nvcc nor a toolkit is needed ------------------------------
-# Wheels come first: what LibTorch itself was built with lies beside it. LibTorch_CUDA_MISSING says what was not found.
-# LibTorch_NVCC_WORKS: kernels can be compiled, by LibTorch_NVCC with LibTorch_NVCC_FLAGS.
+# Wheels are searched first, because they hold what LibTorch itself was built with. LibTorch_CUDA_MISSING names what was
+# not found. LibTorch_NVCC_WORKS is true when LibTorch_NVCC with LibTorch_NVCC_FLAGS compiles kernels.
 set(LibTorch_HAS_CUDA OFF)
 set(LibTorch_CUDA_MISSING "")
 if(LibTorch_TO_LINK)
@@ -92,12 +94,12 @@ elseif(LibTorch_FOUND)
   set(_cuda_roots ${CUDAToolkit_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda)
   file(GLOB _cuda_wheels "${_site_packages}/nvidia/cu[0-9]*" "${_site_packages}/nvidia/cuda_runtime")
   find_path(CudaRuntime_INCLUDE_DIR cuda_runtime_api.h HINTS ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES include)
-  # The library that goes with those headers, before any other.
+  # Prefer the library of the installation that the headers come from.
   get_filename_component(_cuda_root "${CudaRuntime_INCLUDE_DIR}" DIRECTORY)
   find_library(CudaRuntime_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR
     HINTS "${_cuda_root}" ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES lib lib64)
-  # Since CUDA 13 the runtime's own headers include crt/, which another wheel carries (nvidia-cuda-crt). A toolkit has
-  # it, and so has triton, which comes with every CUDA LibTorch wheel.
+  # Since CUDA 13 the runtime's headers include crt/, which another wheel has (nvidia-cuda-crt). A toolkit has it, and
+  # so does triton, which every CUDA wheel of LibTorch depends on.
   find_path(CudaCrt_INCLUDE_DIR crt/host_defines.h
     HINTS "${CudaRuntime_INCLUDE_DIR}" ${_cuda_wheels} "${_site_packages}/nvidia/cuda_nvcc" ${_cuda_roots}
       "${_site_packages}/triton/backends/nvidia" PATH_SUFFIXES include)
@@ -120,7 +122,7 @@ elseif(LibTorch_FOUND)
 
   if(NOT LibTorch_CUDA_MISSING)
     set(LibTorch_HAS_CUDA ON)
-    # Where those libraries were found, for run time.
+    # Directories of these libraries, for the rpath.
     set(LibTorch_CUDA_RPATH "")
     foreach(_library "${LibTorch_CUDA_LIBRARY}" "${NCCL_LIBRARY}" "${CudaRuntime_LIBRARY}")
       get_filename_component(_dir "${_library}" DIRECTORY)
@@ -134,8 +136,8 @@ elseif(LibTorch_FOUND)
       target_link_libraries(fsdp::torch_cuda INTERFACE fsdp::torch_cpu "${LibTorch_CUDA_LIBRARY}"
         "${LibTorch_C10_CUDA_LIBRARY}" "${CudaRuntime_LIBRARY}" "${NCCL_LIBRARY}")
     endif()
-    # A compiler of kernels, beside those headers: of a toolkit, or PyPI's nvidia-cuda-nvcc. Without it PyTorch's
-    # operators serve.
+    # nvcc that fits the headers, from a toolkit or from PyPI's nvidia-cuda-nvcc. Without nvcc, PyTorch's operators are
+    # used instead of kernels.
     find_program(LibTorch_NVCC nvcc HINTS "${_cuda_root}" ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES bin)
     set(LibTorch_NVCC_FLAGS -std=c++20 -O3 -ccbin "${CMAKE_CXX_COMPILER}" -isystem "${CudaRuntime_INCLUDE_DIR}"
       -isystem "${CudaCrt_INCLUDE_DIR}")

@@ -1,10 +1,12 @@
-# cmake --install: programs in bin/, job scripts and data in share/fsdp/, text in share/doc/fsdp/, manual pages in
-# share/man/, completion in share/bash-completion/; lib/compute/cuda installs itself, FsdpLibrary.cmake the library.
-# The installed programs look in their own lib/ first (scripts/dist fills it) and then where LibTorch and MPI were at
+# cmake --install: programs go to bin/, job scripts and data to share/fsdp/, documents to share/doc/fsdp/, manual pages
+# to share/man/, completion to share/bash-completion/. lib/compute/cuda installs itself; FsdpLibrary.cmake installs the
+# library.
+# Installed programs search their own lib/ first (scripts/dist fills it), then the directories of LibTorch and MPI at
 # build time.
 include(GNUInstallDirs)
 
-# Named one by one: CMake leaves folders of the source tree, such as .deps, out of INSTALL_RPATH_USE_LINK_PATH.
+# List the directories here, because CMake leaves folders of the source tree, such as .deps, out of
+# INSTALL_RPATH_USE_LINK_PATH.
 set(install_rpath "$ORIGIN/../lib" "${LibTorch_LIBRARY_DIR}")
 foreach(library IN LISTS MPI_CXX_LIBRARIES)
   get_filename_component(directory "${library}" DIRECTORY)
@@ -30,7 +32,7 @@ install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest OPTIONAL)
 
-# Under each program's name, by which bash finds it: links to one file.
+# bash finds completions by program name, so each program gets a link to the one file.
 if(FSDP_HAS_MANUAL)
   install(DIRECTORY "${PROJECT_BINARY_DIR}/man/" DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT manual
     FILES_MATCHING PATTERN "*.1")
@@ -42,7 +44,7 @@ if(FSDP_HAS_MANUAL)
   endforeach()
 endif()
 
-# For Lmod and for environment-modules, which each read their own of the two.
+# Lmod reads the .lua file, environment-modules the other one.
 set(modulefiles "${CMAKE_INSTALL_DATADIR}/modulefiles/fsdp")
 install(FILES packaging/modulefiles/fsdp.lua DESTINATION "${modulefiles}" RENAME "${PROJECT_VERSION}.lua"
   COMPONENT modules)

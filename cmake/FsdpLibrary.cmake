@@ -1,8 +1,8 @@
-# The engine as one static library that other programs link: libfsdp.a, its headers, a CMake package and a pkg-config
-# file (docs/library.md). What is for the programs alone (downloads, evaluation, jobs, command lines) is not in it.
+# Packs the engine into one static library for other programs: libfsdp.a, its headers, a CMake package and a pkg-config
+# file (docs/library.md). Code that only the programs use (downloads, evaluation, jobs, command lines) is left out.
 include(CMakePackageConfigHelpers)
 
-# As in tests/checks/layers.py.
+# Keep in agreement with tests/checks/layers.py.
 set(library_folders base ranks text/tokenizer compute/tensor compute/kernels compute/device compute/ops models/config
   models/layers files/formats files/read files/write files/transform engine/collectives engine/offload engine/fsdp
   engine/optim engine/runtime training/record training/checkpoints)
@@ -21,7 +21,8 @@ add_library(fsdp_library STATIC ${library_objects})
 set_target_properties(fsdp_library PROPERTIES OUTPUT_NAME fsdp LINKER_LANGUAGE CXX
   ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
-# Headers include each other as "lib/...". In lib/ on every system, as the programs' own parts: not in lib64.
+# Headers include each other as "lib/...". The archive goes to lib/ on every system, not to lib64, like the programs'
+# other files.
 set(library_include "${CMAKE_INSTALL_INCLUDEDIR}/fsdp")
 foreach(folder IN LISTS library_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/lib/${folder}/" DESTINATION "${library_include}/lib/${folder}"
@@ -29,7 +30,7 @@ foreach(folder IN LISTS library_folders)
 endforeach()
 install(TARGETS fsdp_library ARCHIVE DESTINATION lib COMPONENT library)
 
-# A program's objects and those of the library must be of one LibTorch, and one MPI.
+# A program must use the LibTorch and the MPI that the library was built with.
 set(FSDP_HAS_URING OFF)
 if(Uring_INCLUDE_DIR AND Uring_LIBRARY)
   set(FSDP_HAS_URING ON)
@@ -42,7 +43,7 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake"
 install(FILES "${PROJECT_BINARY_DIR}/fsdpConfig.cmake" "${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake"
   cmake/FindLibTorch.cmake DESTINATION "${package}" COMPONENT library)
 
-# OpenMP and MPI by path: names alone would find others.
+# OpenMP and MPI are given by path, because the linker might find other libraries by name.
 set(pc_openmp " ${LibTorch_OPENMP_LIBRARY}")
 if(NOT IS_ABSOLUTE "${LibTorch_OPENMP_LIBRARY}")
   set(pc_openmp " -l${LibTorch_OPENMP_LIBRARY}")

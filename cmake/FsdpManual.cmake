@@ -1,5 +1,5 @@
-# Manual pages (man/*.1) and completion for bash (completion/fsdp) in the build folder, made from what the programs say
-# of their options and from docs/. A cross build cannot run the programs and has none.
+# Makes manual pages (man/*.1) and bash completion (completion/fsdp) in the build folder from the programs' option
+# descriptions and from docs/. A cross build cannot run the programs and makes none.
 option(FSDP_MANUAL "Make manual pages and completion for bash, by running the programs" ON)
 
 find_program(FSDP_MANUAL_PYTHON NAMES python3)

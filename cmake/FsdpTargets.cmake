@@ -3,20 +3,20 @@
 add_library(fsdp_options INTERFACE)
 target_include_directories(fsdp_options INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(fsdp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wcast-qual
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms on std::string in GCC 12 (GCC bug 105651)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms about std::string in GCC 12 (GCC bug 105651)
   $<$<BOOL:${FSDP_WERROR}>:-Werror>
-  # What is built does not tell where: the same bytes in any folder, but for RPATHs (docs/install.md).
+  # The result does not depend on the build folder, except for RPATHs (docs/install.md).
   $<$<CONFIG:Release>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 if(FSDP_SANITIZE)
   target_compile_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
     -O1 -g1
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # false alarms in the standard library once it is instrumented
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)  # false alarms in the instrumented standard library
   target_link_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE})
 endif()
 target_compile_definitions(fsdp_options INTERFACE FSDP_VERSION="${PROJECT_VERSION}")
 
-# One fmt for all: LibTorch's wheel brings headers of another one, which would come first. Linked, since header-only it
-# costs each file two seconds.
+# All code must use the same fmt; LibTorch's wheel has headers of another version, which would be found first. fmt is
+# linked, because as a header-only library it costs two seconds per file.
 find_package(fmt REQUIRED)
 get_target_property(fmt_include_dirs fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 find_path(Fmt_INCLUDE_DIR fmt/format.h HINTS ${fmt_include_dirs} NO_CACHE REQUIRED)
@@ -25,8 +25,8 @@ file(CREATE_LINK "${Fmt_INCLUDE_DIR}/fmt" "${PROJECT_BINARY_DIR}/include/fmt" SY
 target_include_directories(fsdp_options SYSTEM INTERFACE "${PROJECT_BINARY_DIR}/include")
 target_link_libraries(fsdp_options INTERFACE fmt::fmt)
 
-# fsdp_compile_quickly(TARGET [PUBLIC]): for code that waits for files, ranks and people, never for itself: options,
-# reports, jobs, tests. -O1 takes about half the compiler's time of -O3, and these are most files.
+# fsdp_compile_quickly(TARGET [PUBLIC]): compiles with -O1, which takes about half the time of -O3. For code that waits
+# for files, ranks or users instead of computing: options, reports, jobs, tests. Most files are of this kind.
 function(fsdp_compile_quickly target)
   set(scope PRIVATE)
   if(ARGN)
@@ -35,8 +35,8 @@ function(fsdp_compile_quickly target)
   target_compile_options(${target} ${scope} $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 endfunction()
 
-# fsdp_header_set(NAME [QUICK] HEADERS header...): what fsdp_precompile() takes: headers that cost each file seconds,
-# compiled once for all that is compiled alike.
+# fsdp_header_set(NAME [QUICK] HEADERS header...): a set of precompiled headers for fsdp_precompile(): headers that cost
+# seconds per file, compiled once for all files with the same compiler options.
 function(fsdp_header_set name)
   cmake_parse_arguments(ARG "QUICK" "" "HEADERS;LINKS" ${ARGN})
   set(source "${PROJECT_BINARY_DIR}/headers/${name}.cpp")
@@ -52,17 +52,19 @@ function(fsdp_precompile target name)
   target_precompile_headers(${target} REUSE_FROM fsdp_headers_${name})
 endfunction()
 
-# fsdp_compile_quickly_with(TARGET NAME): a program, or part of one, as a QUICK set of headers is compiled: as a library.
+# fsdp_compile_quickly_with(TARGET NAME): compiles a program, or a part of one, with the QUICK header set NAME and, to
+# match the header set, with -fPIC.
 function(fsdp_compile_quickly_with target name)
   fsdp_compile_quickly(${target})
   target_compile_options(${target} PRIVATE -fPIC)
   fsdp_precompile(${target} ${name})
 endfunction()
 
-# fsdp_library(NAME [QUICK [COMPUTES file...]] [TORCH] LINKS target... [SUBFOLDERS folder...] [EXCLUDE file...]
-# [ALONE file...]): sources are all .cpp files of the calling folder and of the subfolders that are named. QUICK: as
-# fsdp_compile_quickly() says, but for the files that compute. TORCH: its files begin with ATen's tensor header. ALONE:
-# files with names of their own that another file has too, in a build that compiles several files as one.
+# fsdp_library(NAME [QUICK [COMPUTES file...]] [TORCH] LINKS target... [SUBFOLDERS folder...] [EXCLUDE file...] [ALONE
+# file...]): a library of all .cpp files in the calling folder and in SUBFOLDERS. QUICK: compiled as
+# fsdp_compile_quickly() does, except for the COMPUTES files. TORCH: the files begin with ATen's tensor header. ALONE:
+# files that are not compiled together with others in a unity build, because they define names that another file
+# defines, too.
 function(fsdp_library name)
   cmake_parse_arguments(ARG "QUICK;TORCH" "" "LINKS;SUBFOLDERS;EXCLUDE;COMPUTES;ALONE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")

@@ -1,15 +1,16 @@
 # fsdp_unit_test(NAME FOLDER [TORCH] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
-#   unit.NAME; TORCH: its files begin with ATen's headers, compiled once for all such programs.
+#   unit.NAME. TORCH: the files begin with ATen's headers, which are precompiled once for all such programs.
 # fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL]): any
-#   command as a ctest test; exit code 77 means skipped, the reason is in its output. Two that name one LOCK never run at
-#   once, SERIAL runs alone.
+#   command as a ctest test. Exit code 77 means skipped; the output states the reason. Tests with the same LOCK never run
+#   at the same time; a SERIAL test runs alone.
 find_package(doctest REQUIRED)
 find_program(FSDP_PYTHON NAMES python3 HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
 find_program(FSDP_PYTHON NAMES python3 REQUIRED)
 find_program(FSDP_MPIEXEC NAMES mpiexec HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
 find_program(FSDP_MPIEXEC NAMES mpiexec REQUIRED)
 
-# What tests start the programs by: in a build for another architecture, by scripts that start them under emulation.
+# Directory of the programs that tests start. When cross-compiling, it holds scripts that start the programs in
+# emulation.
 set(FSDP_BIN_DIR "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 if(CMAKE_CROSSCOMPILING_EMULATOR)
   set(FSDP_BIN_DIR "${PROJECT_BINARY_DIR}/emulated")
@@ -38,13 +39,13 @@ function(fsdp_add_test name)
     math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")
   endif()
   if(CMAKE_CROSSCOMPILING)
-    math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")  # of which emulation takes 5 to 50
+    math(EXPR ARG_TIMEOUT "10 * ${ARG_TIMEOUT}")  # emulation is 5 to 50 times slower
   endif()
   if(NOT ARG_PROCESSORS)
     set(ARG_PROCESSORS 1)
   endif()
   if(NOT "bench" IN_LIST ARG_LABELS)
-    # Tests share their cores: a thread that waits by spinning, as libgomp's do, took 40 % of the processors' time.
+    # Tests share cores: threads that wait by spinning, as libgomp's do, took 40 % of the processors' time.
     list(PREPEND ARG_ENVIRONMENT OMP_WAIT_POLICY=passive)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}"
@@ -57,14 +58,14 @@ function(fsdp_add_test name)
   endif()
 endfunction()
 
-# ATen's headers cost ten seconds a file. An executable, since a precompiled header fits one kind of position-independent
-# code only.
+# ATen's headers cost ten seconds per file. The target is an executable, because a precompiled header fits only one kind
+# of position-independent code.
 add_executable(fsdp_torch_headers "${PROJECT_SOURCE_DIR}/tests/support/headers_main.cpp")
 target_link_libraries(fsdp_torch_headers PRIVATE fsdp_doctest_main fsdp::torch_cpu)
 target_precompile_headers(fsdp_torch_headers PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/torch_doctest.hpp")
 set_target_properties(fsdp_torch_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 
-# The same for what links no LibTorch: doctest, JSON and the standard library's larger headers cost three seconds a file.
+# Precompiled headers for tests without LibTorch: doctest, JSON and large standard headers cost three seconds per file.
 add_executable(fsdp_plain_headers "${PROJECT_SOURCE_DIR}/tests/support/headers_main.cpp")
 target_link_libraries(fsdp_plain_headers PRIVATE fsdp_doctest_main nlohmann_json::nlohmann_json)
 target_precompile_headers(fsdp_plain_headers PRIVATE <doctest/doctest.h> <nlohmann/json.hpp> <filesystem> <functional>

@@ -1,8 +1,8 @@
-# Builds for AArch64 on a machine of another kind, by Debian's cross compiler; scripts/cross uses it.
+# Cross-compiles for AArch64 with Debian's cross compiler; scripts/cross uses it.
 #
-#   FSDP_SYSROOT   a Debian of that architecture, unpacked: headers and libraries
-#   FSDP_VENV      LibTorch, MPI and Arrow of that architecture, laid out as scripts/setup lays out .deps/venv
-# Programs that the build or ctest starts run under qemu's emulation of a process, where it is installed.
+#   FSDP_SYSROOT   an unpacked Debian for AArch64: headers and libraries
+#   FSDP_VENV      LibTorch, MPI and Arrow for AArch64, laid out as scripts/setup lays out .deps/venv
+# Programs that the build or ctest starts run under qemu's user-mode emulation when it is installed.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
@@ -16,7 +16,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# Found by looking: this machine's h5cc would name this machine's HDF5.
+# Let CMake search for HDF5 itself: h5cc of the build machine would name the build machine's HDF5.
 set(HDF5_C_COMPILER_EXECUTABLE "" CACHE FILEPATH "")
 set(CMAKE_INCLUDE_PATH /usr/include/hdf5/serial)
 set(CMAKE_LIBRARY_PATH /usr/lib/aarch64-linux-gnu/hdf5/serial)

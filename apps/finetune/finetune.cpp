@@ -334,8 +334,7 @@ class Training {
   Validation validation_;
   Checkpoints checkpoints_;
   OffloadReporter offload_;
-  std::string exported_;  ///< "best" or "last", the weights that --final best exported; "": not asked for, or the run
-                          ///< was stopped
+  std::string exported_;  ///< "best" or "last": what --final best exported; "": nothing
 };
 
 }  // namespace

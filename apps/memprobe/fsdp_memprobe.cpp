@@ -1,4 +1,4 @@
-// fsdp-memprobe: how much memory a training job will take, and what fits, before it is queued.
+// fsdp-memprobe: predicts before a job is queued how much memory it will take and what fits.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -14,10 +14,10 @@
 
 namespace {
 
-/// A trial that takes too much is what the kernel should end, nothing else.
+/// Lets the kernel's OOM killer choose this trial before any other process.
 void offer_to_the_oom_killer() { std::ofstream("/proc/self/oom_score_adj") << "1000"; }
 
-/// A trial is of no use without the process that reads its report; poll() tells whether that one has ended already.
+/// Ends the trial when the process that reads its report ends; poll() tells whether it has ended already.
 void end_with_the_search() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   pollfd report{STDOUT_FILENO, 0, 0};

@@ -33,7 +33,7 @@ class MemprobeJob {
     if (options_.search_model) detail::check_model_search(options_);
     set_up();
     if (options_.search_model) return search_models(report);
-    // A trial is asked for its memory.
+    // A trial only measures memory.
     if (!options_.alone) speed_.emplace(world_, options_, budget_.gpu);
     for (const auto& combination : combinations()) answers_.push_back(answer(combination));
     if (options_.search) detail::sort_by_speed(answers_);
@@ -85,7 +85,7 @@ class MemprobeJob {
                       "simulate one of them with --alone",
                       world_.size(), options_.ranks, options_.ranks));
     }
-    // A search asks trials: this process must not make a context beside theirs.
+    // A search measures in child processes; a CUDA context of this process would take memory from them.
     if (options_.measure && !options_.search && device_.backend != nullptr) {
       in_use_bytes_ = bytes_outside_allocator(*device_.backend, device_.device.index());
     }
@@ -124,11 +124,11 @@ class MemprobeJob {
     return request;
   }
 
-  /// Better than the usual ones is what earlier runs, the GPU at hand or the user know.
+  /// Replaces the usual overheads by those of earlier runs, of the GPU on this machine, or of the options.
   void set_overheads(const Combination& c, MemoryRequest& request) const {
     const auto usual_context = usual_overheads(*budget_.gpu, 0, false).context_bytes;
     if (const auto known = calibration(c).overhead_bytes) {
-      // Context and NCCL cannot be told apart by what a run saw; only their sum matters.
+      // A run records only the sum of context and NCCL, and only their sum matters here.
       request.context_bytes = c.ranks > 1 ? std::min(usual_context, *known) : *known;
       request.nccl_bytes = *known - *request.context_bytes;
     } else if (in_use_bytes_ > usual_context) {
@@ -146,7 +146,8 @@ class MemprobeJob {
                                         c.ranks == 1 ? 0 : (two_axes ? 2 : 1), c.ranks > c.ranks_per_node});
   }
 
-  /// Only a search chooses, so only a search keeps away from the edge unasked.
+  /// Sets the margin that must stay free. Without --margin only a search keeps one, because it chooses the batch
+  /// itself.
   void plan_margin(const Combination& c) {
     constexpr double kUnknown = 0.005;
     const auto memory = budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes;
@@ -226,7 +227,7 @@ class MemprobeJob {
     const auto lone = make_lone_rank(
         ask.job, [&](ProcessGroup& group) { make_mesh(group, sharding.sharding, sharding.shard_group_size); });
     auto device = device_;
-    std::shared_ptr<void> absent;  // what the job would hold beside, and is to stay free
+    std::shared_ptr<void> absent;  // holds the memory that NCCL and the margin would take
     if (device.backend != nullptr) {
       const auto bytes = answer.prediction.overheads.nccl_bytes + budget_.margin_bytes;
       if (bytes > 0) absent = device.backend->hold_memory(device.device.index(), bytes);
@@ -235,13 +236,13 @@ class MemprobeJob {
     answer.measured = measure_memory(*lone, ask, device);
   }
 
-  /// Around the predicted one, each in a process of its own, on the first rank while the others wait.
+  /// Searches around the predicted batch. Rank 0 measures each batch in a child process while the other ranks wait.
   void search_by_measuring(Answer& answer, const std::vector<std::int64_t>& batches) {
     double largest = 0;
     if (world_.rank() == 0) {
       const auto& c = answer.combination;
       const auto passes = [&](std::int64_t batch) {
-        // The others see that the search goes on, and this rank that they are there.
+        // Tells the other ranks that the search is still running, and checks that they are still there.
         const auto pulse = [&] { world_.all_reduce(1.0, Reduce::max); };
         const auto measured = detail::measure_in_child(options_, c, batch, budget_.margin_bytes, pulse);
         if (!measured) return false;
@@ -259,7 +260,7 @@ class MemprobeJob {
     answer.measured_largest = static_cast<std::int64_t>(largest);
   }
 
-  /// On CPUs, what a rank takes beside its tensors.
+  /// Returns the bytes that a rank on CPUs needs beside its tensors.
   std::int64_t answer_overhead(const Combination& c, std::int64_t batch) const {
     const auto host = predict_memory(request(c, batch)).host;
     return host.peak_bytes() - host.states_bytes;
@@ -355,12 +356,12 @@ class MemprobeJob {
   const Logger& log_;
   ModelConfig config_;
   std::int64_t tokens_ = 0;
-  std::optional<TokenLoader> data_;  ///< where --train-data is a token file
+  std::optional<TokenLoader> data_;  ///< set when --train-data is a token file
   int job_ranks_per_node_ = 1;
   DeviceChoice device_;
   detail::MemoryBudget budget_;
-  std::vector<MemoryOutcome> outcomes_;  ///< of --calibration
-  std::int64_t in_use_bytes_ = 0;        ///< of the GPU at hand that is measured
+  std::vector<MemoryOutcome> outcomes_;  ///< from --calibration
+  std::int64_t in_use_bytes_ = 0;        ///< on the GPU that is measured
   std::optional<detail::SpeedModel> speed_;
   std::vector<Answer> answers_;
 };

@@ -1,4 +1,4 @@
-// A measurement in a process of its own: running out of memory there ends nothing here.
+// Measures in a child process, which may run out of memory without harm to this process.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr std::chrono::hours kLongestTrial{1};
-constexpr std::chrono::milliseconds kPulse{250};  // the other ranks wait for no longer
+constexpr std::chrono::milliseconds kPulse{250};  // how often the other ranks hear from this one
 
 /// Closes on scope exit.
 class Descriptor {
@@ -50,7 +50,7 @@ struct Pipe {
   }
 };
 
-/// A started program; killed on scope exit unless waited for.
+/// A child process; killed on destruction unless it was waited for.
 class Process {
  public:
   explicit Process(pid_t pid) : pid_(pid) {}
@@ -63,7 +63,7 @@ class Process {
   void kill() const {
     if (pid_ > 0) ::kill(pid_, SIGKILL);
   }
-  /// \return  as waitpid()
+  /// \return the status of waitpid()
   int wait() {
     int status = 0;
     while (pid_ > 0 && ::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -76,7 +76,7 @@ class Process {
   pid_t pid_;
 };
 
-/// This process's environment without what a launcher said to it: the child is no rank of the job.
+/// Returns this process's environment without the launcher's variables, because the child is not a rank of the job.
 std::vector<std::string> child_environment() {
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -151,8 +151,8 @@ Ended run_child(std::vector<std::string> command, const std::function<void()>& p
   return ended;
 }
 
-/// By what a trial said last: PyTorch's allocator, the libraries that ask the device themselves, and oneDNN, which has
-/// no other words when the pages for its code are refused.
+/// True when a trial's last message says that memory ran out: messages of PyTorch's allocator, of CUDA libraries, and
+/// of oneDNN when it gets no pages for its code.
 bool wanted_more_memory(const std::string& message) {
   constexpr std::array kWords{"out of memory",
                               "CUBLAS_STATUS_ALLOC_FAILED",
@@ -195,7 +195,7 @@ std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options
   }
   if (WIFSIGNALED(ended.status)) {
     const int number = WTERMSIG(ended.status);
-    if (number == SIGKILL || number == SIGBUS) return std::nullopt;  // by the kernel, for want of memory
+    if (number == SIGKILL || number == SIGBUS) return std::nullopt;  // the kernel ended it because memory ran out
     throw RuntimeFailure(fmt::format("the measurement of batch size {} was ended by signal {} ({})", batch_size, number,
                                      ::strsignal(number)));
   }

@@ -31,61 +31,63 @@ struct StepSpeed {
   StepTime time;
   double tokens = 0;  ///< target tokens of a step, summed over ranks
   double tokens_per_second = 0;
-  double mfu = 0;  ///< of a model's operations, once each, as a part of the devices' peak
+  double mfu = 0;  ///< model FLOPs utilization, without recomputation; a fraction of the devices' peak
 };
 
 struct Answer {
   Combination combination;
   std::int64_t batch_size =
-      0;  ///< that prediction and measurement are about; of a search the fastest or the largest, or 1
+      0;  ///< of prediction and measurement; for a search the fastest or the largest batch, 1 when none fits
   MemoryPrediction prediction;
   bool fits = true;
-  std::optional<std::int64_t> largest;           ///< of a search: 0 when not even one fits
-  std::optional<std::int64_t> measured_largest;  ///< of a search that measured
+  std::optional<std::int64_t> largest;           ///< for a search: largest batch that fits; 0: none
+  std::optional<std::int64_t> measured_largest;  ///< for a search with measurements
   std::optional<MemoryMeasurement> measured;
   std::optional<StepSpeed> speed;
-  bool alone = false;  ///< one process measured one rank
+  bool alone = false;  ///< a single process measured one simulated rank
 };
 
 /// The memory that one rank may use, on a GPU or on the host.
 struct MemoryBudget {
   std::optional<GpuSpec> gpu;
-  std::int64_t host_bytes = 0;    ///< CPUs
-  std::int64_t margin_bytes = 0;  ///< of either, to stay free
+  std::int64_t host_bytes = 0;    ///< for CPUs
+  std::int64_t margin_bytes = 0;  ///< bytes that must stay free
 };
 
-/// Whether a rank's prediction stays inside: a GPU without retries; on CPUs with program and a save under way.
+/// True when a rank's prediction fits: on a GPU without allocator retries, on CPUs including the program and a save in
+/// the background.
 bool fits_budget(const MemoryPrediction& prediction, const MemoryBudget& budget);
-/// What is held against the memory: on CPUs a rank's tensors, its program, and what a save or a load needs beside them;
-/// on a GPU segments, context and NCCL.
+/// Returns the bytes that are compared with the budget: on CPUs a rank's tensors, its program, and the buffers of a
+/// save or a load; on a GPU the allocator's segments, the CUDA context and NCCL.
 std::int64_t needed_bytes(const MemoryPrediction& prediction);
 /// Bytes of the budget that remain free; negative when the prediction exceeds it. Affine in the batch size except for
 /// rounding.
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
 
-/// --train-data where it is a token file, as a run reads it.
+/// Opens --train-data as a training run would when it is a token file; else returns nothing.
 std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
-/// Of that file, or what a run of the model would have without one.
+/// Returns the tokens of a row of that file, or the length that a run would use without one.
 std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
                                  const std::optional<TokenLoader>& data);
 
-/// What is asked for: every strategy, recomputation and precision on every number of ranks. Without --ranks those of
-/// this job. \throws UsageError naming the option
+/// Returns every combination of strategy, recomputation, precision and number of ranks that the options ask for.
+/// Without --ranks, the number of ranks is this job's. \throws UsageError naming the option
 std::vector<Combination> combinations(const MemprobeOptions& options, int world_size, int world_ranks_per_node);
 
-/// The batch sizes that keep a total: all when the job names none.
+/// Returns the batch sizes up to `most` that give the job's total batch size; all of them when the job sets no total.
 std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks, std::int64_t most);
 
-/// The largest of `batches` (ascending) that passes, 0 for none, as far as growing batches pass until one does not.
-/// \param guess  what is tried first
+/// Returns the largest of `batches` (ascending) that passes, 0 when none does. Assumes that all batches below one that
+/// passes pass, too.
+/// \param guess  the first batch to try
 std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::int64_t guess,
                                const std::function<bool(std::int64_t)>& passes);
-/// Where the headroom of a growing batch should end, by its first two points.
+/// Extrapolates the headroom of the first two batches to the largest batch with room left.
 std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
                            const std::function<std::int64_t(std::int64_t)>& room);
 
-/// One measurement in a process of its own, which may run out of memory without harm. \return nothing when it did
-/// \param pulse  called several times a second meanwhile; what it throws ends the measurement
+/// Measures in a child process, which may run out of memory without harm. \return nothing when it did
+/// \param pulse  called several times a second during the measurement; an exception from it ends the measurement
 std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options, const Combination& combination,
                                                   std::int64_t batch_size, std::int64_t margin_bytes,
                                                   const std::function<void()>& pulse);
@@ -93,42 +95,42 @@ std::optional<MemoryMeasurement> measure_in_child(const MemprobeOptions& options
 nlohmann::json measurement_json(const MemoryMeasurement& measured);
 nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
 
-/// What a person reads: one answer in full, or a table of several.
+/// Formats one answer in full for the terminal.
 std::string describe_answer(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
-/// \param largest  as the plan is chosen
+/// Formats a table of several answers. \param largest  the plan is chosen for the largest batch, not for speed
 std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest);
 
-/// Writes the last step's timeline, as SVG where the name ends so, else as PNG.
+/// Plots the last step's timeline, as SVG when the file name ends in .svg, else as PNG.
 void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);
 
-inline constexpr std::int64_t kMostLayers = 4096;  ///< where a search ends
+inline constexpr std::int64_t kMostLayers = 4096;  ///< upper limit of a model search
 
-/// The same model with other `layers`; what its layers take turns in goes on in the same way.
+/// Returns the same model with `layers` layers; patterns over layers, such as alternating attention windows, continue.
 ModelConfig with_layers(ModelConfig config, std::int64_t layers);
 
 struct ModelAnswer {
   Combination combination;
-  std::int64_t layers = 0;  ///< 0: not even one fits; kMostLayers: or more
+  std::int64_t layers = 0;  ///< most that fit; 0: not even one; kMostLayers: that many or more
   std::int64_t parameters = 0;
-  MemoryPrediction prediction;  ///< of that many, or of one
+  MemoryPrediction prediction;  ///< for `layers` layers, or for one when none fits
 };
 
-/// \param config   its number of layers does not matter
-/// \param predict  the memory of a model of so many layers
+/// \param config   model to scale; its number of layers is ignored
+/// \param predict  predicts the memory of a model with the given number of layers
 ModelAnswer search_model(const Combination& combination, const ModelConfig& config, const MemoryBudget& budget,
                          const std::function<MemoryPrediction(const ModelConfig&)>& predict);
 
 std::string describe_models(const std::vector<ModelAnswer>& answers, const MemoryBudget& budget);
-/// The largest, and all of them under `combinations`.
+/// Returns the largest model, and all answers under `combinations`.
 nlohmann::json models_json(const std::vector<ModelAnswer>& answers, const MemoryBudget& budget);
 
-/// \throws UsageError for what only a search of batches does
+/// Refuses options that only a search for batches uses. \throws UsageError
 void check_model_search(const MemprobeOptions& options);
 
 class SpeedModel {
  public:
-  /// Of the GPU, or of this host's processor, whose products are timed for a moment unless --rates knows them.
-  /// Collective. \throws FormatError, MissingInput of --rates and --calibration
+  /// Takes the rates of the GPU, or of this host's processor, whose matrix products are timed briefly unless --rates
+  /// gives them. Collective. \throws FormatError, MissingInput about --rates and --calibration
   SpeedModel(ProcessGroup& world, const MemprobeOptions& options, const std::optional<GpuSpec>& gpu);
 
   /// Returns nothing when the device's rates are unknown.
@@ -141,14 +143,14 @@ class SpeedModel {
  private:
   HostShare share_of(const Combination& combination) const;
 
-  std::string model_;  ///< as runs call it
+  std::string model_;  ///< the device's name in the records of runs
   DeviceRates rates_;
   int node_cores_ = 1;
   SpeedCalibration calibration_;
 };
 
-/// The batch of the highest speed, of `largest` and a few smaller ones of `batches`: the smallest that is as good as
-/// that within half a percent.
+/// Compares the speed of the largest batch and of a few smaller ones from `batches`, and returns the smallest batch
+/// whose speed is within half a percent of the highest.
 std::int64_t fastest_batch(const std::vector<std::int64_t>& batches, std::int64_t largest,
                            const std::function<double(std::int64_t)>& tokens_per_second);
 

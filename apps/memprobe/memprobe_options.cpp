@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-constexpr const char* kOwnGroup = "What is asked";  // the options that fsdp-finetune does not have
+constexpr const char* kOwnGroup = "What is asked";  // the help section of options that fsdp-finetune does not have
 
 void add_speed_options(CLI::App& app, MemprobeOptions& o) {
   const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
@@ -54,7 +54,7 @@ void take_search(MemprobeOptions& o, const std::string& text) {
     return;
   }
   try {
-    o.search = CLI::detail::to_flag_value(text) > 0;  // as a flag, which it once was
+    o.search = CLI::detail::to_flag_value(text) > 0;  // in earlier versions a flag
   } catch (const std::exception&) {
     std::string meant;
     if (text == "fastest" || text == "largest") meant = "; that is a choice of --plan-for";
@@ -63,7 +63,7 @@ void take_search(MemprobeOptions& o, const std::string& text) {
   }
 }
 
-/// Before a search that may take minutes. \throws IoError
+/// Checks the folder of --plan before a search that may take minutes. \throws IoError
 void check_plan_folder(const MemprobeArguments& a) {
   const auto folder = std::filesystem::path(a.plan_file).parent_path();
   std::error_code error;
@@ -85,7 +85,7 @@ void normalize_search(CLI::App& app, MemprobeArguments& a) {
     return;
   }
   search->clear();
-  a.options.search = !a.no_search;  // --no-search=false
+  a.options.search = !a.no_search;  // --no-search=false turns the search on
   a.options.search_model = false;
 }
 
@@ -165,7 +165,7 @@ void normalize_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   if (o.alone && !o.measure) throw UsageError("--alone goes with --measure");
   auto& model = a.job.options.model;
   if (model.model != "mingpt") {
-    // Sizes follow from config.json: hundreds of GB of weights are not fetched for them.
+    // config.json suffices for the sizes, so the weights are not fetched.
     model.directory =
         find_snapshot(model.model, RepoType::model, hub_settings(process_environment()), " --include config.json")
             .string();
@@ -178,7 +178,7 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
   set_option(app, "--precision", std::string(float_type_name(choice.precision)));
   set_option(app, "--activation-checkpointing", activation_checkpointing_name(choice.checkpoint_every));
   set_option(app, "--batch-size", std::to_string(choice.batch_size));
-  for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // how this program was to speak
+  for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // not options of the job
   for (auto* option : app.get_options([](const CLI::Option* o) { return o->get_group() == kOwnGroup; }))
     option->clear();
   const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;

@@ -1,6 +1,6 @@
 #pragma once
-// The options of fsdp-memprobe: those of fsdp-finetune, so that a job's command line can be asked about as it is, and
-// its own.
+// The options of fsdp-memprobe: all options of fsdp-finetune, so that a job's command line works unchanged, plus its
+// own.
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -14,19 +14,19 @@ struct MemprobeArguments {
   MemprobeOptions options;
   std::string plan_file;
   bool no_search = false;
-  bool trial = false;  ///< started by a search: measures and writes nothing else
+  bool trial = false;  ///< a child process of a search: measures and writes nothing but its report
 };
 
 void add_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
 
-/// Of --search and --no-search the later one counts. After parsing.
+/// Lets the later one of --search and --no-search win. Call after parsing.
 void normalize_search(CLI::App& app, MemprobeArguments& arguments);
 
-/// What is compared goes into options; the model's name becomes a directory.
-/// After parsing. \throws UsageError, MissingInput
+/// Moves the compared values into `options` and replaces the model's name by its directory. Call after parsing.
+/// \throws UsageError, MissingInput
 void normalize_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
 
-/// Writes what was chosen as a config file for fsdp-finetune --config, with what a job script needs as comments.
+/// Writes the chosen combination as a config file for fsdp-finetune --config, with comments for the job script.
 void write_plan(CLI::App& app, const MemprobeArguments& arguments, const MemprobeChoice& choice);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// What fsdp-memprobe says: JSON, tables, advice.
+// The output of fsdp-memprobe: JSON, tables, advice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::string words(std::string part) {
   return part;
 }
 
-/// Parts that add up to the peak.
+/// Returns the parts that add up to the peak.
 std::vector<std::pair<std::string, std::int64_t>> parts_of(const MemoryPrediction& p) {
   std::vector<std::pair<std::string, std::int64_t>> parts;
   for (int c = 0; c < kNumMemoryCategories; ++c) {
@@ -39,17 +39,17 @@ std::vector<std::pair<std::string, std::int64_t>> parts_of(const MemoryPredictio
   return parts;
 }
 
-/// What a rank on CPUs takes beside its tensors.
+/// Returns what a rank on CPUs needs beside its tensors.
 std::vector<std::pair<std::string, std::int64_t>> parts_beside(const MemoryPrediction& p) {
   const auto& host = p.host;
   std::vector<std::pair<std::string, std::int64_t>> parts{{"program_and_libraries", host.program_bytes}};
-  // Never both at once.
+  // A save and a load never happen at the same time.
   const bool saves = host.save_bytes >= host.load_bytes;
   parts.emplace_back(saves ? "checkpoint_copy" : "weights_being_read", saves ? host.save_bytes : host.load_bytes);
   return parts;
 }
 
-/// "2 MiB tensors + 180 MiB program and libraries + 1 MiB checkpoint copy"
+/// Returns, for example, "2 MiB tensors + 180 MiB program and libraries + 1 MiB checkpoint copy".
 std::string sum_of_needs(const MemoryPrediction& p) {
   auto text = bytes(p.host.states_bytes) + " tensors";
   for (const auto& [part, n] : parts_beside(p)) text += " + " + bytes(n) + " " + words(part);
@@ -86,11 +86,11 @@ double relative_error(const Answer& a) {
   return (predicted - measured) / measured;
 }
 
-/// What it loses to against the one that is planned.
+/// Says why an answer is slower than the planned one.
 std::string slower_by(const Answer& a, const Answer& best) {
   if (!a.fits) return fmt::format("batch {} does not fit", a.batch_size);
   if (&a == &best || !a.speed || !best.speed) return "";
-  // Of ranks that do as much.
+  // Compare per rank, because the numbers of ranks may differ.
   return what_costs(a.speed->time, a.speed->tokens / a.combination.ranks, best.speed->time,
                     best.speed->tokens / best.combination.ranks);
 }
@@ -278,7 +278,7 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
   timeline.subtitle = fmt::format("{} x {}, {}, {}, checkpointing {}", format_count_of(c.ranks, "rank"),
                                   format_count_of(answer.batch_size, "sequence"), to_string(c.sharding),
                                   float_type_name(c.precision), c.checkpointing());
-  // What is always there lies lowest.
+  // Parts that never change are drawn at the bottom.
   const std::int64_t outside = p.on_gpu ? p.overheads.context_bytes + p.overheads.nccl_bytes : 0;
   if (outside > 0) timeline.layers.emplace_back("CUDA context, NCCL");
   for (int category = 0; category < kNumMemoryCategories; ++category) {
@@ -286,7 +286,7 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
     std::replace(name.begin(), name.end(), '_', ' ');
     timeline.layers.push_back(std::move(name));
   }
-  // More columns than pixels show nothing: of each group the highest.
+  // The plot cannot show more columns than pixels, so each group of moments is drawn as its highest one.
   constexpr std::size_t kColumns = 800;
   const auto& all = p.profile.timeline;
   const std::size_t group = std::max<std::size_t>(1, (all.size() + kColumns - 1) / kColumns);

@@ -40,7 +40,7 @@ std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig&
                                  const std::optional<TokenLoader>& data) {
   if (data) return data->tokens_per_row();
   const auto& wish = options.model;
-  // Texts without a wish are cut to 512 ids; a model from scratch sees all of its positions.
+  // Without --seq-len, texts are cut to 512 ids and a model trained from scratch uses all its positions.
   if (wish.seq_len != 0) return wish.seq_len;
   return wish.model == "mingpt" ? config.block_size : std::min(TokenLoader::kDefaultDocumentIds, config.block_size);
 }
@@ -93,7 +93,7 @@ std::vector<std::int64_t> allowed_batches(const TrainOptions& options, int ranks
 std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
                            const std::function<std::int64_t(std::int64_t)>& room) {
   if (batches.size() < 2) return batches.empty() ? 0 : batches.front();
-  // Memory grows by nearly the same for each sequence.
+  // Each further sequence takes nearly the same memory.
   const auto first = static_cast<double>(room(batches[0]));
   const auto grown = first - static_cast<double>(room(batches[1]));
   const auto per_row = std::max(1.0, grown / static_cast<double>(batches[1] - batches[0]));
@@ -106,7 +106,7 @@ std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::in
   const auto at = [&](std::int64_t i) { return batches[static_cast<std::size_t>(i)]; };
   std::int64_t low = -1, high = count;  // at(low) passes, at(high) does not
   std::int64_t next = std::upper_bound(batches.begin(), batches.end(), guess) - batches.begin() - 1;
-  // Outwards from the guess in doubling strides until the end lies between, then halves.
+  // Doubles the stride away from the guess until the limit is enclosed, then bisects.
   for (std::int64_t stride = 1; high - low > 1; stride *= 2) {
     next = std::clamp(next, low + 1, high - 1);
     (passes(at(next)) ? low : high) = next;
@@ -123,7 +123,7 @@ std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::in
 
 namespace {
 
-/// The fewest elements that the others repeat.
+/// Length of the shortest prefix whose repetition gives the pattern.
 std::size_t period_of(const std::vector<bool>& pattern) {
   for (std::size_t period = 1; period < pattern.size(); ++period) {
     bool repeats = true;
@@ -173,7 +173,8 @@ ModelAnswer search_model(const Combination& combination, const ModelConfig& conf
   std::vector<std::int64_t> counts(static_cast<std::size_t>(kMostLayers));
   std::iota(counts.begin(), counts.end(), 1);
   const auto of = [&](std::int64_t layers) { return predict(with_layers(config, layers)); };
-  // Memory grows by nearly the same for each layer; the first ones are few enough for units to be gathered all at once.
+  // Each further layer takes nearly the same memory. Both points have few enough layers for all units to be gathered at
+  // once.
   const std::vector<std::int64_t> first{4, 6};
   const auto guess = guess_largest(first, [&](std::int64_t layers) { return headroom(of(layers), budget); });
   ModelAnswer answer;

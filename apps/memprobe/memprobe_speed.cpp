@@ -17,8 +17,8 @@
 namespace fsdp::detail {
 namespace {
 
-/// FLOP/s of a core of this host: the best that any of the ranks saw. One thread, which other work on the machine
-/// disturbs less than several that wait for each other.
+/// Measures FLOP/s of one core of this host and takes the best of all ranks. Uses one thread, because other work on the
+/// machine disturbs several threads that wait for each other more.
 DeviceRates measured_rates(ProcessGroup& world, const std::vector<c10::ScalarType>& precisions) {
   const DeviceChoice host;
   const int threads = at::get_num_threads();
@@ -32,7 +32,7 @@ DeviceRates measured_rates(ProcessGroup& world, const std::vector<c10::ScalarTyp
   return rates_of_processor(flops[0], flops[1], "products as measured here");
 }
 
-/// What --calibration names, but for files of memory.
+/// Reads the speed files that --calibration names and leaves out files about memory.
 std::vector<SpeedOutcome> earlier_runs(const std::vector<std::string>& paths) {
   std::vector<SpeedOutcome> outcomes;
   for (const auto& path : paths) {
@@ -63,12 +63,12 @@ SpeedModel::SpeedModel(ProcessGroup& world, const MemprobeOptions& options, cons
   if (options.link_gb_per_s > 0) rates_.link_bytes_per_second = kGiga * options.link_gb_per_s;
   if (options.network_gb_per_s > 0) rates_.network_bytes_per_second = kGiga * options.network_gb_per_s;
   auto outcomes = earlier_runs(options.calibrations);
-  // What is told of links and networks counts, not what runs over others took.
+  // Given bandwidths replace measured ones, so leave out runs that used other links.
   std::erase_if(outcomes, [&](const SpeedOutcome& outcome) {
     return (options.link_gb_per_s > 0 && outcome.ranks > 1) ||
            (options.network_gb_per_s > 0 && outcome.ranks > outcome.ranks_per_node);
   });
-  if (!options.rates_file.empty()) outcomes.clear();  // their factors are of other rates than these
+  if (!options.rates_file.empty()) outcomes.clear();  // their factors refer to other rates
   calibration_ = calibrate_speed(outcomes, {model_, asks_for_fp8(options.train.sharding.compute_dtype)}, rates_);
 }
 
@@ -108,7 +108,7 @@ std::int64_t fastest_batch(const std::vector<std::int64_t>& batches, std::int64_
   std::vector<std::pair<std::int64_t, double>> tried;
   double best = 0;
   for (const std::int64_t part : {1, 2, 4, 8}) {
-    // The largest that there is up to that part.
+    // Take the largest allowed batch up to this fraction of the largest.
     const auto next = std::upper_bound(batches.begin(), batches.end(), largest / part);
     if (next == batches.begin()) break;
     const auto batch = *std::prev(next);
@@ -129,7 +129,7 @@ std::size_t best_answer(const std::vector<Answer>& answers, bool largest) {
     const auto size = [](const Answer& x) { return x.fits ? x.batch_size * x.combination.ranks : 0; };
     const auto speed = [](const Answer& x) { return x.speed ? x.speed->tokens_per_second : 0.0; };
     if (!largest && speed(a) != speed(b)) return speed(a) > speed(b);
-    // Most sequences at once; among equals what sends and computes least.
+    // Prefer the most sequences per step, then the least communication and computation.
     if (size(a) != size(b)) return size(a) > size(b);
     const auto work = [](const Answer& x) {
       return x.prediction.flops +

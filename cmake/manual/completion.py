@@ -2,8 +2,8 @@
 
 import shlex
 
-# Kinds of text values: a file (or folder), a folder, or free words without completion.
-# tests/install/manual_test.py fails on an option of text that is in none of them and has no words to choose from.
+# Kinds of text values: a file or folder, a folder, or free words without completion. tests/install/manual_test.py fails
+# when a text option is in none of these sets and has no choices.
 FILES = {
     "--model",
     "--tokenizer",
@@ -64,7 +64,7 @@ FREE = {
     "--margin",
     "--lora-targets",
 }
-# Words that are told apart only when a job starts.
+# Words that the program checks only when a job starts.
 WORDS = {
     "--sort": ["last-loss", "validation", "tokens/s", "s/step", "memory", "lr", "steps"],
     "--form": ["auto", "text", "prompt-completion", "messages"],
@@ -96,7 +96,7 @@ WORDS = {
         "rtx-4090",
     ],
 }
-# Words that one program accepts in addition to an option's usual words.
+# Words that one program accepts in addition to the option's usual words.
 MORE = {
     "fsdp-memprobe --sharding": ["all"],
     "fsdp-memprobe --precision": ["all"],
@@ -133,7 +133,7 @@ def entries(program):
     for option in named:
         for spelling in spellings(option):
             key = shlex.quote(f"{name} {spelling}")
-            # Only the word of "size:N" can be completed.
+            # Of "size:N", only "size:" can be completed.
             words = [word[: word.index(":") + 1] if ":" in word else word for word in words_of(option)]
             words += MORE.get(f"{name} {spelling}", [])
             if words:

@@ -103,5 +103,5 @@ def make(program, page, exit_codes, date, others):
             [see + ".", "The pages in \\fIshare/doc/fsdp\\fR below the folder where this is installed tell more."],
         ),
     ]
-    # Names of characters instead of characters: not every formatter knows which encoding a page has.
+    # Write names of characters, because not every formatter knows a page's encoding.
     return re.sub(r"[^\x00-\x7f]", lambda m: f"\\[u{ord(m[0]):04X}]", "\n".join(lines) + "\n")

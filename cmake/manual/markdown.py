@@ -97,5 +97,5 @@ def to_roff(lines):
                 block.append(lines[i])
                 i += 1
             out += [".PP", inline(" ".join(block))]
-    # A heading brings its own space.
+    # A heading inserts space itself, so the paragraph mark after it is dropped.
     return [line for n, line in enumerate(out) if line != ".PP" or (n and not out[n - 1].startswith(".SS"))]

@@ -1,6 +1,6 @@
-// Trains a model of its own (model.hpp) with fully sharded data parallelism, saves a sharded checkpoint and loads it:
+// Trains the model of model.hpp with fully sharded data parallelism, saves a sharded checkpoint and loads it:
 //   mpiexec -n 2 my_model CHECKPOINT     on two ranks
-//   my_model CHECKPOINT                  on one, which only loads what the two have saved
+//   my_model CHECKPOINT                  on one rank, which only loads the checkpoint of the two ranks
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
@@ -19,10 +19,10 @@
 
 namespace {
 
-constexpr std::int64_t kSamples = 60;  // in a step, over all ranks
+constexpr std::int64_t kSamples = 60;  // per step, over all ranks
 constexpr int kSteps = 200;
 
-/// The model on this job's ranks. What an engine is given must outlive it, so it is the last member.
+/// The model on this job's ranks. The engine is the last member, because everything that it is given must outlive it.
 struct Job {
   fsdp::ProcessGroup& world;
   fsdp::Mesh mesh;
@@ -50,10 +50,10 @@ struct Job {
       const int down = add(name + ".down.weight", kWidth, 2 * kWidth, b);
       layers.push_back(std::make_unique<Block>(name, std::vector{up, down}));
     }
-    loss = std::make_unique<Loss>(add("head.weight", 1, kWidth, -1));  // fewer rows than ranks: one has it
+    loss = std::make_unique<Loss>(add("head.weight", 1, kWidth, -1));  // a single row, so only one rank has it
     for (const auto& layer : layers) input.layers.push_back(layer.get());
     input.loss = loss.get();
-    input.units = fsdp::make_units(wrap, fsdp::WrapPolicy());  // one for each block, one for the rest
+    input.units = fsdp::make_units(wrap, fsdp::WrapPolicy());  // one unit for each block, one for the rest
     input.ops = &fsdp::host_ops();
     input.mesh = &mesh;
     input.shard_collectives = shards.get();
@@ -61,7 +61,7 @@ struct Job {
     engine.emplace(input, policy);
   }
 
-  /// The same weights on any number of ranks, or zeros.
+  /// Fills the weights with values that do not depend on the number of ranks; scale 0 gives zeros.
   void initialize(double scale) {
     at::manual_seed(1);
     for (std::size_t i = 0; i < engine->num_parameters(); ++i) {
@@ -73,14 +73,14 @@ struct Job {
     engine->sync_parameters();
   }
 
-  /// This rank's part of kSamples samples from `first` on.
+  /// Returns this rank's part of kSamples samples, starting at sample `first`.
   fsdp::MicroBatch batch(std::int64_t first) const {
     const auto begin = kSamples * world.rank() / world.size(), end = kSamples * (world.rank() + 1) / world.size();
     const auto ids = at::arange(first + begin, first + end, at::kInt);
     return {ids, at::zeros_like(ids), end - begin, 1, {}, 0, end - begin};
   }
 
-  /// Of all ranks.
+  /// Returns the mean loss over all ranks' samples.
   double mean(const fsdp::LossSum& sum) const {
     return world.all_reduce(sum.loss_sum, fsdp::Reduce::sum) / static_cast<double>(kSamples);
   }
@@ -93,7 +93,7 @@ void say(const fsdp::ProcessGroup& world, const std::string& what, double loss) 
 void train(fsdp::ProcessGroup& world, const std::string& checkpoint) {
   const at::NoGradGuard no_grad;
   const bool found = std::filesystem::exists(checkpoint);
-  const fsdp::EnginePolicy policy;  // full shard, float32: lib/engine/fsdp/policy.hpp has the others
+  const fsdp::EnginePolicy policy;  // full shard, float32; lib/engine/fsdp/policy.hpp lists the alternatives
   Job job(world, policy);
   auto& engine = *job.engine;
   job.initialize(1);
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const fsdp::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    // The others would wait for this rank for ever.
+    // Without this call, the other ranks would wait for this rank forever.
     if (mpi) mpi->abort_job(static_cast<int>(error.code()));
     return static_cast<int>(error.code());
   }

@@ -1,6 +1,6 @@
 #pragma once
-// A residual network that learns a function of eight numbers: the layers that the engine is given. A layer has a
-// forward and a backward of its own and knows nothing of ranks and shards.
+// A residual network that learns a function of eight numbers. Defines the layers that the engine is given: a layer has
+// its own forward and backward pass and does not know of ranks and shards.
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 constexpr std::int64_t kInputs = 8, kWidth = 48, kBlocks = 3;
 
-/// Sample n is made of its number alone, so that every rank can make its own.
+/// Returns the inputs of samples, computed from the sample numbers alone, so that every rank can make its own samples.
 inline at::Tensor inputs_of(const at::Tensor& ids_N) {
   const auto waves = at::arange(1, kInputs + 1, at::kFloat) * 0.37;
   return at::sin(ids_N.to(at::kFloat).unsqueeze(1) * waves);
