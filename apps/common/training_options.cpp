@@ -17,8 +17,7 @@ TakeText take_float_type(std::optional<c10::ScalarType>& value, const char* opti
 namespace {
 
 void add_schedule_options(CLI::App& app, TrainOptions& o) {
-  const auto* group = "Optimizer";  // "fine-tuning" in the help means --model with weights:
-                                    // apply_fine_tuning_defaults()
+  const auto* group = "Optimizer";  // "fine-tuning" in the help: apply_fine_tuning_defaults()
   app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
       ->group(group);

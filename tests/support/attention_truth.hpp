@@ -1,5 +1,5 @@
 #pragma once
-// Attention written out in float64, its gradients by autograd.
+// Reference attention in float64 with gradients from autograd.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
@@ -23,7 +23,7 @@ inline AttentionResult run_attention(const Ops& ops, const at::Tensor& qkv, cons
   return {out, ops.attention_backward(grad_out, qkv, out, shape, std::move(state))};
 }
 
-/// With shared keys, a window, a cap and a scale.
+/// Supports grouped keys, a sliding window, a cap on logits and a scale.
 inline AttentionResult attention_truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
   const auto x = qkv.to(at::kDouble).requires_grad_(true);
   const auto heads = [&](std::int64_t first, std::int64_t count) {

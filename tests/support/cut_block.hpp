@@ -1,5 +1,5 @@
 #pragma once
-// Blocks of tensors, element by element: slow and plain, for truth.
+// Reference for blocks of tensors: copies element by element.
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace fsdp::test {
 
-/// The elements of `block` of a row-major tensor of `shape`, row-major.
+/// Returns the elements of `block` of a row-major tensor of `shape`, in row-major order.
 inline std::vector<std::byte> cut_block(std::span<const std::byte> whole, const Shape& shape, const Block& block,
                                         std::size_t element_bytes) {
   std::vector<std::byte> out;

@@ -1,9 +1,9 @@
 #pragma once
-// CUDA's device language for a host compiler, so that a kernel's own source runs on a CPU under test.
+// Emulates CUDA's device language for a host compiler, so that a test runs a kernel's source on a CPU.
 //
-// A thread block is one OS thread; its CUDA threads are fibers that run one after the other and give way at
-// __syncthreads() and at warp shuffles. Between two such points they run in an order that the test chooses: a kernel
-// whose result depends on that order lacks a barrier. A barrier that some threads never reach is an error, not a hang.
+// A thread block is one OS thread. Its CUDA threads are fibers that run one after another and yield at __syncthreads()
+// and at warp shuffles. Between two such points they run in an order that the test chooses: a kernel whose result
+// depends on that order lacks a barrier. A barrier that some threads never reach raises an error instead of hanging.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -14,7 +14,7 @@
 
 #include "tests/support/emulated_threads.hpp"
 
-// NOLINTBEGIN: CUDA's names
+// NOLINTBEGIN: names of CUDA
 #define __global__
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
@@ -35,7 +35,7 @@ struct __half {
   std::uint16_t bits;
 };
 
-/// A stream says in which order threads run.
+/// A stream is the order in which threads run.
 using cudaStream_t = const emulated::Order*;
 
 #define threadIdx (emulated::thread_index())
@@ -78,7 +78,7 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __frsqrt_rn(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {c10::detail::round_to_nearest_even(x)}; }
 inline __half __float2half_rn(float x) { return {c10::detail::fp16_ieee_from_fp32_value(x)}; }
-// What no compiler contracts: the same bits on host and device.
+// Not inlined, so that no compiler contracts them to fused multiply-adds: host and device give the same bits.
 [[gnu::noinline]] inline float __fmul_rn(float a, float b) { return a * b; }
 [[gnu::noinline]] inline float __fadd_rn(float a, float b) { return a + b; }
 // NOLINTEND

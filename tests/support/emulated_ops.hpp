@@ -1,5 +1,5 @@
 #pragma once
-// FusedOps whose kernels are those of lib/compute/cuda, run on the CPU (emulated_cuda.hpp).
+// FusedOps that run the kernels of lib/compute/cuda on the CPU (emulated_cuda.hpp).
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/place.hpp"
@@ -18,7 +18,7 @@ class EmulatedKernels final : public cuda::LaunchedKernels {
   emulated::Order order_;
 };
 
-/// All tensors count as the device's.
+/// Treats all tensors as device tensors.
 class EmulatedOps final : public FusedOps {
  public:
   /// \param recorder  null: nothing is recorded

@@ -1,9 +1,9 @@
 #pragma once
-// Recorded work on the CPU, as a device with graphs has it: while body runs, kernels (emulated_cuda.hpp) and ATen's
-// operators are written down with their addresses and numbers, and what writes is not done. Each run() does all of it,
-// in that order, with whatever lies at the addresses then. Memory that the body lets go of is filled with NaN
-// (integers: 0x7f7f...) where it does, as what others would have put there; so is what is new. Work whose memory from
-// before its recording was given back refuses to run.
+// Recorded work on the CPU, like the graphs of a device. While the body runs, kernels (emulated_cuda.hpp) and ATen's
+// operators are recorded with their addresses and scalar arguments, and nothing is written. Each run() executes all of
+// them in order on the memory at these addresses. Memory that the body frees is filled with NaN (integers: 0x7f7f...)
+// at that point, as if another owner had overwritten it; new memory is filled, too. run() throws when memory that
+// existed before the recording has been freed.
 #include <atomic>
 #include <limits>
 
@@ -11,15 +11,15 @@
 
 namespace fsdp::test {
 
-/// Reading a value on the host ends a recording, as waiting for a device would.
+/// Reading a value on the host aborts a recording, as waiting for a device would.
 class EmulatedRecorder final : public WorkRecorder {
  public:
-  /// \param fails  as a device that records nothing, after so many operators; negative: never
-  /// \param first  of the recordings that fail, from 0; those from `end` on do not
+  /// \param fails  recordings fail after this many operators; negative: they never fail
+  /// \param first  index of the first recording that fails, from 0; recordings from `end` on succeed
   explicit EmulatedRecorder(int fails = -1, int first = 0, int end = std::numeric_limits<int>::max())
       : fails_(fails), first_(first), end_(end) {}
   std::unique_ptr<RecordedWork> record(const std::function<void()>& body) const override;
-  /// Calls of record().
+  /// Returns the number of calls of record().
   int asked() const { return asked_; }
 
  private:
@@ -27,15 +27,15 @@ class EmulatedRecorder final : public WorkRecorder {
   mutable std::atomic<int> asked_ = 0;
 };
 
-/// A device whose memory is full: while this lives, the n-th of this thread's operators that make tensors (from 0),
-/// but for those that are recorded or run again, raises what its allocator would.
+/// Emulates a device whose memory is full: while an object lives, the n-th operator (from 0) of this thread that makes
+/// a tensor raises the allocator's out-of-memory error. Recorded and replayed operators do not count.
 class FullMemory {
  public:
   explicit FullMemory(int n);
   FullMemory(const FullMemory&) = delete;
   FullMemory& operator=(const FullMemory&) = delete;
   ~FullMemory();
-  /// Operators until then; negative: it has come.
+  /// Returns the number of operators before the failing one; negative: the failure has happened.
   int left() const;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Thread blocks of CUDA's as fibers of an OS thread: see emulated_cuda.hpp.
+// Runs CUDA thread blocks as fibers of an OS thread; see emulated_cuda.hpp.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -24,10 +24,10 @@ enum class Order : std::uint8_t { forward, backward, shuffled };
 
 struct Fiber {
   ucontext_t context{};
-  std::jmp_buf place{};  ///< where it goes on once it has begun
+  std::jmp_buf place{};  ///< position of a fiber that has begun
   std::unique_ptr<char[]> stack;
   bool begun = false, done = false;
-  int barriers = 0, shuffles = 0;  ///< reached so far: of the block, of the warp
+  int barriers = 0, shuffles = 0;  ///< reached so far: the block's barriers, the warp's shuffles
   bool in_barrier = false, in_shuffle = false;
 };
 
@@ -35,10 +35,10 @@ struct Block {
   static constexpr std::size_t kStack_bytes = 64 << 10;
   dim3 grid, block, index;
   std::vector<Fiber> fibers;
-  std::vector<char> votes[2];        ///< of barriers that ask all threads: the next may begin before all have read
-  std::vector<std::uint64_t> lanes;  ///< what shuffles exchange, twice: the next one may begin before all have read
-  std::vector<unsigned> at_barrier;  ///< how many have reached the first barrier, the second, ...
-  std::vector<std::vector<unsigned>> at_shuffle;  ///< likewise, of each warp
+  std::vector<char> votes[2];        ///< double-buffered: a vote may begin before all threads have read the last
+  std::vector<std::uint64_t> lanes;  ///< values of shuffles, double-buffered like votes
+  std::vector<unsigned> at_barrier;  ///< number of threads that have reached each barrier
+  std::vector<std::vector<unsigned>> at_shuffle;  ///< number of threads that have reached each shuffle, per warp
   ucontext_t scheduler{};
   std::jmp_buf scheduler_place{};
   unsigned now = 0;
@@ -46,11 +46,11 @@ struct Block {
 };
 inline thread_local Block* current = nullptr;
 
-#ifdef __SANITIZE_ADDRESS__  // knows of the other stacks by these alone
+#ifdef __SANITIZE_ADDRESS__  // AddressSanitizer learns of other stacks only from these calls
 inline void give_way() { swapcontext(&current->fibers[current->now].context, &current->scheduler); }
 inline void resume(Fiber& f) { swapcontext(&current->scheduler, &f.context); }
 #else
-// Without swapcontext's two calls of the kernel each time, which were half of a test's time.
+// Avoids swapcontext, whose two system calls per switch took half of a test's time.
 [[gnu::noinline]] inline void give_way() {
   if (_setjmp(current->fibers[current->now].place) == 0) _longjmp(current->scheduler_place, 1);
 }
@@ -62,7 +62,7 @@ inline void resume(Fiber& f) { swapcontext(&current->scheduler, &f.context); }
 }
 #endif
 
-/// One block after the other.
+/// Entry point of a fiber: runs one block's body after another, because fibers are reused.
 inline void enter() {
   for (;;) {
     current->body();
@@ -85,7 +85,7 @@ inline void barrier() {
 
 inline void start(Block& b) {
   const auto n = b.block.x * b.block.y * b.block.z;
-  if (n != b.fibers.size()) b.fibers.clear();  // a context knows where it lies
+  if (n != b.fibers.size()) b.fibers.clear();  // a context must not be moved
   b.fibers.resize(n);
   b.lanes.assign(std::size_t{2} * n, 0);
   b.at_barrier.clear();
@@ -105,7 +105,7 @@ inline void start(Block& b) {
   }
 }
 
-/// Whether a fiber may go on: all threads of the block have reached its barrier, all of the warp its shuffle.
+/// True when a fiber can continue: all threads of the block have reached its barrier, or all of the warp its shuffle.
 inline bool may_run(const Block& b, std::size_t t) {
   const auto& f = b.fibers[t];
   if (f.done) return false;
@@ -115,7 +115,8 @@ inline bool may_run(const Block& b, std::size_t t) {
   return b.at_shuffle[t / 32][static_cast<std::size_t>(f.shuffles) - 1] == of_warp;
 }
 
-/// Runs every fiber up to its next barrier or shuffle, in the order wished for, until all are done.
+/// Runs every fiber up to its next barrier or shuffle, in the given order, until all are done. \throws std::logic_error
+/// when a barrier or shuffle is not reached by all threads
 inline void run_block(Block& b, Order order, std::mt19937& random) {
   current = &b;
   start(b);
@@ -139,9 +140,9 @@ inline void run_block(Block& b, Order order, std::mt19937& random) {
   current = nullptr;
 }
 
-/// Launches in their order, with the arguments that they were given.
+/// Recorded launches with their arguments, in order.
 using Steps = std::vector<std::function<void()>>;
-/// Where this thread's launches are written down instead of done; null: they are done.
+/// If not null, receives this thread's launches, which are then not executed.
 inline thread_local Steps* tape = nullptr;
 
 class TapeGuard {
@@ -152,7 +153,7 @@ class TapeGuard {
   ~TapeGuard() { tape = nullptr; }
 };
 
-/// \throws std::logic_error as above
+/// Runs a kernel over the grid, or records the launch. \throws std::logic_error as run_block()
 template <typename Kernel, typename... Args>
 void launch(dim3 grid, dim3 block, Order order, Kernel kernel, Args... args) {
   if (tape != nullptr) {
@@ -160,7 +161,7 @@ void launch(dim3 grid, dim3 block, Order order, Kernel kernel, Args... args) {
     return;
   }
   std::mt19937 random(7);
-  static thread_local Block b;  // its stacks serve again
+  static thread_local Block b;  // reuses the stacks
   b.grid = grid;
   b.block = block;
   b.body = [&] { kernel(args...); };
@@ -179,7 +180,7 @@ inline dim3 thread_index() {
   return {b.now % b.block.x, b.now / b.block.x % b.block.y, b.now / b.block.x / b.block.y};
 }
 
-/// Gives a warp's threads each other's values. \return those of the warp's lanes
+/// Exchanges values between the threads of a warp. \return the values of the warp's lanes
 template <typename T>
 const std::uint64_t* exchange(unsigned mask, T value) {
   if (mask != 0xffffffffu) throw std::logic_error("only full warps are emulated");

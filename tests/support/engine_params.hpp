@@ -1,5 +1,5 @@
 #pragma once
-// An engine's master weights as an optimizer takes them.
+// Returns an engine's master weights as an optimizer's parameters.
 #include <vector>
 
 #include "lib/engine/fsdp/engine.hpp"

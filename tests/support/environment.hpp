@@ -1,5 +1,5 @@
 #pragma once
-// What a process finds in its environment.
+// Replaces the environment of the process.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace fsdp::test {
 
-/// The environment is these variables and nothing else while it lives.
+/// While an object lives, the environment has only the given variables.
 class Environment {
  public:
   using Variables = std::map<std::string, std::string>;

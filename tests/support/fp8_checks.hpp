@@ -1,5 +1,5 @@
 #pragma once
-// Matrices in 8 bits on any device against the host's, bit for bit, and products of them against float64.
+// Compares fp8 matrices of a device with the host's, bit for bit, and fp8 products with float64.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -25,7 +25,7 @@ inline bool same_codes(const at::Tensor& a, const at::Tensor& b) {
   return same_bits(fp8_bits(a), fp8_bits(b));
 }
 
-/// \param first  of x's columns: x is a part of a wider matrix where that is one
+/// Compares the fp8 codes of a column range of `wide` with the host's. \param first  first column of the range
 inline void check_fp8_codes(const Ops& ops, const at::Tensor& wide, std::int64_t first, std::int64_t columns,
                             std::initializer_list<Fp8Sides> all = kFp8Sides) {
   const auto there = wide.to(ops.device()).narrow(1, first, columns), here = wide.narrow(1, first, columns);
@@ -43,7 +43,7 @@ inline void check_fp8_codes(const Ops& ops, const at::Tensor& x, std::initialize
   check_fp8_codes(ops, x, 0, x.size(1), all);
 }
 
-/// Sizes, types and places.
+/// Checks many sizes, dtypes and alignments.
 inline void check_fp8_matrices(const Ops& ops) {
   for (const auto& [rows, columns] : {std::pair(1, 16), {5, 48}, {16, 64}, {70, 80}, {129, 272}}) {
     CAPTURE(rows);
@@ -55,12 +55,12 @@ inline void check_fp8_matrices(const Ops& ops) {
       check_fp8_codes(ops, at::randn({rows, columns + 5}).to(dtype), 3, columns);
     }
   }
-  check_fp8_codes(ops, at::randn({2300, 16}).to(at::kBFloat16), {Fp8Sides::both});  // more than there are thread blocks
+  check_fp8_codes(ops, at::randn({2300, 16}).to(at::kBFloat16), {Fp8Sides::both});  // more rows than thread blocks
   check_fp8_codes(ops, at::full({16, 16}, 0.0));
   check_fp8_codes(ops, at::randn({16, 16}) * 1e-20);
 }
 
-/// Every number of 16 bits, of every size beside others.
+/// Checks every finite 16-bit number, clamped to several magnitudes.
 inline void check_fp8_numbers(const Ops& ops) {
   const auto bits = at::arange(65536, at::kInt).to(at::kShort).view({256, 256});
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
@@ -78,12 +78,12 @@ inline void check_fp8_columns(const Ops& ops) {
   }
 }
 
-/// What the numbers stand for, float64 on the host.
+/// Returns the values that the codes stand for, in float64 on the host.
 inline at::Tensor fp8_values(const at::Tensor& codes, const at::Tensor& inverse) {
   return codes.to(at::kFloat).to(at::kCPU, at::kDouble) * inverse.to(at::kCPU, at::kDouble);
 }
 
-/// Into three types, set and added, into columns of another matrix at any place.
+/// Checks products in three dtypes, stored and accumulated, into aligned and unaligned columns of a wider matrix.
 inline void check_fp8_products(const Ops& ops) {
   const auto made = [&](std::int64_t rows, Fp8Format format, at::ScalarType dtype) {
     return ops.to_fp8(at::randn({rows, 64}).to(ops.device(), dtype), format, Fp8Sides::rows);
@@ -96,8 +96,8 @@ inline void check_fp8_products(const Ops& ops) {
       const auto a = made(rows, format, at::kFloat);
       const auto want = fp8_values(a.rows_RC, a.inverse).matmul(fp8_values(b.rows_RC, b.inverse).t());
       for (const auto& [dtype, epsilon] : {std::pair(at::kFloat, 1e-6), {at::kBFloat16, 4e-3}, {at::kHalf, 5e-4}}) {
-        // Of a sum of 64 products, which Hopper's fast ones round to 14 bits on the way, and of one rounding of what is
-        // added and one of the sum.
+        // Covers a sum of 64 products, which Hopper's fast sums round to 14 bits on the way, one rounding of the addend
+        // and one of the sum.
         const auto tolerance = (epsilon + (sums == Fp8Sums::fast ? 1e-3 : 0)) * want.abs().max().item<double>() * 2;
         for (const std::int64_t first : {8, 3}) {
           CAPTURE(first);

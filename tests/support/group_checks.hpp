@@ -1,5 +1,5 @@
 #pragma once
-// What every kind of process group must do, checked exactly. Each function is called by all ranks of `group`.
+// Exact checks that every kind of process group must pass. All ranks of `group` call each function.
 #include "tests/support/torch_doctest.hpp"
 
 #include <cstring>
@@ -23,7 +23,7 @@ inline std::vector<std::byte> pattern(int rank, std::size_t n) {
 inline void check_small_values(ProcessGroup& group) {
   const int size = group.size();
   group.barrier();
-  // 0.1 (r + 1) and the like have no exact sum: only the order of the ranks gives these bits.
+  // These values have no exact sum, so only a sum in rank order gives the expected bits.
   std::vector<double> values{0.1 * (group.rank() + 1), 1e16 / (group.rank() + 1), static_cast<double>(group.rank())};
   std::vector<double> sums{0.1, 1e16, 0.0};
   for (int r = 1; r < size; ++r) {
@@ -45,7 +45,7 @@ inline void check_small_values(ProcessGroup& group) {
     CHECK(group.broadcast_text(group.rank() == root ? "from " + std::to_string(root) : "", root) ==
           "from " + std::to_string(root));
     const std::string mine(static_cast<std::size_t>(group.rank()) * 3,
-                           static_cast<char>('a' + group.rank()));  // rank 0: empty
+                           static_cast<char>('a' + group.rank()));  // empty on rank 0
     const auto texts = group.gather(mine, root);
     REQUIRE(texts.size() == (group.rank() == root ? static_cast<std::size_t>(size) : 0u));
     for (std::size_t r = 0; r < texts.size(); ++r) CHECK(texts[r] == std::string(r * 3, static_cast<char>('a' + r)));
@@ -78,7 +78,7 @@ inline void check_blocks(ProcessGroup& group) {
       CHECK((out[b] == want));
     }
   }
-  // Two exchanges under way at once, waited for in the other order.
+  // Starts two exchanges at once and waits for them in reverse order.
   std::vector<std::vector<std::byte>> in, out;
   std::vector<std::unique_ptr<Work>> works;
   for (const auto n : lengths) {
@@ -98,7 +98,8 @@ inline void check_blocks(ProcessGroup& group) {
   }
 }
 
-/// Ranks that share memory write their part and read everybody's. \return false when they share none
+/// Every rank writes its part of shared memory and reads the parts of all ranks. \return false when the ranks share no
+/// memory
 inline bool check_peer_memory(ProcessGroup& group) {
   const auto size = static_cast<std::size_t>(group.size());
   const auto rank = static_cast<std::size_t>(group.rank());
@@ -132,7 +133,7 @@ inline at::Tensor rank_values(int rank, std::int64_t n, at::ScalarType type) {
   return (at::arange(n, at::kFloat) * 0.37f + static_cast<float>(rank) * 1.3f).sin().to(type);
 }
 
-/// Gathers and sums of tensors, bit for bit as float32 sums in rank order.
+/// Checks gathers and reductions of tensors: bit for bit equal to float32 sums in rank order.
 inline void check_tensors(ProcessGroup& group) {
   const auto collectives = make_host_collectives(group);
   const int size = group.size();
@@ -165,7 +166,7 @@ inline void check_tensors(ProcessGroup& group) {
       CHECK(same_bits(reduces[1].shard, shard_sum(at::full({rows, 5}, 0.3f))));
     }
   }
-  // Sizes that no number of ranks divides, one of them empty.
+  // Sizes that no number of ranks divides; one tensor is empty.
   std::vector<at::Tensor> tensors, want;
   for (const std::int64_t n : {1, 0, 7, 1001}) {
     tensors.push_back(rank_values(group.rank(), n, at::kFloat));
@@ -183,7 +184,7 @@ inline void check_everything(ProcessGroup& group) {
   check_peer_memory(group);
 }
 
-/// Groups of odd and even ranks at once, then halves of those.
+/// Splits into groups of odd and even ranks, then splits these into halves.
 inline void check_splits(ProcessGroup& group) {
   const auto parity = group.split(group.rank() % 2);
   CHECK(parity->rank() == group.rank() / 2);

@@ -1,1 +1,1 @@
-// Nothing but a precompiled header that tests share (cmake/FsdpTest.cmake).
+// An empty program that carries the precompiled headers that tests share (cmake/FsdpTest.cmake).

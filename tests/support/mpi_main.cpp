@@ -1,6 +1,6 @@
-// doctest under MPI: every rank runs every test case. The exit code is the largest of all ranks'; rank 0 says on how
-// many other ranks something failed, and those print what. A rank that leaves a test case early (REQUIRE, an exception)
-// would let the others wait in their next collective, so it ends the job.
+// doctest under MPI: every rank runs every test case. The exit code is the largest of all ranks. Rank 0 prints how many
+// other ranks had failures, and these ranks print their output. A rank that leaves a test case early (REQUIRE, an
+// exception) aborts the job, because the other ranks would wait for it in their next collective.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 struct Session {
   fsdp::ProcessGroup* world = nullptr;
-  std::ostringstream output;  // of ranks other than 0: shown only when something failed
+  std::ostringstream output;  // output of ranks other than 0, shown only after a failure
 };
 
 Session& session() {
@@ -23,7 +23,7 @@ Session& session() {
   return only;
 }
 
-/// \param own  this rank's text, shown in one piece
+/// Prints this rank's text in one piece.
 void show(const std::string& own) {
   std::cerr << "[rank " + std::to_string(session().world->rank()) + "]\n" + own + "\n" << std::flush;
 }

@@ -4,7 +4,7 @@
 
 namespace fsdp::test {
 
-/// All ranks of the job.
+/// Returns the group of all ranks of the job.
 ProcessGroup& mpi_world();
 
 }  // namespace fsdp::test

@@ -1,5 +1,5 @@
 #pragma once
-// What an operation is run on, and how much room it takes where it only allocates.
+// Measures the memory of an operation on meta tensors, which only record allocations.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -16,7 +16,7 @@ namespace fsdp::test {
 
 struct Room {
   std::int64_t allocations = 0;
-  std::int64_t peak_bytes = 0;  ///< beside what was there
+  std::int64_t peak_bytes = 0;  ///< bytes beyond what was allocated before
   std::int64_t kept_bytes = 0;
   bool operator==(const Room&) const = default;
 };
@@ -33,11 +33,11 @@ struct Inputs {
   at::Tensor ids(std::int64_t n) const { return at::zeros({n}, options.dtype(at::kInt)); }
 };
 
-/// Makes inputs and returns what is measured, whose result is what it keeps.
+/// Makes inputs and returns the operation to measure; the operation returns the tensors that it keeps.
 using Operation = std::function<std::function<std::vector<at::Tensor>()>(const Ops& ops, const Inputs& in)>;
 
 using Kept = std::vector<at::Tensor>;
-/// Of the second run: what is only made once is there.
+/// Measures the second run, because the first one also makes what is made only once.
 inline Room meta_room(const Operation& operation, at::ScalarType dtype, const MemoryRecorder& recorder,
                       const Ops& ops) {
   const auto run = operation(ops, {at::TensorOptions(dtype).device(at::kMeta)});
@@ -47,7 +47,7 @@ inline Room meta_room(const Operation& operation, at::ScalarType dtype, const Me
   Room room;
   for (std::size_t i = first; i < recorder.log().records.size(); ++i) {
     const auto& record = recorder.log().records[i];
-    if (record.on_host || record.bytes == 0) continue;  // empty tensors ask no allocator
+    if (record.on_host || record.bytes == 0) continue;  // empty tensors need no allocation
     if (record.bytes > 0) ++room.allocations;
     room.kept_bytes += record.bytes;
     room.peak_bytes = std::max(room.peak_bytes, room.kept_bytes);

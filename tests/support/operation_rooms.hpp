@@ -1,5 +1,5 @@
 #pragma once
-// Operations and how much room each takes: to compare those that compute with those that only allocate.
+// Operations whose memory on a real device is compared with that on meta tensors.
 #include "tests/support/operation_room.hpp"
 #include "tests/support/update_rooms.hpp"
 
@@ -34,7 +34,7 @@ inline Operation norm(bool rms) {
   };
 }
 
-/// One of each, but attention.
+/// Returns one case of each operation except attention.
 inline std::vector<OperationCase> operation_cases() {
   auto all = update_cases();
   const std::vector<OperationCase> others{
@@ -71,7 +71,7 @@ inline std::vector<OperationCase> operation_cases() {
            const auto x8 = ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::both);
            const auto w8 = ops.to_fp8(w, Fp8Format::e4m3, Fp8Sides::rows);
            ops.fp8_product(g, {x8.rows_RC, x8.inverse}, {w8.rows_RC, w8.inverse}, Fp8Sums::fast, false);
-           auto between = x.narrow(1, 4, 80);  // rows that begin at no multiple of 16 bytes, or do so
+           auto between = x.narrow(1, 4, 80);  // rows aligned to 16 bytes, or not
            ops.fp8_product(between, {x8.rows_RC, x8.inverse}, {w8.rows_RC, w8.inverse}, Fp8Sums::fast, false);
            for (auto* out : {&grad, &wide}) {
              for (const bool add : {false, true})
@@ -127,7 +127,7 @@ inline std::vector<OperationCase> operation_cases() {
        }},
       {"dropout",
        [](const Ops& ops, const Inputs& in) {
-         // Samples' keys are the host's own in either run, as data loaders make them.
+         // Keys of samples are host tensors in both runs, as data loaders make them.
          return [&ops, x = in.matrix(60, 96), keys = at::zeros({3}, at::kLong)]() mutable {
            ops.dropout(x, ops.dropout_keys({keys, 7}, 20, 3), 0.5);
            return Kept{};

@@ -1,5 +1,5 @@
 #pragma once
-// Documents that share rows, as a loader makes them; here without one.
+// Makes the packing of documents in rows without a loader.
 #include <ATen/ops/tensor.h>
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace fsdp::test {
 
-/// \param rows  tokens of each document of each row
+/// \param rows  number of tokens of each document in each row
+/// \param length  tokens of a row
 inline std::shared_ptr<const Packing> packed(const std::vector<std::vector<std::int64_t>>& rows, std::int64_t length) {
   auto packing = std::make_shared<Packing>();
   std::vector<std::int32_t> positions, starts;

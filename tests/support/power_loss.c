@@ -1,10 +1,10 @@
-/* LD_PRELOAD: writes down what a program does to the files below FSDP_POWER_ROOT, so that tests/cli/power_loss.py can
- * say what a disk would hold had the power failed at any moment. One line per operation is appended to FSDP_POWER_LOG:
+/* LD_PRELOAD: records a program's operations on files below FSDP_POWER_ROOT, so that tests/cli/power_loss.py can
+ * compute what a disk holds after a power failure at any moment. Appends one line per operation to FSDP_POWER_LOG:
  *
  *   create PATH | trunc PATH | mkdir PATH | rename OLD<TAB>NEW | exchange OLD<TAB>NEW | link OLD<TAB>NEW
  *   symlink TARGET<TAB>PATH | remove PATH | syncdir PATH | sync COPY<TAB>PATH
  *
- * and every fsync of a file leaves a copy of its bytes as they are then: FSDP_POWER_LOG.COPY. */
+ * Every fsync of a file also copies the file's present bytes to FSDP_POWER_LOG.COPY. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +25,8 @@ static int real_open(const char* path, int flags, int mode) {
   return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-/* `path` as seen from the folder `at`, its folder's links resolved and its own not. False outside of the root. */
+/* Resolves `path`, relative to the folder `at`, with links followed in its folder but not in its last component.
+ * Returns 0 for paths outside of the root. */
 static int located(int at, const char* path, char out[PATH_MAX]) {
   const char* root = getenv("FSDP_POWER_ROOT");
   char whole[PATH_MAX], folder[PATH_MAX];
@@ -68,7 +69,7 @@ static void copy_of(int fd, const char* path) {
   char name[64], target[PATH_MAX], buffer[65536], link[64];
   snprintf(name, sizeof name, "%d-%d", (int)getpid(), atomic_fetch_add(&number, 1));
   snprintf(target, sizeof target, "%s.%s", getenv("FSDP_POWER_LOG"), name);
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd); /* opened anew: `fd` may be for writing only */
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd); /* opened again, because `fd` may be write-only */
   const int in = real_open(link, O_RDONLY | O_CLOEXEC, 0), out = real_open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (in < 0 || out < 0) abort();
   for (ssize_t count; (count = read(in, buffer, sizeof buffer)) > 0;) {

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors of safetensors files, whole.
+// Reads whole tensors from safetensors files.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
@@ -10,7 +10,7 @@
 
 namespace fsdp::test {
 
-/// float32, int32 or uint8.
+/// Reads a tensor of type float32, int32 or uint8.
 inline at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
   const auto& entry = file.tensors().at(name);
   auto tensor = at::empty(entry.shape, to_scalar_type(entry.dtype));

@@ -3,7 +3,7 @@
 
 namespace fsdp::test {
 
-/// MKL's results depend on where its operands happen to lie unless it is told otherwise, before its first call.
+/// Without this setting, which must precede MKL's first call, MKL's results depend on the alignment of the operands.
 inline const bool kReproducibleProducts = ::setenv("MKL_CBWR", "AUTO", /*overwrite=*/0) == 0;
 
 }  // namespace fsdp::test

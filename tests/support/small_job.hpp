@@ -1,5 +1,5 @@
 #pragma once
-// A small minGPT as fsdp-finetune wires one, for tests on thread ranks.
+// A small minGPT job, set up as fsdp-finetune does, for tests on thread ranks.
 #include "tests/support/reproducible_products.hpp"
 #include "tests/support/small_model.hpp"
 #include "tests/support/torch_doctest.hpp"
@@ -21,7 +21,7 @@
 
 namespace fsdp::test {
 
-/// 30 rows of 9 ids.
+/// Writes a token file with 30 rows of 9 ids.
 inline std::filesystem::path write_small_rows(const std::filesystem::path& file) {
   constexpr std::int32_t kRows = 30, kIds = 9;
   TokenFileNotes notes;
@@ -36,7 +36,7 @@ inline std::filesystem::path write_small_rows(const std::filesystem::path& file)
 
 struct SmallJob {
   explicit SmallJob(std::filesystem::path rows) : data(std::move(rows)) {}
-  std::filesystem::path data;  ///< write_small_rows()
+  std::filesystem::path data;  ///< file made by write_small_rows()
   ModelConfig model = small_model();
   ShardingOptions sharding;
   std::int64_t micro_batch_size = 2;
@@ -46,7 +46,7 @@ struct SmallJob {
   DeviceChoice device = {};
 };
 
-/// One rank: runtime, data and trainer, with weights made from a seed.
+/// Runtime, data and trainer of one rank; the weights are initialized from a fixed seed.
 class SmallJobRank {
  public:
   SmallJobRank(ProcessGroup& world, const SmallJob& job)
@@ -71,7 +71,7 @@ class SmallJobRank {
   std::unique_ptr<Trainer> trainer;
 };
 
-/// The reports of rank 0.
+/// Trains and returns the reports of rank 0.
 inline std::vector<StepReport> train_small_job(const SmallJob& job, int ranks, int steps) {
   std::vector<StepReport> reports;
   run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
@@ -84,13 +84,13 @@ inline std::vector<StepReport> train_small_job(const SmallJob& job, int ranks, i
   return reports;
 }
 
-/// Copies of the master weights and of the optimizer's states, put together from the ranks' rows.
+/// Copies of the master weights and the optimizer states, assembled from the rows of all ranks.
 struct FullState {
   std::vector<at::Tensor> master_weights;
   std::map<std::string, std::vector<at::Tensor>> states;  ///< by key
 };
 
-/// Called by every rank with the one `state` of the job.
+/// Call on every rank with the same `state`.
 inline void collect_state(SmallJobRank& rank, FullState& state) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

@@ -1,5 +1,5 @@
 #pragma once
-// The smallest minGPT in which nothing divides evenly.
+// The smallest minGPT whose sizes divide evenly by nothing.
 #include "lib/models/config/model_config.hpp"
 
 namespace fsdp::test {

@@ -1,5 +1,5 @@
 #pragma once
-// Folders, bytes and files that tests of several folders make.
+// Temporary folders, random bytes and files for tests.
 #include <cstddef>
 #include <filesystem>
 #include <random>
@@ -14,7 +14,7 @@
 
 namespace fsdp::test {
 
-/// A directory that is gone when the test ends.
+/// A directory that is removed on destruction.
 class TempDir {
  public:
   TempDir() {

@@ -1,5 +1,5 @@
 #pragma once
-// How far two tensors are apart.
+// Measures how much two tensors differ.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace fsdp::test {
 
-/// |got - want| / |want| in L2 norms, in float64. Infinite for shapes that differ and for a NaN on one side.
+/// Returns |got - want| / |want| in L2 norms, computed in float64; infinite when shapes differ or one side has a NaN.
 inline double relative_error(const at::Tensor& got, const at::Tensor& want) {
   const double bad = std::numeric_limits<double>::infinity();
   if (got.sizes() != want.sizes()) return bad;
@@ -20,7 +20,7 @@ inline double relative_error(const at::Tensor& got, const at::Tensor& want) {
   return std::isnan(difference) || size == 0.0 ? bad : difference / size;
 }
 
-/// Same shape and the same bits (so that NaN equals NaN and 0 differs from -0).
+/// True when shapes, types and bits are equal, so NaN equals NaN and 0 differs from -0.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   const auto x = a.detach().contiguous();
@@ -29,7 +29,7 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.numel() == 0 || std::equal(p, p + x.nbytes(), static_cast<const unsigned char*>(y.const_data_ptr()));
 }
 
-/// Remembers the largest of what it saw.
+/// Keeps the largest value that it was called with; a NaN counts as infinite.
 struct Worst {
   double value = 0;
   void operator()(double next) {

@@ -1,5 +1,5 @@
 #pragma once
-// What one archive holds, read at once: DcpSource does it piece by piece.
+// Reads the contents of one archive in one piece; DcpSource reads piecewise.
 #include <nlohmann/json.hpp>
 #include <vector>
 

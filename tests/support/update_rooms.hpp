@@ -1,10 +1,10 @@
 #pragma once
-// Updates of optimizers among the operations whose room is compared.
+// Optimizer updates for the comparison of memory in operation_rooms.hpp.
 #include "tests/support/operation_room.hpp"
 
 namespace fsdp::test {
 
-/// One parameter of 100 elements.
+/// Returns a group with one parameter of 100 elements.
 inline UpdateGroup update_group(const Inputs& in) { return {{in.floats(100)}, {in.floats(100)}, 1e-3, 0.1, 2.0, 1}; }
 
 inline std::vector<OperationCase> update_cases() {

@@ -1,5 +1,5 @@
 #pragma once
-// Random rows whose reading is watched.
+// Random rows from a loader that observes its reads.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Says who read last, and cannot read some rows. One thread at a time.
+/// Notes which thread read last, and fails on a damaged row. For one thread at a time.
 class WatchedLoader final : public DataLoader {
  public:
   WatchedLoader(std::int64_t rows, std::int64_t pairs, std::int64_t vocab_size) : rows_(rows, pairs, vocab_size) {}
@@ -30,7 +30,7 @@ class WatchedLoader final : public DataLoader {
   }
   int reads() const { return reads_; }
   bool is_reading() const { return is_reading_; }
-  /// After the reader was waited for.
+  /// Returns the thread that read last. Call after waiting for the reader.
   std::thread::id reader() const { return reader_; }
 
   std::int64_t damaged = -1;

@@ -8,10 +8,10 @@
 using namespace fsdp;
 
 TEST_SUITE("jobs/device") {
-  TEST_CASE("a driver whose GPUs cannot be used is spoken of, a machine without one is not") {
+  TEST_CASE("choose_device() reports a driver whose GPUs cannot be used, and nothing on a machine without a driver") {
     const test::TempDir folder;
     const auto driver = folder.path() / "nvidiactl";
-    if (choose_device(DeviceWish::automatic, 0, 1).backend != nullptr) return;  // a GPU that is used
+    if (choose_device(DeviceWish::automatic, 0, 1).backend != nullptr) return;  // the machine has a GPU that is used
     CHECK(choose_device(DeviceWish::automatic, 0, 1, driver).unused_gpu.empty());
     std::ofstream(driver) << "";
     CHECK_FALSE(choose_device(DeviceWish::automatic, 0, 1, driver).unused_gpu.empty());

@@ -10,7 +10,7 @@
 using namespace fsdp;
 
 TEST_SUITE("jobs/final_outputs") {
-  TEST_CASE("--save-final-adapter: a place where no adapter can be written is refused before the run") {
+  TEST_CASE("--save-final-adapter is refused before the run when no adapter can be written there") {
     const test::TempDir folder;
     std::ofstream(folder / "file") << "text";
     std::filesystem::create_directories(folder / "model");
@@ -23,7 +23,8 @@ TEST_SUITE("jobs/final_outputs") {
     CHECK_THROWS_WITH_AS(check_final_outputs(outputs), doctest::Contains("--save-final-adapter"), IoError);
     outputs.adapter = folder / "model";
     CHECK_THROWS_WITH_AS(check_final_outputs(outputs), doctest::Contains("the folder of --model"), UsageError);
-    // New, below the model's, there already and with other files, the run's own.
+    // A new folder, a folder inside the model's, an existing folder with other files, and the run's own folder are
+    // allowed.
     for (const auto& place : {folder / "new/adapter", folder / "model/adapter", folder.path(), folder / "run"}) {
       outputs.adapter = place;
       CHECK_NOTHROW(check_final_outputs(outputs));

@@ -14,7 +14,7 @@ std::vector<std::int64_t> up_to(std::int64_t n) {
 }  // namespace
 
 TEST_SUITE("jobs/memprobe_search") {
-  TEST_CASE("the largest batch that passes is found from any guess") {
+  TEST_CASE("largest_that_fits() finds the largest batch from any guess") {
     for (const std::int64_t truth : {0, 1, 2, 7, 63, 64}) {
       for (const std::int64_t guess : {0, 1, 5, 40, 64, 9999}) {
         const auto passes = [&](std::int64_t batch) { return batch <= truth; };
@@ -24,7 +24,7 @@ TEST_SUITE("jobs/memprobe_search") {
     CHECK(fsdp::detail::largest_that_fits({}, 3, [](std::int64_t) { return true; }) == 0);
   }
 
-  TEST_CASE("a total batch size leaves the batches that divide a rank's share") {
+  TEST_CASE("a total batch size allows the batches that divide a rank's share") {
     fsdp::TrainOptions options;
     options.total_batch_size = 48;
 

@@ -13,7 +13,7 @@ fsdp::MemoryPrediction taking(std::int64_t bytes) {
 }  // namespace
 
 TEST_SUITE("jobs/model_search") {
-  TEST_CASE("windows go on in turn") {
+  TEST_CASE("with_layers() continues the pattern of attention windows") {
     fsdp::ModelConfig config;
     config.traits.sliding = {true, true, false, true, true, false, true};
     using Layers = std::vector<bool>;
@@ -26,7 +26,7 @@ TEST_SUITE("jobs/model_search") {
     CHECK(fsdp::detail::with_layers(config, 3).traits.sliding.empty());
   }
 
-  TEST_CASE("the most layers that a budget has room for, none, or where the search ends") {
+  TEST_CASE("search_model() finds the most layers that fit, zero, or its upper limit") {
     const auto most = [](std::int64_t budget_bytes) {
       fsdp::detail::MemoryBudget budget;
       budget.host_bytes = budget_bytes;

@@ -7,7 +7,7 @@
 using namespace fsdp;
 
 TEST_SUITE("jobs/restart_command") {
-  TEST_CASE("a whole command: the folder as seen from anywhere, the name where none was given, as a shell reads them") {
+  TEST_CASE("restart_command() names the folder by its absolute path and the run, quoted for a shell") {
     const auto here = std::filesystem::current_path().string();
     TrainOptions options;
     options.model.model = "org/some-model@main";

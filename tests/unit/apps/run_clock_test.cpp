@@ -11,7 +11,7 @@ using fsdp::detail::RunClock;
 
 namespace {
 
-/// Nothing but the seconds of a step.
+/// Returns a report that has only the duration of a step.
 fsdp::StepReport step_of(double seconds) {
   fsdp::StepReport step;
   step.seconds = seconds;
@@ -21,16 +21,16 @@ fsdp::StepReport step_of(double seconds) {
 }  // namespace
 
 TEST_SUITE("jobs/run_clock") {
-  TEST_CASE("RunClock: a validation must fit with the save after it, a step that is made no more") {
+  TEST_CASE("RunClock: a validation needs time for itself and the save after it, but for no further step") {
     RunClock clock(100);
-    clock.after_save(20);  // 45 s with what is in hand
+    clock.after_save(20);  // 45 s including the reserve
     clock.after_step(step_of(20), false);
     CHECK(clock.has_time_to_validate());
     CHECK_FALSE(clock.stop_wanted());
     clock.after_validation(50);
     CHECK(clock.has_time_to_validate());
     clock.after_validation(60);
-    clock.after_validation(10);  // the longest counts
+    clock.after_validation(10);  // the longest validation counts
     CHECK_FALSE(clock.has_time_to_validate());
     CHECK_FALSE(clock.stop_wanted());
     clock.after_step(step_of(50), false);
@@ -40,7 +40,7 @@ TEST_SUITE("jobs/run_clock") {
     CHECK(clock.must_end());
   }
 
-  TEST_CASE("RunClock: without a limit all fits") {
+  TEST_CASE("RunClock: without a time limit everything fits") {
     RunClock clock(0);
     clock.after_validation(1e9);
     clock.after_save(1e9);
@@ -49,7 +49,7 @@ TEST_SUITE("jobs/run_clock") {
     CHECK_FALSE(clock.must_end());
   }
 
-  TEST_CASE("RunClock: the scheduler's end counts, unless it was over before the run began") {
+  TEST_CASE("RunClock: the scheduler's end time counts unless it was past when the run began") {
     using std::chrono::system_clock;
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
     const auto stops = [](const std::string& end, bool is_told) {
