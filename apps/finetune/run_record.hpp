@@ -50,11 +50,13 @@ class RunRecord {
   bool is_open() const { return saver_ != nullptr; }
   /// Opens the run's files; this job writes only from here on. Collective.
   void open();
+  /// Checks that no other job has taken over the run's folder, see RunOwner::check().
   void check_owner(bool now);
 
   void add_metrics(const nlohmann::json& record);
   /// Adds the text that continues one --sample-prompt. \param number  number of the prompt, from 1
   void add_sample(const nlohmann::json& sample, int number);
+  /// Starts to save the current state in the background. Collective. \param final_one  waits for the end of the save
   /// \param only_as_best  the checkpoint is kept only as checkpoints/best and is deleted when another one becomes the
   /// best
   void start_save(bool final_one, bool only_as_best = false);
@@ -79,6 +81,7 @@ class RunRecord {
   std::string doubt() { return saver_->doubt(); }
   /// Ends the job with an error because its state is not worth saving. \param why  a sentence without its full stop
   [[noreturn]] void give_up(const std::string& why);
+  /// Draws RUN/loss.svg and RUN/loss.png on rank 0.
   void draw_losses() const;
   /// Ends this job's use of the run's folder.
   /// \param why_early  why the run is done before its last step; empty when it is not

@@ -62,10 +62,8 @@ struct RunSetup {
   BatchPlan batches;
   TokenizerChoice tokenizer;
   std::optional<TokenLoader> train_data;  ///< set when the job trains
-  std::string export_dtype;               ///< dtype of --save-final-hf: that of the weights the run began with; "" when
-                                          ///< unknown: that of the checkpoint
-  std::string chat_template;              ///< name of the chat template that the training data was written with; "" if
-                                          ///< none
+  std::string export_dtype;               ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
+  std::string chat_template;              ///< name of the training data's chat template; "": none
   std::vector<ValidationData> validation;
   std::optional<ValidationGameSet> games;  ///< games to play at validations
   std::vector<Prompt> sample_prompts;      ///< prompts to continue at validations

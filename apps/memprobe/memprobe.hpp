@@ -55,7 +55,7 @@ struct MemprobeChoice {
 };
 
 /// \param choice  receives the best combination; stays empty when none fits
-/// \return answer_no (exit code 3) when a job, batch or model that was asked about does not fit
+/// \return answer_no (exit code 3) when the job does not fit, or no batch or model does
 ExitCode run_memprobe(ProcessGroup& world, const MemprobeOptions& options, const Logger& log, nlohmann::json& report,
                       std::optional<MemprobeChoice>& choice);
 

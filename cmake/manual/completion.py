@@ -1,4 +1,4 @@
-"""Bash completion of what the programs say of their options."""
+"""Makes the bash completion from the programs' option descriptions."""
 
 import shlex
 
@@ -107,7 +107,7 @@ POSITIONALS = {"fsdp-eval": "file", "fsdp-ckpt-convert": "file"}
 
 
 def spellings(option):
-    """With dashes: the completion knows underscores by itself."""
+    """Returns the spellings with dashes; the completion script derives those with underscores."""
     return [name for name in option["names"] if name.startswith("--") and "_" not in name]
 
 
@@ -123,7 +123,7 @@ def kind_of(option):
 
 
 def entries(program):
-    """Lines that set the template's tables."""
+    """Returns the lines that fill the tables of the template for one program."""
     name, named = program["name"], [option for option in program["options"] if not option["positional"]]
     flat = lambda options: " ".join(name for option in options for name in spellings(option))
     lines = [

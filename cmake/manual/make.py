@@ -37,7 +37,7 @@ def describe(folder, words):
 
 
 def release_date(changelog):
-    """Of the newest release: a page is the same whenever it is made."""
+    """Returns the date of the newest release, so that a page does not depend on the day of the build."""
     return re.search(r"^## \[\d[^\]]*\] - (\d{4}-\d\d-\d\d)", changelog, re.M)[1]
 
 

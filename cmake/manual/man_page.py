@@ -1,4 +1,4 @@
-"""One program's manual page, of what the program says of its options and of its page in docs/."""
+"""Makes a program's manual page from its option descriptions and its page in docs/."""
 
 import re
 
@@ -11,7 +11,7 @@ def section(title, lines):
 
 
 def names(option):
-    """-h, --help; of spellings that differ in underscores alone the one with dashes."""
+    """Returns names such as "-h, --help", without spellings that differ only in underscores."""
     shown = [
         name
         for name in option["names"]
@@ -27,7 +27,7 @@ def value(option):
 
 
 def facts(option):
-    """What --help has in its left column."""
+    """Returns the facts that --help shows in its left column."""
     said = []
     if option["required"]:
         said.append("Required.")
@@ -54,7 +54,7 @@ def options(program):
 
 
 def description(program):
-    """Its paragraphs; lines that are set in are commands."""
+    """Returns the description's paragraphs as roff; indented lines are commands."""
     text = re.sub(
         r"^(  \S.*(?:\n   .*)*)", lambda m: re.sub("^  ", "    ", m[0], flags=re.M), program["description"], flags=re.M
     )

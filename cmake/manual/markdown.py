@@ -1,10 +1,10 @@
-"""What of Markdown the pages in docs/ use, as the language of manual pages (roff, man macros)."""
+"""Converts the Markdown that the pages in docs/ use to the language of manual pages (roff, man macros)."""
 
 import re
 
 
 def sections(text):
-    """{title: lines} of the `## ` headings; deeper headings stay inside."""
+    """Returns {title: lines} by `## ` headings; deeper headings stay among the lines."""
     found, title, fenced = {}, None, False
     for line in text.splitlines():
         fenced ^= line.startswith("```")
@@ -17,13 +17,13 @@ def sections(text):
 
 
 def escape(text):
-    """As roff shows it: dashes are those of options, and no line is taken for a request."""
+    """Escapes text for roff: dashes stay ASCII dashes, and no line is read as a request."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", text)
 
 
 def inline(text):
-    """Code and emphasis bold and italic; of links what they are called."""
+    """Converts code and strong text to bold, emphasis to italic, and links to their text."""
     text = re.sub(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)", r"\1", text)
     parts = re.split(r"(`[^`]*`|\*\*[^*]+\*\*|(?<![\w*])\*[^*\s][^*]*\*(?![\w*]))", text)
     out = ""
@@ -50,7 +50,7 @@ def cells(row):
 
 
 def table(rows):
-    """A list: the first column is what the rest is about. The heading and the line below it are left out."""
+    """Converts a table to a list with the first column as terms. Leaves out the heading and the line below it."""
     out = []
     for row in rows[2:]:
         first, *rest = cells(row)
@@ -60,7 +60,7 @@ def table(rows):
 
 
 def to_roff(lines):
-    """Paragraphs, lists, tables, code indented by four or fenced, headings from ### on."""
+    """Converts paragraphs, lists, tables, code (indented by four or fenced) and headings from ### on."""
     out, i, lines = [], 0, list(lines)
     while i < len(lines):
         line, block = lines[i], []
