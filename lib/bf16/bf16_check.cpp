@@ -36,7 +36,7 @@ std::vector<RankFacts> exchange(ProcessGroup& world, const RankFacts& mine) {
   return ranks;
 }
 
-/// Measures all-reduces over one group after the other.
+/// Measures all-reduces over one group after another.
 class ReduceProbe {
  public:
   ReduceProbe(Bf16FactSource& source, const Bf16CheckOptions& options, bool use_nccl, LibraryVersion nccl, NcclLog* log)
@@ -51,7 +51,7 @@ class ReduceProbe {
     if (options.quick) budget_.seconds /= 4;
   }
 
-  /// \param on_one_node  the group's ranks may be able to share memory
+  /// \param on_one_node  whether the group's ranks are on one node and may be able to share memory
   ReduceFacts over(ProcessGroup& group, bool on_one_node) {
     auto budget = budget_;
     std::unique_ptr<Bf16Reducer> reducer;
@@ -111,7 +111,8 @@ class ReduceProbe {
   ReduceBudget budget_;
 };
 
-/// Each node with the next one, the last with the first: a slow node is slow with both neighbours, they only with it.
+/// Measures each node with the next one in a ring. A slow node is slow with both neighbours; each neighbour is slow
+/// with it only.
 void measure_pairs(ProcessGroup& leaders, ReduceProbe& probe, RankFacts& facts) {
   const int nodes = leaders.size();
   const int rounds = nodes % 2 == 0 ? 2 : 3;
@@ -148,14 +149,14 @@ Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, cons
                        num_nodes == 1 ? "" : "s"));
   if (!facts.gpu_missing.empty() && !facts.gpu_broken) log.info("no GPU is used: " + facts.gpu_missing);
 
-  // All at once, as in training: only then does a shared power limit show.
+  // All ranks measure at once, as in training, since a shared power limit shows only under full load.
   world.barrier();
   GemmBudget gemm;
   if (options.quick) gemm = {gemm.seconds_per_type / 4, 4096};
   facts.gemm = source.measure_gemm(gemm);
   world.barrier();
 
-  // NCCL wants a GPU of its own for each rank.
+  // NCCL needs a GPU for each rank.
   std::vector<const RankFacts*> pointers;
   for (const auto& rank : known) pointers.push_back(&rank);
   const bool mine_alone = source.backend() != nullptr && detail::rank_on_same_gpu(pointers, facts) < 0;

@@ -1,5 +1,5 @@
 #pragma once
-// The whole check over the ranks of a job: facts, measurements, answer, report.
+// Runs the whole bf16 check over the ranks of a job: facts, measurements, verdict, report.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -14,9 +14,9 @@ namespace fsdp {
 
 struct Bf16CheckOptions {
   DeviceWish device = DeviceWish::automatic;
-  std::int64_t size_mb = 0;            ///< of the all-reduce's tensor, in MiB; 0: 64 on GPUs, 16 on CPUs
-  bool quick = false;                  ///< a quarter of the time
-  std::filesystem::path exclude_file;  ///< receives the bad hosts; empty: none
+  std::int64_t size_mb = 0;            ///< largest tensor of the all-reduce, in MiB; 0: 64 on GPUs, 16 on CPUs
+  bool quick = false;                  ///< measure for a quarter of the time
+  std::filesystem::path exclude_file;  ///< file that receives the list of bad hosts; empty: none
   std::string mpi_library;             ///< "MPICH 5.0.2", for the report
 };
 
@@ -27,8 +27,8 @@ struct Bf16CheckResult {
 
 /// Collective.
 /// \param report  filled on rank 0
-/// \throws UsageError for options that cannot work; RuntimeFailure when a rank does not arrive, or the launcher started
-///         several processes of which MPI sees only this one
+/// \throws UsageError for options that cannot work; RuntimeFailure when a rank does not arrive, or when the launcher
+/// started several processes that MPI does not see as one job
 Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, const Bf16CheckOptions& options,
                                const Logger& log, nlohmann::json& report);
 

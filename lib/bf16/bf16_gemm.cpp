@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Product = std::function<void(at::Tensor& out, const at::Tensor& a, const at::Tensor& b)>;
 
-/// Full float32: with TF32 the comparison would be one of two reduced precisions.
+/// Disables TF32, so that bf16 is compared with full float32.
 class FullFloat32 {
  public:
   FullFloat32() : before_(at::globalContext().float32MatmulPrecision()) {
@@ -41,7 +41,7 @@ class FullFloat32 {
   at::Float32MatmulPrecision before_;
 };
 
-/// One kind of product, timed again and again.
+/// Times one kind of product repeatedly.
 class Timer {
  public:
   Timer(c10::Device device, c10::ScalarType type, Product product, const std::function<void()>& synchronize)
@@ -49,7 +49,7 @@ class Timer {
         product_(std::move(product)),
         synchronize_(synchronize) {}
 
-  /// Doubles the size, from one that keeps the device busy, until a product takes `seconds`.
+  /// Doubles the matrix size until the device is busy and a product takes `seconds`.
   void find_size(double seconds, std::int64_t largest) {
     std::int64_t size = std::min<std::int64_t>(options_.device().is_cpu() ? 256 : 1024, largest);
     prepare(size);
@@ -74,11 +74,11 @@ class Timer {
 
  private:
   void prepare(std::int64_t size) {
-    // Random numbers: a GPU needs less power, and runs faster, on constants.
+    // Random values, because a GPU draws less power and runs faster on constants.
     a_ = at::randn({size, size}, options_);
     b_ = at::randn({size, size}, options_);
     out_ = at::empty({size, size}, options_);
-    product_(out_, a_, b_);  // looks its code up
+    product_(out_, a_, b_);  // warm-up: the first call selects the kernel
     synchronize_();
     shortest_ = 1e9;
     repeat(0);
@@ -108,7 +108,7 @@ GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchron
     timers.emplace_back(device, at::kFloat, aten, synchronize);
     if (device.is_cpu()) timers.emplace_back(device, at::kBFloat16, aten, synchronize);
     for (auto& timer : timers) timer.find_size(budget.seconds_per_type / 64, budget.largest_size);
-    // In turns, so that what disturbs one disturbs them all.
+    // The kinds alternate, so that a disturbance affects all of them.
     for (int round = 0; round < kRounds; ++round) {
       for (auto& timer : timers) timer.repeat(budget.seconds_per_type / kRounds);
     }

@@ -20,7 +20,7 @@ using Row = std::array<std::string, kColumns>;
 
 std::string number(double value) { return value > 0 ? fmt::format("{:.3g}", value) : "-"; }
 
-/// All but the last column padded; numbers to the right.
+/// Formats a table: all columns but the last are padded, numbers are right-aligned.
 std::string lines_of(const std::vector<Row>& rows) {
   constexpr std::array<bool, kColumns> kRight{true, false, false, false, true, true, true, false};
   std::array<std::size_t, kColumns> width{};
@@ -37,7 +37,7 @@ std::string lines_of(const std::vector<Row>& rows) {
   return text;
 }
 
-/// The first rank of each node, in the order of nodes.
+/// \return the first rank of each node, in the order of nodes
 std::vector<const RankFacts*> nodes_of(const std::vector<RankFacts>& ranks) {
   std::vector<const RankFacts*> nodes;
   std::set<int> seen;
@@ -47,7 +47,7 @@ std::vector<const RankFacts*> nodes_of(const std::vector<RankFacts>& ranks) {
   return nodes;
 }
 
-/// The transports that the ranks name, each once.
+/// \return the transports that the ranks report, without duplicates
 template <typename Pick>
 std::string transports(const std::vector<RankFacts>& ranks, const Pick& pick) {
   std::vector<std::string> all;
@@ -60,7 +60,7 @@ std::string transports(const std::vector<RankFacts>& ranks, const Pick& pick) {
 
 std::string in_parentheses(const std::string& text) { return text.empty() ? "" : " (" + text + ")"; }
 
-/// What is wrong with the sums over all ranks; "" when nothing.
+/// Describes errors in the sums over all ranks; "" when there are none.
 std::string wrong_sums(const std::vector<RankFacts>& ranks) {
   for (const auto& rank : ranks) {
     const auto& sum = rank.job_reduce;

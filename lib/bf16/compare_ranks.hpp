@@ -1,5 +1,5 @@
 #pragma once
-// One rank beside the others: measured speed, links, versions.
+// Compares one rank's speed, links and library versions with those of the other ranks.
 #include <array>
 #include <cstddef>
 #include <string>
@@ -14,8 +14,8 @@ class RankComparison {
   /// \param ranks  must outlive this object
   explicit RankComparison(const std::vector<RankFacts>& ranks);
 
-  /// Adds to the answer of rank `self` what follows from the others. On a GPU that says native hardware, a measured
-  /// ratio near 1, or far below that of the same GPUs elsewhere, makes it emulated.
+  /// Adds findings from comparing rank `self` with the others to `answer`. A GPU that claims native bf16 becomes
+  /// emulated when its measured bf16/float32 ratio is near 1, or far below the ratio of equal GPUs in other ranks.
   void compare(std::size_t self, RankAnswer& answer) const;
 
  private:
@@ -27,11 +27,11 @@ class RankComparison {
   double median_of_others(const std::vector<const RankFacts*>& among, const RankFacts& self, const Value& value) const;
 
   std::vector<const RankFacts*> ranks_;
-  std::vector<const RankFacts*> nodes_;  ///< the first rank of each
-  std::vector<std::string> usual_;       ///< of each trait, what most ranks have
+  std::vector<const RankFacts*> nodes_;  ///< the first rank of each node
+  std::vector<std::string> usual_;       ///< most frequent value of each trait among the ranks
 };
 
-/// The lowest rank that computes on the same GPU; -1: none.
+/// \return the lowest other rank that computes on the same GPU; -1: none
 int rank_on_same_gpu(const std::vector<const RankFacts*>& ranks, const RankFacts& mine);
 
 }  // namespace fsdp::detail

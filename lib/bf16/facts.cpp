@@ -119,7 +119,7 @@ RankFacts rank_facts_from_json(const json& j) {
     facts.rank = j.at("rank");
     facts.node = j.at("node");
     facts.host = j.at("host");
-    // Absent after a merge patch that set it to null.
+    // A merge patch that sets "gpu" to null removes the key.
     if (j.contains("gpu") && !j.at("gpu").is_null()) facts.gpu = gpu_from(j.at("gpu"));
     facts.gpu_missing = j.at("gpu_missing");
     facts.gpu_broken = j.at("gpu_broken");

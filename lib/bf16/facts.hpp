@@ -1,5 +1,5 @@
 #pragma once
-// What one rank finds out about bf16 on its device: facts only. What follows from them is bf16_verdict's matter.
+// Facts that one rank collects about bf16 on its device. lib/bf16/verdict.hpp draws the conclusions.
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -12,39 +12,40 @@ namespace fsdp {
 
 struct ProcessorFacts {
   std::string name;            ///< "AMD EPYC 9654"
-  bool avx512_bf16 = false;    ///< x86: dot products of bf16 pairs
-  bool amx_bf16 = false;       ///< x86: products of bf16 tiles
-  bool amx_tile = false;       ///< the tiles that amx_bf16 needs
+  bool avx512_bf16 = false;    ///< x86: has dot products of bf16 pairs
+  bool amx_bf16 = false;       ///< x86: has products of bf16 tiles
+  bool amx_tile = false;       ///< x86: has the tiles that amx_bf16 needs
   bool amx_permitted = false;  ///< the kernel lets this process use tiles
-  std::string amx_refusal;     ///< the kernel's reason, when it does not
+  std::string amx_refusal;     ///< the kernel's reason for refusing
   bool arm_bf16 = false;       ///< AArch64: BFDOT, BFMMLA
-  bool arm_sve_bf16 = false;   ///< the same in SVE
+  bool arm_sve_bf16 = false;   ///< AArch64: bf16 instructions in SVE
 };
 
-/// Timed matrix products; 0: not measured.
+/// Results of timed matrix products; 0: not measured.
 struct GemmFacts {
   double bf16_tflops = 0;
-  double float32_tflops = 0;       ///< by what training uses (lib/compute/ops/gemm.hpp)
-  double float32_aten_tflops = 0;  ///< by at::mm
-  double bf16_aten_tflops = 0;     ///< by at::mm, on a processor: what bf16_tflops would be if nothing were widened
-  std::int64_t size = 0;           ///< n of the n x n x n products
-  std::string implementation;      ///< what oneDNN took for bf16: "brg_matmul:avx512_core_bf16"; "" on a GPU
-  bool widened = false;            ///< training multiplies bf16 through float32 here (lib/compute/ops/wide_product.hpp)
-  std::string failure;             ///< why bf16 could not be multiplied
+  double float32_tflops = 0;       ///< of training's product (lib/compute/ops/gemm.hpp)
+  double float32_aten_tflops = 0;  ///< of at::mm
+  /// of at::mm, on a processor; bf16_tflops would be this if training did not widen to float32
+  double bf16_aten_tflops = 0;
+  std::int64_t size = 0;       ///< n of the n x n x n products
+  std::string implementation;  ///< oneDNN's implementation for bf16: "brg_matmul:avx512_core_bf16"; "" on a GPU
+  bool widened = false;        ///< training multiplies bf16 through float32 here (lib/compute/ops/wide_product.hpp)
+  std::string failure;         ///< why bf16 products failed; "" when they worked
 
-  /// bf16 over float32 speed; 0 when one of them was not measured.
+  /// \return bf16 speed over float32 speed; 0 when one of them was not measured
   double ratio() const { return float32_tflops > 0 ? bf16_tflops / float32_tflops : 0; }
 };
 
-/// One bf16 all-reduce over a group of ranks.
+/// Results of a bf16 all-reduce over a group of ranks.
 struct ReduceFacts {
-  int ranks = 0;            ///< 0: not done
+  int ranks = 0;            ///< size of the group; 0: not measured
   std::int64_t bytes = 0;   ///< of each rank's tensor
   double bus_gb_per_s = 0;  ///< bus bandwidth as nccl-tests defines it: bytes / seconds * 2 (n - 1) / n / 1e9
   std::string transport;    ///< "NCCL 2.28.9, NET/IB", "shared memory", "MPICH 5.0.2"
-  std::string wrong;        ///< the first element that differs from the exact sum; "" when all agree
-  std::string failure;      ///< why it could not be done
-  std::string sums_in;      ///< "float32" or "bf16": how it adds; "" when two ranks cannot tell
+  std::string wrong;        ///< describes the first element that differs from the exact sum; "" when all agree
+  std::string failure;      ///< why the all-reduce failed; "" when it worked
+  std::string sums_in;      ///< precision of the additions: "float32" or "bf16"; "" when two ranks cannot tell
 };
 
 /// The link between the first ranks of two nodes.
@@ -56,18 +57,18 @@ struct NodePairFacts {
 struct RankFacts {
   int rank = 0;
   int node = 0;      ///< nodes are counted from 0
-  std::string host;  ///< as the scheduler calls the node
+  std::string host;  ///< the node's name in the scheduler
   std::optional<DeviceInfo> gpu;
-  std::string gpu_missing;  ///< why no GPU is used; "" when one is, or none was wanted
-  bool gpu_broken = false;  ///< there is a GPU, but gpu_missing keeps it from being used
+  std::string gpu_missing;  ///< why no GPU is used; "" when one is used or none was wanted
+  bool gpu_broken = false;  ///< a GPU exists, but cannot be used because of gpu_missing
   ProcessorFacts processor;
   GemmFacts gemm;
   ReduceFacts job_reduce;     ///< over all ranks
   ReduceFacts node_reduce;    ///< over the ranks of this node
-  ReduceFacts across_reduce;  ///< over the first ranks of all nodes; only they have it
+  ReduceFacts across_reduce;  ///< over the first ranks of all nodes; only these ranks have it
   std::vector<NodePairFacts> pairs;
 
-  /// "NVIDIA A100-SXM4-40GB" or the processor's name
+  /// \return the GPU's name ("NVIDIA A100-SXM4-40GB") or the processor's
   const std::string& device() const { return gpu ? gpu->name : processor.name; }
 };
 

@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-/// As the scheduler names the node, so that its name can be given back to it.
+/// \return the node's name in the scheduler, so that the list of bad hosts can be passed back to it
 std::string host_name() {
   if (const char* slurm = std::getenv("SLURMD_NODENAME"); slurm != nullptr && *slurm != '\0') return slurm;
   std::array<char, 256> name{};
@@ -30,7 +30,7 @@ class ThisMachine final : public Bf16FactSource {
     facts.rank = world.rank();
     facts.host = host_name();
     facts.processor = read_processor();
-    at::set_num_threads(threads_of_rank(node.size()).threads);  // as training does it
+    at::set_num_threads(threads_of_rank(node.size()).threads);  // same number of threads as in training
     if (device != DeviceWish::cpu) choose_gpu(node, device, facts);
     return facts;
   }
@@ -58,11 +58,11 @@ class ThisMachine final : public Bf16FactSource {
     }
     if (backend == nullptr) {
       facts.gpu_missing = why_not;
-      // A driver that sees a device, and yet no way to use it.
+      // The driver sees a device that cannot be used, or the user asked for one.
       facts.gpu_broken = detail::cuda_driver_problem().empty() || device == DeviceWish::cuda;
       return;
     }
-    // A launcher may show each rank its own GPU only.
+    // Some launchers make only one GPU visible to each rank.
     const int index = node.rank() % backend->device_count();
     backend->set_device(index);
     facts.gpu = backend->info(index);

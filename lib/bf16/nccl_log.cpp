@@ -15,7 +15,8 @@ namespace fsdp {
 namespace detail {
 namespace {
 
-/// "NET/Socket/0/GDRDMA" -> "NET/Socket", "P2P/CUMEM/read" -> "P2P/CUMEM", "P2P/direct pointer" -> "P2P/direct"
+/// Shortens a transport: "NET/Socket/0/GDRDMA" -> "NET/Socket", "P2P/CUMEM/read" -> "P2P/CUMEM", "P2P/direct pointer"
+/// -> "P2P/direct"
 std::string first_two_parts(std::string_view path) {
   path = path.substr(0, path.find_first_of(" \r\n(["));
   const auto slash = path.find('/');
@@ -39,7 +40,7 @@ std::string transports_in_log(std::string_view text) {
     if (const auto at = line.find(kVia); connection && at != std::string_view::npos) {
       found.insert(first_two_parts(line.substr(at + kVia.size())));
     }
-    // A plugin's name may hold spaces: "AWS Libfabric".
+    // The name of a plugin may contain spaces: "AWS Libfabric".
     if (const auto at = line.find(kNetwork); at != std::string_view::npos) {
       network = "NET/" + std::string(line.substr(at + kNetwork.size()));
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Which way NCCL moves data, from NCCL's own log: no call of its interface tells.
+// Finds out which transport NCCL uses by parsing its log, since NCCL has no function that tells.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -7,19 +7,19 @@
 
 namespace fsdp {
 
-/// Has NCCL write its log to a file of this process, and reads it. Where the user has set NCCL_DEBUG_FILE or
-/// NCCL_DEBUG, their setting stays and this says nothing.
+/// Makes NCCL log to a file of this process and parses the file. If the user has set NCCL_DEBUG_FILE or NCCL_DEBUG,
+/// these settings stay and transport_since() returns "".
 class NcclLog {
  public:
-  /// Sets the environment: call it before NCCL is used.
+  /// Sets environment variables: construct it before NCCL is first used.
   NcclLog();
   NcclLog(const NcclLog&) = delete;
   NcclLog& operator=(const NcclLog&) = delete;
-  /// Removes the file.
+  /// Removes the log file.
   ~NcclLog();
 
-  /// What the connections made since the last call go through: "NET/IB", "P2P/CUMEM + NET/Socket"; "" when there is
-  /// nothing to go by.
+  /// \return the transports of the connections made since the last call: "NET/IB", "P2P/CUMEM + NET/Socket"; "" when
+  /// the log does not tell
   std::string transport_since();
 
  private:
@@ -29,8 +29,8 @@ class NcclLog {
 
 namespace detail {
 
-/// The transports of all "Channel ... via ..." lines, sorted and joined; without any, the "Using network" line's as
-/// NET/x.
+/// \return the transports of all "Channel ... via ..." lines, sorted and joined; if there are none, NET/x from the
+/// "Using network x" line
 std::string transports_in_log(std::string_view text);
 
 }  // namespace detail

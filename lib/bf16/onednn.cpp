@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-/// Sends what is printed on stdout while it lives to memory.
+/// Redirects stdout to memory for the lifetime of the object.
 class StdoutCapture {
  public:
   StdoutCapture() {
@@ -61,7 +61,7 @@ class StdoutCapture {
 namespace detail {
 
 std::string implementation_of_verbose(std::string_view text) {
-  // onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core_bf16,undef,src:...
+  // Format: onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core_bf16,undef,src:...
   constexpr std::string_view kExecution = ",exec,cpu,matmul,";
   const auto at = text.rfind(kExecution);
   if (at == std::string_view::npos) return "";

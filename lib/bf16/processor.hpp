@@ -1,21 +1,21 @@
 #pragma once
-// What this machine's processor has for bf16.
+// Detects the bf16 features of this machine's processor.
 #include <string_view>
 
 #include "lib/bf16/facts.hpp"
 
 namespace fsdp {
 
-/// Asks /proc/cpuinfo (the processor itself where that is not mounted), the auxiliary vector (AArch64) and, where there
-/// are AMX tiles, the kernel for leave to use them (arch_prctl ARCH_REQ_XCOMP_PERM, as oneDNN does before its first
-/// product).
+/// Reads /proc/cpuinfo (or CPUID where /proc is not mounted) and the auxiliary vector (AArch64). If there are AMX
+/// tiles, requests the kernel's permission to use them (arch_prctl ARCH_REQ_XCOMP_PERM), as oneDNN does before its
+/// first product.
 ProcessorFacts read_processor();
 
 namespace detail {
 
-/// Name and x86 flags from the text of /proc/cpuinfo.
+/// Extracts the name and the x86 flags from the text of /proc/cpuinfo.
 ProcessorFacts parse_cpuinfo(std::string_view text);
-/// Fills the AArch64 fields from AT_HWCAP2.
+/// Sets the AArch64 fields from the value of AT_HWCAP2.
 void apply_arm_hwcap2(unsigned long hwcap2, ProcessorFacts& facts);
 
 }  // namespace detail

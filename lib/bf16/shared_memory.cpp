@@ -1,4 +1,4 @@
-// A bf16 all-reduce through memory that all ranks of a node address.
+// A bf16 all-reduce through memory that all ranks of a node share.
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,8 @@ class SharedMemoryReducer final : public Bf16Reducer {
   SharedMemoryReducer(ProcessGroup& group, std::unique_ptr<PeerMemory> memory, std::int64_t max_bytes)
       : group_(group), memory_(std::move(memory)), max_bytes_(max_bytes) {}
 
-  /// Every rank shows its tensor, sums a part of all of them in float32 in rank order, and takes over the other parts.
+  /// Each rank publishes its tensor, sums its part of all tensors in float32 in rank order, and then copies the parts
+  /// that the other ranks summed.
   void all_reduce(const at::Tensor& bf16) override {
     TORCH_CHECK(bf16.is_cpu() && static_cast<std::int64_t>(bf16.nbytes()) <= max_bytes_, "tensor too large");
     const auto elements = bf16.numel();
@@ -27,11 +28,11 @@ class SharedMemoryReducer final : public Bf16Reducer {
     sum(begin, std::min(elements, begin + part));
     arrive();
     std::memcpy(bf16.mutable_data_ptr(), slot(group_.size()), bf16.nbytes());
-    arrive();  // nobody writes the next tensor before all have read this one
+    arrive();  // all ranks must have read the result before the next call overwrites it
   }
 
  private:
-  /// Slot size() is the result's.
+  /// Slots 0 to size() - 1 hold the ranks' tensors, slot size() the result.
   std::byte* slot(int index) const { return memory_->data() + static_cast<std::int64_t>(index) * max_bytes_; }
 
   void sum(std::int64_t begin, std::int64_t end) {
@@ -46,7 +47,7 @@ class SharedMemoryReducer final : public Bf16Reducer {
     });
   }
 
-  /// A barrier in the memory itself: counter r holds how often rank r has arrived.
+  /// A barrier in the shared memory: counter r counts the arrivals of rank r.
   void arrive() {
     ++arrivals_;
     const auto counter = [this](int r) -> SharedCounter& { return memory_->counter(static_cast<std::size_t>(r)); };

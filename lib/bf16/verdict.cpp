@@ -13,7 +13,7 @@ namespace {
 
 constexpr LibraryVersion kOldestRuntime{11, 0, 0};
 constexpr LibraryVersion kOldestNccl{2, 10, 0};
-constexpr int kNativeCapability = 8;  // x.0
+constexpr int kNativeCapability = 8;  // major compute capability
 
 Bf16Answer absent(std::string reason) { return {Bf16Verdict::absent, std::move(reason)}; }
 
@@ -23,7 +23,7 @@ std::optional<Bf16Answer> nccl_problem(const char* when, const LibraryVersion& v
   return absent(fmt::format("NCCL {} {}: bf16 needs 2.10", when, has));
 }
 
-/// What training multiplies by on this processor, and what that costs.
+/// Describes how training multiplies bf16 on this processor, and at which speed.
 std::string way_of_products(const GemmFacts& gemm) {
   if (gemm.widened && gemm.float32_tflops > 0) {
     return fmt::format("; multiplied through float32 at {:.2f} of its speed (bf16's own code: {:.2f})", gemm.ratio(),
@@ -32,7 +32,7 @@ std::string way_of_products(const GemmFacts& gemm) {
   return gemm.implementation.empty() ? "" : "; oneDNN " + gemm.implementation;
 }
 
-/// What cannot be repaired by speed: hardware, libraries, wrong sums.
+/// Judges a rank without the others: hardware, libraries, correctness of sums.
 Bf16Answer judge_alone(const RankFacts& facts, bool job_has_gpus) {
   if (facts.gpu_broken) return absent("no GPU can be used: " + facts.gpu_missing);
   if (!facts.gpu && job_has_gpus) return absent("no GPU here, but other ranks have one: " + facts.gpu_missing);

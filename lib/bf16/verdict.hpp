@@ -1,10 +1,10 @@
 #pragma once
-// From facts to the answer: is bf16 native, emulated or absent, and why. Pure functions.
+// Decides from a rank's facts whether bf16 is native, emulated or absent, and why. Pure functions.
 //
-// The rule, for a GPU: native from compute capability 8.0 on (A100 8.0, H100 and H200 9.0; V100 7.0 and T4 7.5
-// emulate), with a CUDA runtime from 11.0 and NCCL from 2.10, when compiled and when run; then the measurement decides.
-// For a processor: avx512_bf16, amx_bf16 with permitted tiles, or AArch64's bf16; there a measurement only warns, since
-// cores are often shared.
+// On a GPU, bf16 is native from compute capability 8.0 on (A100: 8.0; H100 and H200: 9.0; V100 with 7.0 and T4 with 7.5
+// emulate it), given CUDA 11.0 and NCCL 2.10 or newer both at compile time and at run time; a measurement can then turn
+// native into emulated. On a processor, bf16 is native with avx512_bf16, with amx_bf16 if the kernel permits tiles, or
+// with AArch64's bf16; a slow measurement only causes a warning, because cores are often shared.
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// From best to worst.
+/// Ordered from best to worst.
 enum class Bf16Verdict { native, emulated, absent };
 
 const char* to_text(Bf16Verdict verdict);
@@ -23,8 +23,8 @@ struct Bf16Answer {
   std::string reason;  ///< one line
 };
 
-/// Without any measurement, in no time: what a training program asks before it computes in bf16.
-/// \param gpu  the device that computes; null: this machine's processor does, which is then asked
+/// Decides without measuring, in negligible time; training programs call it before they compute in bf16.
+/// \param gpu  the device that computes; null: this machine's processor computes and is examined
 Bf16Answer bf16_support(const DeviceInfo* gpu);
 
 Bf16Answer bf16_of_gpu(const DeviceInfo& gpu);
@@ -32,18 +32,18 @@ Bf16Answer bf16_of_processor(const ProcessorFacts& processor);
 
 struct RankAnswer {
   Bf16Answer bf16;
-  bool slow = false;               ///< far behind the other ranks, or its node behind the other nodes
-  std::vector<std::string> notes;  ///< what is odd about it, a line each
+  bool slow = false;               ///< far slower than the other ranks, or on a node far slower than the other nodes
+  std::vector<std::string> notes;  ///< anomalies of the rank, one line each
 
-  /// A rank to do without.
+  /// Whether the rank should be excluded from the job.
   bool bad() const { return bf16.verdict != Bf16Verdict::native || slow; }
 };
 
 struct JobAnswer {
-  Bf16Verdict verdict = Bf16Verdict::native;  ///< the worst rank's
-  std::vector<RankAnswer> ranks;              ///< as the facts
-  int slowest_rank = -1;                      ///< fewest bf16 TFLOP/s; -1: not measured
-  std::vector<std::string> bad_hosts;         ///< each once, in the order of their first bad rank
+  Bf16Verdict verdict = Bf16Verdict::native;  ///< verdict of the worst rank
+  std::vector<RankAnswer> ranks;              ///< in the order of the ranks
+  int slowest_rank = -1;                      ///< rank with the fewest bf16 TFLOP/s; -1: not measured
+  std::vector<std::string> bad_hosts;         ///< without duplicates, in the order of their first bad rank
 };
 
 /// \param ranks  all ranks of the job, rank 0 first

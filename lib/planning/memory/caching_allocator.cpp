@@ -26,10 +26,11 @@ std::int64_t segment_bytes(std::int64_t size) {
 
 }  // namespace
 
-/// A piece of a segment; pieces of one segment form a list in address order.
+/// A piece of a segment. The pieces of one segment form a list in order of addresses.
 struct CachingAllocatorModel::Block {
   std::int64_t size;
-  std::int64_t address;  ///< breaks ties as real addresses do: segments in the order in which they were made
+  /// breaks ties between blocks of equal size, as real addresses do; segments get ascending addresses
+  std::int64_t address;
   Pool* pool;
   bool allocated = false;
   Block* previous = nullptr;
@@ -150,7 +151,7 @@ void CachingAllocatorModel::merge(Pool& pool, Block* block, Block* neighbour) {
 
 void CachingAllocatorModel::free(std::int64_t id) {
   const auto it = state_->in_use.find(id);
-  if (it == state_->in_use.end()) return;  // of size 0
+  if (it == state_->in_use.end()) return;  // a request of 0 bytes has no block
   Block* block = it->second;
   state_->in_use.erase(it);
   block->allocated = false;

@@ -23,7 +23,7 @@ MemoryOutcome read_outcome(const std::filesystem::path& file) {
   constexpr std::int64_t kMost = std::int64_t{1} << 53;
   const auto whole = [&](const char* key, std::int64_t least) {
     const auto found = json.find(key);
-    // Numbers beyond 2^53 and fractions are not what fsdp-finetune writes.
+    // fsdp-finetune writes neither fractions nor numbers beyond 2^53.
     if (found == json.end() || !found->is_number_integer() || found->get<double>() < static_cast<double>(least) ||
         found->get<double>() > static_cast<double>(kMost)) {
       throw FormatError(file.string() + ": '" + key + "' is missing or no number of at least " + std::to_string(least) +

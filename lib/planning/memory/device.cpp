@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-/// Holds tensors until wait(), as NCCL's transfers do.
+/// Keeps the transfer's tensors alive until wait(), as NCCL's work objects do.
 class FakeWork final : public Work {
  public:
   FakeWork(std::vector<at::Tensor> kept, std::shared_ptr<WorkLog> log, int id)
@@ -29,7 +29,7 @@ class FakeWork final : public Work {
 
 class FakeCollectives final : public TensorCollectives {
  public:
-  /// \param log  null: nothing is written down
+  /// \param log  null: transfers are not recorded
   FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log)
       : rank_(group.rank()), size_(group.size()), place_(place_of(group)), log_(std::move(log)) {}
   int rank() const override { return rank_; }

@@ -1,6 +1,6 @@
 #pragma once
-// GPUs that are not there, or alone, as back ends: their collectives allocate what NCCL's do
-// (lib/engine/collectives/nccl/nccl_collectives.cpp).
+// Device back ends for predictions: GPUs that do not exist, and a real GPU without peers. Their collectives allocate
+// the same buffers as NCCL's do (lib/engine/collectives/nccl/nccl_collectives.cpp).
 #include <memory>
 #include <optional>
 
@@ -12,14 +12,14 @@
 
 namespace fsdp {
 
-/// A device that is not there, for a runtime whose memory is written on `tape`.
-/// \param gpu      none: the host
-/// \param work     where its operations and transfers are written down
-/// \param threads  of a rank on the host
+/// Makes a simulated device for a runtime whose allocations are recorded on `tape`.
+/// \param gpu      the simulated GPU; none: a host
+/// \param work     log that receives its operations and transfers
+/// \param threads  threads per rank on a host
 DeviceChoice make_meta_device(const std::optional<GpuSpec>& gpu, const std::shared_ptr<MemoryTape>& tape,
                               const std::shared_ptr<WorkLog>& work, int threads);
 
-/// A real GPU whose rank is alone among ranks that are not there: its collectives allocate and send nothing.
+/// Wraps a real GPU for a single rank of a simulated group: collectives allocate their buffers but transfer nothing.
 std::shared_ptr<DeviceBackend> make_lone_backend(std::shared_ptr<DeviceBackend> gpu);
 
 }  // namespace fsdp

@@ -10,7 +10,7 @@
 namespace fsdp {
 
 MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& request, const DeviceChoice& device) {
-  constexpr int kSteps = 3;  // as the prediction
+  constexpr int kSteps = 3;  // as many as the prediction simulates
   const auto& options = request.options;
   const auto batches = plan_batches(options, world.size());
   ModelRuntime runtime(world, request.config, options.sharding, device, batches.accumulation_steps);
@@ -27,7 +27,7 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   initialize_parameters(runtime, options.seed);
   if (device.backend != nullptr) device.backend->reset_peak(device.device.index());
   reset_host_memory_peak();
-  if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass takes as much memory as all
+  if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass needs as much memory as all of them
     trainer.measure_fisher([] { return false; });
     trainer.choose_child();
   }

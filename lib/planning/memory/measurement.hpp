@@ -1,5 +1,5 @@
 #pragma once
-// The memory of real training steps on the ranks at hand, from the allocators' own counters.
+// Measures the memory of real training steps on the available ranks, from the allocators' own counters.
 #include <cstdint>
 
 #include "lib/engine/runtime/model_runtime.hpp"
@@ -9,9 +9,9 @@
 namespace fsdp {
 
 struct MemoryMeasurement {
-  std::int64_t peak_bytes = 0;           ///< in tensors; the largest of any rank
-  std::int64_t reserved_peak_bytes = 0;  ///< a GPU's segments
-  std::int64_t total_bytes = 0;          ///< of the GPU
+  std::int64_t peak_bytes = 0;           ///< bytes of tensors; maximum over ranks
+  std::int64_t reserved_peak_bytes = 0;  ///< bytes of the GPU allocator's segments
+  std::int64_t total_bytes = 0;          ///< memory of the GPU
   std::int64_t alloc_retries = 0;
   std::int64_t ooms = 0;
   std::int64_t rss_bytes = 0;  ///< largest resident set of any rank, libraries included

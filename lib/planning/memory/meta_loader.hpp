@@ -1,10 +1,10 @@
 #pragma once
-// Batches without data.
+// A data loader without data, for predictions.
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp {
 
-/// `num_rows` rows of `tokens` inputs and targets, meta tensors; documents as RandomLoader has them.
+/// Yields `num_rows` rows with `tokens` inputs and targets as meta tensors, with documents laid out as in RandomLoader.
 class MetaLoader final : public DataLoader {
  public:
   MetaLoader(std::int64_t num_rows, std::int64_t tokens, DocumentLengths documents = {})

@@ -5,7 +5,7 @@
 namespace fsdp::detail {
 namespace {
 
-constexpr std::int64_t kSegmentBytes = 2 << 20;  // of small tensors, as the caching allocator takes them
+constexpr std::int64_t kSegmentBytes = 2 << 20;  // segment size of the caching allocator for small tensors
 
 template <typename Number>
 void extend(Number& of_most, Number of_less, int more) {
@@ -19,7 +19,7 @@ void extend(AxisCounts& most, const AxisCounts& less, int more) {
   extend(most.bytes, less.bytes, more);
 }
 
-/// Inputs are what grows; the peaks are of the same moments.
+/// Only the inputs grow; the peaks stay at the same moments.
 void extend(MemoryProfile& most, const MemoryProfile& less, int more) {
   const auto growth = more * std::max<std::int64_t>(0, most.peak_bytes - less.peak_bytes);
   const auto of_batch = static_cast<std::size_t>(MemoryCategory::batch);

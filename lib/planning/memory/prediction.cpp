@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-/// Tells the log which part of a step what is asked for belongs to.
+/// Marks in the work log which part of a step the following operations belong to.
 class WorkObserver final : public EngineObserver {
  public:
   explicit WorkObserver(WorkLog& log) : log_(log) {}
@@ -30,7 +30,7 @@ class WorkObserver final : public EngineObserver {
   WorkLog& log_;
 };
 
-/// The second step is the first one that begins with everything a run keeps; a third shows that nothing grows.
+/// The second step is the first to start with all persistent state; a third one shows that memory no longer grows.
 constexpr int kSteps = 3;
 
 HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, const Optimizer& optimizer,
@@ -40,7 +40,7 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
   host.states_bytes = request.gpu ? profile.host_bytes : profile.peak_bytes;
   const auto& engine = runtime.engine();
   std::int64_t shards = 0, read_back = 0;
-  // Copies, but for what is on a disk: that is read a tensor at a time.
+  // Offloaded values are copied in memory, except values on disk, which are read one tensor at a time.
   const auto add = [&](const StoredTensor& values, std::int64_t bytes) {
     if (values.store() == nullptr) {
       shards += bytes;
@@ -52,7 +52,7 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
     const auto& master_weight = runtime.engine().stored_master_weight(i);
     const auto element = static_cast<std::int64_t>(c10::elementSize(master_weight.dtype()));
     const auto bytes = element * engine.range(i).num_rows * engine.layout(i).row_elements();
-    host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter at a time
+    host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter are read at a time
     if (!runtime.has_adapters() || runtime.decoder().parameters[i].adapter) add(master_weight, bytes);
   }
   const auto* store = runtime.store();
@@ -70,7 +70,8 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
   return host;
 }
 
-/// Sizes stay far from what 64 bits hold, and a batch from what only counting its sequences would take.
+/// Rejects sizes that would overflow 64-bit integers, and batches so large that merely counting their sequences takes
+/// too long.
 void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   constexpr std::int64_t kMostRows = 1'000'000;
   constexpr double kMostBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
@@ -102,8 +103,8 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   }
 }
 
-/// What attention takes grows with this. On CPUs the probabilities of short documents are kept for the backward, on
-/// GPUs those of all where their formula is computed, while flash in 16 bits has room for 128 tokens more of each
+/// Relative memory of attention for these documents. CPUs keep the probabilities of short documents for the backward
+/// pass; GPUs in float32 keep those of all documents; flash attention in 16 bits allocates 128 tokens more for each
 /// document.
 double attention_weight(const MemoryRequest& request, const DocumentLengths& documents) {
   const auto& sharding = request.options.sharding;
@@ -117,7 +118,8 @@ double attention_weight(const MemoryRequest& request, const DocumentLengths& doc
   return weight;
 }
 
-/// Positions that a token sees before it, on average twice as many: the length of a row, or the documents' own.
+/// \return twice the average number of positions that a token attends to: the length of a row, or the length of its
+/// document averaged over tokens
 double attended_length(const MemoryRequest& request) {
   if (request.documents.empty()) return static_cast<double>(request.tokens_per_row);
   double squares = 0, tokens = 0;
@@ -140,8 +142,8 @@ DocumentLengths documents_to_predict(const MemoryRequest& request, const TokenLo
 }
 
 std::int64_t program_bytes(bool gpu) {
-  // Resident sets of fsdp-finetune before its first tensor: libtorch_cpu, MPI; libtorch_cuda, the driver's mappings and
-  // 32 MiB of pinned buffers that copies go through (lib/compute/cuda/staged_copies.hpp).
+  // Resident set of fsdp-finetune before its first tensor. CPU: libtorch_cpu and MPI. GPU: also libtorch_cuda, the
+  // driver's mappings and 32 MiB of pinned staging buffers (lib/compute/cuda/staged_copies.hpp).
   return (gpu ? std::int64_t{1632} : std::int64_t{180}) << 20;
 }
 
@@ -168,14 +170,14 @@ AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
           a.bytes - b.bytes};
 }
 
-/// Of this rank's matrix products.
+/// Counts the FLOPs of this rank's matrix products.
 void count_flops(const MemoryRequest& request, const BatchPlan& batches, const ModelRuntime& runtime,
                  MemoryPrediction& prediction) {
   const auto& config = request.config;
   const auto& policy = runtime.policy();
   const double tokens =
       static_cast<double>(batches.micro_batch_size * request.tokens_per_row) * batches.accumulation_steps;
-  // Of the blocks, which are much alike.
+  // All blocks cost about as much, so their average stands for each.
   const double recomputed =
       policy.checkpoint_every > 0
           ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
@@ -187,7 +189,7 @@ void count_flops(const MemoryRequest& request, const BatchPlan& batches, const M
   prediction.flops = tokens * (per_token.total() + recomputed * per_token.recomputable);
 }
 
-/// Of a GPU. \pre communicators are counted
+/// Predicts the allocator's statistics and the overheads of a GPU. \pre communicators are counted
 void predict_allocator(const MemoryRequest& request, bool several_nodes, const MemoryLog& log,
                        MemoryPrediction& prediction) {
   const auto usual = usual_overheads(*request.gpu, prediction.communicators, several_nodes);
@@ -197,7 +199,7 @@ void predict_allocator(const MemoryRequest& request, bool several_nodes, const M
       simulate_caching_allocator(log, allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
 }
 
-/// predict_memory() of few micro-batches, which are all replayed.
+/// predict_memory() for few micro-batches, all of which are replayed.
 MemoryPrediction replay(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_gpu = request.gpu.has_value();
@@ -230,14 +232,15 @@ MemoryPrediction replay(const MemoryRequest& request) {
   trainer_options.shuffle = false;
   Trainer trainer(runtime, loader, trainer_options);
   if (request.has_child) trainer.optimizer().expect_child(true);
-  if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass takes as much memory as all
+  if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass needs as much memory as all of them
     trainer.measure_fisher([] { return false; });
     trainer.choose_child();
   }
   std::vector<std::int32_t> first_phases;
   CommCounts before;
   for (int step = 0; step < kSteps; ++step) {
-    first_phases.push_back(static_cast<std::int32_t>(recorder.log().phases.size()));  // the step's first, to come
+    // index of the next phase, the first of this step
+    first_phases.push_back(static_cast<std::int32_t>(recorder.log().phases.size()));
     before = runtime.engine().counts();
     work->restart();
     const auto report = trainer.step(batches.rows_per_step, [] { return false; });
@@ -256,7 +259,7 @@ MemoryPrediction replay(const MemoryRequest& request) {
   return prediction;
 }
 
-/// Without recorded work, or as it is with it.
+/// Predicts the job as requested, with or without recorded work (CUDA graphs).
 MemoryPrediction predict(const MemoryRequest& request) {
   const auto batches = plan_batches(request.options, request.job.ranks);
   const int more = batches.accumulation_steps - detail::kMostReplayed;
@@ -282,7 +285,7 @@ MemoryPrediction predict(const MemoryRequest& request) {
 MemoryPrediction predict_memory(const MemoryRequest& request) {
   auto prediction = predict(request);
   if (prediction.recorded_micro_batches == 0) return prediction;
-  // What a step is made of shows where nothing is recorded.
+  // A replay of recorded work does not show its single operations, so work and FLOPs come from an unrecorded run.
   auto eager = request;
   eager.options.sharding.cuda_graphs = CudaGraphs::off;
   auto seen = predict(eager);

@@ -6,16 +6,16 @@
 namespace fsdp {
 namespace {
 
-/// What is allocated, by category; what the current phase allocated stands apart.
+/// Bytes allocated so far, by category; activations of the current phase are counted separately.
 struct Running {
   MemoryBytes bytes{};
   std::int64_t total = 0;
   std::int64_t host = 0;
-  std::int64_t fresh = 0;  ///< activations made in the phase that goes on
+  std::int64_t fresh = 0;  ///< live activations that the current phase allocated
 };
 
-/// Activations that the phase made and that are still there: at a peak nobody can tell a result from a temporary, but
-/// both are needed only by the phase that goes on.
+/// Counts live activations of the current phase as workspace: at a peak, results cannot be told from temporaries, and
+/// both are needed only by this phase.
 MemoryBytes with_workspace(const Running& now) {
   auto bytes = now.bytes;
   bytes[static_cast<std::size_t>(MemoryCategory::activations)] -= now.fresh;
@@ -45,7 +45,7 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
         static_cast<int>(std::upper_bound(first_phases.begin(), first_phases.end(), phase) - first_phases.begin());
   };
   const auto enter = [&](std::int32_t to) {
-    // Moments in which nothing was allocated are stretches of the picture, too.
+    // Phases without any allocation are part of the timeline, too.
     for (; phase < to; ++phase) {
       if (phase >= last_step && phase >= 0) profile.timeline.push_back(current);
       current = {log.phases[static_cast<std::size_t>(phase) + 1], now.bytes, now.total};

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kWidth = 900;
 constexpr int kHeight = 540;
-constexpr Point kTopLeft{72, 116};  // of the area between the axes
+constexpr Point kTopLeft{72, 116};  // corner of the plot area
 constexpr Point kBottomRight{872, 484};
 
 constexpr Color kPaper{255, 255, 255};
@@ -42,7 +42,7 @@ double total(const MemoryTimeline::Phase& phase) {
   return std::accumulate(phase.bytes.begin(), phase.bytes.end(), 0.0);
 }
 
-/// Bytes to the vertical axis, in the unit that suits the largest.
+/// Maps bytes to the vertical axis, in the unit that suits the largest value.
 struct Scale {
   Axis axis;
   double unit = 1;

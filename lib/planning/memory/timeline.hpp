@@ -1,5 +1,5 @@
 #pragma once
-// The picture of a training step's memory: what it is for, stacked, over the step's phases.
+// Draws the memory of a training step: bytes by category, stacked, over the step's phases.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,21 +9,21 @@ namespace fsdp {
 struct MemoryTimeline {
   std::string title;
   std::string subtitle;             ///< may be empty
-  std::vector<std::string> layers;  ///< what memory is for, lowest first; at most 12
+  std::vector<std::string> layers;  ///< names of the stacked categories, lowest first; at most 12
   struct Phase {
     std::string name;
     std::vector<double> bytes;  ///< one per layer
   };
-  std::vector<Phase> phases;  ///< in order
-  double limit_bytes = 0;     ///< a line that must not be crossed; 0: none
+  std::vector<Phase> phases;  ///< in order of time
+  double limit_bytes = 0;     ///< drawn as a horizontal limit line; 0: none
   std::string limit_name;
 };
 
-/// The timeline as an SVG document.
+/// \return the timeline as an SVG document
 /// \throws std::invalid_argument when a phase does not have a number for each layer, or there are too many layers
 std::string memory_timeline_svg(const MemoryTimeline& timeline);
 
-/// The same picture as the bytes of a PNG file, 1800 x 1080 pixels; text outside ASCII becomes '?'.
+/// \return the picture as the bytes of a PNG file, 1800 x 1080 pixels; characters outside ASCII become '?'
 std::string memory_timeline_png(const MemoryTimeline& timeline);
 
 }  // namespace fsdp

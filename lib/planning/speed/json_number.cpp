@@ -9,7 +9,7 @@ namespace fsdp::detail {
 double number_in(const nlohmann::json& json, const char* key, const std::string& where) {
   constexpr double kMost = 1e18;
   const auto found = json.find(key);
-  // The comparison is false for what is no number.
+  // Written so that NaN fails the test, too.
   if (found == json.end() || !found->is_number() || !(found->get<double>() >= 0 && found->get<double>() <= kMost)) {
     throw FormatError(where + ": '" + key + "' is missing or no number of at least 0");
   }

@@ -18,7 +18,7 @@ namespace {
 constexpr double kGiga = 1e9, kTera = 1e12;
 constexpr std::uint64_t kMostCheckBytes = 64 << 20;
 
-/// Every member that is a number, for both directions.
+/// Visits every numeric member together with its JSON key; reading and writing share this list.
 template <typename Rates, typename Visit>
 void visit_numbers(Rates& rates, const Visit& visit) {
   visit("float32_flops", rates.float32_flops);
@@ -39,7 +39,7 @@ void visit_numbers(Rates& rates, const Visit& visit) {
   visit("network_latency_seconds", rates.network_latency_seconds);
 }
 
-/// The slowest rank that measured.
+/// \return the lowest value among the ranks that measured this key
 double slowest(const nlohmann::json& ranks, const char* key, const std::string& where) {
   double least = 0;
   for (const auto& rank : ranks) {
@@ -67,12 +67,12 @@ DeviceRates rates_of_gpu(const GpuFacts& gpu) {
   rates.attention_part = gpu.compute_capability >= 90 ? 0.55 : 0.7;
   rates.bytes_per_second = rates.update_bytes_per_second = kGiga * gpu.memory_gb_per_s * 0.85;
   rates.multiprocessors = gpu.multiprocessors;
-  // ATen's dispatch and the driver; a kernel that does nothing.
+  // Launch overhead: ATen's dispatch and the driver, measured with an empty kernel.
   rates.launch_seconds = 7e-6;
   rates.operation_seconds = 2.5e-6;
-  // What nccl-tests shows of NVLink for large sizes: 230 of 300 GB/s on A100, 360 of 450 on H100.
+  // NVLink bandwidth of nccl-tests for large messages: 230 of 300 GB/s on A100, 360 of 450 GB/s on H100.
   rates.link_bytes_per_second = kGiga * gpu.link_gb_per_s * 0.78;
-  // Not known before it is measured: four ports of 100 Gb/s, or two of 200.
+  // Default until a measurement is available: four ports of 100 Gb/s, or two of 200 Gb/s.
   rates.network_bytes_per_second = 50 * kGiga;
   rates.host_bytes_per_second = kGiga * (gpu.compute_capability >= 90 ? 50 : (gpu.compute_capability >= 80 ? 24 : 12));
   rates.latency_seconds = 3e-6;
@@ -88,10 +88,10 @@ DeviceRates rates_of_processor(double float32_flops, double half_flops, std::str
   rates.float32_flops = rates.float32_peak = float32_flops;
   rates.half_flops = rates.half_peak = half_flops;
   rates.attention_part = 0.5;
-  // A core of today's servers: exponentials and sums through its caches, and AdamW from memory.
+  // Typical for a core of a current server: exponentials and sums run through its caches, AdamW from memory.
   rates.bytes_per_second = 10 * kGiga;
   rates.update_bytes_per_second = 30 * kGiga;
-  // Ranks that take turns find each other's data in the caches: on two cores of a Zen 4 0.92 to 1.0 was left.
+  // Ranks that share a core find each other's data in the caches: two cores of a Zen 4 kept 0.92 to 1.0 of their speed.
   rates.shared_part = 0.95;
   rates.alone_factor = 1.7;
   rates.operation_seconds = 1e-6;

@@ -1,5 +1,5 @@
 #pragma once
-// What a device reaches, a GPU or a processor's core: of the data sheet, as measured, or as earlier runs have shown.
+// Sustained speeds of a device (a GPU or one core of a processor): from the data sheet, a measurement, or earlier runs.
 // Free of LibTorch.
 #include <array>
 #include <filesystem>
@@ -13,43 +13,43 @@
 
 namespace fsdp {
 
-/// Of a GPU, or of one core of a host, but for transfers.
+/// Rates of a GPU or of one core of a host. Transfer rates are those of a rank or node, as noted.
 struct DeviceRates {
-  std::string source;  ///< where they are from, for people: "a100-80g's data sheet"
+  std::string source;  ///< origin of the rates, for messages: "a100-80g's data sheet"
   bool is_gpu = false;
-  /// FLOP/s of large products.
+  /// Sustained FLOP/s of large matrix products.
   double float32_flops = 0, half_flops = 0;
-  /// Of a device's data sheet, or those above: what utilization is a part of.
+  /// Peak FLOP/s from the data sheet, or else the sustained rates above: the denominator of utilization.
   double float32_peak = 0, half_peak = 0;
-  double attention_part = 1;           ///< of that speed, by attention's kernels
-  double bytes_per_second = 0;         ///< of passes over memory
-  double update_bytes_per_second = 0;  ///< of an optimizer's, which compute little
-  double shared_part = 1;              ///< of its speed that is left of a core which several ranks share
-  double alone_factor = 1;             ///< how much faster passes are while the host's other cores idle
-  int multiprocessors = 0;             ///< a product is cut into tiles for so many at once; 0: it is not
-  double launch_seconds = 0;           ///< the host's, for one operation
-  double operation_seconds = 0;        ///< the least that an operation takes
-  // Transfers; one direction.
-  double link_bytes_per_second = 0;     ///< of a rank, to others of its node
-  double network_bytes_per_second = 0;  ///< of a node
-  double host_bytes_per_second = 0;     ///< of a GPU, from and to its host
-  double latency_seconds = 0;           ///< of a transfer with each rank, inside a node
-  double network_latency_seconds = 0;   ///< likewise, across nodes
-  /// What earlier runs took, in parts of what these rates say.
+  double attention_part = 1;           ///< fraction of the product rate that attention kernels reach
+  double bytes_per_second = 0;         ///< memory bandwidth of elementwise passes
+  double update_bytes_per_second = 0;  ///< memory bandwidth of the optimizer's update, which computes little
+  double shared_part = 1;              ///< fraction of a core's speed that is left when several ranks share the core
+  double alone_factor = 1;             ///< speed-up of memory-bound passes when the host's other cores are idle
+  int multiprocessors = 0;             ///< tiles of a product that run at once; 0: products are not tiled (a host)
+  double launch_seconds = 0;           ///< host time to launch one operation
+  double operation_seconds = 0;        ///< minimum duration of an operation
+  // Transfers, bandwidth in one direction.
+  double link_bytes_per_second = 0;     ///< from a rank to the other ranks of its node
+  double network_bytes_per_second = 0;  ///< from a node to the other nodes
+  double host_bytes_per_second = 0;     ///< between a GPU and its host
+  double latency_seconds = 0;           ///< per peer rank in the node
+  double network_latency_seconds = 0;   ///< per peer rank, across nodes
+  /// Time that earlier runs took for each part, as a multiple of the time that these rates predict.
   std::array<double, kNumStepParts> factors{1, 1, 1, 1, 1, 1};
 
   double flops(bool is_half) const { return is_half ? half_flops : float32_flops; }
   double peak(bool is_half) const { return is_half ? half_peak : float32_peak; }
 };
 
-/// Of the table, with what large products and passes reach of it.
+/// \return the data sheet's rates of the GPU table, scaled to what large products and passes reach in practice
 DeviceRates rates_of_gpu(const GpuFacts& gpu);
-/// Of a core, from the speed of its products; of one that is 0 the other tells.
+/// Builds a core's rates from the speed of its products. If one of the two speeds is 0, it is derived from the other.
 DeviceRates rates_of_processor(double float32_flops, double half_flops, std::string source);
 
-/// From `fsdp-bf16check --json`: products of its slowest rank, bandwidths inside and between nodes where it saw them.
-/// What it does not know stays.
-/// \param threads  of a rank of that check, on a host
+/// Overwrites `rates` with the measurements of `fsdp-bf16check --json`: the product speeds of the slowest rank, and the
+/// bandwidths inside and between nodes where they were measured. Leaves all other rates as they are.
+/// \param threads  threads of each rank of that check, on a host
 /// \return the device's name. \throws FormatError naming file and key, MissingInput
 std::string take_check(const std::filesystem::path& file, DeviceRates& rates, int threads);
 

@@ -46,7 +46,7 @@ SpeedOutcome read_outcome(const std::filesystem::path& file) {
   if (!json.contains("model") || !json["model"].is_string()) throw FormatError(where + ": no 'model'");
   outcome.model = json["model"].get<std::string>();
   outcome.is_half = number_in(json, "bits", where) < 32;
-  outcome.has_fp8_products = json.value("fp8", nlohmann::json(false)) == true;  // older files do not say
+  outcome.has_fp8_products = json.value("fp8", nlohmann::json(false)) == true;  // absent in older files
   const auto whole = [&](const char* key) {
     return static_cast<int>(std::clamp(number_in(json, key, where), 1.0, 1e6));
   };
@@ -74,15 +74,16 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-/// Neither nothing nor beyond what a device could be misjudged by.
+/// Rejects factors below 1/100 or above 100, which no misjudged device explains.
 bool is_sane(double factor) {
   constexpr double kMost = 100;
   return factor >= 1 / kMost && factor <= kMost;
 }
 
-/// What a part took, in parts of what rates without factors say; none where it is too short to tell.
+/// \return measured time of the part over the time that the rates predict without their factors; none when the part is
+/// too short for a meaningful ratio
 std::optional<double> factor_of(const SpeedOutcome& outcome, StepPart part) {
-  constexpr double kLeast = 0.001;  // of a step
+  constexpr double kLeast = 0.001;  // fraction of a step
   const auto p = static_cast<std::size_t>(part);
   const bool has_parts = std::any_of(outcome.parts.begin(), outcome.parts.end(), [](double s) { return s > 0; });
   if (has_parts && (outcome.predicted.parts[p] < kLeast * outcome.seconds || outcome.parts[p] <= 0))

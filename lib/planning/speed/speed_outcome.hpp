@@ -1,6 +1,6 @@
 #pragma once
-// How right predictions of speed were: what a run's steps were predicted to take and what they took, and what to make
-// of it. Free of LibTorch.
+// Compares predicted and measured step times of earlier runs, and corrects the rates of later predictions by them. Free
+// of LibTorch.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -13,48 +13,51 @@
 
 namespace fsdp {
 
-/// One training run, as its first rank saw it. RUN/speed.json.
+/// One training run as its first rank measured it, stored as RUN/speed.json.
 struct SpeedOutcome {
-  std::string device;  ///< "NVIDIA A100-SXM4-40GB"; a processor's name
-  std::string model;   ///< what runs are compared by: a GPU's name in the table, "a100-40g"; a processor's name
+  std::string device;  ///< name of the GPU ("NVIDIA A100-SXM4-40GB") or of the processor
+  /// key that runs are matched by: the GPU's name in the GPU table ("a100-40g"), or the processor's name
+  std::string model;
   bool is_half = false;
   bool has_fp8_products = false;
   int ranks = 1, ranks_per_node = 1;
   HostShare share;
-  double tokens = 0;                          ///< targets of an average step, all ranks
-  DeviceRates rates;                          ///< that the prediction was made with
-  StepTime predicted;                         ///< of a step
-  double seconds = 0;                         ///< that it took
-  std::array<double, kNumStepParts> parts{};  ///< of them, on a host; all 0 on a GPU, whose host does not know
-  int steps = 0;                              ///< that were timed
+  double tokens = 0;   ///< targets of an average step, over all ranks
+  DeviceRates rates;   ///< rates that the prediction was made with
+  StepTime predicted;  ///< predicted time of a step
+  double seconds = 0;  ///< measured time of a step
+  /// measured seconds of each part on a host; all 0 on a GPU, whose host cannot time them
+  std::array<double, kNumStepParts> parts{};
+  int steps = 0;  ///< number of steps that were timed
 };
 
-/// Of the prediction's tokens/s, as a part of what was measured: negative when it was too low.
+/// \return relative error of the predicted tokens/s, as a fraction of the measured ones; negative when the prediction
+/// was too low
 double relative_error(const SpeedOutcome& outcome);
-/// The same in words: a percentage, or how many times where it is far off.
+/// Puts the relative error into words: a percentage, or a factor when the prediction is far off.
 std::string beside_prediction(const SpeedOutcome& outcome);
 
 nlohmann::json to_json(const SpeedOutcome& outcome);
 
-/// Of a speed.json, a run's directory, or a directory of runs, which may hold none.
-/// \throws FormatError naming the file that is none, MissingInput
+/// Reads one speed.json, the one of a run's directory, or those of all runs in a directory (possibly none).
+/// \throws FormatError naming a file that is not a valid speed.json, MissingInput
 std::vector<SpeedOutcome> read_speed_outcomes(const std::filesystem::path& path);
 
-/// What runs on such a device have shown.
+/// Summary of the earlier runs that a calibration used.
 struct SpeedCalibration {
   int runs = 0;
-  double lowest_error = 0, highest_error = 0;  ///< of relative_error()
+  double lowest_error = 0, highest_error = 0;  ///< extremes of relative_error()
 };
 
-/// What is to be predicted: earlier runs say nothing of another.
+/// The kind of run to be predicted; runs of other kinds are ignored.
 struct SpeedSubject {
   std::string model;
   bool has_fp8_products = false;
 };
 
-/// Changes rates to what the runs of such a kind took: each part's factor is the median of theirs; where there are
-/// such runs of the precision, the speed of products is theirs too. Where there are none, nothing changes.
-/// Runs whose predictions were off by more than a hundred times say nothing.
+/// Corrects `rates` by the earlier runs that match `subject`: the factor of each part becomes the median of the runs'
+/// factors, and the speed of products becomes the median of the runs of that precision, if there are any. Leaves
+/// `rates` as they are when no run matches. Ignores runs whose predictions were off by more than a factor of 100.
 SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const SpeedSubject& subject,
                                  DeviceRates& rates);
 

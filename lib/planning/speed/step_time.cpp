@@ -10,25 +10,26 @@
 namespace fsdp {
 namespace {
 
-/// Of one operation on the device; small_products is what a product takes beyond its full rate.
+/// Duration of one operation on the device, in seconds; `small_products` is the part that exceeds a product's full
+/// rate.
 struct Duration {
   double seconds = 0;
   double beyond_full_rate = 0;
 };
 
-/// Products on a GPU are cut into tiles of the result, one for each multiprocessor at a time: the last round of them
-/// takes as long as a full one.
+/// On a GPU, products are split into tiles of the result, one per multiprocessor at a time. An incomplete last wave of
+/// tiles takes as long as a full one.
 double rounding_to_tiles(const WorkItem& work, int multiprocessors) {
   constexpr double kTile = 128;
   const double tiles = std::ceil(work.m / kTile) * std::ceil(work.n / kTile) * work.batch;
   const double full = std::ceil(tiles / multiprocessors) * multiprocessors * kTile * kTile;
   const double useful = std::max(1.0, work.m * work.n * work.batch);
-  // Few tiles with long sums are cut along the sums, too.
+  // The sums of products with few tiles are split, too (split-K).
   const double most = std::max(1.0, std::min(16.0, work.k / kTile));
   return std::max(tiles * kTile * kTile / useful, full / useful / (tiles < multiprocessors ? most : 1.0));
 }
 
-/// Cores share caches and memory: those that have them to themselves are faster.
+/// Cores share caches and memory bandwidth, so a core is faster while the others are idle.
 double bytes_per_second(const WorkItem& work, const DeviceRates& rates, const HostShare& share) {
   const double busy = work.part == StepPart::update ? rates.update_bytes_per_second : rates.bytes_per_second;
   return busy * (1 + (rates.alone_factor - 1) * (1 - std::min(1.0, share.busy)));
@@ -40,7 +41,7 @@ Duration duration_of(const WorkItem& work, const DeviceRates& rates, const HostS
   double seconds = passes, full = 0;
   if (work.kind == WorkItem::Kind::product) {
     full = work.operations() / (rates.flops(work.is_half) * work.speedup * cores);
-    // A GPU reads operands while it multiplies; a core does one after the other.
+    // A GPU loads operands while it multiplies; a core alternates between the two.
     seconds = rates.multiprocessors > 0 ? std::max(full * rounding_to_tiles(work, rates.multiprocessors), passes)
                                         : full + passes;
   } else if (work.kind == WorkItem::Kind::attention) {
@@ -54,7 +55,7 @@ double duration_of(const TransferWork& transfer, const DeviceRates& rates) {
   if (transfer.kind == TransferWork::Kind::to_host) return transfer.bytes / rates.host_bytes_per_second;
   if (transfer.ranks < 2) return 0;
   const double others = transfer.ranks - 1;
-  // Along a ring; an all-reduce is a reduce-scatter and a gather.
+  // Ring algorithm; an all-reduce is a reduce-scatter followed by an all-gather.
   const double received =
       transfer.bytes * others / transfer.ranks * (transfer.kind == TransferWork::Kind::all_reduce ? 2 : 1);
   double seconds = received / rates.link_bytes_per_second + others * rates.latency_seconds;
@@ -98,7 +99,7 @@ class Clock {
   }
 
   StepTime finish() {
-    // The host waits for the device at the end of a step, and for what travels already for the next one.
+    // At the end of a step the host waits for the device, and for transfers already started for the next step.
     if (rates_.is_gpu) book(StepPart::exchange, TimeCause::communication, std::max(0.0, transfers_ - now_));
     time_.seconds = now_;
     return time_;
@@ -110,7 +111,7 @@ class Clock {
     const auto [one, beyond] = duration_of(work, rates_, share_);
     const double factor = factor_of(work.part);
     const double busy = work.times * one * factor;
-    // Later than the host by nothing: it asked for the last of them just now.
+    // The operation cannot end before the host has launched its last kernel, which is now.
     const double idle = std::max(0.0, host_ - (now_ + busy));
     book(work.part, TimeCause::launches, idle);
     const auto cause = cause_of(work);
@@ -119,7 +120,7 @@ class Clock {
     book(work.part, cause, busy - small);
   }
 
-  /// A host's transfers make their way while it waits for them.
+  /// Starts a transfer. On a host, it only progresses while the host waits for it.
   void begin(const WorkItem& work) {
     const double seconds = duration_of(work.transfer, rates_) * factor_of(StepPart::exchange);
     if (!rates_.is_gpu) {
@@ -150,7 +151,7 @@ class Clock {
   const DeviceRates& rates_;
   HostShare share_;
   double host_ = 0, now_ = 0, transfers_ = 0;
-  std::map<int, double> pending_;  ///< transfers: when they end on a GPU, how long they take on a host
+  std::map<int, double> pending_;  ///< by transfer id: end time on a GPU, duration on a host
   StepTime time_;
 };
 

@@ -1,9 +1,10 @@
 #pragma once
-// How long a step's work takes on a device of given rates. Free of LibTorch.
+// Predicts how long the recorded work of a training step takes on a device with given rates. Free of LibTorch.
 //
-// A host's operations come one after the other. A GPU has a queue that its host fills and one for transfers, which run
-// beside: an operation begins when its host has asked for it and those before it are done; a transfer when what was
-// asked for before it is done; and whoever waits for a transfer begins when it has ended.
+// On a host, operations run one after the other. A GPU has a compute queue, which the host fills, and a transfer queue
+// that runs concurrently: an operation starts once the host has launched it and all earlier operations have finished; a
+// transfer starts once the work launched before it has finished; an operation that waits for a transfer starts when the
+// transfer has ended.
 #include <array>
 #include <string>
 
@@ -12,44 +13,45 @@
 
 namespace fsdp {
 
-/// What takes the time.
+/// The causes that a step's time is attributed to.
 enum class TimeCause : std::uint8_t {
-  products,        ///< at the full rate
-  small_products,  ///< more, where products are too small for it
+  products,        ///< matrix products at the device's full rate
+  small_products,  ///< extra time of products that are too small to reach the full rate
   attention,
-  passes,         ///< over memory: norms, activations, loss
-  recomputation,  ///< all of the above, computed once more
-  communication,  ///< that nothing is computed beside
+  passes,         ///< memory-bound passes: norms, activations, loss
+  recomputation,  ///< forward work that the backward pass computes again, of any of the kinds above
+  communication,  ///< transfers that no computation overlaps
   update,
-  launches,  ///< a GPU that waits for its host
+  launches,  ///< a GPU idles until its host has launched the next operation
   other
 };
 inline constexpr int kNumTimeCauses = 9;
-/// "products", "small products" ...
+/// \return "products", "small products" ...
 const char* to_string(TimeCause cause);
 
 struct StepTime {
   double seconds = 0;
-  std::array<double, kNumStepParts> parts{};    ///< add up to `seconds`
-  std::array<double, kNumTimeCauses> causes{};  ///< likewise
+  std::array<double, kNumStepParts> parts{};    ///< seconds of each part; they add up to `seconds`
+  std::array<double, kNumTimeCauses> causes{};  ///< seconds of each cause; they add up to `seconds`, too
   double of(StepPart part) const { return parts[static_cast<std::size_t>(part)]; }
   double of(TimeCause cause) const { return causes[static_cast<std::size_t>(cause)]; }
 };
 
-/// What a rank has of its host; a GPU is one's own.
+/// The share of a host that a rank computes with. A rank that has a GPU does not use it.
 struct HostShare {
-  double cores = 1;  ///< its threads, or less where ranks are more than cores
-  double busy = 1;   ///< part of the host's cores that the job's ranks keep busy
+  double cores = 1;  ///< cores of this rank: its threads, or fewer when the node has more ranks than cores
+  double busy = 1;   ///< fraction of the host's cores that the job's ranks keep busy
 };
 
 StepTime time_of_step(const WorkLog& log, const DeviceRates& rates, const HostShare& share = {});
 
 StepTime time_of_step(const StepWork& work, const DeviceRates& rates, const HostShare& share = {});
 
-/// "products 80 %, passes 12 %": the largest first, down to a hundredth.
+/// Lists the causes, largest first, down to 1 %: "products 80 %, passes 12 %".
 std::string describe_causes(const StepTime& time);
 
-/// What makes `slower` slower per token than `faster`, the largest difference: "communication +34 %"; empty when none.
+/// Names the cause that adds most to the time per token of `slower` over `faster`: "communication +34 %"; empty when
+/// there is none.
 std::string what_costs(const StepTime& slower, double slower_tokens, const StepTime& faster, double faster_tokens);
 
 }  // namespace fsdp
