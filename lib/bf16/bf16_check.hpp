@@ -28,7 +28,7 @@ struct Bf16CheckResult {
 /// Collective.
 /// \param report  filled on rank 0
 /// \throws UsageError for options that cannot work; RuntimeFailure when a rank does not arrive, or when the launcher
-/// started several processes that MPI does not see as one job
+/// started several processes, but MPI sees only this one
 Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, const Bf16CheckOptions& options,
                                const Logger& log, nlohmann::json& report);
 

@@ -10,15 +10,16 @@
 namespace fsdp::detail {
 namespace {
 
-/// A GPU with bf16 units is at least twice as fast in bf16 as in float32, even in TF32; without them it is slower.
+/// GPUs with bf16 units are at least twice as fast in bf16 as in float32, even with TF32; GPUs without them are slower
+/// in bf16 than in float32.
 constexpr double kEmulatedRatio = 1.3;
-/// Of the other ranks' median: below it a rank does not do what its hardware can.
+/// Fraction of the other ranks' median speed below which a rank counts as throttled.
 constexpr double kThrottledRatio = 0.5;
 constexpr double kSlowGpu = 0.7;
-constexpr double kSlowProcessor = 0.5;  // cores are shared with whatever else runs
+constexpr double kSlowProcessor = 0.5;  // lower limit for processors, because other programs may share their cores
 constexpr double kSlowLink = 0.5;
 
-/// What ought to be the same on all ranks.
+/// A property that should be equal on all ranks.
 struct Trait {
   const char* name;
   std::string (*of)(const RankFacts&);
@@ -31,7 +32,7 @@ constexpr std::array<Trait, 5> kTraits{{
     {"bf16 code", [](const RankFacts& r) { return r.gemm.implementation.empty() ? "none" : r.gemm.implementation; }},
 }};
 
-/// The value that most ranks share; the lowest rank's on a tie.
+/// \return the most frequent value among the ranks; on a tie, the one that belongs to the lowest rank
 std::string most_common(const std::vector<RankFacts>& ranks, const Trait& trait) {
   std::map<std::string, int> count;
   for (const auto& rank : ranks) ++count[trait.of(rank)];
@@ -53,7 +54,7 @@ bool like(const RankFacts& a, const RankFacts& b) {
 
 bool is_slice(const DeviceInfo& gpu) { return gpu.name.find("MIG ") != std::string::npos; }
 
-/// On x86; the names of other processors' code are not known here.
+/// Recognises oneDNN's x86 implementations only; the names for other processors are unknown.
 bool uses_bf16_instructions(const std::string& implementation) {
   for (const char* part : {"core_bf16", "core_fp16", "amx", "avx10", "avx2_vnni_2"}) {
     if (implementation.find(part) != std::string::npos) return true;
@@ -97,7 +98,7 @@ void RankComparison::compare(std::size_t self, RankAnswer& answer) const {
   note_differences(mine, answer);
 }
 
-/// Of the values of `among` but `self`, those of 0 left out; 0 when there is none.
+/// \return the median over `among` without `self`, ignoring values of 0; 0 when no value is left
 template <typename Value>
 double RankComparison::median_of_others(const std::vector<const RankFacts*>& among, const RankFacts& self,
                                         const Value& value) const {
@@ -149,7 +150,7 @@ void RankComparison::judge_speed(const RankFacts& mine, RankAnswer& answer) cons
   }
 }
 
-/// A node whose links are slow makes all its ranks slow.
+/// A node with slow links makes all its ranks slow.
 void RankComparison::judge_links(const RankFacts& mine, RankAnswer& answer) const {
   const auto& node = **std::find_if(nodes_.begin(), nodes_.end(), [&](const auto* n) { return n->node == mine.node; });
   const auto check = [&](const char* where, const auto& value) {
@@ -163,7 +164,7 @@ void RankComparison::judge_links(const RankFacts& mine, RankAnswer& answer) cons
   check("inside the node", [&](const RankFacts& r) {
     return r.node_reduce.ranks == node.node_reduce.ranks ? r.node_reduce.bus_gb_per_s : 0;
   });
-  // A node with a slow link is slow with each of its neighbours; its neighbours are fast with another one.
+  // A node with a slow link is slow with each of its neighbours, whereas its neighbours have another, fast pair.
   check("to its neighbours", best_pair);
 }
 

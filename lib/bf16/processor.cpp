@@ -35,7 +35,7 @@ void apply_flag(std::string_view flag, ProcessorFacts& facts) {
 
 ProcessorFacts parse_cpuinfo(std::string_view text) {
   ProcessorFacts facts;
-  // All cores of a machine agree, so the first one's lines are enough.
+  // All cores report the same, so the lines of the first core suffice.
   while (!text.empty()) {
     const auto end = std::min(text.find('\n'), text.size());
     const auto line = text.substr(0, end);
@@ -68,7 +68,7 @@ void apply_arm_hwcap2(unsigned long hwcap2, ProcessorFacts& facts) {
 
 namespace {
 
-/// The same of the processor itself, where /proc is not mounted. It does not know what the kernel has turned off.
+/// Reads the features by CPUID, for machines without /proc. CPUID still reports features that the kernel has disabled.
 [[maybe_unused]] void apply_cpuid([[maybe_unused]] ProcessorFacts& facts) {
 #if defined(__x86_64__)
   // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID
@@ -98,7 +98,7 @@ namespace {
 ProcessorFacts read_processor() {
   ProcessorFacts facts;
 #if defined(__aarch64__)
-  // /proc/cpuinfo has neither a name nor these features there, and under emulation it is that of another processor.
+  // On AArch64, /proc/cpuinfo has neither a name nor these features; under emulation it describes another processor.
   detail::apply_arm_hwcap2(::getauxval(AT_HWCAP2), facts);
 #else
   std::ifstream file("/proc/cpuinfo");

@@ -38,7 +38,7 @@ std::int64_t exact_period(int ranks) { return std::int64_t{5} * stride(ranks); }
 
 int pair_color(int node, int nodes, int round) {
   if (round == 2) return node == 0 || node == nodes - 1 ? 0 : 1 + node;
-  // The first of a pair has an even place; the last place of an odd number stays alone.
+  // Nodes at even places pair with the next place; with an odd number of nodes the last place stays alone.
   const int place = (node + nodes - round) % nodes;
   return place / 2;
 }
@@ -49,7 +49,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// bf16 [elements] on `device`, where `value` gives an element and repeats after `period` of them.
+/// Makes a bf16 tensor [elements] on `device`; `value(index)` has the period `period`.
 template <typename Value>
 at::Tensor periodic(std::int64_t elements, std::int64_t period, c10::Device device, const Value& value) {
   auto tensor = at::empty({elements}, at::kBFloat16);
@@ -60,7 +60,7 @@ at::Tensor periodic(std::int64_t elements, std::int64_t period, c10::Device devi
   return tensor.to(device);
 }
 
-/// The first element of `sum` that is not the exact one, as a sentence; "" when all are.
+/// Describes the first element of `sum` that differs from `expected`; "" when all agree.
 std::string first_difference(const at::Tensor& sum, const at::Tensor& expected) {
   if (at::equal(sum, expected)) return "";
   const auto got = sum.cpu();
@@ -76,8 +76,9 @@ std::string first_difference(const at::Tensor& sum, const at::Tensor& expected) 
   return "differs, but not in its elements";
 }
 
-/// 256 + 1 + 1 is 258 in float32 and 256 in bf16, where 257 rounds to 256. Each rank in turn gives the 256, so that an
-/// order which adds the ones first (a ring starts at another rank for each part) still shows.
+/// Determines the precision of the additions: 256 + 1 + 1 is 258 in float32, but 256 in bf16, where 257 rounds to 256.
+/// Each rank in turn contributes the 256, because some orders of addition (a ring starts each part at another rank) add
+/// the ones first.
 std::string how_it_sums(ProcessGroup& group, Bf16Reducer& reducer, c10::Device device) {
   const int ranks = group.size();
   if (ranks < 3) return "";
@@ -104,7 +105,7 @@ class CollectiveReducer final : public Bf16Reducer {
   std::function<void()> synchronize_;
 };
 
-/// Longest time of one call over the ranks of the group.
+/// \return the time of one call on the slowest rank of the group, in seconds
 double slowest_seconds(ProcessGroup& group, Bf16Reducer& reducer, const at::Tensor& tensor, int repetitions) {
   group.barrier();
   const auto start = Clock::now();
@@ -123,26 +124,26 @@ std::unique_ptr<Bf16Reducer> make_collective_reducer(std::unique_ptr<TensorColle
 ReduceFacts measure_reduce(ProcessGroup& group, Bf16Reducer& reducer, c10::Device device, const ReduceBudget& budget) {
   ReduceFacts facts;
   facts.ranks = group.size();
-  // Both decisions below come from times that all ranks share, so all ranks decide alike.
+  // Both decisions below use times that all ranks share, so all ranks decide alike.
   std::int64_t bytes = std::min<std::int64_t>(budget.bytes, std::int64_t{1} << 20);
   const auto zeros = [&](std::int64_t n) {
     return at::full({n / 2}, 0.0, at::TensorOptions(at::kBFloat16).device(device));
   };
   auto tensor = zeros(bytes);
-  slowest_seconds(group, reducer, tensor, 1);  // connects the ranks
+  slowest_seconds(group, reducer, tensor, 1);  // warm-up: connects the ranks
   double seconds = slowest_seconds(group, reducer, tensor, 2);
   while (bytes < budget.bytes && seconds * 4 < budget.seconds) {
     const double room = budget.seconds / (4 * seconds);
     bytes = std::min<std::int64_t>(budget.bytes, bytes * static_cast<std::int64_t>(std::clamp(room, 2.0, 16.0)));
     tensor = zeros(bytes);
-    slowest_seconds(group, reducer, tensor, 1);  // the device's first touch of that memory
+    slowest_seconds(group, reducer, tensor, 1);  // warm-up: the device touches the memory of the larger tensor
     seconds = slowest_seconds(group, reducer, tensor, 1);
   }
   seconds = std::min(seconds, slowest_seconds(group, reducer, tensor,
                                               static_cast<int>(std::clamp(budget.seconds / seconds, 1.0, 50.0))));
   facts.bytes = bytes;
   const double n = group.size();
-  // Alone a rank moves nothing.
+  // The formula gives 0 for one rank, which transfers nothing.
   facts.bus_gb_per_s = static_cast<double>(bytes) / seconds * 2 * (n - 1) / n / 1e9;
 
   const auto period = detail::exact_period(group.size());

@@ -22,7 +22,7 @@
 namespace fsdp {
 namespace {
 
-/// The scores of a game in numbers that ranks can exchange.
+/// The counts of a game, as numbers that an all-reduce can sum.
 enum Figure : std::size_t { first_scored, scored, right, beyond, results, results_right, num_figures };
 using GameFigures = std::array<double, num_figures>;
 
@@ -68,7 +68,7 @@ class ChessEvaluator {
  private:
   bool is_stopped() const { return stopped_ && stopped_(); }
 
-  /// \return false: stopped
+  /// \return false when stopped
   bool score_games() {
     EvaluationProgress progress(log_, options_.show_progress, "chess     games");
     const auto ranks = static_cast<std::size_t>(world_.size());
@@ -105,7 +105,7 @@ class ChessEvaluator {
       std::ranges::copy(figures_of(scores[g - begin], games.moves[g]),
                         figures.begin() + static_cast<std::ptrdiff_t>(g * num_figures));
     }
-    world_.all_reduce(figures, Reduce::sum);  // each game is one rank's and zero on the others
+    world_.all_reduce(figures, Reduce::sum);  // one rank fills in each game, the others add zeros
     for (std::size_t g = 0; g < count; ++g) {
       std::vector<bool> right_moves;
       for (std::size_t m = 0; g >= begin && g < end && m < games.moves[g]; ++m) {
@@ -132,15 +132,15 @@ class ChessEvaluator {
     if (whole(beyond) > 0) ++result_.games_cut;
   }
 
-  /// \return false: stopped
+  /// \return false when stopped
   bool play_positions() {
     const auto positions = sample_.take();
     std::vector<double> legal(positions.size());
     for (std::size_t i = 0; i < positions.size(); ++i) legal[i] = positions[i].right ? 1 : 0;
-    world_.all_reduce(legal, Reduce::sum);  // each game is one rank's
+    world_.all_reduce(legal, Reduce::sum);  // one rank fills in each position, the others add zeros
     EvaluationProgress progress(log_, options_.show_progress, "chess     positions");
     for (std::size_t i = 0; i < positions.size(); ++i) {
-      // The game's own move is legal: nothing to generate where the model would write it.
+      // If the model would play the game's own move, the move is legal without generating it.
       if (legal[i] == 0) {
         if (is_stopped()) return false;
         if (plays_legally(positions[i])) legal[i] = 1;
@@ -155,7 +155,7 @@ class ChessEvaluator {
   }
 
   bool plays_legally(const ChessPosition& at) {
-    constexpr std::size_t kMostBytes = 8, kMostMistakes = 5;  // a move has 4 or 5
+    constexpr std::size_t kMostBytes = 8, kMostMistakes = 5;  // a UCI move has 4 or 5 bytes
     const auto game = encode_game(tokenizer_, *at.text);
     const auto prefix =
         std::vector(game.ids.begin(), game.ids.begin() + static_cast<std::ptrdiff_t>(game.words[at.move].first));
@@ -185,7 +185,7 @@ class ChessEvaluator {
   WordEnds ends_;
   PositionSample sample_;
   ChessEvaluation result_;
-  std::vector<double> moves_, right_, results_, results_right_;  ///< by game
+  std::vector<double> moves_, right_, results_, results_right_;  ///< one value per game
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What `work` gives on rank 0, on every rank.
+/// Runs `work` on rank 0 and returns its result, or throws its error, on every rank.
 json from_rank_0(ProcessGroup& world, const std::function<json()>& work) {
   return parse_json(text_of_root(world, [&] { return printable_json(work()); }), "a message of rank 0");
 }
@@ -48,7 +48,7 @@ class ChessGameStream::Reader {
   }
 
  private:
-  /// The next line that is not blank.
+  /// Reads the next line that is not blank.
   bool next_line(std::string& line, std::string& where) {
     for (;;) {
       if (at_ >= text_.size()) {

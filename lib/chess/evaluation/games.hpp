@@ -1,5 +1,5 @@
 #pragma once
-// Games of chess from data files, checked against the rules, handed to all ranks in rounds.
+// Reads games of chess from data files, checks them against the rules and distributes them to all ranks in rounds.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,17 +11,17 @@
 namespace fsdp {
 
 struct ChessGames {
-  std::vector<std::string> texts;  ///< words with one space between them: moves, then the result where there is one
-  std::vector<std::size_t> moves;  ///< by game
+  std::vector<std::string> texts;  ///< words separated by single spaces: the moves, then the result if known
+  std::vector<std::size_t> moves;  ///< number of moves of each game
 };
 
-/// Texts that are no games so far.
+/// Counts the texts skipped so far because they are not games.
 struct SkippedGames {
   std::int64_t count = 0;
-  std::string first;  ///< where the first one is and what is wrong with it
+  std::string first;  ///< location of the first skipped text and the reason
 };
 
-/// Games in rounds, the same ones on every rank.
+/// A source of games, which yields the same games on every rank.
 class ChessGameSource {
  public:
   ChessGameSource() = default;
@@ -29,26 +29,26 @@ class ChessGameSource {
   ChessGameSource& operator=(const ChessGameSource&) = delete;
   virtual ~ChessGameSource() = default;
 
-  /// The next games, up to `most`; none at the end. Collective: the same on every rank.
+  /// \return the next games, at most `most`; none at the end. Collective
   virtual ChessGames next(std::size_t most) = 0;
   virtual const SkippedGames& skipped() const = 0;
-  /// What has been handed out, 0 to 1.
+  /// \return fraction of the data that has been read, 0 to 1
   virtual double share_read() const = 0;
-  /// The data, for messages.
+  /// \return the name of the data, for messages
   virtual const std::string& name() const = 0;
 };
 
-/// Texts of JSON Lines, Parquet, CSV or plain files; each line of a text is a game in UCI notation, "e2e4 e7e5 ...",
-/// with or without a result at its end. Rank 0 reads.
+/// Reads texts from JSON Lines, Parquet, CSV or plain files; each line of a text is a game in UCI notation, "e2e4 e7e5
+/// ...", optionally followed by its result. Only rank 0 reads.
 class ChessGameStream final : public ChessGameSource {
  public:
-  /// Collective. \param field  as in open_documents(); \param max_games  0: all
-  /// \throws on every rank what reading threw on rank 0
+  /// Collective. \param field  see open_documents(); \param max_games  0: all
+  /// \throws on every rank the exception that reading threw on rank 0
   ChessGameStream(ProcessGroup& world, const std::filesystem::path& data, const std::string& field,
                   std::int64_t max_games);
   ~ChessGameStream() override;
 
-  /// \throws as the constructor
+  /// \throws on every rank the exception that reading threw on rank 0
   ChessGames next(std::size_t most) override;
   const SkippedGames& skipped() const override { return skipped_; }
   double share_read() const override { return share_read_; }
@@ -59,22 +59,22 @@ class ChessGameStream final : public ChessGameSource {
 
   ProcessGroup& world_;
   std::string name_;
-  std::unique_ptr<Reader> reader_;  ///< on rank 0
+  std::unique_ptr<Reader> reader_;  ///< null except on rank 0
   SkippedGames skipped_;
   double share_read_ = 0;
 };
 
-/// Games in memory, to be played again and again whatever becomes of their files.
+/// Games held in memory, so that evaluations can repeat them even if the files change.
 struct LoadedGames {
   std::string name;
   ChessGames games;
   SkippedGames skipped;
 };
 
-/// All that a source has left. Collective.
+/// Reads all remaining games of a source. Collective.
 LoadedGames load_games(ChessGameSource& source);
 
-/// From the first game on. \param games  must outlive it
+/// Yields loaded games, starting at the first. \param games  must outlive this object
 class LoadedGameSource final : public ChessGameSource {
  public:
   explicit LoadedGameSource(const LoadedGames& games) : games_(games) {}

@@ -21,12 +21,12 @@ void PositionSample::offer(std::int64_t game, const std::string& text, std::size
   std::iota(moves.begin(), moves.end(), first);
   std::shared_ptr<const std::string> shared;
   for (std::size_t round = 0; round < std::min(count, wanted_); ++round) {
-    // The next one of a random order of the moves.
+    // Draws the next move in a random order of the game's moves.
     const auto key = sample_key(seed, static_cast<std::int64_t>(round));
     std::swap(moves[round], moves[round + key % (count - round)]);
     Drawn drawn{round, key, {game, moves[round], nullptr, !right.empty() && right[moves[round]]}};
     if (kept_.size() == wanted_) {
-      if (!(drawn < *kept_.rbegin())) return;  // nor will those after it
+      if (!(drawn < *kept_.rbegin())) return;  // later rounds of this game sort after this one and are not kept either
       kept_.erase(std::prev(kept_.end()));
     }
     if (shared == nullptr) shared = std::make_shared<const std::string>(text);

@@ -1,5 +1,5 @@
 #pragma once
-// Some positions of many games, drawn while the games pass by.
+// Draws a random sample of positions from a stream of games.
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -8,29 +8,29 @@
 
 namespace fsdp {
 
-/// A game up to a move.
+/// A position in a game, given by the moves before it.
 struct ChessPosition {
-  std::int64_t game = 0;  ///< number, from 0
-  std::size_t move = 0;   ///< index of the next one in the game
+  std::int64_t game = 0;  ///< number of the game, from 0
+  std::size_t move = 0;   ///< index of the game's next move
   std::shared_ptr<const std::string> text;
-  bool right = false;  ///< the model would write it; known where the game was scored
+  bool right = false;  ///< the model would play the game's next move; valid where the game was scored
 };
 
-/// Keeps `wanted` positions: one of each game as long as there are more games than that, then two, and so on. Which
-/// ones depends on the seed, the games' numbers and their numbers of moves, and on nothing else.
+/// Keeps `wanted` positions: one of each game if there are enough games, else two, and so on. The choice depends only
+/// on the seed, the numbers of the games and their numbers of moves.
 class PositionSample {
  public:
   PositionSample(std::size_t wanted, std::uint64_t seed) : wanted_(wanted), seed_(seed) {}
 
-  /// Offers the positions before moves [first, first + count) of a game. \param right  by move; empty: not known here
+  /// Offers the positions before the moves [first, first + count) of a game. \param right  one per move; empty: unknown
   void offer(std::int64_t game, const std::string& text, std::size_t first, std::size_t count,
              const std::vector<bool>& right);
-  /// In the order of the games and their moves.
+  /// \return the sample, ordered by game and move
   std::vector<ChessPosition> take() const;
 
  private:
   struct Drawn {
-    std::size_t round;  ///< how many of the same game come before it
+    std::size_t round;  ///< number of positions drawn from the same game before this one
     std::uint64_t key;
     ChessPosition position;
     bool operator<(const Drawn& other) const;

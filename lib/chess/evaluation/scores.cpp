@@ -11,8 +11,8 @@
 namespace fsdp {
 namespace {
 
-/// The games side by side, padded on the right, where nothing looks.
-/// \param step  the length is a multiple of it, as far as the model goes
+/// Makes a batch with a game per row, padded on the right, which causal attention does not see.
+/// \param step  rounds the length up to a multiple of this, but at most to `positions`
 MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit, std::int64_t step,
                     std::int64_t positions) {
   MicroBatch batch;
@@ -32,7 +32,7 @@ MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit, st
   return batch;
 }
 
-/// \param predicted  the most likely id after each of the game's
+/// \param predicted  [ids of the game] most likely next id after each id
 WordScore score(const ChessSequence& game, WordIds word, std::span<const std::int32_t> predicted,
                 const WordEnds& ends) {
   if (word.first == 0) return WordScore::no_context;
@@ -47,7 +47,7 @@ WordScore score(const ChessSequence& game, WordIds word, std::span<const std::in
 
 std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span<const ChessSequence> games,
                                                 std::int64_t limit, const WordEnds& ends) {
-  // On GPUs in lengths that recur, as rows that are trained on.
+  // On GPUs, round lengths up so that the same few shapes recur, as in training.
   const bool on_host = runtime.device().is_cpu();
   auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
   send_to(runtime.ops(), batch);
@@ -73,7 +73,7 @@ std::string generate_word(ModelRuntime& runtime, const std::vector<std::int32_t>
                           const WordEnds& ends, std::size_t most_bytes) {
   SamplingOptions greedy;
   greedy.temperature = 0;
-  greedy.num_tokens = static_cast<std::int64_t>(most_bytes) + 1;  // an id may be a space alone
+  greedy.num_tokens = static_cast<std::int64_t>(most_bytes) + 1;  // one more, because an id may spell only a space
   std::string word;
   generate(runtime, prefix, greedy, [&](std::int32_t id) {
     if (ends.is_end_mark(id) || (!word.empty() && ends.ends_word(id))) return false;
@@ -81,7 +81,7 @@ std::string generate_word(ModelRuntime& runtime, const std::vector<std::int32_t>
     if (ends.begins_with_space(id)) word.erase(0, std::min(word.find_first_not_of(" \t\n\r\v\f"), word.size()));
     return word.size() < most_bytes;
   });
-  // A piece may hold the word's end and the beginning of the next one.
+  // A piece may contain the end of the word and the start of the next one.
   word.resize(std::min({word.size(), most_bytes, word.find_first_of(" \t\n\r\v\f")}));
   return word;
 }

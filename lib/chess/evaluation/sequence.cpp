@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
 
-/// Where each word ends in `text`, in bytes.
+/// \return the offset of the end of each word in `text`, in bytes
 std::vector<std::size_t> word_ends(const std::string& text) {
   std::vector<std::size_t> ends;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -30,12 +30,12 @@ ChessSequence encode_game(const Tokenizer& tokenizer, const std::string& text) {
   std::size_t id = !game.ids.empty() && bos && game.ids.front() == *bos ? 1 : 0;
 
   std::string spelled;
-  std::vector<std::size_t> ends(id, 0);  // of each id, in the bytes of `spelled`
+  std::vector<std::size_t> ends(id, 0);  // end of each id in `spelled`, in bytes
   for (auto i = id; i < game.ids.size(); ++i) {
     spelled += tokenizer.decode_one(game.ids[i]);
     ends.push_back(spelled.size());
   }
-  // Some vocabularies put a space before every text.
+  // Some tokenizers insert a space before every text.
   const std::size_t shift = spelled.size() == text.size() + 1 ? 1 : 0;
   if (spelled.substr(shift) != text || (shift == 1 && spelled[0] != ' ')) {
     throw FormatError(

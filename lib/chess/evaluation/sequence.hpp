@@ -1,5 +1,5 @@
 #pragma once
-// A game of chess as a model sees it: ids, and which of them spell which move. Free of LibTorch.
+// Tokenizes a game of chess and maps ids to the moves that they spell. Free of LibTorch.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,32 +9,32 @@
 
 namespace fsdp {
 
-/// Ids [first, end) of a sequence spell a word and the space before it.
+/// The ids [first, end) of a sequence that spell a word and the space before it.
 struct WordIds {
   std::size_t first = 0;
   std::size_t end = 0;
 };
 
 struct ChessSequence {
-  std::vector<std::int32_t> ids;  ///< as the tokenizer encodes a document, without a mark at its end
-  std::vector<WordIds> words;     ///< the moves, then the result where the text has one
+  std::vector<std::int32_t> ids;  ///< encoded like a document, without an end-of-text id
+  std::vector<WordIds> words;     ///< the moves, then the result if the text has one
 };
 
-/// \param text  words with one space between them
-/// \throws FormatError when the tokenizer does not give the text back, or has ids that span the end of a word: then
-///         no id says where a move begins
+/// \param text  words separated by single spaces
+/// \throws FormatError when decoding the ids does not give the text back, or an id spans the end of a word, because
+/// then moves do not start at ids
 ChessSequence encode_game(const Tokenizer& tokenizer, const std::string& text);
 
-/// Which ids of a model end a word: those that begin with white space, the mark at a text's end, and what the tokenizer
-/// does not know.
+/// The set of a model's ids that end a word: ids that begin with white space, the end-of-text id, and ids unknown to
+/// the tokenizer.
 class WordEnds {
  public:
-  /// \param num_ids  of the model
+  /// \param num_ids  size of the model's vocabulary
   WordEnds(const Tokenizer& tokenizer, std::int64_t num_ids);
 
   bool begins_with_space(std::int32_t id) const { return kind(id) == Kind::space; }
   bool is_end_mark(std::int32_t id) const { return kind(id) == Kind::mark; }
-  /// True when a word is complete before this id.
+  /// \return true when a word that precedes this id is complete
   bool ends_word(std::int32_t id) const { return kind(id) != Kind::inside; }
 
  private:

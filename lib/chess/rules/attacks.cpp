@@ -7,7 +7,8 @@ namespace {
 
 bool holds(const Board& board, Square square, Piece piece) { return square != no_square && board[square] == piece; }
 
-/// Looks along `steps` from `square` for the first piece: a queen, or the given kind of slider.
+/// Follows `steps` from `square` to the first piece and tests whether it is a queen or the given kind of slider of
+/// color `by`.
 bool attacked_along(const Board& board, Square square, std::span<const Step> steps, Kind slider, Color by) {
   for (const auto step : steps) {
     auto at = neighbor(square, step);

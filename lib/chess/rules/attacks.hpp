@@ -3,10 +3,10 @@
 
 namespace fsdp::chess {
 
-/// Whether a piece of color `by` could take on `square` if its own king's safety did not matter.
+/// Whether a piece of color `by` attacks `square`; pinned pieces attack, too.
 bool is_attacked(const Board& board, Square square, Color by);
 
-/// Whether the king of `color` stands in check. The board must have that king.
+/// Whether the king of `color` is in check. \pre the board has this king
 bool in_check(const Board& board, Color color);
 
 }  // namespace fsdp::chess

@@ -5,7 +5,7 @@
 namespace fsdp::chess {
 namespace {
 
-/// A king or rook that leaves its first square, or a rook that is taken there, ends castling for good.
+/// A king or rook that leaves its original square, or a rook that is captured there, permanently loses castling rights.
 void end_castling_from(Board& board, Square square) {
   for (const auto color : {Color::white, Color::black}) {
     auto& may_castle = board.may_castle[static_cast<std::size_t>(color)];

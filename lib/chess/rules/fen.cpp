@@ -13,9 +13,9 @@
 namespace fsdp::chess {
 namespace {
 
-constexpr std::string_view piece_letters = "pnbrqk";  // from Kind::pawn on, in its order; upper-case for white
+constexpr std::string_view piece_letters = "pnbrqk";  // in the order of Kind, from Kind::pawn on; upper-case for white
 constexpr std::string_view castling_letters = "KQkq";
-constexpr std::size_t longest_fen = 120;  // 71 characters of pieces and the other fields at their longest
+constexpr std::size_t longest_fen = 120;  // at most 71 characters of pieces, and the other fields at their longest
 constexpr int largest_number = 9999;
 
 char to_upper(char lower) { return static_cast<char>(lower - 'a' + 'A'); }
@@ -122,7 +122,7 @@ class FenReader {
     if (!square) fail("the en-passant square should be a square or -, not '{}'", field);
     const auto moved = opponent(board_.to_move);
     const int up = forward(moved);
-    // The pawn came from the square behind this one and stands on the one ahead.
+    // The pawn moved from the square behind the en-passant square to the one ahead of it.
     if (rank_of(*square) != home_rank(moved) + 2 * up || board_[*square].kind != Kind::none ||
         board_[neighbor(*square, {0, -up})].kind != Kind::none ||
         board_[neighbor(*square, {0, up})] != Piece{Kind::pawn, moved}) {

@@ -17,7 +17,7 @@ const char* name(Kind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// A word of a text that may hold anything, shortened and made printable.
+/// Shortens a word of untrusted text and makes it printable.
 std::string shown(std::string_view word) {
   constexpr std::size_t longest = 20;
   std::string text(word.substr(0, longest));

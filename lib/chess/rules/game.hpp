@@ -1,5 +1,5 @@
 #pragma once
-// Games as the text a model reads and writes: "e2e4 e7e5 ... 1-0".
+// Splits and replays games given as text: "e2e4 e7e5 ... 1-0".
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -13,22 +13,23 @@
 namespace fsdp::chess {
 
 struct GameText {
-  std::vector<std::string_view> moves;  ///< words of the text, which must outlive them; not looked at yet
-  std::optional<GameResult> result;     ///< the last word, when it is one
+  std::vector<std::string_view> moves;  ///< views into the text, which must outlive them; not parsed yet
+  std::optional<GameResult> result;     ///< the last word, if it is a result
 };
 
-/// Splits at white space (ASCII). A result that is not the last word stays among the moves, where it is not legal.
+/// Splits at ASCII white space. A result before the last word stays among the moves, where it counts as illegal.
 GameText split_game(std::string_view text);
 
 struct Replay {
-  std::size_t legal_moves = 0;  ///< how many there are up to the first illegal one, and so its index in the text
-  Position position;            ///< after them
-  /// Where and why it ends before the text does, counting the moves of both sides from 1: "move 17 'e1g1' is not legal
+  /// number of legal moves before the first illegal one, which is also the index of the illegal one
+  std::size_t legal_moves = 0;
+  Position position;  ///< position after the legal moves
+  /// Location and reason of the first illegal move, counting moves of both sides from 1: "move 17 'e1g1' is not legal
   /// here: e1 is empty". Empty when all moves are legal.
   std::string problem;
 };
 
-/// Plays UCI moves one after another. A game that a rule ends as a draw can go on here as long as moves are legal.
+/// Plays UCI moves in sequence. The replay continues after a draw by rule as long as moves are legal.
 Replay replay(std::span<const std::string_view> moves, const Position& start = Position());
 
 }  // namespace fsdp::chess

@@ -3,7 +3,7 @@
 namespace fsdp::chess {
 namespace {
 
-constexpr std::string_view promotion_letters = "nbrq";  // from Kind::knight on, in its order
+constexpr std::string_view promotion_letters = "nbrq";  // in the order of Kind, from Kind::knight on
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #pragma once
-// Squares and moves, and how UCI writes them: "e2e4", castling as the king's move "e1g1", promotion "e7e8q".
-// Source: the UCI protocol, April 2006, "move format". Its null move "0000" is not a move of a game, so not one here.
+// Squares and moves in UCI notation: "e2e4", castling as the king's move "e1g1", promotion "e7e8q".
+// Source: the UCI protocol, April 2006, "move format". Its null move "0000" is not supported, since it is not a move of
+// a game.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,12 +27,11 @@ struct Move {
   bool operator==(const Move&) const = default;
 };
 
-/// "e4" -> 28; nothing when it is not two such characters.
+/// "e4" -> 28; nullopt for any other text
 std::optional<Square> parse_square(std::string_view text);
 std::string to_string(Square square);
 
-/// Reads the notation only; no board knows of the move yet. Nothing when the text is not of that form, which has
-/// lower-case letters and nothing before or after it.
+/// Parses the notation without a board. \return nullopt unless the whole text has this form; letters must be lower-case
 std::optional<Move> parse_uci(std::string_view text);
 std::string to_uci(Move move);
 

@@ -65,7 +65,7 @@ bool Position::is_stalemate() const { return !in_check() && !has_legal_move(); }
 
 bool Position::is_insufficient_material() const {
   int knights = 0;
-  bool bishops_on[2] = {false, false};  // by the color of their square
+  bool bishops_on[2] = {false, false};  // by color of their square
   for (Square square = 0; square < num_squares; ++square) {
     const auto kind = board_[square].kind;
     if (kind == Kind::pawn || kind == Kind::rook || kind == Kind::queen) return false;

@@ -8,7 +8,7 @@
 namespace fsdp::chess {
 namespace {
 
-/// The moves of one piece.
+/// Generates the moves of one piece.
 class PieceMoves {
  public:
   PieceMoves(const Board& board, Square from, std::vector<Move>& moves) : board_(board), from_(from), moves_(moves) {}
