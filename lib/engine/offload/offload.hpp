@@ -9,19 +9,19 @@ namespace fsdp {
 struct OffloadConfig {
   enum class Place {
     device,
-    cpu,  ///< the host's memory; the optimizer runs there
-    nvme  ///< a disk of each node, of which a part at a time is in the host's memory
+    cpu,  ///< in host memory; the optimizer also runs on the host
+    nvme  ///< on a local disk of each node; only a part at a time is in host memory
   };
   Place place = Place::device;
-  std::string directory;         ///< of nvme
-  std::int64_t group_bytes = 0;  ///< of states moved together there; 0: as usual
+  std::string directory;         ///< directory on the disk, for nvme
+  std::int64_t group_bytes = 0;  ///< bytes of states that are transferred together, for nvme; 0: default
 
   bool on_disk() const { return place == Place::nvme; }
 };
 
-/// none, cpu or nvme:DIR. \throws UsageError naming these
+/// Parses none, cpu or nvme:DIR. \throws UsageError naming these choices
 OffloadConfig parse_offload(std::string_view text);
-/// As parse_offload() takes it.
+/// Formats the config as parse_offload() accepts it.
 std::string to_string(const OffloadConfig& offload);
 
 }  // namespace fsdp

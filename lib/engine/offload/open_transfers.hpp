@@ -1,5 +1,5 @@
 #pragma once
-// Bookkeeping of a FileQueue's open transfers; internal to lib/engine/offload.
+// Keeps track of the open transfers of a FileQueue. Internal to lib/engine/offload.
 #include <algorithm>
 #include <cstddef>
 #include <deque>
@@ -11,7 +11,7 @@ namespace fsdp::detail {
 
 class OpenTransfers {
  public:
-  /// \param pieces  receives the transfer's, at the end
+  /// \param pieces  receives the pieces of the transfer, appended
   FileQueue::Ticket open(const FileTransfer& transfer, std::deque<FilePiece>& pieces) {
     const auto ticket = next_++;
     auto& open = open_[ticket];
@@ -24,8 +24,8 @@ class OpenTransfers {
     return ticket;
   }
   bool has_ended(FileQueue::Ticket ticket) const { return open_.at(ticket).pieces == 0; }
-  /// One of its pieces has. Of a transfer that was closed before that, after an error, nothing is known any more.
-  /// \param error  of errno; 0: none
+  /// Records that a piece of the transfer has ended. Ignores transfers that were already closed after an error.
+  /// \param error  errno value; 0: none
   void end_piece(FileQueue::Ticket ticket, int error) {
     const auto open = open_.find(ticket);
     if (open == open_.end()) return;
@@ -35,7 +35,7 @@ class OpenTransfers {
   void fail_all(int error) {
     for (auto& [ticket, open] : open_) open.error = error;
   }
-  /// \throws IoError
+  /// Forgets the transfer. \throws IoError when one of its pieces failed
   void close(const ScratchFile& file, FileQueue::Ticket ticket) {
     const auto result = open_.extract(ticket).mapped();
     if (result.error != 0) fail(file, result.write, result.error);

@@ -18,7 +18,7 @@ namespace {
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-/// A name for an instant, on file systems that have no files without one.
+/// Creates the file under a temporary name and unlinks it at once, for file systems without O_TMPFILE.
 int open_and_unlink(const std::filesystem::path& directory) {
   auto name = (directory / ".fsdp-offload-XXXXXX").string();
   const int fd = ::mkostemp(name.data(), O_CLOEXEC);
@@ -69,12 +69,12 @@ bool ScratchFile::reserve(std::uint64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result == 0) return true;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-    // Some file systems keep what they had found so far.
+    // Some file systems keep the blocks that they had allocated before the failure.
     if (::ftruncate(fd_, before.st_size) != 0) throw IoError(directory_.string() + ": " + reason(errno));
     return false;
   }
   if (errno != EOPNOTSUPP) throw IoError(directory_.string() + ": the scratch file cannot grow: " + reason(errno));
-  // The best that can be known there; others may take it before it is written.
+  // Without fallocate, compare with the free space; other programs may still use it up before the file is written.
   constexpr std::uint64_t kBlock_bytes = 512;
   return bytes <= free_bytes() + static_cast<std::uint64_t>(before.st_blocks) * kBlock_bytes;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Room on a disk for what does not fit into memory: a file without a name.
+// An unnamed temporary file on a disk, for data that does not fit into memory.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -7,13 +7,14 @@
 
 namespace fsdp {
 
-/// Offsets, lengths and addresses of transfers are multiples of this, as O_DIRECT requires on any disk.
+/// Offsets, lengths and addresses of transfers are multiples of this, which satisfies O_DIRECT on any disk.
 inline constexpr std::uint64_t kTransferUnit_bytes = 4096;
 
-/// A temporary file that cannot be mistaken for one to keep and that disappears when the program ends, however it ends.
+/// A temporary file without a directory entry: it disappears when the program ends for any reason.
 class ScratchFile {
  public:
-  /// \param directory  made when absent. \throws IoError naming it and what --offload-optimizer needs
+  /// \param directory  created if missing. \throws IoError naming the directory and the requirements of
+  /// --offload-optimizer
   explicit ScratchFile(const std::filesystem::path& directory);
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
@@ -21,16 +22,17 @@ class ScratchFile {
 
   int fd() const { return fd_; }
   const std::filesystem::path& directory() const { return directory_; }
-  /// Transfers pass by the page cache: the file system has O_DIRECT.
+  /// Whether the file system supports O_DIRECT, so that transfers bypass the page cache.
   bool is_direct() const { return direct_; }
-  /// The file system is the host's memory: nothing is won by it.
+  /// Whether the file system resides in host memory, so that offloading to it saves nothing.
   bool is_in_memory() const;
 
-  /// Takes room for the first `bytes`. \return false: there is not as much. \throws IoError for any other reason
+  /// Allocates disk space for the first `bytes` of the file. \return false when there is not enough space. \throws
+  /// IoError for any other error
   bool reserve(std::uint64_t bytes);
   std::uint64_t free_bytes() const;
 
-  /// Now, from any thread. \throws IoError
+  /// Reads synchronously; may be called from any thread. \throws IoError
   void read_at(std::uint64_t offset_bytes, std::span<std::byte> out) const;
 
  private:

@@ -19,7 +19,7 @@ std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + kTransferUnit_bytes - 1) / kTransferUnit_bytes * kTransferUnit_bytes;
 }
 
-/// Bytes that begin where O_DIRECT wants them to.
+/// Allocates bytes at an address that is aligned for O_DIRECT.
 at::Tensor room_for(std::uint64_t bytes, at::Device device) {
   constexpr auto kUnit = static_cast<std::int64_t>(kTransferUnit_bytes);
   const auto size = static_cast<std::int64_t>(bytes);
@@ -97,8 +97,9 @@ void TensorStore::reserve() {
                 " are free: name a larger disk with --offload-optimizer nvme:DIR, or take more ranks");
 }
 
-/// The largest must fit, with what is held beside it; usual ones three at a time: one in use, one on its way here, one
-/// on its way back; of gradients two. What nine of ten groups have is usual: an embedding is not.
+/// Sets the memory budget. The largest groups must fit. Typical groups must fit three at a time (one in use, one being
+/// read, one being written), groups that are not kept (gradients) two at a time. The 90th percentile of sizes counts as
+/// typical, so that a single large embedding does not.
 void TensorStore::set_budget() {
   std::vector<std::int64_t> kept, other;
   for (const auto& group : groups_) {
@@ -151,7 +152,7 @@ void TensorStore::start_read(Group& group) {
   }
 }
 
-/// Waits for what is under way.
+/// Waits for the group's transfer in progress.
 void TensorStore::finish(Group& group) {
   const bool on_disk = group.where == Where::going || group.written;
   if (queue_ == nullptr || !on_disk) return;
@@ -241,7 +242,7 @@ void TensorStore::drop_oldest_written() {
   group.where = Where::disk;
 }
 
-/// In an order that timing has no part in, so that what a run takes can be predicted.
+/// Frees buffers in an order that does not depend on timing, so that memory use is predictable.
 void TensorStore::make_room(std::uint64_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
   while (resident_bytes_ + wanted > budget_bytes_ && !going_.empty()) drop_oldest_written();

@@ -1,9 +1,10 @@
 #pragma once
-// Tensors of which few are in memory at a time: groups on a disk, read ahead and written behind while others are used.
+// A store for tensors of which only a few are in memory at a time: groups of tensors lie on a disk and are read ahead
+// and written back asynchronously.
 //
-// A group's buffer is there from its hold() until the room is needed for another; that the file is behind shows
-// nowhere. As many bytes stay in memory as three groups of usual size have, or the largest one. A store is one
-// thread's.
+// A group's buffer stays in memory from hold() until its room is needed for another group, and the file is only brought
+// up to date when needed. The memory budget is that of a few groups of typical size, or of the largest ones if that is
+// more. A store may be used by one thread only.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -51,7 +52,7 @@ struct StoreStats {
 /// Snapshot of the kept groups that stays readable while training continues. Thread-safe. The store must outlive it.
 class PinnedTensors {
  public:
-  /// On the host. \throws IoError
+  /// Reads a tensor into host memory. \throws IoError
   at::Tensor read(const StorePlace& place) const;
 
  private:
@@ -60,7 +61,7 @@ class PinnedTensors {
     std::vector<std::int64_t> sizes;
     at::ScalarType dtype;
     std::uint64_t offset = 0, bytes = 0;
-    bool written = false;  ///< false: zeros
+    bool written = false;  ///< false: the values are still zeros
   };
   const ScratchFile* file_ = nullptr;
   std::vector<std::vector<Rows>> groups_;
@@ -68,48 +69,49 @@ class PinnedTensors {
 
 class TensorStore {
  public:
-  /// \param ops  must outlive the store. \throws IoError when no scratch file can be made
+  /// \param ops  must outlive the store. \throws IoError when the scratch file cannot be created
   TensorStore(const Ops& ops, StoreOptions options);
   TensorStore(const TensorStore&) = delete;
   TensorStore& operator=(const TensorStore&) = delete;
   ~TensorStore();
 
-  /// \param kept  checkpoints hold it; else it is written at once when it is released: nobody needs it soon
+  /// \param kept  checkpoints save the group. A group that is not kept is written as soon as it is released, because it
+  /// is not needed soon.
   std::size_t add_group(MemoryCategory category, bool kept);
-  /// Zeros.
+  /// Adds a tensor of zeros to a group.
   StorePlace add(std::size_t group, at::IntArrayRef sizes, at::ScalarType dtype);
-  /// Ends the adding and takes room on the disk; the first hold() does it, too. \throws IoError saying how much is
-  /// needed and how much is free
+  /// Ends the adding of groups and allocates disk space; otherwise the first hold() does. \throws IoError with the
+  /// needed and the free space
   void reserve();
 
-  /// Brings a group into memory and keeps it there. May be nested. \throws IoError
+  /// Reads a group into memory and keeps it there until release(). Calls may be nested. \throws IoError
   void hold(std::size_t group, Access access);
   /// Ends one hold().
   void release(std::size_t group);
-  /// Begins to read a group, if there is room for it beside what is in use. \return whether it is here, or will be
+  /// Starts to read a group if it fits beside the groups in use. \return whether the group is or will be in memory
   bool read_ahead(std::size_t group);
   /// Writes all changed groups to the file and frees their memory.
   void flush();
   bool is_held(std::size_t group) const { return groups_.at(group).holds > 0; }
-  /// Valid while the group of the tensor is held.
+  /// \return the tensor, which is valid while its group is held
   at::Tensor tensor(const StorePlace& place) const;
   const std::vector<std::int64_t>& sizes(const StorePlace& place) const;
   at::ScalarType dtype(const StorePlace& place) const;
 
-  /// The kept groups as they are now; what is written from now on goes elsewhere until unpin().
+  /// \return a snapshot of the kept groups; until unpin(), changes are written to other places in the file
   std::shared_ptr<const PinnedTensors> pin();
   void unpin();
-  /// Whether there is room for what is written while pinned; without it nothing may be released before unpin().
+  /// Whether there is disk space for changes while pinned; if not, no group may be released before unpin().
   bool may_go_on_while_pinned();
 
   const StoreStats& stats() const { return stats_; }
-  /// On the disk, of this rank; `kept` alone: as much again while pinned.
+  /// Disk space of this rank. While pinned, kept_bytes() are needed in addition.
   std::uint64_t file_bytes() const { return file_bytes_; }
   std::uint64_t kept_bytes() const { return kept_bytes_; }
   std::int64_t budget_bytes() const { return budget_bytes_; }
   std::int64_t group_bytes() const { return group_bytes_; }
   bool is_in_memory() const { return file_ != nullptr && file_->is_in_memory(); }
-  /// "io_uring, O_DIRECT"
+  /// Describes the way of transfers: "io_uring, O_DIRECT".
   std::string describe() const;
   void on_silence(std::function<void(double seconds)> tell);
 
@@ -118,22 +120,22 @@ class TensorStore {
   struct Item {
     std::vector<std::int64_t> sizes;
     at::ScalarType dtype;
-    std::uint64_t offset = 0, bytes = 0;  ///< in the group
+    std::uint64_t offset = 0, bytes = 0;  ///< within the group
   };
   struct Group {
     MemoryCategory category;
     bool kept;
     std::vector<Item> items;
     std::uint64_t bytes = 0;
-    std::uint64_t places[2] = {0, 0};  ///< in the file; kept groups have two
-    int current = 0;                   ///< of these
+    std::uint64_t places[2] = {0, 0};  ///< offsets in the file; kept groups have two
+    int current = 0;                   ///< index into places
     std::optional<int> pinned;
     Where where = Where::disk;
     at::Tensor buffer;
     FileQueue::Ticket ticket = 0;
     int holds = 0;
-    bool written = false;  ///< the file has it: until then it is zeros
-    bool changed = false;  ///< the file is behind
+    bool written = false;  ///< false: the file has no values yet and the tensors are zeros
+    bool changed = false;  ///< the buffer has changes that are not in the file
   };
 
   void bring(Group& group, Access access);
@@ -149,14 +151,14 @@ class TensorStore {
 
   const Ops& ops_;
   std::vector<Group> groups_;
-  std::deque<std::size_t> going_;    ///< written or being written, oldest first; their buffers are still there
-  std::optional<std::size_t> idle_;  ///< released last, not yet put away
+  std::deque<std::size_t> going_;  ///< groups written or being written, oldest first; their buffers are still allocated
+  std::optional<std::size_t> idle_;  ///< the group released last, which has not been written back yet
   std::uint64_t file_bytes_ = 0, kept_bytes_ = 0;
   std::int64_t group_bytes_, budget_bytes_ = 0, resident_bytes_ = 0, going_bytes_ = 0;
   bool has_second_half_ = false, reserved_ = false;
   StoreStats stats_;
   std::unique_ptr<ScratchFile> file_;
-  std::unique_ptr<FileQueue> queue_;  ///< ends before the buffers do
+  std::unique_ptr<FileQueue> queue_;  ///< declared last: destroyed, after its last transfer, before the buffers
 };
 
 /// RAII guard for TensorStore::hold() and release().
@@ -182,13 +184,13 @@ class StoreHold {
 class StoredTensor {
  public:
   StoredTensor() = default;
-  StoredTensor(at::Tensor values) : values_(std::move(values)) {}  // NOLINT: a tensor is one
+  StoredTensor(at::Tensor values) : values_(std::move(values)) {}  // NOLINT: implicit conversion is intended
   StoredTensor(const TensorStore& store, StorePlace place) : store_(&store), place_(place) {}
 
   at::Tensor get() const { return store_ == nullptr ? values_ : store_->tensor(place_); }
   at::ScalarType dtype() const { return store_ == nullptr ? values_.scalar_type() : store_->dtype(place_); }
   at::IntArrayRef sizes() const { return store_ == nullptr ? values_.sizes() : at::IntArrayRef(store_->sizes(place_)); }
-  /// Null: the tensor is always in memory.
+  /// \return null when the tensor is always in memory
   const TensorStore* store() const { return store_; }
   const StorePlace& place() const { return place_; }
 

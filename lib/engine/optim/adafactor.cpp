@@ -1,4 +1,4 @@
-// Adafactor: squares of gradients as means over rows and columns, updates of a known size.
+// Adafactor: second moments as row and column means of squared gradients, with clipped updates.
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-/// torch's defaults; transformers' are the same but for eps1.
+/// torch's defaults; those of transformers differ only in eps1.
 constexpr double kDecayRate = -0.8, kLeastSize = 1e-3, kTransformersEps = 1e-30;
 
 class Adafactor final : public Optimizer {
@@ -86,7 +86,7 @@ class Adafactor final : public Optimizer {
     }
   }
 
-  /// Everything but the sums.
+  /// Fills everything but the sums.
   AdafactorUpdate update_of(const UpdateGroup& group, std::size_t n, std::size_t i) const {
     const auto rows = [&](const at::Tensor& values) { return values.narrow(0, 0, param(i).range.num_rows); };
     const auto t = static_cast<double>(group.step);

@@ -1,5 +1,5 @@
-// AdamW and Lion whose moments take 8 or 4 bits, as bitsandbytes and torchao keep them; what a block is, and what is
-// kept so at all, the whole parameter decides.
+// AdamW and Lion with moments in 8 or 4 bits, stored as bitsandbytes and torchao store them. Block boundaries, and
+// whether a parameter is quantised at all, depend on the whole parameter, not on its shards.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
@@ -13,9 +13,9 @@
 namespace fsdp {
 namespace {
 
-/// What a moment's states are called.
+/// Names of a moment's states.
 struct MomentKeys {
-  std::string wide;  ///< in float32
+  std::string wide;  ///< name of the float32 state of a parameter that is not quantised
   std::string codes, scales, numbers;
 };
 
@@ -34,7 +34,7 @@ MomentFormat format_of(OptimizerKind kind) {
   return kind == OptimizerKind::adamw_torchao_4bit ? MomentFormat::torchao_4bit : MomentFormat::bitsandbytes_8bit;
 }
 
-/// Elements of a parameter that one rank has, and the blocks they are in.
+/// The elements of a parameter on one rank, and the blocks that contain them.
 struct Elements {
   Elements(const ParamLayout& layout, const ShardRange& range, std::int64_t elements_of_block)
       : begin(range.first_row * layout.row_elements()),
@@ -42,7 +42,7 @@ struct Elements {
         block(elements_of_block) {}
   std::int64_t end() const { return begin + count; }
   std::int64_t first_block() const { return begin / block; }
-  /// Behind the last one.
+  /// One past the last block.
   std::int64_t end_block() const { return count == 0 ? first_block() : (end() + block - 1) / block; }
   std::int64_t num_blocks() const { return end_block() - first_block(); }
 
@@ -100,7 +100,7 @@ class Blockwise final : public Optimizer {
     const auto& ours = options().eight_bit;
     const bool fit = ours.everything || (layout.shape.size() == 2 && !embedding);
     if (!fit || layout.elements() < ours.least_elements) return false;
-    // torchao has no short blocks; and no byte is to be two ranks'.
+    // torchao has no incomplete blocks; and a byte with two 4-bit codes must not span two ranks.
     const bool whole_blocks = format_ == MomentFormat::bitsandbytes_8bit || layout.elements() % block() == 0;
     return whole_blocks && (!is_packed() || layout.row_elements() % 2 == 0);
   }
@@ -115,7 +115,7 @@ class Blockwise final : public Optimizer {
       add_state(i, keys.codes, at::kByte);
     }
     const auto all = (layout.elements() + block() - 1) / block();
-    // Of a block that began on another rank this one has a copy.
+    // A block that began on another rank has its scale on both ranks.
     const auto others = mine.count > 0 && mine.begin % block() != 0 ? 1 : 0;
     add_rows(i, {keys.scales, {all}, {}, mine.first_block(), mine.num_blocks(), others}, at::kFloat);
     add_constant(i, keys.numbers, moment_numbers(format_, is_first));
@@ -129,7 +129,7 @@ class Blockwise final : public Optimizer {
     ops().lion({chosen, states(moments_[0].wide, chosen_params), options().beta1, options().beta2});
   }
 
-  /// This rank's elements, flat.
+  /// Describes the update of this rank's elements as flat tensors.
   BlockwiseUpdate update_of(const UpdateGroup& group, std::size_t n, std::size_t i) const {
     const auto flat = [&](const at::Tensor& x) { return x.narrow(0, 0, param(i).range.num_rows).view({-1}); };
     const auto moment = [&](const MomentKeys& keys) -> BlockwiseMoment {
@@ -154,13 +154,13 @@ class Blockwise final : public Optimizer {
     return u;
   }
 
-  /// Whether a block lies on several ranks.
+  /// Whether some blocks span several ranks.
   bool has_split_blocks(std::size_t i) const {
     const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
     return num_ranks() > 1 && range.padded_rows * layout.row_elements() % block() != 0;
   }
 
-  /// Ranks that have parts of a block find its largest moments together.
+  /// Computes the largest moments of blocks that span several ranks, together with these ranks.
   void share_edges(std::vector<BlockwiseUpdate>& updates, const std::vector<std::size_t>& params) const {
     std::vector<std::size_t> split;
     for (std::size_t n = 0; n < updates.size(); ++n) {
@@ -168,7 +168,7 @@ class Blockwise final : public Optimizer {
     }
     if (split.empty()) return;
     const auto options = updates.front().param.options().dtype(at::kDouble);
-    // [parameter, rank, first or last block, moment]: each rank writes its own, the sum is all.
+    // [parameter, rank, first or last block, moment]: each rank fills in its own entries, and the sum combines them.
     const auto all = at::zeros({static_cast<std::int64_t>(split.size()), num_ranks(), 2, 2}, options);
     for (std::size_t s = 0; s < split.size(); ++s)
       ops().blockwise_edges(updates[split[s]], all[static_cast<std::int64_t>(s)][rank()]);
@@ -180,7 +180,8 @@ class Blockwise final : public Optimizer {
     }
   }
 
-  /// \param of_ranks  [2 * ranks, moments]  \param edges  [2, moments], of this rank's first and last block
+  /// \param of_ranks  [2 * ranks, moments], of all ranks' first and last blocks
+  /// \param edges  [2, moments], receives the maxima for this rank's first and last block
   void largest_of_ranks(std::size_t i, const at::Tensor& of_ranks, const at::Tensor& edges) const {
     const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
     const Elements mine(layout, range, block());

@@ -25,14 +25,14 @@ constexpr std::array kChildNames{ChildName{"off", ChildTuning::off},
                                  ChildName{"ChildTuning-F", ChildTuning::task_free},
                                  ChildName{"ChildTuning-D", ChildTuning::task_driven}};
 
-/// Rows of the first dimension; a vector has rows of one element.
+/// Views x as [num_rows, elements of a row]; a vector has rows of one element.
 at::Tensor as_rows(const at::Tensor& x, std::int64_t num_rows) { return x.narrow(0, 0, num_rows).view({num_rows, -1}); }
 
-/// The element with `rank` smaller or equal ones before it, in ascending order of all ranks' elements.
+/// Finds the element at position `rank` in the ascending order of all ranks' elements.
 class OrderStatistic {
  public:
   OrderStatistic(const Ops& ops, const std::vector<GradPart>& parts, ProcessGroup& ranks, std::int64_t rank) {
-    // Bits of floats that are not negative are in the floats' order.
+    // The bit patterns of non-negative floats have the same order as the floats.
     for (const auto& [shift, bits] : {std::pair(21, 11), std::pair(10, 11), std::pair(0, 10)}) {
       std::vector<double> counts(std::size_t{1} << bits, 0.0);
       for (const auto& part : parts) ops.count_bits(part, {bits_, shift, bits}, counts);
@@ -48,7 +48,7 @@ class OrderStatistic {
     }
   }
   float value() const { return std::bit_cast<float>(bits_); }
-  /// Elements that are smaller.
+  /// Number of elements that are smaller than the found one.
   std::int64_t below() const { return below_; }
 
  private:
@@ -71,7 +71,7 @@ void mask_at_random(const Ops& ops, const OptimizerParam& param, const at::Tenso
   const auto& range = param.range;
   if (!layout.trainable || range.num_rows == 0) return;
   const MemoryScope scope(MemoryCategory::workspace);
-  // The key of a row is its own wherever the row is.
+  // The key depends on the row's index in the whole parameter, so sharding does not change the mask.
   const auto stream =
       splitmix64(splitmix64(options.seed) ^ fnv1a(layout.name)) ^ splitmix64_output(static_cast<std::uint64_t>(step));
   const auto first = stream + static_cast<std::uint64_t>(range.first_row) * kSplitmix64Step;

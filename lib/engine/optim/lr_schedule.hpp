@@ -1,5 +1,5 @@
 #pragma once
-// Learning rates as a pure function of the step, so that resuming needs nothing but the step.
+// Learning rate as a pure function of the step, so that a resumed run needs only the step.
 #include <cstdint>
 #include <string_view>
 
@@ -8,15 +8,15 @@ namespace fsdp {
 struct LrSchedule {
   enum class Shape { constant, linear, cosine } shape = Shape::constant;
   double peak = 1e-3;
-  std::int64_t warmup_steps = 0;  ///< linear from peak/warmup_steps up
-  std::int64_t total_steps = 0;   ///< length of warm-up and decay; later steps stay at the end of the decay
-  double min_ratio = 0.0;         ///< of the peak, at the end of the decay
+  std::int64_t warmup_steps = 0;  ///< the rate rises linearly, starting at peak/warmup_steps
+  std::int64_t total_steps = 0;   ///< length of warm-up and decay; later steps keep the final rate
+  double min_ratio = 0.0;         ///< final rate as a fraction of the peak
 
-  /// Rate of step `step`, counted from 1.
+  /// \return the learning rate of step `step`, counted from 1
   double at(std::int64_t step) const;
 };
 
-/// constant | linear | cosine. \throws UsageError naming the choices
+/// Parses constant, linear or cosine. \throws UsageError naming the choices
 LrSchedule::Shape parse_lr_schedule(std::string_view text);
 std::string_view to_string(LrSchedule::Shape shape);
 

@@ -45,7 +45,7 @@ class Muon final : public Optimizer {
     std::vector<std::size_t> hidden, rest;
     for (std::size_t n = 0; n < params.size(); ++n) (is_hidden_matrix(params[n]) ? hidden : rest).push_back(n);
     adamw_update(group, params, rest, {"exp_avg", "exp_avg_sq"});
-    // A round is one matrix to each rank, all of a shape.
+    // A round has one matrix per rank, all of the same shape.
     const auto shape = [&](std::size_t n) -> const auto& { return param(params[n]).layout.shape; };
     std::stable_sort(hidden.begin(), hidden.end(), [&](auto a, auto b) { return shape(a) < shape(b); });
     for (std::size_t first = 0; first < hidden.size();) {
@@ -63,7 +63,7 @@ class Muon final : public Optimizer {
   bool matches_adamw() const { return options().muon_adjust_lr == MuonAdjustLr::match_rms_adamw; }
   bool is_hidden_matrix(std::size_t i) const { return param(i).in_block && param(i).layout.shape.size() == 2; }
 
-  /// This rank's rows.
+  /// Describes the update of this rank's rows.
   MuonUpdate update_of(const UpdateGroup& group, std::size_t n, std::size_t i) const {
     const auto rows = [&](const at::Tensor& x) { return x.narrow(0, 0, param(i).range.num_rows); };
     const auto height = static_cast<double>(param(i).layout.shape[0]),
@@ -82,7 +82,7 @@ class Muon final : public Optimizer {
     return u;
   }
 
-  /// Matrix k of a round is rank k's to orthogonalise: its rows go there and come back.
+  /// Rank k orthogonalises matrix k of a round: it receives the matrix's rows from all ranks and returns them.
   void take_round(const std::vector<MuonUpdate>& round, const OptimizerParam& like) const {
     const auto& [first_row, num_rows, padded_rows] = like.range;
     const auto columns = like.layout.shape[1];

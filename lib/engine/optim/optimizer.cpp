@@ -56,7 +56,7 @@ ChildSummary Optimizer::choose_child(ProcessGroup& ranks) {
   choosing_child_ = false;
   parts.clear();
   for (const auto i : chosen) {
-    auto& fisher = states_[i].back();  // added last
+    auto& fisher = states_[i].back();  // the state added last
     const auto sums = fisher.values.get();
     const MemoryScope scope(MemoryCategory::optimizer, ops().is_on_host(sums));
     fisher.values = sums.ge(static_cast<double>(child.least_kept)).to(at::kByte);
@@ -77,7 +77,8 @@ void Optimizer::add_state(std::size_t param, const std::string& key, at::ScalarT
   add_row_state(param, key, this->param(param).master_weight.sizes().slice(1), dtype);
 }
 
-/// In memory wherever the others are: all of them are looked at together, to choose.
+/// Keeps the state in memory even if the other states are in a store, because choosing the child needs all of them at
+/// once.
 void Optimizer::add_child_state(std::size_t param, const std::string& key, at::ScalarType dtype) {
   const auto store = std::exchange(input_.store, nullptr);
   add_state(param, key, dtype);
@@ -110,7 +111,7 @@ void Optimizer::add_row_state(std::size_t param, const std::string& key, at::Int
   const auto& layout = this->param(param).layout;
   const auto& range = this->param(param).range;
   auto shape = row_shape.vec();
-  shape.insert(shape.begin(), range.padded_rows);  // as the gradient has
+  shape.insert(shape.begin(), range.padded_rows);  // the same padding as the gradient
   add_rows(param, {key, shape, {}, range.first_row, range.padded_rows}, dtype);
   auto& state = states_[param].back();
   state.shape.front() = layout.rows();

@@ -1,9 +1,8 @@
 #pragma once
-// Optimizers on shards: the interface and what all optimizers share.
+// Optimizers on shards: the interface and the code that all optimizers share.
 //
-// Results do not depend on the number of ranks or on wrapping: the update of an element uses that element, its gradient
-// and its states, and values of whole parameters (sums, blocks) are computed together with the ranks that have the
-// other rows.
+// Results do not depend on the number of ranks or on wrapping: the update of an element uses only the element, its
+// gradient and its states, and ranks compute values of whole parameters (sums, blocks) together.
 #include <ATen/core/Tensor.h>
 
 #include <array>
@@ -29,7 +28,7 @@ enum class OptimizerKind {
   lion,
   sgd,
   adafactor,
-  adamw_8bit,  ///< and lion_8bit: bitsandbytes'
+  adamw_8bit,  ///< this and lion_8bit follow bitsandbytes
   lion_8bit,
   adamw_torchao_8bit,
   adamw_torchao_4bit,
@@ -39,22 +38,22 @@ enum class OptimizerKind {
 bool keeps_codes(OptimizerKind kind);
 
 struct AdafactorOptions {
-  bool transformers = false;     ///< its class in place of torch's
-  bool relative_step = false;    ///< transformers: the step's own learning rate
-  bool warmup_init = false;      ///< transformers, with relative_step: from 1e-6 t on
-  bool scale_parameter = false;  ///< transformers: times the parameter's root mean square
-  double beta1 = 0;              ///< transformers: averages updates; 0: off
+  bool transformers = false;     ///< follow the class of transformers instead of torch's
+  bool relative_step = false;    ///< transformers only: the learning rate is a function of the step
+  bool warmup_init = false;      ///< transformers only, with relative_step: the rate starts at 1e-6 t
+  bool scale_parameter = false;  ///< transformers only: scale the rate by the parameter's root mean square
+  double beta1 = 0;              ///< transformers only: decay of the average of updates; 0: off
 };
 
-/// Parameters whose states a quantised optimizer keeps as codes; the states of the others are float32.
+/// Selects the parameters whose states a quantised optimizer stores as codes; all others have float32 states.
 struct EightBitOptions {
-  std::int64_t least_elements = 4096;  ///< of a parameter
-  bool everything = false;             ///< embeddings and vectors too
+  std::int64_t least_elements = 4096;  ///< minimum size of a parameter
+  bool everything = false;             ///< also quantise the states of embeddings and vectors
 };
 
-/// Scaling of muon's learning rate by matrix shape; names as in torch.optim.Muon.
+/// How muon scales the learning rate by matrix shape; names as in torch.optim.Muon.
 enum class MuonAdjustLr {
-  match_rms_adamw,  ///< as AdamW's, by which the other parameters are trained: times 0.2 sqrt(max(rows, columns))
+  match_rms_adamw,  ///< times 0.2 sqrt(max(rows, columns)), which matches the size of AdamW's updates
   original          ///< times sqrt(max(1, rows / columns))
 };
 
@@ -73,10 +72,10 @@ struct OptimizerOptions {
   ChildTuningOptions child_tuning;
 };
 
-/// What PyTorch's class keeps beside a parameter's states: a count of steps.
+/// How PyTorch's class stores the count of steps beside a parameter's states.
 enum class StepState {
   none,
-  tensor,  ///< float32, no dimensions
+  tensor,  ///< float32 scalar tensor
   number
 };
 
@@ -85,8 +84,8 @@ struct OptimizerInput {
   const Ops& ops;
   std::vector<OptimizerParam> params;
   OptimizerOptions options;
-  TensorCollectives* ranks = nullptr;  ///< that have the other rows; null: nobody has
-  TensorStore* store = nullptr;        ///< of master weights that are in one
+  TensorCollectives* ranks = nullptr;  ///< ranks with the other rows; null: this rank has all rows
+  TensorStore* store = nullptr;        ///< the store of the master weights; null: they are in memory
 };
 
 class Optimizer {
@@ -96,44 +95,47 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
   virtual ~Optimizer() = default;
 
-  /// One update with learning rate `lr`. Collective. \param gradients  by parameter; divided by `grad_divisor` in the
-  /// same pass, so that clipping and the loss scale cost nothing. Child-Tuning changes them
+  /// Makes one update with learning rate `lr`. Collective. \param gradients  indexed by parameter, divided by
+  /// `grad_divisor` in the same pass, so that clipping and the loss scale cost no extra pass. Child-Tuning modifies
+  /// them in place
   void step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor);
-  /// A step in parts, for parameters that are in memory at different times: begin_step(), then step_part() for each
-  /// part.
+  /// Starts a step in parts, for parameters that are in memory at different times: call begin_step(), then step_part()
+  /// for each part.
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  double grad_divisor);
-  /// As step_part(), with a decision made on the device; only if takes_decisions(). \param published  see UpdateGroup;
-  /// by parameter
+  /// Like step_part(), with a decision made on the device. \pre takes_decisions(). \param published  indexed by
+  /// parameter, see UpdateGroup
   void step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                          const at::Tensor& decision, const std::vector<at::Tensor>& published);
-  /// True if the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
+  /// Whether the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
   virtual bool takes_decisions() const { return false; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
-  /// The child of Child-Tuning's D is not chosen yet: add_fisher() and choose_child() come before the first step.
+  /// Whether the child of Child-Tuning-D has yet to be chosen, by add_fisher() and choose_child() before the first
+  /// step.
   bool is_choosing_child() const { return choosing_child_; }
-  /// Adds the squares of one batch's gradients; undefined ones are another call's. \param divisors  each parameter's
-  /// gradient is divided by its own first
+  /// Adds the squares of one batch's gradients to the Fisher sums; skips undefined gradients, which other calls add.
+  /// \param divisors  divisor for each parameter's gradient, applied before squaring
   void add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors);
-  /// Replaces the sums by masks. Collective. \param ranks  the ranks that have the other rows
+  /// Replaces the Fisher sums by masks. Collective. \param ranks  the ranks that have the other rows
   ChildSummary choose_child(ProcessGroup& ranks);
-  /// Makes its states anew, zero, for what a checkpoint has: masks, or sums. Does nothing without D.
+  /// Recreates the child's states, as zeros, to match a checkpoint: masks if `chosen`, else sums. No effect without
+  /// Child-Tuning-D.
   void expect_child(bool chosen);
 
   std::size_t num_params() const { return input_.params.size(); }
-  /// The states of one parameter. The tensors share memory with the optimizer's.
+  /// \return the states of one parameter, which share memory with the optimizer's
   const std::vector<OptimizerState>& states(std::size_t param) const { return states_.at(param); }
-  /// The values of one of them.
+  /// \return the values of the state `key` of one parameter
   at::Tensor state(std::string_view key, std::size_t param) const;
-  /// The parameter is never updated and has no states: layout.trainable is false.
+  /// Whether the parameter is never updated and has no states, because layout.trainable is false.
   bool is_frozen(std::size_t param) const { return !input_.params[param].layout.trainable; }
   StepState step_state(std::size_t param) const { return is_frozen(param) ? StepState::none : kind_of_step(param); }
-  /// The name of the class in PyTorch or in the authors' code: "AdamW".
+  /// \return the name of the class in PyTorch or in the authors' code: "AdamW"
   virtual std::string name() const = 0;
-  /// Fields of PyTorch's param_groups other than lr, weight_decay and params.
+  /// \return the fields of PyTorch's param_groups other than lr, weight_decay and params
   virtual nlohmann::json group_fields() const = 0;
   const OptimizerOptions& options() const { return input_.options; }
 
@@ -141,37 +143,37 @@ class Optimizer {
   virtual StepState kind_of_step(std::size_t /*param*/) const { return StepState::tensor; }
   const OptimizerParam& param(std::size_t i) const { return input_.params[i]; }
   const Ops& ops() const { return input_.ops; }
-  /// Adds a state of zeros in the parameter's shape to it, or to all. A frozen one gets none, here and below.
+  /// Adds a zero state of the parameter's shape to one parameter, or to all. These functions skip frozen parameters.
   void add_state(std::size_t param, const std::string& key, at::ScalarType dtype = at::kFloat);
   void add_state(const std::string& key, at::ScalarType dtype = at::kFloat);
-  /// Adds a state of zeros that has the parameter's rows, each of `row_shape`.
+  /// Adds a zero state that has the parameter's rows, each of shape `row_shape`.
   void add_row_state(std::size_t param, const std::string& key, at::IntArrayRef row_shape,
                      at::ScalarType dtype = at::kFloat);
-  /// Adds a state of zeros that all ranks have whole.
+  /// Adds a zero state that every rank stores as a whole.
   void add_replicated_state(std::size_t param, const std::string& key, at::IntArrayRef shape,
                             at::ScalarType dtype = at::kFloat);
-  /// Adds a state of zeros with the rows that `state` has here; its values are made.
+  /// Adds a zero state whose rows on this rank are those given by `state`; allocates its values.
   void add_rows(std::size_t param, OptimizerState state, at::ScalarType dtype);
   void add_child_state(std::size_t param, const std::string& key, at::ScalarType dtype);
-  /// Adds values that are no state but belong to it for whoever reads it; on the host.
+  /// Adds host tensors that are constant, but that readers of the states need (such as code tables).
   void add_constant(std::size_t param, const std::string& key, const at::Tensor& values);
-  /// The states of `key` of some parameters.
+  /// \return the states named `key` of some parameters
   std::vector<at::Tensor> states(std::string_view key, const std::vector<std::size_t>& params) const;
   int rank() const { return input_.ranks == nullptr ? 0 : input_.ranks->rank(); }
   int num_ranks() const { return input_.ranks == nullptr ? 1 : input_.ranks->size(); }
-  /// Sums a tensor over the ranks that have the rows, in place.
+  /// Sums a tensor in place over the ranks that share the parameters' rows.
   void sum_over_ranks(const at::Tensor& values) const;
-  /// Exchanges the ranks' parts of matrices for whole matrices, and back: part k of each rank, [ranks, ...], goes to
-  /// rank k. \return what came, by rank
+  /// All-to-all of parts of matrices, to gather whole matrices and to return them: part k of [ranks, ...] goes to rank
+  /// k. \return the received parts, indexed by rank
   at::Tensor exchange(const at::Tensor& parts) const;
-  /// Some members of a group, and which parameters these are. \param members  indices into params
+  /// Selects members of a group and their parameters. \param members  indices into params
   static std::pair<UpdateGroup, std::vector<std::size_t>> choose(const UpdateGroup& group,
                                                                  const std::vector<std::size_t>& params,
                                                                  const std::vector<std::size_t>& members);
-  /// AdamW of some members of a group. \param keys  of the two moments
+  /// Applies AdamW to some members of a group. \param keys  names of the two moments
   void adamw_update(const UpdateGroup& group, const std::vector<std::size_t>& params,
                     const std::vector<std::size_t>& members, const std::array<std::string, 2>& keys) const;
-  /// \param group  everything but the states is filled
+  /// \param group  filled, except for the states
   virtual void update(const UpdateGroup& group, const std::vector<std::size_t>& params) = 0;
 
  private:
@@ -182,15 +184,15 @@ class Optimizer {
   void mask_gradients(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients) const;
 
   OptimizerInput input_;
-  std::vector<std::vector<OptimizerState>> states_;  ///< by parameter
+  std::vector<std::vector<OptimizerState>> states_;  ///< indexed by parameter
   std::int64_t steps_ = 0;
   bool choosing_child_ = false;
 };
 
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 
-/// adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, lion, lion8bit, sgd, adafactor, muon, or a
-/// name that the Hugging Face trainer has for one of them. \throws UsageError naming the choices
+/// Parses adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, lion, lion8bit, sgd, adafactor, muon,
+/// or the Hugging Face trainer's name for one of them. \throws UsageError naming the choices
 OptimizerKind parse_optimizer(std::string_view text);
 std::string_view to_string(OptimizerKind kind);
 

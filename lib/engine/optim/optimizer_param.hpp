@@ -1,5 +1,5 @@
 #pragma once
-// A parameter and its state tensors, as optimizers see them.
+// A parameter and its state tensors as optimizers use them.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -11,27 +11,28 @@
 
 namespace fsdp {
 
-/// A parameter's rows on this rank.
+/// The rows of a parameter on this rank.
 struct OptimizerParam {
-  StoredTensor master_weight;  ///< float32 [padded_rows, ...], updated in place; its states are where it is
-  bool decay = true;           ///< weight decay applies
+  /// float32 [padded_rows, ...], updated in place; the states are stored in the same place
+  StoredTensor master_weight;
+  bool decay = true;  ///< weight decay applies
   ParamLayout layout;
   ShardRange range{};
-  bool embedding = false;  ///< a table of which a step uses some rows: the gradient of the others is zero
-  bool in_block = false;   ///< of a transformer block, not of what is before and behind them
+  bool embedding = false;  ///< an embedding table: the gradient is zero for rows that a step does not use
+  bool in_block = false;   ///< belongs to a transformer block, not to the layers before or after the blocks
 };
 
-/// A parameter that is whole on this rank.
+/// \return a parameter that is entirely on this rank
 OptimizerParam whole_param(const at::Tensor& master_weight, bool decay = true);
 
-/// One state tensor of a parameter, and the rows of it that this rank has: those of its rows of the parameter, or all.
+/// A state tensor of a parameter, and the rows of it on this rank: those that match the parameter's rows, or all.
 struct OptimizerState {
-  std::string key;                  ///< as PyTorch's class calls it; "a.b" is b in its dictionary a
-  std::vector<std::int64_t> shape;  ///< of the whole
-  StoredTensor values;              ///< this rank's rows (of dim 0) first, then padding
+  std::string key;                  ///< name in PyTorch's class; "a.b" is entry b of its dictionary a
+  std::vector<std::int64_t> shape;  ///< of the whole state
+  StoredTensor values;              ///< this rank's rows (of dim 0), followed by padding
   std::int64_t first_row = 0, num_rows = 0;
-  std::int64_t saved_elsewhere = 0;  ///< of these rows, the first: another rank has them too
-  bool constant = false;             ///< the same for every state: what is read must be equal to it
+  std::int64_t saved_elsewhere = 0;  ///< number of leading rows that another rank has and saves, too
+  bool constant = false;             ///< a constant; loading checks that the read values are equal
 };
 
 }  // namespace fsdp

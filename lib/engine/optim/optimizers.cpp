@@ -1,4 +1,4 @@
-// The optimizers: what each keeps, and what it asks an Ops for.
+// The optimizers: the states of each, and the Ops function that updates them.
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -84,7 +84,7 @@ class Sgd final : public Optimizer {
 };
 
 using Name = NamedValue<OptimizerKind>;
-/// The first of each kind is ours, the others the Hugging Face trainer's.
+/// For each kind, this program's name comes first, then those of the Hugging Face trainer.
 constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
                             Name{"anyprecision", OptimizerKind::anyprecision},
                             Name{"lion", OptimizerKind::lion},

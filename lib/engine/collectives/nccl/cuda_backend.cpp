@@ -1,7 +1,7 @@
-// The DeviceBackend of CUDA, and the two symbols libfsdp_cuda.so shows.
+// Implements DeviceBackend for CUDA and the two symbols that libfsdp_cuda.so exports.
 //
-// Exceptions leave this library for the program. Both sides hide their type information from the linker, and libstdc++
-// compares it by name, so a RuntimeFailure thrown here is one there.
+// Exceptions cross from this library into the program. Both hide their type information from the linker, but libstdc++
+// compares types by name, so a RuntimeFailure thrown here is caught as one there.
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -30,15 +30,16 @@
 namespace fsdp::detail {
 namespace {
 
-/// Waits of the host for a device. A collective whose peer has died never ends, so the communicators of the device are
-/// polled meanwhile. One thread at a time waits for a device.
+/// Makes the host wait for a device. A collective whose peer has died never ends, so the device's communicators are
+/// polled while waiting. Only one thread at a time may wait for a device.
 class CommWatch {
  public:
   void add(const std::shared_ptr<NcclComm>& comm);
-  /// Waits until `device`, which must be current, is idle. \throws RuntimeFailure, as wait_for() does, naming the
-  /// collective that failed or made no progress within its group's timeout
+  /// Waits until `device`, which must be current, is idle. \throws RuntimeFailure naming the collective that failed or
+  /// made no progress within its group's timeout
   void wait_for_all(int device);
-  /// Waits for the event. Collectives that the event does not depend on go on.
+  /// Waits for the event, but not for collectives that the event does not depend on. \throws RuntimeFailure like
+  /// wait_for_all()
   void wait_for(const UniqueEvent& event, int device);
 
  private:
@@ -66,7 +67,7 @@ void CommWatch::add(const std::shared_ptr<NcclComm>& comm) {
 
 void CommWatch::wait_for_all(int device) {
   const auto comms = comms_on(device);
-  // cudaDeviceSynchronize would wait for ever on a collective whose peer is gone.
+  // cudaDeviceSynchronize would wait forever for a collective whose peer has died.
   watch(comms, [] { return false; });
   check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   for (const auto& comm : comms) comm->check();
@@ -97,10 +98,10 @@ namespace {
 using detail::check_cuda;
 using detail::NcclComm;
 
-/// CUDA counts 1000 * major + 10 * minor.
+/// CUDA encodes versions as 1000 * major + 10 * minor.
 LibraryVersion cuda_version(int code) { return {code / 1000, code % 1000 / 10, 0}; }
 
-/// NCCL counts 10000 * major + 100 * minor + patch, and 1000 * major before 2.9.
+/// NCCL encodes versions as 10000 * major + 100 * minor + patch; before 2.9 as 1000 * major + ...
 LibraryVersion nccl_version(int code) {
   const int step = code < 10000 ? 1000 : 10000;
   return {code / step, code % step / 100, code % 100};
@@ -174,7 +175,7 @@ class CudaBackend final : public DeviceBackend {
 
   void reset_peak(int device) override { c10::cuda::CUDACachingAllocator::resetPeakStats(checked(device)); }
 
-  /// Of all devices: a process computes on one.
+  /// Empties the caches of all devices, since a process uses only one.
   void release_cached(int device) override {
     const c10::cuda::CUDAGuard guard(checked(device));
     c10::cuda::CUDACachingAllocator::emptyCache();
@@ -231,8 +232,8 @@ std::unique_ptr<DeviceBackend> make_backend() {
   if (!at::detail::getCUDAHooks().hasCUDA()) {
     throw RuntimeFailure("LibTorch was used before the CUDA back end was loaded, and believes that there is no CUDA");
   }
-  // Makes the allocator, so that memory() works before the first tensor. Nothing here may touch a stream or memory:
-  // that would make a context (half a gigabyte) on device 0 for every rank of the node.
+  // Creates the allocator, so that memory() works before the first tensor. Nothing here may touch a stream or memory,
+  // because this would create a context (half a gigabyte) on device 0 for every rank of the node.
   at::globalContext().lazyInitDevice(at::kCUDA);
   return std::make_unique<CudaBackend>(count);
 }
@@ -249,10 +250,10 @@ void copy_text(const char* text, char* out, std::size_t out_bytes) {
 
 extern "C" {
 
-// Named in backend.map, which hides everything else.
+// Exported by backend.map, which hides all other symbols.
 __attribute__((visibility("default"))) const char* fsdp_cuda_backend_abi() { return fsdp::detail::kDeviceBackendAbi; }
 
-/// \return null with one line in `error` when CUDA cannot be used; never throws
+/// \return null when CUDA cannot be used, with a one-line reason in `error`; never throws
 __attribute__((visibility("default"))) fsdp::DeviceBackend* fsdp_make_cuda_backend(char* error,
                                                                                    std::size_t error_bytes) noexcept {
   try {

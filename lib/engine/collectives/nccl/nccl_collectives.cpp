@@ -15,29 +15,29 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-/// Why no buffer needs recordStream in the usual case. All buffers come from the caching allocator under the compute
-/// stream, and the allocator may give freed memory to that stream's next kernel at once, though our stream still uses
-/// it. Three orders keep that harmless:
-///   - our stream starts after an event recorded behind all compute queued when the collective is issued, so memory
-///     that was recycled for these buffers is no longer used by older kernels;
-///   - until wait() this object holds the tensors, so they cannot be freed;
-///   - wait() queues the compute stream behind the transfer, so whatever is recycled after it is used after it.
-/// Peak memory then depends on the schedule alone, not on when the device gets around to things. recordStream is needed
-/// only for our own buffers when wait() is called under another stream than the issue, see below.
+/// A transfer in progress. The buffers usually need no recordStream. All buffers come from the caching allocator under
+/// the compute stream. When a tensor is freed, the allocator may hand its memory to that stream's next kernel at once,
+/// although the communicator's stream still uses it. Three orderings make this safe:
+/// - the communicator's stream starts after an event recorded behind all compute queued when the collective is issued,
+/// so older kernels no longer use memory that was recycled for these buffers;
+/// - until wait(), this object holds the tensors, so they cannot be freed;
+/// - wait() queues the compute stream behind the transfer, so memory recycled afterwards is used afterwards.
+/// Peak memory then depends on the schedule alone, not on the device's timing. Only this object's own buffers need
+/// recordStream, and only when wait() is called under another stream than the issue; see below.
 class NcclWork final : public Work {
  public:
   NcclWork(std::shared_ptr<NcclComm> comm, std::shared_ptr<const Ops> ops, CUDAStream issued_on)
       : comm_(std::move(comm)), ops_(std::move(ops)), issued_on_(issued_on) {}
   NcclWork(const NcclWork&) = delete;
   NcclWork& operator=(const NcclWork&) = delete;
-  /// Dropped without wait() (an exception is on its way): the tensors are about to be freed while the transfer runs, so
-  /// the stream that would recycle them has to come after it all the same.
+  /// If the object is destroyed without wait() (during an exception), the tensors are freed while the transfer runs, so
+  /// the stream that would recycle their memory must still be ordered behind the transfer.
   ~NcclWork() override {
     if (done_ != nullptr) static_cast<void>(cudaStreamWaitEvent(issued_on_.stream(), done_->get(), 0));
   }
 
   void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
-  /// A sum that arrives in the wire's dtype and still has to go into its float32 shard.
+  /// Registers a sum that arrives in the wire dtype and must be widened into its float32 shard.
   void add_arrival(WidenedRows arrival) { arrivals_.push_back(std::move(arrival)); }
   void started(std::shared_ptr<UniqueEvent> done) { done_ = std::move(done); }
 
@@ -50,7 +50,7 @@ class NcclWork final : public Work {
     if (current != issued_on_) done_->make_wait(issued_on_.stream());
     done_.reset();
     ops_->widen(arrivals_);
-    // The buffers return to the pool of the stream they were made under, which does not wait for this one.
+    // The buffers return to the pool of the stream that allocated them, which does not wait for the current stream.
     for (const auto& arrival : arrivals_) {
       if (current != issued_on_)
         c10::cuda::CUDACachingAllocator::recordStream(arrival.from.storage().data_ptr(), current);
@@ -71,7 +71,7 @@ class NcclWork final : public Work {
 struct Transfer {
   const void* from;
   void* to;
-  std::size_t count;  ///< elements of one rank's part
+  std::size_t count;  ///< elements per rank
   ncclDataType_t type;
 };
 
@@ -185,7 +185,8 @@ class NcclCollectives final : public TensorCollectives {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
-  /// Bytes to and from each rank; inside a group of calls, so none waits for another.
+  /// Sends `count` elements to each rank and receives as many from each. Called inside an NCCL group, so that the calls
+  /// do not wait for each other.
   ncclResult_t exchange(const Transfer& t, ncclComm_t comm, cudaStream_t stream) const {
     auto result = ncclSuccess;
     for (std::size_t r = 0; r < ranks() && (result == ncclSuccess || result == ncclInProgress); ++r) {
@@ -201,7 +202,7 @@ class NcclCollectives final : public TensorCollectives {
     return std::make_unique<NcclWork>(comm_, ops_, c10::cuda::getCurrentCUDAStream(device_.index()));
   }
 
-  /// Call after the last allocation: buffers made behind the event could still be in use by older kernels.
+  /// Call after the last allocation: older kernels could still use buffers allocated after the event.
   void start(NcclWork& work, const CollectiveLabel& label,
              const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls) {
     const c10::cuda::CUDAGuard guard(device_);
@@ -210,7 +211,8 @@ class NcclCollectives final : public TensorCollectives {
     work.started(comm_->submit(label, ready, calls));
   }
 
-  /// Makes the calls up to the first that is refused. NCCL may answer "in progress": it is, until the group closes.
+  /// Makes the calls, up to the first one that fails. ncclInProgress is not a failure; it is normal until the group
+  /// closes.
   template <class Call>
   static ncclResult_t each(const std::vector<Transfer>& transfers, const Call& call) {
     for (const auto& transfer : transfers) {

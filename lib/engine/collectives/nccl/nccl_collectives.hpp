@@ -1,5 +1,5 @@
 #pragma once
-// TensorCollectives on NCCL. Nothing here makes the host wait for the device.
+// TensorCollectives on NCCL. No function here makes the host wait for the device.
 #include <memory>
 
 #include "lib/engine/collectives/nccl/nccl_comm.hpp"
@@ -7,11 +7,11 @@
 
 namespace fsdp::detail {
 
-/// Tensors must lie on the communicator's device. wait() of a Work makes the then current CUDA stream wait, so it may
-/// be called long before the transfer is done. A Work that is never waited for is safe to drop: see its destructor.
+/// Tensors must be on the communicator's device. Work::wait() makes the current CUDA stream wait, not the host, so it
+/// may be called long before the transfer has ended. A Work may be destroyed without wait().
 ///
-/// Gradients are summed by NCCL in the dtype of TensorReduce::full; unlike the host's collectives the order of the sum
-/// depends on the number of ranks and NCCL's choice of algorithm.
+/// NCCL sums gradients in the dtype of TensorReduce::full. Unlike in the host's collectives, the order of additions
+/// depends on the number of ranks and on NCCL's choice of algorithm.
 std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm,
                                                          std::shared_ptr<const Ops> ops);
 

@@ -26,12 +26,12 @@ constexpr std::array<std::pair<c10::ScalarType, ncclDataType_t>, 9> kTypes{{
     {c10::ScalarType::Int, ncclInt32},
     {c10::ScalarType::Char, ncclInt8},
     {c10::ScalarType::Byte, ncclUint8},
-    {c10::ScalarType::Bool, ncclUint8},  // gathered only, never summed
+    {c10::ScalarType::Bool, ncclUint8},  // only gathered, never summed
 }};
 
 bool accepted(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/// NCCL's explanation; it outlives the failing call. Any communicator's, so null is allowed.
+/// \return NCCL's explanation of the last error of any communicator; `comm` may be null
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* detail = ncclGetLastError(comm);
   std::string text = ncclGetErrorString(result);
@@ -46,7 +46,7 @@ void check_nccl(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (!accepted(result)) throw RuntimeFailure(fmt::format("{} failed: {}", call, nccl_text(result, comm)));
 }
 
-/// Gives the core away gradually: NCCL's own threads may need it.
+/// Yields the core, for longer the longer the wait lasts, because NCCL's own threads may need it.
 void pause(std::chrono::steady_clock::duration waited) {
   if (waited < std::chrono::microseconds(200)) {
     std::this_thread::yield();
@@ -59,7 +59,7 @@ long seconds(std::chrono::milliseconds time) {
   return static_cast<long>(std::chrono::duration_cast<std::chrono::seconds>(time).count());
 }
 
-/// Rank 0's identifier on every rank. Its failure travels too: the others must not wait for an id that never comes.
+/// \return rank 0's NCCL id on every rank. If rank 0 fails, all ranks throw, so that none waits for an id forever.
 ncclUniqueId shared_id(ProcessGroup& group) {
   struct Message {
     ncclResult_t result = ncclSuccess;
@@ -95,7 +95,7 @@ NcclComm::NcclComm(ProcessGroup& group, int device)
   try {
     connect(group);
   } catch (...) {
-    abort_within(std::chrono::seconds(10));  // no destructor runs for an object that was never complete
+    abort_within(std::chrono::seconds(10));  // the destructor does not run when the constructor throws
     throw;
   }
 }
@@ -106,7 +106,7 @@ NcclComm::~NcclComm() {
     static_cast<void>(ncclCommDestroy(comm_));
     return;
   }
-  // The peers may be gone: finishing in order would wait for them.
+  // The peers may have died, and an orderly end would wait for them.
   abort_within(std::chrono::seconds(10));
 }
 
@@ -125,12 +125,12 @@ std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, cons
   ready.make_wait(stream_.get());
   check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
   const auto queued = calls(comm_, stream_.get());
-  // The group must be closed even when a call was refused: an open group would swallow whatever comes next.
+  // Close the group even after a failed call; otherwise the open group would absorb all later calls.
   const auto closed = ncclGroupEnd();
   if (!accepted(queued) || !accepted(closed)) {
     fail(fmt::format("the {} was refused: {}", label.kind, nccl_text(accepted(queued) ? closed : queued, comm_)));
   }
-  // Only when NCCL is done queueing does an event on the stream come after its kernels.
+  // An event recorded on the stream follows the collective's kernels only once NCCL has queued them.
   wait_while_in_progress(fmt::format("queueing the {}", label.kind));
   auto done = std::make_shared<UniqueEvent>();
   done->record(stream_.get());
@@ -174,7 +174,7 @@ bool NcclComm::poll() {
     watched_since_ = Clock::now();
   }
   const auto waited = Clock::now() - watched_since_;
-  // A rank whose wait began earlier asks who is here: answer, so that it does not count this one as missing.
+  // A rank that has waited longer is taking a roll call: answer it, so that it does not count this rank as missing.
   if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.roll_called())) {
     const auto missing = group_.missing_ranks();
     fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout){}",
@@ -205,8 +205,8 @@ bool NcclComm::flushed_within(std::chrono::milliseconds limit) noexcept {
 
 void NcclComm::abort_within(std::chrono::milliseconds limit) noexcept {
   if (comm_ == nullptr) return;
-  // ncclCommAbort itself has been seen to hang when peers are gone; the program must still get to print its message
-  // and end. So the abort runs beside, and is left behind when it takes too long.
+  // ncclCommAbort itself may hang when peers have died, but the program must still print its message and exit. So the
+  // abort runs in a thread of its own, which is abandoned if it takes too long.
   try {
     std::packaged_task<void()> task([comm = comm_] { static_cast<void>(ncclCommAbort(comm)); });
     auto done = task.get_future();

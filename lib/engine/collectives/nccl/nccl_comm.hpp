@@ -1,9 +1,9 @@
 #pragma once
-// One NCCL communicator with its stream, and the watch over what was queued on it.
+// An NCCL communicator with its stream, and the supervision of the collectives queued on it.
 #include <c10/core/ScalarType.h>
 
-// nccl.h includes CUDA's 8- and 16-bit float headers and uses none of their types. They need <nv/target>, which comes
-// with a toolkit only, so they are left out.
+// nccl.h includes CUDA's 8- and 16-bit float headers without using their types. These headers need <nv/target>, which
+// only comes with a CUDA toolkit, so their include guards are defined here.
 #define __CUDA_FP16_H__
 #define __CUDA_BF16_H__
 #define __CUDA_FP8_H__
@@ -22,42 +22,43 @@
 
 namespace fsdp::detail {
 
-/// \throws std::logic_error for a type NCCL cannot carry
+/// \throws std::logic_error for a type that NCCL does not support
 ncclDataType_t nccl_type(c10::ScalarType type);
 
-/// Description of a collective for messages.
+/// Describes a collective in messages.
 struct CollectiveLabel {
   const char* kind = "";  ///< "all-gather"
   std::size_t tensors = 0;
   std::int64_t bytes = 0;  ///< sent by this rank
 };
 
-/// Not thread-safe. Communicators are non-blocking (NCCL returns at once and is asked whether it is done), so that a
-/// rank that never comes is a timeout here instead of a hang inside NCCL.
+/// Not thread-safe. The communicator is non-blocking (NCCL calls return at once and are polled for completion), so a
+/// missing rank causes a timeout here instead of a hang inside NCCL.
 class NcclComm {
  public:
-  /// Collective over `group`, on the current device; the group is asked who is missing when a collective does not end.
-  /// \throws RuntimeFailure
+  /// Collective over `group`, for the current device. `group` is used to find missing ranks when a collective does not
+  /// end, so it must outlive this object. \throws RuntimeFailure
   NcclComm(ProcessGroup& group, int device);
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
-  /// Lets queued collectives finish, or aborts them when an exception is in flight or one of them has failed.
+  /// Waits for queued collectives, or aborts them when an exception is in flight or one of them has failed.
   ~NcclComm();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   int device() const { return device_; }
 
-  /// Queues NCCL calls as one group. They start once `ready` is reached; the event returned is reached when they are
-  /// done. The host waits until they are queued (the first time: until the ranks have connected), not until they ran.
-  /// \param calls  makes the calls with this communicator and stream, and returns the first error
+  /// Queues NCCL calls as one group, which starts once `ready` is reached. The host waits until the calls are queued
+  /// (the first time until the ranks have connected), not until they have run.
+  /// \param calls  makes the calls on the given communicator and stream, and returns the first error
+  /// \return an event that is reached when the calls have run
   std::shared_ptr<UniqueEvent> submit(const CollectiveLabel& label, const UniqueEvent& ready,
                                       const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls);
 
-  /// \throws RuntimeFailure when a collective has failed since (a peer died, the network broke)
+  /// \throws RuntimeFailure when a queued collective has failed (a peer died, the network broke)
   void check();
-  /// True when everything submitted has run; otherwise check()s, and counts the time since something last finished.
-  /// \throws RuntimeFailure past the group's timeout, naming the collective that does not finish
+  /// \return true when all submitted collectives have run. Otherwise calls check() and measures the time since the last
+  /// progress. \throws RuntimeFailure after the group's timeout, naming the collective that does not end
   bool poll();
 
  private:
@@ -88,7 +89,7 @@ class NcclComm {
   ncclComm_t comm_ = nullptr;
   std::deque<Pending> pending_;
   std::uint64_t num_submitted_ = 0;
-  std::uint64_t watched_ = 0;  ///< number of the collective that poll() found first in line
+  std::uint64_t watched_ = 0;  ///< number of the collective that was first in the queue at the last poll()
   Clock::time_point watched_since_;
 };
 
