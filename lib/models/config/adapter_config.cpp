@@ -23,8 +23,8 @@ using config_detail::field_or;
 
 constexpr std::uint64_t kConfigLimit_bytes = 1u << 20;
 
-/// Of peft 0.21's LoraConfig: what is computed here, or does not change what an adapter computes once it is trained.
-/// fan_in_fan_out says how the base keeps its matrices, which whoever reads the base knows; A and B do not change.
+/// Fields of peft 0.21's LoraConfig that are implemented here, or that do not affect a trained adapter's output.
+/// fan_in_fan_out only describes how the base model stores its matrices; it does not affect A and B.
 constexpr std::array kHarmless{"auto_mapping",
                                "base_model_name_or_path",
                                "bias",
@@ -52,7 +52,7 @@ constexpr std::array kHarmless{"auto_mapping",
                                "use_rslora",
                                "velora_config"};
 
-/// Those that change it, or what else is trained, in a way that is not built.
+/// Fields that change an adapter's output, or what else is trained, in a way that is not implemented.
 constexpr std::array kNotBuilt{"alora_invocation_tokens",
                                "alpha_pattern",
                                "arrow_config",
@@ -75,7 +75,7 @@ bool names(const Names& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-/// null, false, "", [] and {} are as if the field were not there.
+/// Treats null, false, "", [] and {} like a missing field.
 bool is_set(const nlohmann::json& value) {
   return !value.is_null() && value != false && value != "" && !(value.is_structured() && value.empty());
 }
@@ -94,8 +94,8 @@ void refuse_what_is_not_built(const nlohmann::json& json, const std::string& sou
   if (bias != "none") throw FormatError(fmt::format("{}: bias '{}' is not supported, none is", source, bias));
 }
 
-/// How A and B began is nothing to what they are now, unless peft changes the base for it each time it opens the
-/// adapter: it takes from each matrix what A and B began as.
+/// Rejects values of init_lora_weights for which peft modifies the base matrices whenever it loads the adapter, by
+/// subtracting the initial A and B. Other initialisations do not matter for a trained adapter.
 void refuse_changed_base(const nlohmann::json& json, const std::string& source) {
   const auto found = json.find("init_lora_weights");
   if (found == json.end() || found->is_null() || found->is_boolean()) return;
@@ -111,7 +111,7 @@ void refuse_changed_base(const nlohmann::json& json, const std::string& source) 
   throw FormatError(fmt::format("{}: init_lora_weights is '{}', which is not known", source, name));
 }
 
-/// target_modules as peft reads it.
+/// Reads target_modules as peft does.
 void read_targets(const nlohmann::json& json, const std::string& source, AdapterConfig& adapter) {
   const auto targets = json.value("target_modules", nlohmann::json());
   if (!targets.is_string() && !targets.is_array())
@@ -210,7 +210,8 @@ nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfi
           {"use_rslora", lora.rslora},
           {"use_dora", lora.dora},
           {"bias", "none"},
-          {"fan_in_fan_out", config.architecture == Architecture::mingpt},  // of transformers' GPT-2
+          // true for the Conv1D layers of transformers' GPT-2
+          {"fan_in_fan_out", config.architecture == Architecture::mingpt},
           {"inference_mode", true},
           {"init_lora_weights", true},
           {"modules_to_save", nullptr}};

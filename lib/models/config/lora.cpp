@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostRank = 1 << 14;
 
-/// "model.layers.0.self_attn.q_proj" of "model.layers.0.self_attn.q_proj.weight".
+/// Returns "model.layers.0.self_attn.q_proj" for "model.layers.0.self_attn.q_proj.weight".
 std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
 std::string last_parts(const std::string& module, int n) {
   auto dot = module.size();
@@ -35,13 +35,13 @@ void add_once(std::vector<std::string>& names, std::string name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
 }
 
-/// As peft has it: a target is a module's whole name or what it ends in behind a dot, so that "c_proj" is both of a
-/// GPT-2's block and "mlp.c_proj" one of them.
+/// Matches like peft: a target is a module's whole name or its end after a dot, so in GPT-2 "c_proj" matches both
+/// modules of this name in a block, and "mlp.c_proj" matches one.
 bool is_target(const std::string& module, const std::string& target) {
   return module == target || module.ends_with("." + target);
 }
 
-/// By index in the model's table. \throws UsageError when a target is of no matrix
+/// \return a flag for each parameter of the model's table. \throws UsageError when a target matches no matrix
 std::vector<bool> chosen_matrices(const ModelConfig& config, const LoraConfig& lora) {
   const auto table = parameter_table(config);
   std::vector<bool> chosen(table.size(), false);
@@ -106,7 +106,7 @@ std::vector<ParameterSpec> adapter_table(const ModelConfig& config, const LoraCo
     const auto& spec = base[i];
     const auto module = module_of(spec.name);
     const auto out = spec.shape[0], in = spec.shape[1];
-    // peft's start: kaiming_uniform with a = sqrt(5) is U(+-1 / sqrt(in)), and B is zero.
+    // Initialised as in peft: kaiming_uniform with a = sqrt(5), which is U(+-1 / sqrt(in)), for A, and zero for B.
     table.push_back({module + ".lora_A.weight",
                      {lora.rank, in},
                      Init::uniform,

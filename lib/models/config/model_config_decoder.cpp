@@ -1,5 +1,6 @@
-// config.json of Llama and its kin: the field names are those of transformers, 4 and 5; what is absent has the value
-// that transformers gives it (family.cpp). What would change the model and is not built is refused by name.
+// Reads and writes config.json of Llama and related families, with the field names of transformers 4 and 5. Missing
+// fields get transformers' defaults (family.cpp). Fields that would change the model in an unsupported way are rejected
+// by name.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,14 +59,14 @@ class Reader {
     config_.ffn_hidden_size = field<std::int64_t>(json_, "intermediate_size", source_);
     config_.vocab_size = field<std::int64_t>(json_, "vocab_size", source_);
     config_.block_size = get<std::int64_t>("max_position_embeddings", family_.positions);
-    const bool has_kv_heads = json_.contains("num_key_value_heads");  // null: as many as of queries
+    const bool has_kv_heads = json_.contains("num_key_value_heads");  // null: as many as query heads
     config_.num_kv_heads = has_kv_heads ? get<std::int64_t>("num_key_value_heads", 0) : family_.kv_heads;
     if (family_.head_size != 0 && is_null("head_dim")) refuse("head_dim", "it must be a number");
     config_.head_size = get<std::int64_t>("head_dim", family_.head_size);
     config_.tie_word_embeddings = get("tie_word_embeddings", family_.tied);
     config_.traits.padding_id = is_null("pad_token_id") ? -1 : get<std::int64_t>("pad_token_id", family_.padding_id);
     auto& padding = config_.traits.padding_id;
-    // torch.nn.Embedding counts negative ones from the end.
+    // torch.nn.Embedding counts negative indices from the end.
     if (padding < 0 && has("pad_token_id")) padding += config_.vocab_size;
     if (padding < 0 || padding >= config_.vocab_size) padding = -1;
   }
@@ -79,7 +80,8 @@ class Reader {
     if (config_.mlp_bias && !family_.has_mlp_bias) refuse("mlp_bias", "transformers has no such biases");
   }
 
-  /// Gemma says hidden_act and means the tanh form whatever that says of GELU; its successors say hidden_activation.
+  /// Gemma's field is hidden_act, and transformers uses GELU's tanh form even if the field says gelu; Gemma 2 and 3 use
+  /// hidden_activation.
   void read_activation() const {
     const bool newer = family_.has_softcaps;
     const auto* name = newer ? "hidden_activation" : "hidden_act";
@@ -118,7 +120,8 @@ class Reader {
     return sliding;
   }
 
-  /// Layer types are heeded where windows depend on the layer. Elsewhere they may only say what is so anyway.
+  /// Uses layer_types where the window depends on the layer. For other families, layer_types must agree with the fixed
+  /// layout.
   void read_windows() {
     auto& traits = config_.traits;
     const auto listed = has("layer_types") ? listed_layers() : std::vector<bool>();
@@ -162,7 +165,7 @@ class Reader {
   void read_scores() {
     if (!family_.has_softcaps) return;
     auto& traits = config_.traits;
-    const bool caps_scores = family_.traits.attention_softcap > 0;  // Gemma 3 reads it and does not use it
+    const bool caps_scores = family_.traits.attention_softcap > 0;  // Gemma 3 reads the field but does not use it
     if (caps_scores) traits.attention_softcap = positive_or_off("attn_logit_softcapping", traits.attention_softcap);
     traits.logit_softcap = positive_or_off("final_logit_softcapping", traits.logit_softcap);
     traits.query_scalar = get("query_pre_attn_scalar", traits.query_scalar);
@@ -170,7 +173,7 @@ class Reader {
       refuse("query_pre_attn_scalar", "it must be a number above 0");
   }
 
-  /// transformers passes over what it does not know; a trainer that does so trains something else.
+  /// transformers ignores unknown fields; here that could mean training a different model.
   void refuse_what_is_not_built() const {
     if (!family_.has_softcaps) {
       for (const auto* name : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"})
@@ -225,7 +228,7 @@ nlohmann::json decoder_to_json(const ModelConfig& config) {
     json["hidden_activation"] = "gelu_pytorch_tanh";
     json["attn_logit_softcapping"] = or_null(traits.attention_softcap);
     json["final_logit_softcapping"] = or_null(traits.logit_softcap);
-    // transformers takes whole numbers as such alone.
+    // transformers requires an integer if the value is whole.
     const bool whole = traits.query_scalar == std::floor(traits.query_scalar) && traits.query_scalar < 1e15;
     json["query_pre_attn_scalar"] =
         whole ? nlohmann::json(static_cast<std::int64_t>(traits.query_scalar)) : nlohmann::json(traits.query_scalar);
@@ -234,7 +237,7 @@ nlohmann::json decoder_to_json(const ModelConfig& config) {
   json["sliding_window"] = traits.window > 0 ? nlohmann::json(traits.window) : nlohmann::json();
   if (family.windows == Windows::from_layer) {
     json["use_sliding_window"] = traits.window > 0;
-    // For readers that do not know layer_types.
+    // For readers that do not support layer_types.
     const auto first = std::find(traits.sliding.begin(), traits.sliding.end(), true) - traits.sliding.begin();
     json["max_window_layers"] = traits.window > 0 ? static_cast<std::int64_t>(first) : config.num_layers;
   }

@@ -20,10 +20,10 @@ constexpr const char* kSliding = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 constexpr const char* kTrainedLength = "original_max_position_embeddings";
 
-/// Reads rotary positions from config.json. transformers 4 keeps base, scaling and rotated share in top-level fields,
-/// transformers 5 in the object rope_parameters, and each version reads some fields of the other. Both readings are
-/// made as those versions make them (4.57: the modeling files and modeling_rope_utils.py; 5.23:
-/// convert_rope_params_to_dict).
+/// Reads rotary positions from config.json. transformers 4 stores base, scaling and rotated fraction in top-level
+/// fields, transformers 5 in the object rope_parameters, and each version reads some fields of the other. This class
+/// reads the file as each version does (4.57: the modeling files and modeling_rope_utils.py; 5.23:
+/// convert_rope_params_to_dict) and rejects files that the two read differently.
 class RopeReader {
  public:
   RopeReader(const Family& family, const nlohmann::json& json, const std::string& source)
@@ -34,13 +34,13 @@ class RopeReader {
 
   RopeFields read() const {
     const auto newer = as_version_5();
-    if (!newer.scaling.is_null() && !is_supported(newer)) return newer;  // refused where it is computed
+    if (!newer.scaling.is_null() && !is_supported(newer)) return newer;  // rejected where the frequencies are computed
     const auto older = as_version_4();
     const bool newer_alone = has("rope_parameters") && !json_.contains("rope_theta") && !has("rope_scaling") &&
                              !(has_local_ && json_.contains("rope_local_base_freq"));
     if (!json_.contains("partial_rotary_factor") && newer_alone) return newer;
     compare("partial_rotary_factor", older.fraction, newer.fraction);
-    if (newer_alone) return newer;  // which version 4 does not read at all
+    if (newer_alone) return newer;  // version 4 does not read rope_parameters at all
     compare("rope_theta", older.theta, newer.theta);
     if (has_local_) compare("rope_local_base_freq", older.local_theta, newer.local_theta);
     compare("rope_scaling", older.scaling, newer.scaling);
@@ -67,17 +67,17 @@ class RopeReader {
                                : "rope_scaling"));
   }
 
-  /// Null is no number: both versions stop at it.
+  /// Rejects null, as both versions do.
   double number(const nlohmann::json& object, const char* name, double otherwise) const {
     return object.contains(name) ? field<double>(object, name, source_) : otherwise;
   }
 
-  /// The kind of scaling. \param where  the object's name
+  /// \return the kind of scaling. \param where  name of the object
   std::string kind_of(const nlohmann::json& object, const std::string& where, bool must_be_said) const {
     const bool old_name = object.contains("type"), name = object.contains("rope_type");
     if (old_name && name && object.at("type") != object.at("rope_type"))
       refuse(where, object, "rope_type and type must say the same");
-    // Gemma 3 heeds the newer name alone; nobody means what it then does.
+    // Gemma 3 only reads the newer name; it would silently ignore the scaling.
     if (old_name && !name && has_local_) refuse(where, object, "the kind of scaling is called rope_type");
     if (!old_name && !name && must_be_said) refuse(where, object, "it must say its rope_type");
     return name       ? field<std::string>(object, "rope_type", source_)
@@ -134,7 +134,7 @@ class RopeReader {
     rope.theta = number(object, "rope_theta", rope.theta);
     rope.fraction = fraction_of(object, kind, rope.fraction);
     rope.scaling = without_theta(object, kind);
-    // Of version 5, what stands at the top wins, but for layers of several types.
+    // In version 5, a top-level field overrides the one in rope_parameters, except for models with several layer types.
     if (kind == "llama3" && !has_local_ && json_.contains(kTrainedLength))
       rope.scaling[kTrainedLength] = json_.at(kTrainedLength);
     return rope;
@@ -146,7 +146,8 @@ class RopeReader {
     return unread && is_null ? otherwise : number(object, "partial_rotary_factor", otherwise);
   }
 
-  /// That of full layers; those that slide have a base of their own and nothing else.
+  /// \return the parameters of full-attention layers. Sliding layers may only differ by their base, which is stored in
+  /// `rope`.
   nlohmann::json by_layer_type(const nlohmann::json& both, RopeFields& rope) const {
     if (!both.contains(kFull) || !both.contains(kSliding) || !both[kFull].is_object() || !both[kSliding].is_object())
       refuse("rope_parameters", both, fmt::format("it must have {} and {}", kFull, kSliding));
@@ -160,7 +161,7 @@ class RopeReader {
   const Family& family_;
   const nlohmann::json& json_;
   const std::string& source_;
-  bool has_local_;  ///< layers that slide have a base of their own
+  bool has_local_;  ///< sliding layers have a base of their own
 };
 
 }  // namespace
@@ -196,7 +197,7 @@ bool spell_rope_for_all(nlohmann::json& json, const std::string& source) {
 
 namespace {
 
-/// \throws FormatError that names where the configuration comes from
+/// \throws FormatError naming the configuration's source
 [[noreturn]] void refuse(const ModelConfig& config, const std::string& what) {
   throw FormatError((config.source.empty() ? "config.json" : config.source) + ": " + what);
 }
@@ -209,7 +210,8 @@ double number(const ModelConfig& config, const nlohmann::json& scaling, const ch
   return found->get<double>();
 }
 
-/// Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
+/// Llama 3.1: divides the frequencies of long wavelengths by `factor`, keeps those of short ones, and interpolates
+/// between.
 void scale_llama3(std::vector<float>& frequencies, const ModelConfig& config, const nlohmann::json& scaling) {
   const double factor = number(config, scaling, "factor");
   const double low = number(config, scaling, "low_freq_factor");
@@ -221,7 +223,7 @@ void scale_llama3(std::vector<float>& frequencies, const ModelConfig& config, co
   for (auto& frequency : frequencies) {
     const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
     if (wavelength < trained_length / high) continue;
-    double kept = 0;  // how much of the frequency stays as it is
+    double kept = 0;  // weight of the unscaled frequency
     if (wavelength <= trained_length / low) kept = (trained_length / wavelength - low) / (high - low);
     frequency = static_cast<float>((1 - kept) * static_cast<double>(frequency) / factor +
                                    kept * static_cast<double>(frequency));
@@ -264,7 +266,7 @@ std::vector<float> rope_frequencies(const ModelConfig& config, bool slides) {
   } else if (type == "llama3") {
     scale_llama3(frequencies, config, scaling);
   } else if (type == "dynamic") {
-    number(config, scaling, "factor");  // changes nothing up to max_position_embeddings
+    number(config, scaling, "factor");  // only validated: dynamic scaling changes nothing up to max_position_embeddings
   } else if (!config_detail::is_rope_kind(type)) {
     refuse(config, "rope_scaling is '" + type + "'; supported: linear, llama3, dynamic");
   }

@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-/// A parameter and the names it goes by; none where it is not to be chosen.
+/// \return for each parameter the names that patterns can match; empty if the parameter cannot be selected
 std::vector<std::vector<std::string>> names_to_choose(const std::vector<ParameterSpec>& table,
                                                       const std::vector<std::pair<std::string, std::string>>& tied,
                                                       bool adapters) {

@@ -18,7 +18,7 @@
 namespace fsdp {
 namespace {
 
-/// Drops elements of x_ND (or of its gradient) at one place of the model.
+/// Applies dropout to x_ND (or to its gradient); `place` identifies the dropout layer in the model.
 void drop(const Ops& ops, at::Tensor& x_ND, const MicroBatch& batch, std::uint64_t place, double probability) {
   ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kDropoutPlaceSpread}, batch.length, kSplitmix64Step),
               probability);
@@ -57,7 +57,7 @@ class SumEmbeddingLayer final : public Layer {
   std::string name_ = "embedding";
 };
 
-/// Order of a block's first parameters, as parameter_table() lists them; scales and adapters follow.
+/// Order of a block's first parameters in parameter_table(); scales and adapters follow.
 enum BlockParam { ln1_w, ln1_b, attn_w, attn_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, out_w, out_b };
 
 struct BlockState final : LayerState {
@@ -65,14 +65,14 @@ struct BlockState final : LayerState {
   NormResult norm1;
   at::Tensor qkv_N3D;
   std::unique_ptr<AttentionState> attention;
-  at::Tensor heads_ND;  ///< attention output before its projection
-  NormResult norm2;     ///< sum_ND: input plus attention
+  at::Tensor heads_ND;  ///< attention output before the projection
+  NormResult norm2;     ///< sum_ND: block input plus attention
   at::Tensor pre_NF;    ///< before GELU
   detail::LinearState attn_state, proj_state, fc_state, out_state;
-  // The outputs of the norms and of GELU are not kept: the backward's passes compute them again on the way.
+  // The outputs of the norms and of GELU are not kept; the backward pass recomputes them within its own passes.
 };
 
-/// A block's matrices. Their biases are the block's own affair: most are added by a pass that does more.
+/// A block's matrices. The block adds most biases itself, fused with other elementwise work.
 struct BlockMatrices {
   detail::LinearGroup attn, proj, fc, out;
 
@@ -93,7 +93,7 @@ struct BlockMatrices {
   static detail::LinearGroup group(const Ops& ops, const Decoder& decoder, int block, std::uint64_t which,
                                    detail::Linear matrix) {
     matrix.bias = -1;
-    // Behind the places of the model's own dropout.
+    // Numbers after those of the model's own dropout layers.
     const auto place = static_cast<std::uint64_t>(decoder.config.num_layers + block + 1) * 4 + which;
     return {ops, decoder.options, {matrix}, place};
   }
@@ -184,7 +184,8 @@ class BlockLayer final : public DecoderBlock {
     return grad;
   }
 
-  /// Gradient of a norm's input. \param normed_ND  receives its output again; null where nobody needs it
+  /// \return the gradient of a norm's input. \param normed_ND  receives the recomputed output of the norm; null: not
+  /// needed
   at::Tensor norm_backward(const NormBackward& norm, const at::Tensor& beta_D, const NormGrads& grads,
                            at::Tensor* normed_ND) const {
     if (normed_ND == nullptr) return ops_.layer_norm_backward(norm, grads);
@@ -192,8 +193,9 @@ class BlockLayer final : public DecoderBlock {
     return ops_.layer_norm_backward(norm, grads, &again);
   }
 
-  /// Each half takes the gradient of its output and gives that of its input, the residual's included. Gradients of
-  /// inputs come before those of weights, because their passes compute the weights' other factor again.
+  /// Each half of a block maps the gradient of its output to that of its input, including the residual path. Gradients
+  /// of inputs are computed before those of weights, because their passes recompute activations that the weight
+  /// gradients need.
   at::Tensor feed_forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
                                    BlockState& s) const {
     std::array<at::Tensor, 1> grad_pre_NF;

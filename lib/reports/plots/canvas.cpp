@@ -15,7 +15,7 @@ namespace {
 
 std::string hex(Color color) { return fmt::format("#{:02x}{:02x}{:02x}", color.red, color.green, color.blue); }
 
-/// A tenth of a pixel is as fine as anyone sees: "12.3", "12".
+/// Formats a coordinate to a tenth of a pixel: "12.3", "12".
 std::string number(double value) {
   auto text = fmt::format("{:.1f}", value);
   if (text.ends_with(".0")) text.resize(text.size() - 2);
@@ -36,7 +36,7 @@ std::string escape(std::string_view text) {
         escaped += "&gt;";
         break;
       default:
-        // XML knows no control characters at all, not even escaped.
+        // XML does not allow control characters, not even escaped ones.
         escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     }
   }
@@ -99,11 +99,11 @@ void SvgCanvas::text(Point baseline, std::string_view text, const TextStyle& sty
 namespace {
 
 constexpr int kColumns = 5;
-constexpr int kRows = 8;     // the eighth is below the baseline
-constexpr int kAdvance = 6;  // dots from one character to the next
+constexpr int kRows = 8;     // row 8 is below the baseline
+constexpr int kAdvance = 6;  // distance between characters, in dots
 constexpr int kBaseline = 6;
 
-using Glyph = std::array<std::uint8_t, kColumns>;  // one byte per column, the lowest bit on top
+using Glyph = std::array<std::uint8_t, kColumns>;  // one byte per column, lowest bit at the top
 
 // clang-format off
 constexpr std::array<Glyph, 95> kGlyphs{{
@@ -134,12 +134,12 @@ constexpr std::array<Glyph, 95> kGlyphs{{
 }};
 // clang-format on
 
-/// One byte per character, '?' for what is not printable ASCII.
+/// Converts to one byte per character, with '?' for characters that are not printable ASCII.
 std::string ascii(std::string_view text) {
   std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x80 && byte < 0xC0) continue;  // inside a character
+    if (byte >= 0x80 && byte < 0xC0) continue;  // continuation byte of UTF-8
     result += byte >= 0x20 && byte < 0x7F ? c : '?';
   }
   return result;
@@ -150,7 +150,7 @@ bool is_lit(const Glyph& glyph, int column, int row) {
   return (glyph[static_cast<std::size_t>(column)] >> row & 1) != 0;
 }
 
-double dot_size(double size) { return size * 0.105; }  // 7 dots are as high as a capital letter
+double dot_size(double size) { return size * 0.105; }  // a capital letter is 7 dots high
 
 }  // namespace
 
@@ -176,7 +176,7 @@ std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point st
         strokes.push_back({here, here});
         if (right) strokes.push_back({here, at(column + 1, row)});
         if (down) strokes.push_back({here, at(column, row + 1)});
-        // A diagonal only where no corner of dots makes the way already.
+        // Connects diagonal dots only if no neighbouring dot connects them already.
         if (is_lit(glyph, column + 1, row + 1) && !right && !down) strokes.push_back({here, at(column + 1, row + 1)});
         if (is_lit(glyph, column + 1, row - 1) && !right && !up) strokes.push_back({here, at(column + 1, row - 1)});
       }
@@ -196,7 +196,7 @@ std::string big_endian(std::uint32_t value) {
   return bytes;
 }
 
-/// Length, type, data and checksum of the type and the data (PNG specification, 5.3).
+/// Formats a PNG chunk: length, type, data, and the checksum of type and data (PNG specification, 5.3).
 std::string chunk(const std::string& type, const std::string& data) {
   const std::string body = type + data;
   const auto* bytes = reinterpret_cast<const Bytef*>(body.data());
@@ -209,7 +209,8 @@ std::string deflate_all(const std::string& data) {
   std::string packed(size, '\0');
   const auto* source = reinterpret_cast<const Bytef*>(data.data());
   if (compress2(reinterpret_cast<Bytef*>(packed.data()), &size, source, data.size(), 9) != Z_OK) {
-    throw std::bad_alloc();  // with a buffer of compressBound nothing else can fail
+    // with a buffer of compressBound() bytes, running out of memory is the only possible failure
+    throw std::bad_alloc();
   }
   packed.resize(size);
   return packed;
@@ -291,7 +292,7 @@ std::string PngCanvas::file() const {
   std::string rows;
   rows.reserve((row_bytes + 1) * static_cast<std::size_t>(height_));
   for (std::size_t y = 0; y < static_cast<std::size_t>(height_); ++y) {
-    rows += '\0';  // filter: none
+    rows += '\0';  // filter type: none
     rows.append(reinterpret_cast<const char*>(&pixels_[y * row_bytes]), row_bytes);
   }
   const std::string eight_bit_rgb{8, 2, 0, 0, 0};

@@ -16,15 +16,15 @@ namespace {
 
 constexpr int kPictureWidth = 1100;
 constexpr double kTop = 76, kRowHeight = 26, kLeastHeight = 300, kBelow = 60;
-constexpr double kLossLeft = 66, kLossRight = 560;  // of the area with the losses
+constexpr double kLossLeft = 66, kLossRight = 560;  // horizontal extent of the plot area for losses
 constexpr double kBarRight = 960;
-constexpr std::size_t kMostPoints = 2000;  // of a line
+constexpr std::size_t kMostPoints = 2000;  // maximum number of points per line
 
 constexpr Color kBack{255, 255, 255};
 constexpr Color kText{32, 38, 46};
 constexpr Color kFaintText{96, 106, 118};
 constexpr Color kRule{228, 232, 237};
-// Told apart by people who see fewer colors, too: P. Tol's "bright" and "muted" without the greys.
+// Distinguishable with color-vision deficiencies: P. Tol's "bright" and "muted" schemes without the greys.
 constexpr std::array<Color, 8> kPalette{{{68, 119, 170},
                                          {238, 102, 119},
                                          {34, 136, 51},

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kWidth = 900;
 constexpr int kHeight = 540;
-constexpr Point kTopLeft{72, 96};  // of the area between the axes
+constexpr Point kTopLeft{72, 96};  // corner of the plot area
 constexpr Point kBottomRight{872, 484};
 
 constexpr Color kPaper{255, 255, 255};
@@ -30,9 +30,9 @@ constexpr Color kTrainRaw{176, 203, 234};
 constexpr std::array<Color, 6> kEvals{
     {{209, 84, 24}, {34, 136, 51}, {170, 51, 119}, {120, 94, 20}, {68, 170, 153}, {136, 34, 85}}};
 
-constexpr std::size_t kSmoothFrom = 20;  // points
+constexpr std::size_t kSmoothFrom = 20;  // minimum number of points for smoothing
 
-/// Points in data coordinates; not finite ones stay as gaps.
+/// Points in data coordinates; non-finite points are gaps.
 using Series = std::vector<Point>;
 
 Series make_series(const std::vector<double>& x, const std::vector<double>& y, const char* name) {
@@ -47,7 +47,7 @@ Series make_series(const std::vector<double>& x, const std::vector<double>& y, c
   return series;
 }
 
-/// One set of validation data.
+/// The curve of one validation set.
 struct EvalSeries {
   std::string name;
   Series points;
@@ -61,10 +61,10 @@ Series without_gaps(Series series) {
   return series;
 }
 
-/// Moving average over `half` points on either side, so that it does not lag behind; fewer at the start, where the
-/// loss falls steeply, and one-sided at the end, whose value is what a reader takes away.
+/// Centred moving average over `half` points on either side, so that it does not lag. The window shrinks at the start,
+/// where the loss falls steeply, and is one-sided at the end, whose value matters most.
 Series smooth(const Series& series, std::size_t half) {
-  std::vector<double> sum{0};  // of the points before, and how many they are
+  std::vector<double> sum{0};  // prefix sums; `count` has the number of points in them
   std::vector<std::size_t> count{0};
   for (const Point& point : series) {
     sum.push_back(sum.back() + (is_gap(point) ? 0 : point.y));
@@ -80,7 +80,7 @@ Series smooth(const Series& series, std::size_t half) {
   return smoothed;
 }
 
-/// At most about 4 points per pixel column: the first, lowest, highest and last of each, which looks the same.
+/// Reduces a series to at most 4 points per pixel column (first, lowest, highest, last), which looks the same.
 Series thin_out(const Series& series) {
   const std::size_t columns = kWidth;
   if (series.size() <= 4 * columns) return series;
@@ -99,7 +99,7 @@ Series thin_out(const Series& series) {
   return thinned;
 }
 
-/// The area between the axes: what is where.
+/// The plot area: maps data coordinates to pixels.
 class Frame {
  public:
   Frame(const Series& train, const std::vector<EvalSeries>& evals)
@@ -149,11 +149,11 @@ void draw_axes(Canvas& canvas, const Frame& frame) {
   canvas.text({kTopLeft.x - 10, kTopLeft.y - 14}, "loss", left);
 }
 
-/// Each stretch between gaps as one line.
+/// Draws a line for each stretch of points between gaps.
 void draw_line(Canvas& canvas, const Frame& frame, const Series& series, Stroke stroke) {
   std::vector<Point> stretch;
   const auto flush = [&] {
-    if (stretch.size() == 1) stroke.width += 4;  // a lone point, to be seen
+    if (stretch.size() == 1) stroke.width += 4;  // makes a single point visible
     canvas.polyline(stretch, stroke);
     if (stretch.size() == 1) stroke.width -= 4;
     stretch.clear();
@@ -168,13 +168,13 @@ void draw_line(Canvas& canvas, const Frame& frame, const Series& series, Stroke 
   flush();
 }
 
-/// \param with_values  beside the points
+/// \param with_values  also print the values beside the points
 void draw_eval(Canvas& canvas, const Frame& frame, const EvalSeries& eval, bool with_values) {
   draw_line(canvas, frame, eval.points, {eval.color, 1.5});
   const auto points = without_gaps(eval.points);
   for (const Point& point : points) canvas.marker({frame.x(point.x), frame.y(point.y)}, 4, eval.color);
   if (!with_values) return;
-  // Values from the last point backwards, as many as have room.
+  // Prints values from the last point backwards, as far as there is room.
   double room_until = kWidth;
   const TextStyle style{11, eval.color, Anchor::middle, true, true};
   for (auto point = points.rbegin(); point != points.rend(); ++point) {
@@ -195,7 +195,7 @@ std::string eval_legend(const EvalSeries& eval, bool is_alone) {
   return text;
 }
 
-/// \param evals  without gaps, none of them empty
+/// \param evals  curves without gaps, none of them empty
 void draw_legend(Canvas& canvas, const Series& train, const Series& smoothed, const std::vector<EvalSeries>& evals) {
   constexpr double kPerCharacter = 7.5;
   const double y = 72;

@@ -22,9 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kLargestNote = 16 << 20;  // bytes of job.json and its like
-constexpr double kHeartbeatSilence = 120;         // seconds; a claim is touched every 15
-constexpr std::size_t kRememberedBytes = 255;     // tail of the parsed part, to detect that the file was replaced
+constexpr std::uint64_t kLargestNote = 16 << 20;  // bytes of job.json and similar files
+// seconds without an update after which a claim counts as stale; a running job updates it every 15 s
+constexpr double kHeartbeatSilence = 120;
+constexpr std::size_t kRememberedBytes = 255;  // tail of the parsed part, to detect that the file was replaced
 
 double number(const Json& json, const char* key, double otherwise = kNoNumber) {
   const auto found = json.find(key);
@@ -63,7 +64,7 @@ Json read_note(const fs::path& path) {
   }
 }
 
-/// Bytes that the engine received since its job started; -1 when absent.
+/// \return bytes that the engine has received since its job started; -1 when not recorded
 double received_since_start(const Json& record) {
   const auto all = record.find("collectives");
   if (all == record.end() || !all->is_object()) return -1;
@@ -76,7 +77,7 @@ double received_since_start(const Json& record) {
   return sum;
 }
 
-/// Adds records of metrics.jsonl to a run.
+/// Adds the records of metrics.jsonl to a run.
 class RecordReader {
  public:
   RecordReader(RunFiles& run, RunReader::Between& between) : run_(run), between_(between) {}
@@ -219,7 +220,7 @@ bool is_run(const fs::path& folder) {
   return fs::is_regular_file(folder / "metrics.jsonl", error) || fs::is_regular_file(folder / "job.json", error);
 }
 
-/// Orders names by the value of their numbers: "batch-2" before "batch-10".
+/// Compares names with numbers by value: "batch-2" sorts before "batch-10".
 bool natural_less(const std::string& a, const std::string& b) {
   const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   std::size_t i = 0, k = 0;

@@ -16,17 +16,18 @@
 namespace fsdp {
 namespace {
 
-constexpr std::size_t kMostSettings = 6;  // columns; a table of more is read by nobody
+constexpr std::size_t kMostSettings = 6;  // maximum number of settings columns, to keep the table readable
 constexpr const char* kNothing = "-";
 
 struct Column {
   std::string title;
   std::function<std::string(const RunSummary&)> cell;
-  std::function<double(const RunSummary&)> number;  ///< what the cell shows, where all of it are figures; else empty
+  /// value of the cell as a number; empty if the column contains text
+  std::function<double(const RunSummary&)> number;
   bool high_is_good = false;
 };
 
-/// How far the prediction of memory was off, as a share.
+/// \return relative error of the predicted peak memory
 double prediction_error(const RunFiles& run) { return (run.predicted_bytes - run.peak_bytes) / run.peak_bytes; }
 
 std::string with_spread(const Spread& s) {
@@ -46,14 +47,14 @@ std::string steps_text(const RunSummary& run) {
   return run.runs > 1 ? fmt::format("{} x {}", run.runs, text) : text;
 }
 
-/// The end of a long path tells more than its beginning.
+/// Keeps the end of a long path, which says more than its beginning.
 std::string short_setting(std::string text) {
   constexpr std::size_t kWidest = 32;
   text = printable(text);
   return text.size() <= kWidest ? text : "..." + text.substr(text.size() - kWidest + 3);
 }
 
-/// A set's loss, or a metric of games.
+/// A validation curve: the loss on a data set, or a metric of games.
 struct Curve {
   std::string set;
   bool is_loss = true;
@@ -104,7 +105,8 @@ void add_losses(const RunComparison& comparison, std::vector<Column>& columns) {
                      [](const RunSummary& r) { return r.last_loss; }});
 }
 
-/// With the model's size where it is not the same: options may leave it to the model's folder.
+/// Adds columns for the settings that differ, and for the model's size if it differs, because the size may come from
+/// the model's folder instead of an option.
 void add_settings(const RunComparison& comparison, std::vector<Column>& columns) {
   const auto& runs = comparison.runs;
   const auto is_other = [&](const RunSummary& r) {
@@ -161,7 +163,7 @@ void add_figures(std::vector<Column>& columns) {
                      [](const RunSummary& r) { return r.first_loss; }});
 }
 
-/// A column title in the form that users type: "last-loss".
+/// Converts a column's title to the form that users type: "last-loss".
 std::string typed(const std::string& title) {
   auto text = ascii_lower(title);
   for (auto& c : text) c = c == ' ' || c == '_' ? '-' : c;
@@ -232,7 +234,7 @@ namespace {
 
 constexpr double kLeast = 0.01;  // relative difference below which values count as equal
 
-/// "33 % less", "1.8 times as much"; empty where there is no difference to speak of.
+/// \return "33 % less", "1.8 times as much"; empty when the difference is negligible
 std::string ratio_words(double ratio, const char* less, const char* more, const char* times) {
   if (!std::isfinite(ratio) || ratio <= 0 || std::abs(ratio - 1) < kLeast) return "";
   if (ratio >= 1.5) return fmt::format("{:.1f} times {}", ratio, times);
@@ -319,7 +321,7 @@ std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
 
 namespace {
 
-/// The cells of the table; the first row holds the titles.
+/// \return the cells of the table; the first row has the titles
 std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, std::vector<bool>& is_text) {
   std::vector<std::vector<std::string>> rows(comparison.runs.size() + 1);
   for (const auto& column : columns_of(comparison)) {
@@ -331,7 +333,7 @@ std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, 
   return rows;
 }
 
-/// Number of UTF-8 characters.
+/// \return the number of UTF-8 characters
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
@@ -448,7 +450,7 @@ std::string run_comparison_to_markdown(const RunComparison& comparison) {
   std::vector<bool> is_text;
   const auto rows = cells_of(comparison, is_text);
   const auto line = [](std::vector<std::string> cells) {
-    for (auto& cell : cells) {  // a bar would end the cell
+    for (auto& cell : cells) {  // a '|' would end the cell in Markdown
       for (std::size_t at = 0; (at = cell.find('|', at)) != std::string::npos; at += 2) cell.insert(at, 1, '\\');
     }
     return fmt::format("| {} |\n", fmt::join(cells, " | "));

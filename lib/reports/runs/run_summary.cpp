@@ -70,7 +70,7 @@ void count_speed(RunSummary& run) {
 RunSummary summarize(RunFiles files) {
   RunSummary run;
   run.speed_steps = steps_for_speed(files.steps);
-  // A step without targets has no loss, which says nothing about the run.
+  // Steps without targets have no loss and are ignored.
   const auto has_loss = [](const StepLine& step) { return step.tokens > 0 || !std::isnan(step.loss); };
   const auto first = std::find_if(files.steps.begin(), files.steps.end(), has_loss);
   const auto last = std::find_if(files.steps.rbegin(), files.steps.rend(), has_loss);
@@ -83,7 +83,8 @@ RunSummary summarize(RunFiles files) {
                               [&](const auto& v) { return v.set == eval.set && v.is_loss == eval.is_loss; });
     if (found == run.validation.end()) found = run.validation.insert(found, {eval.set, eval.is_loss});
     found->last = eval.value;
-    const double gain = eval.is_loss ? found->best - eval.value : eval.value - found->best;  // NaN before the first
+    // NaN before the first value
+    const double gain = eval.is_loss ? found->best - eval.value : eval.value - found->best;
     if (std::isnan(eval.value) || gain <= 0) continue;
     found->best = eval.value;
     found->best_step = eval.step;
@@ -93,12 +94,12 @@ RunSummary summarize(RunFiles files) {
   return run;
 }
 
-/// A flag that is not given is false.
+/// Compares settings; a flag that is not given equals false.
 bool alike(const std::string& a, const std::string& b) {
   return a == b || (a == "-" && b == "false") || (a == "false" && b == "-");
 }
 
-/// The checkpoint of another run that this run started from; "-" when it resumed its own.
+/// \return the checkpoint of another run that this run started from; "-" if it started from its own or none
 std::string origin_of(const RunFiles& run) {
   const auto restart = setting_of(run, "restart-checkpoint-file");
   return restart == "latest" ? "-" : restart;
@@ -113,7 +114,7 @@ bool same_settings(const RunFiles& a, const RunFiles& b) {
   return !a.settings.empty() && origin_of(a) == origin_of(b) && !differs(a, b) && !differs(b, a);
 }
 
-/// A value of pooled runs is the largest of theirs, so that it covers all of them.
+/// Merges pooled runs: a maximum covers all of them.
 void join(RunSummary& run, RunSummary other) {
   ++run.runs;
   run.speed_steps.insert(run.speed_steps.end(), other.speed_steps.begin(), other.speed_steps.end());
@@ -154,13 +155,13 @@ std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs)
     });
     if (!same) differ.push_back(name);
   }
-  // Of two equivalent settings, the shorter one is enough.
+  // If both batch-size settings differ, showing the shorter name is enough.
   if (std::ranges::find(differ, "batch-size") != differ.end()) std::erase(differ, "total-batch-size");
   std::ranges::stable_sort(differ, {}, importance);
   return differ;
 }
 
-/// Their settings where these tell them apart, else their names, else their folders.
+/// Labels runs by their differing settings if these are distinct, else by their names, else by their folders.
 void label_runs(RunComparison& comparison) {
   auto& runs = comparison.runs;
   const auto all_different = [&] {

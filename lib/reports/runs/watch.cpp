@@ -132,7 +132,7 @@ bool goes_on(const RunSummary& run) {
   return run.files.state == RunState::running || run.files.state == RunState::silent;
 }
 
-/// The runs of `paths`; readers are kept between calls.
+/// Reads the runs in `paths` again; keeps readers between calls so that only new records are parsed.
 std::vector<RunFiles> read_again(const std::vector<std::string>& paths, std::map<fs::path, RunReader>& readers) {
   std::vector<RunFiles> runs;
   for (const auto& directory : find_runs(paths))
@@ -217,7 +217,7 @@ std::string detail::screen_of(const std::vector<RunSummary>& runs, int width, in
   std::stable_partition(order.begin(), order.end(), [](const RunSummary* run) { return goes_on(*run); });
   const auto room = static_cast<std::size_t>(std::max(rows, kFewestRows) - 1);
   const std::size_t shown = order.size() > room ? room - 1 : order.size();
-  std::size_t left = room - shown - (shown < order.size() ? 1 : 0);  // lines beside one for each
+  std::size_t left = room - shown - (shown < order.size() ? 1 : 0);  // lines left after giving each run one line
   std::string text;
   bool in_full = true;
   for (std::size_t i = 0; i < shown; ++i) {
@@ -241,7 +241,8 @@ void watch_runs(const std::vector<std::string>& paths) {
     const auto screen = terminal ? screen_now() : Screen{};
     const bool again = terminal && std::any_of(runs.begin(), runs.end(), goes_on);
     const auto text = again ? detail::screen_of(runs, screen.width, screen.rows) : all_views(runs, screen.width);
-    if (shown_lines > 0) std::cout << fmt::format("\x1b[{}A\x1b[J", shown_lines);  // up, and clear what follows
+    // move the cursor up and clear the screen below
+    if (shown_lines > 0) std::cout << fmt::format("\x1b[{}A\x1b[J", shown_lines);
     std::cout << text << std::flush;
     if (!std::cout) throw IoError("stdout: cannot be written");
     if (!again) return;

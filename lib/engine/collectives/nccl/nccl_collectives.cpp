@@ -18,10 +18,11 @@ using c10::cuda::CUDAStream;
 /// A transfer in progress. The buffers usually need no recordStream. All buffers come from the caching allocator under
 /// the compute stream. When a tensor is freed, the allocator may hand its memory to that stream's next kernel at once,
 /// although the communicator's stream still uses it. Three orderings make this safe:
-/// - the communicator's stream starts after an event recorded behind all compute queued when the collective is issued,
-/// so older kernels no longer use memory that was recycled for these buffers;
-/// - until wait(), this object holds the tensors, so they cannot be freed;
-/// - wait() queues the compute stream behind the transfer, so memory recycled afterwards is used afterwards.
+///   - the communicator's stream starts after an event recorded behind all compute queued when the collective is
+///   issued,
+///     so older kernels no longer use memory that was recycled for these buffers;
+///   - until wait(), this object holds the tensors, so they cannot be freed;
+///   - wait() queues the compute stream behind the transfer, so memory recycled afterwards is used afterwards.
 /// Peak memory then depends on the schedule alone, not on the device's timing. Only this object's own buffers need
 /// recordStream, and only when wait() is called under another stream than the issue; see below.
 class NcclWork final : public Work {
