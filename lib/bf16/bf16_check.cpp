@@ -13,7 +13,7 @@
 #include "lib/base/usable_resources.hpp"
 #include "lib/bf16/bf16_report.hpp"
 #include "lib/bf16/compare_ranks.hpp"
-#include "lib/bf16/nccl_log.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/bf16/reduce.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/ranks/agree.hpp"

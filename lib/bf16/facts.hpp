@@ -1,11 +1,12 @@
 #pragma once
 // Facts that one rank collects about bf16 on its device. lib/bf16/verdict.hpp draws the conclusions.
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
-
 #include "lib/compute/device/gpus.hpp"
 
 namespace fsdp {
@@ -78,4 +79,33 @@ nlohmann::json to_json(const RankFacts& facts);
 /// \throws std::logic_error when `json` did not come from to_json()
 RankFacts rank_facts_from_json(const nlohmann::json& json);
 
+// Finds out which transport NCCL uses by parsing its log, since NCCL has no function that tells.
+
+/// Makes NCCL log to a file of this process and parses the file. If the user has set NCCL_DEBUG_FILE or NCCL_DEBUG,
+/// these settings stay and transport_since() returns "".
+class NcclLog {
+ public:
+  /// Sets environment variables: construct it before NCCL is first used.
+  NcclLog();
+  NcclLog(const NcclLog&) = delete;
+  NcclLog& operator=(const NcclLog&) = delete;
+  /// Removes the log file.
+  ~NcclLog();
+
+  /// \return the transports of the connections made since the last call: "NET/IB", "P2P/CUMEM + NET/Socket"; "" when
+  /// the log does not tell
+  std::string transport_since();
+
+ private:
+  std::filesystem::path file_;
+  std::uint64_t seen_bytes_ = 0;
+};
+
+namespace detail {
+
+/// \return the transports of all "Channel ... via ..." lines, sorted and joined; if there are none, NET/x from the
+/// "Using network x" line
+std::string transports_in_log(std::string_view text);
+
+}  // namespace detail
 }  // namespace fsdp

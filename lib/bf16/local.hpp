@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "lib/bf16/facts.hpp"
 #include "lib/bf16/bf16_gemm.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
 #include "lib/engine/collectives/device_wish.hpp"
 #include "lib/ranks/process_group.hpp"

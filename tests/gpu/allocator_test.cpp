@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/planning/memory/caching_allocator.hpp"
+#include "lib/planning/memory/profile.hpp"
 
 namespace {
 

@@ -1,25 +1,138 @@
 #include "lib/chess/evaluation/evaluate_games.hpp"
 
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <numeric>
+#include <tuple>
 #include <utility>
-
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/chess/evaluation/positions.hpp"
-#include "lib/chess/evaluation/scores.hpp"
 #include "lib/chess/evaluation/sequence.hpp"
 #include "lib/chess/rules/game.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/evaluation_progress.hpp"
+#include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/logits.hpp"
 
 namespace fsdp {
+
+bool PositionSample::Drawn::operator<(const Drawn& other) const {
+  return std::tie(round, key, position.game, position.move) <
+         std::tie(other.round, other.key, other.position.game, other.position.move);
+}
+
+void PositionSample::offer(std::int64_t game, const std::string& text, std::size_t first, std::size_t count,
+                           const std::vector<bool>& right) {
+  const auto seed = sample_key(seed_, game);
+  std::vector<std::size_t> moves(count);
+  std::iota(moves.begin(), moves.end(), first);
+  std::shared_ptr<const std::string> shared;
+  for (std::size_t round = 0; round < std::min(count, wanted_); ++round) {
+    // Draws the next move in a random order of the game's moves.
+    const auto key = sample_key(seed, static_cast<std::int64_t>(round));
+    std::swap(moves[round], moves[round + key % (count - round)]);
+    Drawn drawn{round, key, {game, moves[round], nullptr, !right.empty() && right[moves[round]]}};
+    if (kept_.size() == wanted_) {
+      if (!(drawn < *kept_.rbegin())) return;  // later rounds of this game sort after this one and are not kept either
+      kept_.erase(std::prev(kept_.end()));
+    }
+    if (shared == nullptr) shared = std::make_shared<const std::string>(text);
+    drawn.position.text = shared;
+    kept_.insert(std::move(drawn));
+  }
+}
+
+std::vector<ChessPosition> PositionSample::take() const {
+  std::vector<ChessPosition> positions;
+  for (const auto& drawn : kept_) positions.push_back(drawn.position);
+  std::ranges::sort(positions, {}, [](const ChessPosition& p) { return std::pair(p.game, p.move); });
+  return positions;
+}
+
+namespace {
+
+/// Makes a batch with a game per row, padded on the right, which causal attention does not see.
+/// \param step  rounds the length up to a multiple of this, but at most to `positions`
+MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit, std::int64_t step,
+                    std::int64_t positions) {
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(games.size());
+  batch.length = 1;
+  const auto length = [&](const ChessSequence& game) {
+    return std::min(static_cast<std::int64_t>(game.ids.size()), limit);
+  };
+  for (const auto& game : games) batch.length = std::max(batch.length, length(game));
+  batch.length = std::min((batch.length + step - 1) / step * step, positions);
+  batch.ids_N = at::full({batch.rows * batch.length}, 0, at::kInt);
+  batch.targets_N = at::full({batch.rows * batch.length}, -1, at::kInt);
+  for (std::size_t g = 0; g < games.size(); ++g) {
+    std::copy_n(games[g].ids.begin(), length(games[g]),
+                batch.ids_N.data_ptr<std::int32_t>() + static_cast<std::int64_t>(g) * batch.length);
+  }
+  return batch;
+}
+
+/// \param predicted  [ids of the game] most likely next id after each id
+WordScore score(const ChessSequence& game, WordIds word, std::span<const std::int32_t> predicted,
+                const WordEnds& ends) {
+  if (word.first == 0) return WordScore::no_context;
+  if (word.end > predicted.size()) return WordScore::beyond;
+  for (auto i = word.first; i < word.end; ++i) {
+    if (predicted[i - 1] != game.ids[i]) return WordScore::wrong;
+  }
+  return ends.ends_word(predicted[word.end - 1]) ? WordScore::right : WordScore::wrong;
+}
+
+}  // namespace
+
+std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span<const ChessSequence> games,
+                                                std::int64_t limit, const WordEnds& ends) {
+  // On GPUs, round lengths up so that the same few shapes recur, as in training.
+  const bool on_host = runtime.device().is_cpu();
+  auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
+  send_to(runtime.ops(), batch);
+  std::vector<std::int32_t> predicted(static_cast<std::size_t>(batch.rows * batch.length));
+  const auto vocab = runtime.decoder().config.vocab_size;
+  forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
+    const auto best_N = runtime.ops().to_host(at::argmax(logits_NV.narrow(1, 0, vocab), 1).to(at::kInt));
+    std::copy_n(best_N.const_data_ptr<std::int32_t>(), best_N.numel(), predicted.begin() + first);
+  });
+  std::vector<std::vector<WordScore>> scores;
+  for (std::size_t g = 0; g < games.size(); ++g) {
+    const auto length = static_cast<std::size_t>(batch.length);
+    const auto seen = std::min(length, static_cast<std::size_t>(limit));
+    const auto of_game = std::span(predicted).subspan(g * length, seen);
+    std::vector<WordScore> of_words;
+    for (const auto word : games[g].words) of_words.push_back(score(games[g], word, of_game, ends));
+    scores.push_back(std::move(of_words));
+  }
+  return scores;
+}
+
+std::string generate_word(ModelRuntime& runtime, const std::vector<std::int32_t>& prefix, const Tokenizer& tokenizer,
+                          const WordEnds& ends, std::size_t most_bytes) {
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  greedy.num_tokens = static_cast<std::int64_t>(most_bytes) + 1;  // one more, because an id may spell only a space
+  std::string word;
+  generate(runtime, prefix, greedy, [&](std::int32_t id) {
+    if (ends.is_end_mark(id) || (!word.empty() && ends.ends_word(id))) return false;
+    word += tokenizer.decode_one(id);
+    if (ends.begins_with_space(id)) word.erase(0, std::min(word.find_first_not_of(" \t\n\r\v\f"), word.size()));
+    return word.size() < most_bytes;
+  });
+  // A piece may contain the end of the word and the start of the next one.
+  word.resize(std::min({word.size(), most_bytes, word.find_first_of(" \t\n\r\v\f")}));
+  return word;
+}
+
 namespace {
 
 /// The counts of a game, as numbers that an all-reduce can sum.

@@ -5,6 +5,39 @@
 namespace fsdp::chess {
 namespace {
 
+constexpr std::string_view promotion_letters = "nbrq";  // in the order of Kind, from Kind::knight on
+
+}  // namespace
+
+std::optional<Square> parse_square(std::string_view text) {
+  if (text.size() != 2 || text[0] < 'a' || text[0] > 'h' || text[1] < '1' || text[1] > '8') return std::nullopt;
+  return square_at(text[0] - 'a', text[1] - '1');
+}
+
+std::string to_string(Square square) {
+  return {static_cast<char>('a' + file_of(square)), static_cast<char>('1' + rank_of(square))};
+}
+
+std::optional<Move> parse_uci(std::string_view text) {
+  if (text.size() != 4 && text.size() != 5) return std::nullopt;
+  const auto from = parse_square(text.substr(0, 2)), to = parse_square(text.substr(2, 2));
+  if (!from || !to) return std::nullopt;
+  if (text.size() == 4) return Move{*from, *to};
+  const auto letter = promotion_letters.find(text[4]);
+  if (letter == std::string_view::npos) return std::nullopt;
+  return Move{*from, *to, static_cast<Kind>(static_cast<int>(Kind::knight) + static_cast<int>(letter))};
+}
+
+std::string to_uci(Move move) {
+  std::string text = to_string(move.from) + to_string(move.to);
+  if (move.promotion != Kind::none) {
+    text += promotion_letters.at(static_cast<std::size_t>(move.promotion) - static_cast<std::size_t>(Kind::knight));
+  }
+  return text;
+}
+
+namespace {
+
 /// A king or rook that leaves its original square, or a rook that is captured there, permanently loses castling rights.
 void end_castling_from(Board& board, Square square) {
   for (const auto color : {Color::white, Color::black}) {
@@ -50,5 +83,38 @@ void apply(Board& board, Move move) {
   if (board.to_move == Color::black) ++board.fullmove_number;
   board.to_move = opponent(board.to_move);
 }
+
+namespace {
+
+bool holds(const Board& board, Square square, Piece piece) { return square != no_square && board[square] == piece; }
+
+/// Follows `steps` from `square` to the first piece and tests whether it is a queen or the given kind of slider of
+/// color `by`.
+bool attacked_along(const Board& board, Square square, std::span<const Step> steps, Kind slider, Color by) {
+  for (const auto step : steps) {
+    auto at = neighbor(square, step);
+    while (at != no_square && board[at].kind == Kind::none) at = neighbor(at, step);
+    if (holds(board, at, {slider, by}) || holds(board, at, {Kind::queen, by})) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_attacked(const Board& board, Square square, Color by) {
+  for (const int files : {-1, 1}) {
+    if (holds(board, neighbor(square, {files, -forward(by)}), {Kind::pawn, by})) return true;
+  }
+  for (const auto step : knight_steps) {
+    if (holds(board, neighbor(square, step), {Kind::knight, by})) return true;
+  }
+  for (const auto step : king_steps) {
+    if (holds(board, neighbor(square, step), {Kind::king, by})) return true;
+  }
+  return attacked_along(board, square, straight_steps, Kind::rook, by) ||
+         attacked_along(board, square, diagonal_steps, Kind::bishop, by);
+}
+
+bool in_check(const Board& board, Color color) { return is_attacked(board, board.king(color), opponent(color)); }
 
 }  // namespace fsdp::chess

@@ -1,13 +1,59 @@
 #pragma once
 // The state of a position: pieces, side to move, castling rights, en-passant square and clocks. Only Position
-// (position.hpp) enforces the rules; the functions here and in attacks.hpp and pseudo_moves.hpp do not check the board.
+// (position.hpp) enforces the rules; functions on a Board do not check it.
 #include <array>
 #include <cstddef>
 #include <cstdint>
-
-#include "lib/chess/rules/move.hpp"
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 namespace fsdp::chess {
+
+enum class Kind : std::uint8_t { none, pawn, knight, bishop, rook, queen, king };
+
+/// 0 to 63: a1, b1, ..., h1, a2, ..., h8.
+using Square = int;
+constexpr int num_squares = 64;
+constexpr Square no_square = -1;
+
+constexpr int file_of(Square square) { return square % 8; }  ///< 0 to 7 for a to h
+constexpr int rank_of(Square square) { return square / 8; }  ///< 0 to 7 for 1 to 8
+constexpr Square square_at(int file, int rank) { return 8 * rank + file; }
+
+struct Move {
+  Square from = no_square;
+  Square to = no_square;
+  Kind promotion = Kind::none;
+  bool operator==(const Move&) const = default;
+};
+
+/// "e4" -> 28; nullopt for any other text
+std::optional<Square> parse_square(std::string_view text);
+std::string to_string(Square square);
+
+/// Parses the notation without a board. \return nullopt unless the whole text has this form; letters must be lower-case
+std::optional<Move> parse_uci(std::string_view text);
+std::string to_uci(Move move);
+
+/// A direction on the board.
+struct Step {
+  int files;
+  int ranks;
+};
+
+constexpr std::array<Step, 8> knight_steps{{{1, 2}, {2, 1}, {2, -1}, {1, -2}, {-1, -2}, {-2, -1}, {-2, 1}, {-1, 2}}};
+/// First the straight directions, then the diagonal ones.
+constexpr std::array<Step, 8> king_steps{{{0, 1}, {1, 0}, {0, -1}, {-1, 0}, {1, 1}, {1, -1}, {-1, -1}, {-1, 1}}};
+constexpr std::span<const Step> straight_steps = std::span(king_steps).first(4);
+constexpr std::span<const Step> diagonal_steps = std::span(king_steps).last(4);
+
+/// \return the neighbouring square; no_square beyond the edge
+constexpr Square neighbor(Square square, Step step) {
+  const int file = file_of(square) + step.files, rank = rank_of(square) + step.ranks;
+  return file < 0 || file > 7 || rank < 0 || rank > 7 ? no_square : square_at(file, rank);
+}
 
 enum class Color : std::uint8_t { white, black };
 
@@ -48,5 +94,11 @@ void put(Board& board, Square square, Piece piece);
 /// Carries out a move of the side to move, including captures, castling, promotion, castling rights, clocks and turn.
 /// \param move  a move that add_pseudo_moves() generates
 void apply(Board& board, Move move);
+
+/// Whether a piece of color `by` attacks `square`; pinned pieces attack, too.
+bool is_attacked(const Board& board, Square square, Color by);
+
+/// Whether the king of `color` is in check. \pre the board has this king
+bool in_check(const Board& board, Color color);
 
 }  // namespace fsdp::chess

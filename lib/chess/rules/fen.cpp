@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/chess/rules/attacks.hpp"
-#include "lib/chess/rules/steps.hpp"
+#include "lib/chess/rules/board.hpp"
 
 namespace fsdp::chess {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "lib/chess/rules/pseudo_moves.hpp"
+#include "lib/chess/rules/position.hpp"
 
 namespace fsdp::chess {
 namespace {

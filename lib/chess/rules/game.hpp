@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/chess/rules/outcome.hpp"
 #include "lib/chess/rules/position.hpp"
 
 namespace fsdp::chess {

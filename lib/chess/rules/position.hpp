@@ -1,16 +1,42 @@
 #pragma once
 // The rules of chess: the legal moves of a position, and when it ends the game.
 // Source: FIDE Laws of Chess, 2023, articles 3, 5 and 9.6.2.
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
 #include "lib/chess/rules/board.hpp"
-#include "lib/chess/rules/move.hpp"
-#include "lib/chess/rules/outcome.hpp"
 
 namespace fsdp::chess {
+
+enum class GameResult : std::uint8_t { white_wins, black_wins, draw, unfinished };
+
+/// PGN notation: "1-0", "0-1", "1/2-1/2", and "*" for an unfinished game.
+std::string_view to_string(GameResult result);
+/// Inverse of to_string(); nullopt for any other text.
+std::optional<GameResult> parse_result(std::string_view text);
+
+/// Reasons that end a game automatically and can be seen from one position. Repetition needs the whole game, and draws
+/// by the fifty-move rule or threefold repetition need a player's claim, so they are not included.
+enum class Termination : std::uint8_t { checkmate, stalemate, insufficient_material, seventyfive_moves };
+
+/// "CHECKMATE", "STALEMATE", "INSUFFICIENT_MATERIAL", "SEVENTYFIVE_MOVES": names of python-chess, which the column
+/// Termination of laion/strategic_game_chess uses.
+std::string_view to_string(Termination termination);
+
+struct Outcome {
+  Termination termination;
+  GameResult result;  ///< never GameResult::unfinished
+  bool operator==(const Outcome&) const = default;
+};
+
+/// Appends the moves of the piece on `from`, including moves that leave its own king in check; none if the piece does
+/// not belong to the side to move. For castling, everything is checked but the safety of the king's final square.
+void add_pseudo_moves(const Board& board, Square from, std::vector<Move>& moves);
+
+/// Whether a move of add_pseudo_moves() leaves its own king safe.
+bool is_safe(const Board& board, Move move);
 
 /// A position with value semantics; copy it to try moves.
 class Position {

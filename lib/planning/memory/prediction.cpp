@@ -1,20 +1,126 @@
 #include "lib/planning/memory/prediction.hpp"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
-
 #include "lib/base/error.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/models/config/model_flops.hpp"
 #include "lib/planning/memory/device.hpp"
-#include "lib/planning/memory/meta_loader.hpp"
-#include "lib/planning/memory/micro_batches.hpp"
+#include "lib/training/data/data_loader.hpp"
 #include "lib/training/step/trainer.hpp"
+
+namespace fsdp {
+
+/// Yields `num_rows` rows with `tokens` inputs and targets as meta tensors, with documents laid out as in RandomLoader.
+class MetaLoader final : public DataLoader {
+ public:
+  MetaLoader(std::int64_t num_rows, std::int64_t tokens, DocumentLengths documents = {})
+      : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)) {}
+  std::int64_t num_rows() const override { return num_rows_; }
+  MicroBatch read(const std::vector<std::int64_t>& rows,
+                  const std::vector<std::uint64_t>& sample_keys = {}) const override;
+
+ private:
+  std::int64_t num_rows_;
+  std::int64_t tokens_;
+  DocumentLengths documents_;
+};
+
+MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
+                            const std::vector<std::uint64_t>& sample_keys) const {
+  const MemoryScope scope(MemoryCategory::batch);
+  MicroBatch batch;
+  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.length = tokens_;
+  batch.num_targets = batch.rows * tokens_;
+  const auto options = at::TensorOptions(at::kInt).device(at::kMeta);
+  batch.ids_N = at::empty({batch.num_targets}, options);
+  batch.targets_N = at::empty({batch.num_targets}, options);
+  if (!documents_.empty() && batch.rows > 0) {
+    auto packing = lay_out_documents(std::vector<DocumentLengths>(rows.size(), documents_), tokens_);
+    packing->positions_N = at::empty({batch.num_targets}, options);
+    packing->starts = at::empty(packing->starts.sizes(), options);
+    batch.packing = std::move(packing);
+  }
+  set_sample_keys(batch, sample_keys);
+  return batch;
+}
+
+}  // namespace fsdp
+
+namespace fsdp::detail {
+
+inline constexpr int kMostReplayed = 16;
+
+/// \return bytes that a GPU's allocator needs for the inputs of `more` further micro-batches
+/// \param most, less  predictions from replaying kMostReplayed micro-batches, and one fewer
+std::int64_t bytes_of_more(const MemoryPrediction& most, const MemoryPrediction& less, int more);
+/// Extends `most` by `more` micro-batches; the caller updates rows_per_step.
+void add_micro_batches(MemoryPrediction& most, const MemoryPrediction& less, int more);
+
+namespace {
+
+constexpr std::int64_t kSegmentBytes = 2 << 20;  // segment size of the caching allocator for small tensors
+
+template <typename Number>
+void extend(Number& of_most, Number of_less, int more) {
+  of_most += static_cast<Number>(more) * (of_most - of_less);
+}
+
+void extend(AxisCounts& most, const AxisCounts& less, int more) {
+  extend(most.all_gathers, less.all_gathers, more);
+  extend(most.reduce_scatters, less.reduce_scatters, more);
+  extend(most.all_reduces, less.all_reduces, more);
+  extend(most.bytes, less.bytes, more);
+}
+
+/// Only the inputs grow; the peaks stay at the same moments.
+void extend(MemoryProfile& most, const MemoryProfile& less, int more) {
+  const auto growth = more * std::max<std::int64_t>(0, most.peak_bytes - less.peak_bytes);
+  const auto of_batch = static_cast<std::size_t>(MemoryCategory::batch);
+  most.peak_bytes += growth;
+  most.at_peak[of_batch] += growth;
+  most.host_bytes += more * std::max<std::int64_t>(0, most.host_bytes - less.host_bytes);
+  for (auto& phase : most.timeline) {
+    if (phase.peak_bytes == 0) continue;
+    phase.peak_bytes += growth;
+    phase.at_peak[of_batch] += growth;
+  }
+}
+
+}  // namespace
+
+std::int64_t bytes_of_more(const MemoryPrediction& most, const MemoryPrediction& less, int more) {
+  const auto growth = more * std::max<std::int64_t>(0, most.profile.peak_bytes - less.profile.peak_bytes);
+  return (growth + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes;
+}
+
+void add_micro_batches(MemoryPrediction& most, const MemoryPrediction& less, int more) {
+  if (most.on_gpu) {
+    const auto bytes = bytes_of_more(most, less, more);
+    most.allocator.allocated_peak_bytes += bytes;
+    most.allocator.reserved_peak_bytes += bytes;
+    most.allocator.reserved_bytes += bytes;
+  }
+  most.accumulation_steps += more;
+  most.work.before_last = less.work.log;
+  most.work.more = more;
+  extend(most.comm.shard, less.comm.shard, more);
+  extend(most.comm.replicate, less.comm.replicate, more);
+  extend(most.flops, less.flops, more);
+  extend(most.useful_flops, less.useful_flops, more);
+  extend(most.tokens_per_step, less.tokens_per_step, more);
+  extend(most.host.states_bytes, less.host.states_bytes, more);
+  extend(most.profile, less.profile, more);
+}
+
+}  // namespace fsdp::detail
 
 namespace fsdp {
 namespace {
@@ -74,7 +180,7 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
 /// too long.
 void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   constexpr std::int64_t kMostRows = 1'000'000;
-  constexpr double kMostBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
+  constexpr double kMostJobBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
   if (rows > kMostRows) {
     throw UsageError(
         fmt::format("--batch-size is {}: memory is predicted for at most {} sequences at once", rows, kMostRows));
@@ -86,7 +192,7 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
     for (const auto size : parameter.shape) elements *= static_cast<double>(size);
     parameters += elements;
   }
-  if (kStateBytes * parameters > kMostBytes) {
+  if (kStateBytes * parameters > kMostJobBytes) {
     throw UsageError(
         fmt::format("a model of {:.2g} parameters is more than any computer can address: choose smaller "
                     "--num-layers, --embed-size, --ffn-hidden-size or --vocab-size, or another --model",
@@ -95,7 +201,7 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   const double tokens = static_cast<double>(rows) * static_cast<double>(request.tokens_per_row);
   const auto widest = static_cast<double>(std::max(
       {3 * config.num_heads * config.head_width(), config.embed_size, config.ffn_hidden_size, config.vocab_size}));
-  if (kFloatBytes * tokens * widest > kMostBytes) {
+  if (kFloatBytes * tokens * widest > kMostJobBytes) {
     throw UsageError(
         fmt::format("--batch-size {} with --seq-len {} is {:.2g} tokens at once, more than any computer "
                     "can address: choose smaller ones",

@@ -10,7 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/planning/speed/json_number.hpp"
+#include "lib/planning/speed/rates.hpp"
 
 namespace fsdp {
 

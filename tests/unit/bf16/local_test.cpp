@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "lib/bf16/bf16_gemm.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/bf16/local.hpp"
-#include "lib/bf16/nccl_log.hpp"
 #include "lib/bf16/processor.hpp"
 
 using namespace fsdp;

@@ -1,4 +1,4 @@
-#include "lib/chess/evaluation/positions.hpp"
+#include "lib/chess/evaluation/evaluate_games.hpp"
 
 #include <doctest/doctest.h>
 

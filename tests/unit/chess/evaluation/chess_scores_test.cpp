@@ -1,4 +1,4 @@
-#include "lib/chess/evaluation/scores.hpp"
+#include "lib/chess/evaluation/evaluate_games.hpp"
 
 #include "tests/support/engine_params.hpp"
 #include "tests/support/torch_doctest.hpp"

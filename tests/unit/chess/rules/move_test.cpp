@@ -1,4 +1,4 @@
-#include "lib/chess/rules/move.hpp"
+#include "lib/chess/rules/board.hpp"
 
 #include <doctest/doctest.h>
 

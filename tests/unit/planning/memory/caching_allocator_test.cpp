@@ -1,4 +1,4 @@
-#include "lib/planning/memory/caching_allocator.hpp"
+#include "lib/planning/memory/profile.hpp"
 
 #include <doctest/doctest.h>
 
