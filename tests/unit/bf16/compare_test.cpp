@@ -7,7 +7,7 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 TEST_SUITE("bf16/compare") {
-  TEST_CASE("speed: a GPU that multiplies bf16 no faster than float32 emulates it, whatever it says") {
+  TEST_CASE("speed: a GPU whose bf16 is no faster than float32 emulates it, whatever its capability") {
     auto ranks = ranks_of(a100, 4);
     ranks[2].gemm.bf16_tflops = 17;
     const auto answer = judge_bf16(ranks);
@@ -16,7 +16,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(answer.verdict == Bf16Verdict::emulated);
   }
 
-  TEST_CASE("speed: also when all ranks do, or the rank is alone") {
+  TEST_CASE("speed: emulation is also detected on all ranks and on a single rank") {
     auto ranks = ranks_of(a100, 4);
     for (auto& rank : ranks) rank.gemm.bf16_tflops = 20;
     CHECK(judge_bf16(ranks).verdict == Bf16Verdict::emulated);
@@ -24,7 +24,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(judge_bf16(ranks).verdict == Bf16Verdict::emulated);
   }
 
-  TEST_CASE("speed: a ratio far below the same GPUs' median is throttling") {
+  TEST_CASE("speed: a ratio far below the median of equal GPUs is throttling") {
     auto ranks = ranks_of(h100, 4);
     ranks[1].gemm.bf16_tflops = 250;  // 4.9 times float32, 13.3 times elsewhere
     const auto answer = judge_bf16(ranks);
@@ -33,7 +33,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(answer.slowest_rank == 1);
   }
 
-  TEST_CASE("speed: slow in everything is native, slow, and left out") {
+  TEST_CASE("speed: a GPU that is slow in both types is native, slow and excluded") {
     auto ranks = ranks_of(h100, 8);
     ranks[6].gemm.bf16_tflops = 400;
     ranks[6].gemm.float32_tflops = 30;
@@ -44,7 +44,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(answer.bad_hosts == std::vector<std::string>{"gpu2"});
   }
 
-  TEST_CASE("speed: other GPUs are no measure; a slice of one is compared with slices") {
+  TEST_CASE("speed: only equal GPUs are compared; MIG slices with slices") {
     auto ranks = ranks_of(h100, 4);
     ranks[3] = a100(3);
     for (const int r : {1, 2}) {
@@ -58,7 +58,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(says(answer.ranks[1].notes, {"MIG"}));
   }
 
-  TEST_CASE("speed: on a processor it only warns") {
+  TEST_CASE("speed: a slow processor only causes a warning") {
     auto ranks = ranks_of(on_processor, 4);
     ranks[0].gemm.bf16_tflops = 0.1;
     const auto answer = judge_bf16(ranks);
@@ -74,7 +74,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(judge_bf16(ranks).slowest_rank == 1);
   }
 
-  TEST_CASE("oneDNN's choice: an emulating one on a processor with instructions is named") {
+  TEST_CASE("oneDNN: an implementation that ignores the processor's bf16 instructions is noted") {
     auto ranks = ranks_of(on_processor, 2);
     ranks[1].gemm.implementation = "gemm:jit:bf16";
     const auto answer = judge_bf16(ranks);
@@ -102,7 +102,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(says(answer.ranks[4].notes, {"slow node", "to its neighbours"}));
   }
 
-  TEST_CASE("libraries: NCCL that is not the compiled one, an older driver, a shared GPU are noted") {
+  TEST_CASE("libraries: another NCCL than at compile time, an older driver and a shared GPU are noted") {
     auto ranks = ranks_of(a100, 4);
     ranks[1].gpu->nccl = {2, 21, 5};
     ranks[2].gpu->driver = {12, 2, 0};

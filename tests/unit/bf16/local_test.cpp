@@ -14,7 +14,7 @@
 using namespace fsdp;
 
 TEST_SUITE("bf16/local") {
-  TEST_CASE("parse_cpuinfo: name and whole flags of the first core") {
+  TEST_CASE("parse_cpuinfo: name and flags, as whole words, of the first core") {
     const auto p = fsdp::detail::parse_cpuinfo(
         "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Platinum 8480+\n"
         "flags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile amx_int8\n\nprocessor\t: 1\nmodel name\t: other\n");
@@ -31,7 +31,7 @@ TEST_SUITE("bf16/local") {
     CHECK_FALSE(fsdp::detail::parse_cpuinfo("flags\t:\n").avx512_bf16);
   }
 
-  TEST_CASE("apply_arm_hwcap2: the kernel's bits") {
+  TEST_CASE("apply_arm_hwcap2: decodes the kernel's bits") {
     ProcessorFacts p;
     fsdp::detail::apply_arm_hwcap2(1UL << 14, p);
     CHECK(p.arm_bf16);
@@ -53,7 +53,7 @@ TEST_SUITE("bf16/local") {
     CHECK_FALSE(read_processor().name.empty());
   }
 
-  TEST_CASE("measure_gemm: numbers for all three, within the largest size") {
+  TEST_CASE("measure_gemm: measures all three products within the largest size") {
     const auto facts = measure_gemm(c10::Device(c10::kCPU), [] {}, {0.01, 512});
     CHECK(facts.failure.empty());
     CHECK(facts.bf16_tflops > 0);
@@ -63,14 +63,14 @@ TEST_SUITE("bf16/local") {
     CHECK(facts.size <= 512);
   }
 
-  TEST_CASE("measure_gemm: what LibTorch throws becomes a fact") {
+  TEST_CASE("measure_gemm: an exception of LibTorch becomes GemmFacts::failure") {
     const auto facts =
         measure_gemm(c10::Device(c10::kCPU), [] { TORCH_CHECK(false, "the device fell off"); }, {0.01, 256});
     CHECK(facts.failure == "the device fell off");
     CHECK(facts.bf16_tflops == 0);
   }
 
-  TEST_CASE("onednn_bf16_implementation: names the code, and prints nothing") {
+  TEST_CASE("onednn_bf16_implementation: names the implementation and prints nothing") {
     std::array<int, 2> ends{};
     REQUIRE(::pipe(ends.data()) == 0);
     std::fflush(stdout);
@@ -99,7 +99,7 @@ TEST_SUITE("bf16/local") {
                      "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef\n") == "brg_matmul:avx10_1_512_amx");
   }
 
-  TEST_CASE("transports_in_log: NCCL's own lines") {
+  TEST_CASE("transports_in_log: parses lines of NCCL's log") {
     CHECK(fsdp::detail::transports_in_log("").empty());
     CHECK(fsdp::detail::transports_in_log("h:1:1 [0] NCCL INFO Using network AWS Libfabric\n") == "NET/AWS Libfabric");
     CHECK(fsdp::detail::transports_in_log(

@@ -54,7 +54,7 @@ const ReduceBudget kSmall{1 << 20, 0.01};
 }  // namespace
 
 TEST_SUITE("bf16/reduce") {
-  TEST_CASE("exact_value: any partial sum is a whole number bf16 holds, and it repeats") {
+  TEST_CASE("exact_value: bf16 represents every partial sum, and values repeat") {
     for (const int ranks : {1, 2, 3, 8, 100, 101, 640, 4096}) {
       CAPTURE(ranks);
       const auto period = fsdp::detail::exact_period(ranks);
@@ -111,7 +111,7 @@ TEST_SUITE("bf16/reduce") {
     }
   }
 
-  TEST_CASE("measure_reduce: larger tensors where there is time") {
+  TEST_CASE("measure_reduce: tensors grow when there is time") {
     at::set_num_threads(1);
     run_thread_ranks(2, 2, [](ProcessGroup& group) {
       const auto reducer = host_reducer(group);
@@ -119,11 +119,11 @@ TEST_SUITE("bf16/reduce") {
     });
   }
 
-  TEST_CASE("make_shared_memory_reducer: null where the ranks are on two nodes") {
+  TEST_CASE("make_shared_memory_reducer: null when the ranks are on two nodes") {
     run_thread_ranks(2, 1, [](ProcessGroup& group) { CHECK(make_shared_memory_reducer(group, 4096) == nullptr); });
   }
 
-  TEST_CASE("measure_reduce: a wrong element is found and told") {
+  TEST_CASE("measure_reduce: a wrong element is reported") {
     at::set_num_threads(1);
     run_thread_ranks(3, 3, [](ProcessGroup& group) {
       Faulty reducer(host_reducer(group), 70001);
@@ -136,7 +136,7 @@ TEST_SUITE("bf16/reduce") {
     });
   }
 
-  TEST_CASE("measure_reduce: rounding at every step is told from one at the end") {
+  TEST_CASE("measure_reduce: rounding at every step is distinguished from rounding at the end") {
     at::set_num_threads(1);
     run_thread_ranks(4, 4, [](ProcessGroup& group) {
       Rounding reducer(group);

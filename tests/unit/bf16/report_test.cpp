@@ -56,7 +56,7 @@ TEST_SUITE("bf16/report") {
     CHECK(has(text, "bf16 is        emulated\n"));
   }
 
-  TEST_CASE("table: wrong sums are shouted") {
+  TEST_CASE("table: wrong sums are prominent") {
     auto ranks = two_nodes();
     ranks[3].job_reduce.wrong = "element 0 is 1, the exact sum is 2";
     const auto text = bf16_table(ranks, judge_bf16(ranks));
@@ -97,7 +97,7 @@ TEST_SUITE("bf16/report") {
     CHECK(bf16_json(ranks, judge_bf16(ranks))["between_nodes"].is_null());
   }
 
-  TEST_CASE("exclude_list: one line, each host once, nothing without bad hosts") {
+  TEST_CASE("exclude_list: one line, each host once, empty without bad hosts") {
     auto ranks = ranks_of(a100, 12);
     CHECK(exclude_list(judge_bf16(ranks)).empty());
     for (const int r : {9, 1, 2}) ranks[static_cast<std::size_t>(r)] = t4(r);

@@ -51,7 +51,7 @@ TEST_SUITE("bf16/verdict") {
     }
   }
 
-  TEST_CASE("bf16_of_processor: instructions, and leave to use tiles") {
+  TEST_CASE("bf16_of_processor: instructions, and permission to use tiles") {
     ProcessorFacts p;
     CHECK(bf16_of_processor(p).verdict == Bf16Verdict::emulated);
 
@@ -73,7 +73,7 @@ TEST_SUITE("bf16/verdict") {
     CHECK(bf16_of_processor(arm).verdict == Bf16Verdict::native);
   }
 
-  TEST_CASE("bf16_support: without a GPU this machine's processor answers, with one the GPU does") {
+  TEST_CASE("bf16_support: judges the GPU, or without one this machine's processor") {
     const auto here = bf16_support(nullptr);
     CHECK(here.verdict != Bf16Verdict::absent);
     CHECK_FALSE(here.reason.empty());
@@ -81,7 +81,7 @@ TEST_SUITE("bf16/verdict") {
     CHECK(bf16_support(&gpu).verdict == Bf16Verdict::emulated);
   }
 
-  TEST_CASE("judge_bf16: equal and good ranks raise nothing") {
+  TEST_CASE("judge_bf16: equal and good ranks cause no notes") {
     for (auto* make : {a100, h100, on_processor}) {
       const auto answer = judge_bf16(ranks_of(make, 8));
       CHECK(answer.verdict == Bf16Verdict::native);
@@ -124,7 +124,7 @@ TEST_SUITE("bf16/verdict") {
     CHECK(contains(answer.ranks[0].bf16.reason, "11.4"));
   }
 
-  TEST_CASE("judge_bf16: without any GPU the processor decides, and its absence is no fault") {
+  TEST_CASE("judge_bf16: without any GPU the processor decides, and no GPU is reported missing") {
     auto ranks = ranks_of(on_processor, 4);
     for (auto& rank : ranks) rank.gpu_missing = "no NVIDIA driver on this machine";
     CHECK(judge_bf16(ranks).verdict == Bf16Verdict::native);
@@ -134,7 +134,7 @@ TEST_SUITE("bf16/verdict") {
     CHECK(answer.bad_hosts == std::vector<std::string>{"cpu1"});
   }
 
-  TEST_CASE("judge_bf16: a processor whose bf16 instructions are slow says what training does, and at which price") {
+  TEST_CASE("judge_bf16: for a slow processor the reason tells how training multiplies, and its speed") {
     auto ranks = ranks_of(on_processor, 2);
     CHECK_FALSE(contains(judge_bf16(ranks).ranks[0].bf16.reason, "float32"));
     ranks[0].gemm.widened = true;
@@ -146,7 +146,7 @@ TEST_SUITE("bf16/verdict") {
     CHECK(contains(answer.reason, "multiplied through float32 at 0.95 of its speed (bf16's own code: 0.45)"));
   }
 
-  TEST_CASE("judge_bf16: wrong sums and failed operations are no bf16") {
+  TEST_CASE("judge_bf16: wrong sums and failed operations make bf16 absent") {
     auto ranks = ranks_of(a100, 4);
     ranks[1].job_reduce.wrong = "element 7 is 3, the exact sum is 4";
     CHECK(judge_bf16(ranks).ranks[1].bf16.verdict == Bf16Verdict::absent);

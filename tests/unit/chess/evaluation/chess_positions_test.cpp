@@ -27,7 +27,7 @@ std::map<std::int64_t, int> by_game(const Places& places) {
 }  // namespace
 
 TEST_SUITE("eval/chess_positions") {
-  TEST_CASE("PositionSample: one of each game while there are enough, each at most once") {
+  TEST_CASE("PositionSample: one position per game if there are enough games, each at most once") {
     const auto few = draw(10, 1, std::vector<std::size_t>(100, 50));
     CHECK(few.size() == 10);
     for (const auto& [game, count] : by_game(few)) CHECK(count == 1);
@@ -38,12 +38,12 @@ TEST_SUITE("eval/chess_positions") {
     CHECK(std::is_sorted(many.begin(), many.end()));
   }
 
-  TEST_CASE("PositionSample: all there are, within the moves offered, when more are wanted") {
+  TEST_CASE("PositionSample: returns all offered positions when more are wanted") {
     CHECK(draw(100, 3, {2, 0, 3}, 1) == Places{{0, 1}, {0, 2}, {2, 1}, {2, 2}, {2, 3}});
     CHECK(draw(0, 3, {2, 3}).empty());
   }
 
-  TEST_CASE("PositionSample: the seed decides, and every place is drawn sooner or later") {
+  TEST_CASE("PositionSample: the seed determines the sample, and all positions are equally likely") {
     const std::vector<std::size_t> moves(20, 5);
     CHECK(draw(7, 5, moves) == draw(7, 5, moves));
     CHECK(draw(7, 5, moves) != draw(7, 6, moves));

@@ -142,7 +142,7 @@ TEST_SUITE("eval/chess_scores") {
     }
   }
 
-  TEST_CASE("score_words: the same for minGPT, whose texts begin without a mark") {
+  TEST_CASE("score_words: right exactly where greedy generation writes the word, minGPT without a start id") {
     const auto tokenizer = open_tokenizer("gpt2");
     const auto texts = some_games();
     std::vector<ChessSequence> games;
@@ -161,7 +161,7 @@ TEST_SUITE("eval/chess_scores") {
     CHECK(tally.no_context == static_cast<int>(games.size()));
   }
 
-  TEST_CASE("score_words: a game's scores do not depend on those beside it, and a rank may have none") {
+  TEST_CASE("score_words: scores do not depend on other games of the batch, and a rank may have no games") {
     const auto tokenizer = open_tokenizer("gpt2");
     const auto texts = some_games();
     std::vector<ChessSequence> games;

@@ -74,7 +74,7 @@ TEST_SUITE("eval/chess_sequence") {
     }
   }
 
-  TEST_CASE("encode_game: a piece over the end of a word is refused, and a text that does not come back") {
+  TEST_CASE("encode_game: rejects a piece that spans the end of a word, and a text that does not round-trip") {
     CHECK(fsdp::encode_game(PieceTokenizer({"e2", "e4", " e7e5"}), "e2e4 e7e5").words.size() == 2);
     CHECK(fsdp::encode_game(PieceTokenizer({" e2", "e4", " ", "e7e5"}), "e2e4 e7e5").words[1].first == 2);
     CHECK_THROWS_WITH_AS(fsdp::encode_game(PieceTokenizer({"e2e", "4 e7", "e5"}), "e2e4 e7e5"),
@@ -84,7 +84,7 @@ TEST_SUITE("eval/chess_sequence") {
     CHECK_THROWS_AS(fsdp::encode_game(PieceTokenizer({"xe2e4"}), "e2e4"), fsdp::FormatError);
   }
 
-  TEST_CASE("WordEnds: white space, the end mark and what the tokenizer does not know") {
+  TEST_CASE("WordEnds: white space, the end-of-text id and unknown ids") {
     const fsdp::test::TempDir dir;
     const auto tokenizer = sentencepiece(dir);
     const fsdp::WordEnds ends(*tokenizer, 1016);

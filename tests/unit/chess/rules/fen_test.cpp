@@ -44,7 +44,7 @@ TEST_SUITE("chess/fen") {
     CHECK(Position::from_fen("4k3/8/8/8/4P3/7q/8/4K3 b - e3 0 1").fen() == "4k3/8/8/8/4P3/7q/8/4K3 b - - 0 1");
   }
 
-  TEST_CASE("parse_fen: says what is wrong with a field") {
+  TEST_CASE("parse_fen: errors tell what is wrong with a field") {
     CHECK(problem("") == "6 fields with one space between them are needed, not 1");
     CHECK(problem("4k3/8/8/8/8/8/8/4K3 w - - 0") == "6 fields with one space between them are needed, not 5");
     CHECK(problem("4k3/8/8/8/8/8/8/4K3 w  - 0 1 ") == "6 fields with one space between them are needed, not 7");
@@ -88,7 +88,7 @@ TEST_SUITE("chess/fen") {
     CHECK(problem("4k3/8/8/3p4/8/8/8/4K3 w - d8 0 1") == "no black pawn can have passed d8 with its last move");
   }
 
-  TEST_CASE("parse_fen: any damaged FEN is refused or read as what it then says") {
+  TEST_CASE("parse_fen: a damaged FEN is rejected, or still valid and round-trips") {
     std::mt19937 random(3);
     const std::string letters = "pnbrqkPNBRQK12345678/ -wacdefgh90\t\xFF";
     std::size_t read = 0, refused = 0;

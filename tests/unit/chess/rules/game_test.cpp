@@ -61,7 +61,7 @@ TEST_SUITE("chess/game") {
     CHECK(done.position.fen() == "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3");
   }
 
-  TEST_CASE("replay: gives every reason") {
+  TEST_CASE("replay: reports every kind of reason") {
     CHECK(replay_text("e2e4 e4e5").problem == "move 2 'e4e5' is not legal here: black is to move");
     CHECK(replay_text("e2e4 e6e5").problem == "move 2 'e6e5' is not legal here: e6 is empty");
     CHECK(replay_text("f2f3 e7e5 g2g4 d8h4 e1f2").problem ==

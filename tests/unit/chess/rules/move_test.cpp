@@ -5,7 +5,7 @@
 using namespace fsdp::chess;
 
 TEST_SUITE("chess/move") {
-  TEST_CASE("parse_uci: reads every move there is and to_uci writes it back") {
+  TEST_CASE("parse_uci: parses every possible move, and to_uci formats it again") {
     for (Square from = 0; from < num_squares; ++from) {
       for (Square to = 0; to < num_squares; ++to) {
         for (const auto kind : {Kind::none, Kind::knight, Kind::bishop, Kind::rook, Kind::queen}) {
@@ -25,7 +25,7 @@ TEST_SUITE("chess/move") {
     CHECK(to_uci({*parse_square("e7"), *parse_square("e8"), Kind::knight}) == "e7e8n");
   }
 
-  TEST_CASE("parse_uci: refuses everything else") {
+  TEST_CASE("parse_uci: rejects everything else") {
     for (const char* text :
          {"",      "e",     "e2",    "e2e",    "e2e9",   "e2e0", "i2e4", "e2i4", "E2E4", "e2e4 ", " e2e4", "e2-e4",
           "e7e8k", "e7e8p", "e7e8Q", "e7e8=q", "e7e8qq", "0000", "O-O",  "e4",   "Nf3",  "1-0",   "*"}) {

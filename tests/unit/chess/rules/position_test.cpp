@@ -66,7 +66,7 @@ TEST_SUITE("chess/position") {
     CHECK(moves_from("4k3/7p/8/P7/8/8/8/4K3 b - - 0 1", "h7") == "h7h5 h7h6");
   }
 
-  TEST_CASE("pawns: become one of four pieces on the last rank, and nothing else") {
+  TEST_CASE("pawns: promote to one of four pieces on the last rank") {
     const char* fen = "n3k3/1P6/8/8/8/8/8/4K3 w - - 0 1";
     CHECK(moves_from(fen, "b7") == "b7a8b b7a8n b7a8q b7a8r b7b8b b7b8n b7b8q b7b8r");
     CHECK_FALSE(is_legal(fen, "b7b8"));
@@ -87,7 +87,7 @@ TEST_SUITE("chess/position") {
     CHECK(after("4k3/8/8/8/2p5/8/3P4/4K3 w - - 0 1", "d2d4 c4d3") == "4k3/8/8/8/8/3p4/8/4K3 w - - 0 2");
   }
 
-  TEST_CASE("en passant: only a pawn takes so") {
+  TEST_CASE("en passant: only a pawn captures en passant") {
     CHECK(after("4k3/3p4/8/4R3/8/8/8/4K3 b - - 0 1", "e8f8 e5e6 d7d5 e6d6") == "5k2/8/3R4/3p4/8/8/8/4K3 b - - 1 3");
   }
 
@@ -169,7 +169,7 @@ TEST_SUITE("chess/position") {
     CHECK(is_legal("r3k2r/8/8/8/8/8/7B/4K3 b kq - 0 1", "e8c8"));  // b8 again
   }
 
-  TEST_CASE("turns: nobody moves the other side's pieces") {
+  TEST_CASE("turns: only the side to move can move") {
     CHECK_FALSE(Position().is_legal(*parse_uci("e7e5")));
     CHECK_FALSE(Position().is_legal(*parse_uci("e4e5")));
     CHECK_FALSE(Position().is_legal(*parse_uci("e2e2")));
@@ -177,13 +177,13 @@ TEST_SUITE("chess/position") {
     CHECK_FALSE(Position().is_legal({64, 3}));
   }
 
-  TEST_CASE("Position: play refuses what is not legal and stays as it was") {
+  TEST_CASE("Position: play rejects illegal moves and leaves the position unchanged") {
     Position position;
     CHECK_THROWS_AS(position.play(*parse_uci("e2e5")), std::invalid_argument);
     CHECK(position.fen() == start_fen);
   }
 
-  TEST_CASE("Position: is_legal says the same as the list of legal moves, for every move there is") {
+  TEST_CASE("Position: is_legal agrees with legal_moves for every possible move") {
     for (const char* fen :
          {"r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
           "r2q1rk1/pP1p2pp/Q4n2/bbp1p3/Np6/1B3NBn/pPPP1PPP/R3K2R b KQ - 0 1",

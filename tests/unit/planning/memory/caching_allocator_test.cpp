@@ -49,7 +49,7 @@ TEST_SUITE("memory/caching allocator") {
     CHECK(allocator.stats().allocated_bytes == 70 * kMiB);
   }
 
-  TEST_CASE("neighbours that are free merge, whatever the order in which they are freed") {
+  TEST_CASE("adjacent free blocks merge, in whichever order they are freed") {
     for (const bool first_first : {true, false}) {
       CachingAllocatorModel allocator(1000 * kMiB);
       allocator.allocate(0, 60 * kMiB);
@@ -65,7 +65,7 @@ TEST_SUITE("memory/caching allocator") {
     }
   }
 
-  TEST_CASE("a full device gives whole free segments back and counts a retry; a block in use keeps its segment") {
+  TEST_CASE("a full device releases free segments and counts a retry; a block in use keeps its segment") {
     CachingAllocatorModel allocator(100 * kMiB);
     allocator.allocate(0, 40 * kMiB);
     allocator.allocate(1, 40 * kMiB);
@@ -85,7 +85,7 @@ TEST_SUITE("memory/caching allocator") {
     CHECK(allocator.stats().num_ooms == 1);
   }
 
-  TEST_CASE("fragments of a segment that is partly in use do not help") {
+  TEST_CASE("free blocks of a segment that is partly in use are not released") {
     CachingAllocatorModel allocator(64 * kMiB);
     allocator.allocate(0, 60 * kMiB);
     allocator.free(0);

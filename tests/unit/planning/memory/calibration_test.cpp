@@ -30,7 +30,7 @@ void write(const std::filesystem::path& file, const std::string& text) {
 }  // namespace
 
 TEST_SUITE("memory/calibration") {
-  TEST_CASE("the worst prediction sets the margin: what it was short of, as a part of what it said") {
+  TEST_CASE("the worst underestimate sets the margin, as a fraction of the prediction") {
     const std::vector<MemoryOutcome> runs{on_a100(1000, 1010, 700), on_a100(1000, 980, 800), on_a100(1000, 1001, 750)};
 
     const auto found = calibrate_memory(runs, {kA100, 1, false});
@@ -42,12 +42,12 @@ TEST_SUITE("memory/calibration") {
     CHECK(found.overhead_bytes == 800 * kMiB);
   }
 
-  TEST_CASE("predictions that were never too low need no margin") {
+  TEST_CASE("no margin is needed when no prediction was too low") {
     CHECK(calibrate_memory(std::vector{on_a100(1000, 990, 700)}, {kA100, 1, false}).margin() == 0.0);
     CHECK(calibrate_memory({}, {kA100, 1, false}).margin() == 0.0);
   }
 
-  TEST_CASE("only runs of the same kind count: GPU or CPU for errors, card and nodes for what is outside") {
+  TEST_CASE("only similar runs count: GPU or CPU for errors, GPU and nodes for overheads") {
     auto cpu = on_a100(1000, 2000, 0);
     cpu.device = "cpu";
     cpu.gpu_bytes = 0;
@@ -62,7 +62,7 @@ TEST_SUITE("memory/calibration") {
     CHECK(calibrate_memory(runs, {kA100, 1, true}).overhead_bytes == 900 * kMiB);
   }
 
-  TEST_CASE("what a job without NCCL, or with one communicator, holds is too little for one with more") {
+  TEST_CASE("the overhead of a job with fewer communicators is not used for a job with more") {
     auto alone = on_a100(1000, 1000, 500), hybrid = on_a100(1000, 1000, 900);
     alone.communicators = 0;
     hybrid.communicators = 2;
@@ -76,14 +76,14 @@ TEST_SUITE("memory/calibration") {
     CHECK(calibrate_memory(runs, {kA100, 2, false}).overhead_bytes == 900 * kMiB);
   }
 
-  TEST_CASE("a prediction that was off beyond reason asks for the whole memory, not for more") {
+  TEST_CASE("an absurdly low prediction sets a margin of 1, not more") {
     auto wild = on_a100(1, 1, 0);
     wild.predicted_bytes = 1;
     wild.measured_bytes = std::int64_t{1} << 53;
     CHECK(calibrate_memory(std::vector{wild}, {kA100, 1, false}).margin() == 1.0);
   }
 
-  TEST_CASE("a run with retries took less than it wanted and says nothing of the error") {
+  TEST_CASE("a run with allocation retries does not count for the error") {
     auto retried = on_a100(2000, 1000, 600);
     retried.alloc_retries = 3;
 
@@ -93,7 +93,7 @@ TEST_SUITE("memory/calibration") {
     CHECK(found.overhead_bytes == 600 * kMiB);
   }
 
-  TEST_CASE("what was written is read again, from a file, a run's directory or a directory of runs") {
+  TEST_CASE("outcomes are read back from a file, a run's directory or a directory of runs") {
     const fsdp::test::TempDir folder;
     const auto runs = folder / "runs";
     write(runs / "a" / "memory.json", to_json(on_a100(1000, 1010, 700)).dump());
@@ -109,7 +109,7 @@ TEST_SUITE("memory/calibration") {
     CHECK(both[0].device == "NVIDIA A100-SXM4-80GB");
   }
 
-  TEST_CASE("what is no outcome of a run is refused by name") {
+  TEST_CASE("errors name files that are not outcomes of a run") {
     const fsdp::test::TempDir folder;
     const auto file = folder / "memory.json";
     const auto refused = [&](const std::string& text, const char* word) {

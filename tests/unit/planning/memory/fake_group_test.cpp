@@ -40,7 +40,7 @@ std::vector<std::string> real_meshes(int ranks, int per_node, Sharding sharding,
 }  // namespace
 
 TEST_SUITE("memory/ranks") {
-  TEST_CASE("a rank finds itself in the mesh in which it would be") {
+  TEST_CASE("a fake rank has the mesh position of the real rank") {
     for (const auto sharding : {Sharding::full_shard, Sharding::no_shard, Sharding::hybrid_full_shard}) {
       for (const int group_size : {0, 2}) {
         const auto real = real_meshes(8, 4, sharding, group_size);
@@ -53,20 +53,20 @@ TEST_SUITE("memory/ranks") {
     }
   }
 
-  TEST_CASE("nodes of unequal size are refused as they would be") {
+  TEST_CASE("nodes of unequal size are rejected as in a real job") {
     const auto make = [](ProcessGroup& world) { fsdp::make_mesh(world, Sharding::hybrid_full_shard, 0); };
     const auto world = fsdp::make_fake_world({6, 4, 1}, make);
 
     CHECK_THROWS_AS(make(*world), fsdp::UsageError);
   }
 
-  TEST_CASE("ranks on one node share memory, others do not") {
+  TEST_CASE("only ranks on one node share memory") {
     const auto nothing = [](ProcessGroup&) {};
     CHECK(fsdp::make_fake_world({4, 4, 0}, nothing)->peer_memory(100, 4) != nullptr);
     CHECK(fsdp::make_fake_world({8, 4, 0}, nothing)->peer_memory(100, 4) == nullptr);
   }
 
-  TEST_CASE("a lone rank's transfers put its own part where it belongs and zeros elsewhere") {
+  TEST_CASE("a lone rank's transfers put its own part in place and zeros elsewhere") {
     const auto world = fsdp::make_lone_rank({3, 3, 1}, [](ProcessGroup&) {});
     std::vector<std::byte> in(2, std::byte{7}), out(6, std::byte{1});
     const fsdp::GatherBlock gather{in, out};
@@ -78,7 +78,7 @@ TEST_SUITE("memory/ranks") {
     CHECK((out == want));
   }
 
-  TEST_CASE("a rank outside of its job is refused") {
+  TEST_CASE("a rank outside its job is rejected") {
     CHECK_THROWS_AS(fsdp::make_fake_world({2, 1, 2}, [](ProcessGroup&) {}), fsdp::UsageError);
   }
 }

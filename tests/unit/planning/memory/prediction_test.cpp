@@ -34,7 +34,7 @@ double deviation(const MemoryRequest& request) {
 }  // namespace
 
 TEST_SUITE("memory/prediction") {
-  TEST_CASE("the predicted peak is the measured one within 1 %") {
+  TEST_CASE("the predicted peak is within 1 % of the measured one") {
     fsdp::install_host_allocator();
     for (const auto precision : {at::kFloat, at::kBFloat16}) {
       for (const int checkpoint_every : {0, 1}) {
@@ -65,7 +65,7 @@ TEST_SUITE("memory/prediction") {
     CHECK(fsdp::predict_memory(shared).profile.steady_bytes < fsdp::predict_memory(request).profile.steady_bytes);
   }
 
-  TEST_CASE("offloaded states are the host's") {
+  TEST_CASE("offloaded states count as host memory") {
     auto request = small_job();
     request.gpu = fsdp::find_gpu("v100-16g");
     const auto kept = fsdp::predict_memory(request);
@@ -79,7 +79,7 @@ TEST_SUITE("memory/prediction") {
     CHECK(offloaded.profile.steady_bytes <= kept.profile.steady_bytes - 8 * parameters);
   }
 
-  TEST_CASE("a card that is too small means retries") {
+  TEST_CASE("a GPU that is too small causes allocation retries") {
     auto request = small_job();
     request.gpu = fsdp::find_gpu("700MiB");
     request.options.batch_size = 256;
@@ -90,7 +90,7 @@ TEST_SUITE("memory/prediction") {
     CHECK(prediction.allocator.num_ooms > 0);
   }
 
-  TEST_CASE("collectives of a step are what the strategy says") {
+  TEST_CASE("the collectives of a step match the sharding strategy") {
     auto request = small_job();
     request.job = {4, 2, 0};
     const auto full = fsdp::predict_memory(request).comm;
@@ -100,7 +100,7 @@ TEST_SUITE("memory/prediction") {
     CHECK(fsdp::predict_memory(request).comm.replicate.all_reduces == 4);
   }
 
-  TEST_CASE("of many micro-batches few are replayed, and all are counted") {
+  TEST_CASE("only a few of many micro-batches are replayed, but all are counted") {
     auto request = small_job();
     request.job = {4, 2, 0};
     const auto with = [&](int micro_batches) {

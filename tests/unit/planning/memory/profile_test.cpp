@@ -32,7 +32,7 @@ MemoryLog two_steps() {
 }  // namespace
 
 TEST_SUITE("memory/profile") {
-  TEST_CASE("the peak, its moment and step; what only that moment made is workspace") {
+  TEST_CASE("the peak, its phase and step; activations that only this phase uses are workspace") {
     const auto profile = fsdp::profile_memory(two_steps(), {1, 3});
 
     CHECK(profile.peak_bytes == 1400);
@@ -54,7 +54,7 @@ TEST_SUITE("memory/profile") {
     CHECK(profile.timeline[1].peak_bytes == 1400);
   }
 
-  TEST_CASE("the host's memory beside a GPU is counted apart") {
+  TEST_CASE("host memory beside a GPU is counted separately") {
     auto log = two_steps();
     log.records.push_back({5000, 90, 4, MemoryCategory::optimizer, true});
 

@@ -19,7 +19,7 @@ fsdp::MemoryTimeline timeline() {
 }  // namespace
 
 TEST_SUITE("memory/timeline") {
-  TEST_CASE("names layers, limit and the moment of the peak") {
+  TEST_CASE("the SVG names layers, limit and the phase of the peak") {
     const auto svg = fsdp::memory_timeline_svg(timeline());
 
     for (const char* text : {"a step", "parameters", "activations", "the card", "3.73 GiB: backward"}) {
@@ -28,7 +28,7 @@ TEST_SUITE("memory/timeline") {
     CHECK(fsdp::memory_timeline_png(timeline()).substr(1, 3) == "PNG");
   }
 
-  TEST_CASE("nothing to draw is a picture without columns; numbers must match the layers") {
+  TEST_CASE("an empty timeline has no columns; numbers must match the layers") {
     fsdp::MemoryTimeline empty;
     CHECK(fsdp::memory_timeline_svg(empty).find("</svg>") != std::string::npos);
     auto wrong = timeline();

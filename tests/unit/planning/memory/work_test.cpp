@@ -53,7 +53,7 @@ double bytes_sent(const WorkLog& log) {
 }  // namespace
 
 TEST_SUITE("memory/work") {
-  TEST_CASE("products are two operations for each weight and token, and four more backward") {
+  TEST_CASE("products take 2 operations per weight and token forward, and 4 backward") {
     for (const bool on_gpu : {false, true}) {
       CAPTURE(on_gpu);
       const auto request = job_to_count(on_gpu);
@@ -71,7 +71,7 @@ TEST_SUITE("memory/work") {
     }
   }
 
-  TEST_CASE("recomputed blocks are written down as that") {
+  TEST_CASE("recomputed work is marked as such") {
     auto request = job_to_count(false);
     const auto once = operations_of(predict_memory(request).work.log);
     request.options.sharding.checkpoint_every = 1;
@@ -82,14 +82,14 @@ TEST_SUITE("memory/work") {
     CHECK(twice.again < 1.1 * (blocks + once.attention / 3));
   }
 
-  TEST_CASE("micro-batches do the work of a batch each") {
+  TEST_CASE("each micro-batch does the work of a batch") {
     auto request = job_to_count(false);
     const auto one = operations_of(predict_memory(request).work.log);
     request.options.gradient_accumulation_steps = 3;
     CHECK(operations_of(predict_memory(request).work.log).weights == doctest::Approx(3 * one.weights));
   }
 
-  TEST_CASE("transfers are those that the engine counts") {
+  TEST_CASE("recorded transfers match the engine's counts") {
     for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard, Sharding::hybrid_full_shard}) {
       CAPTURE(to_string(sharding));
       auto request = job_to_count(true, 8);

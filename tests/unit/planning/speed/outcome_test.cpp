@@ -5,7 +5,7 @@
 using namespace fsdp;
 
 TEST_SUITE("speed/outcome") {
-  TEST_CASE("beside_prediction: what is far off is told in times") {
+  TEST_CASE("beside_prediction: a large error is given as a factor") {
     const auto words = [](double seconds) {
       SpeedOutcome outcome;
       outcome.seconds = seconds;

@@ -44,7 +44,7 @@ SpeedOutcome outcome_of(const std::string& device, double predicted, double meas
 }  // namespace
 
 TEST_SUITE("speed/rates") {
-  TEST_CASE("GPUs are known by what drivers and --gpu call them") {
+  TEST_CASE("GPUs are found by the driver's name and by the name for --gpu") {
     constexpr std::int64_t kGiB = std::int64_t{1} << 30;
     const auto name = [](const char* device, std::int64_t bytes, int capability) {
       return std::string(facts_of_gpu(device, bytes, capability).name);
@@ -73,7 +73,7 @@ TEST_SUITE("speed/rates") {
     }
   }
 
-  TEST_CASE("a check's slowest rank counts, and what it saw of links") {
+  TEST_CASE("take_check uses the slowest rank and the measured link bandwidths") {
     const TempDir directory;
     auto rates = rates_of_gpu(facts_of_gpu("a100-80g", 0, 80));
     take_check(write_json(directory, "gpu.json", check_of(250, 18, "cuda")), rates, 1);
@@ -89,7 +89,7 @@ TEST_SUITE("speed/rates") {
     CHECK_THROWS_AS(take_check(directory.path() / "gpu.json", host, 1), FormatError);
   }
 
-  TEST_CASE("files that are something else are named") {
+  TEST_CASE("errors name files of another kind") {
     const TempDir directory;
     DeviceRates rates;
     for (const auto& json : {nlohmann::json::array(), nlohmann::json{{"ranks", "none"}}, check_of(0, 0),
@@ -107,7 +107,7 @@ TEST_SUITE("speed/rates") {
     }
   }
 
-  TEST_CASE("earlier runs on such a device correct each part by their median") {
+  TEST_CASE("earlier runs on the same device correct each part by their median") {
     auto rates = rates_of_processor(3e11, 4e11, "now");
     const std::vector<SpeedOutcome> outcomes{outcome_of("mine", 1.0, 1.1), outcome_of("mine", 1.0, 1.4),
                                              outcome_of("mine", 1.0, 1.2), outcome_of("other", 1.0, 9.0)};
@@ -126,7 +126,7 @@ TEST_SUITE("speed/rates") {
     CHECK(unchanged.source == "now");
   }
 
-  TEST_CASE("runs with products in 8 bits and those without say nothing of each other") {
+  TEST_CASE("runs with and without fp8 products do not calibrate each other") {
     const TempDir directory;
     auto eight_bits = outcome_of("mine", 1.0, 5.0);
     eight_bits.has_fp8_products = true;
@@ -143,7 +143,7 @@ TEST_SUITE("speed/rates") {
     }
   }
 
-  TEST_CASE("figures that cannot be change nothing, and no rate is 0") {
+  TEST_CASE("impossible figures change nothing, and no rate becomes 0") {
     auto rates = rates_of_processor(3e11, 4e11, "now");
     auto nothing = outcome_of("mine", 1.0, 1.0);
     nothing.rates.factors.fill(0);
@@ -155,7 +155,7 @@ TEST_SUITE("speed/rates") {
     CHECK_THROWS_AS((void)rates_from_json(json, "here"), FormatError);
   }
 
-  TEST_CASE("a directory of runs has those that left a speed.json") {
+  TEST_CASE("a directory of runs yields the runs that have a speed.json") {
     const TempDir directory;
     write_json(directory, "a/speed.json", to_json(outcome_of("a", 1, 2)));
     std::filesystem::create_directory(directory.path() / "b");

@@ -74,7 +74,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(describe_causes(time) == "update 46 %, passes 31 %, products 15 %, recomputation 8 %");
   }
 
-  TEST_CASE("half of a core takes twice as long, and idle cores leave more of the memory") {
+  TEST_CASE("half a core takes twice as long, and idle cores leave more memory bandwidth") {
     WorkLog log;
     log.add(pass(1e9));
     auto rates = round_rates(false);
@@ -84,7 +84,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(time_of_step(log, rates, {1, 0.5}).seconds == doctest::Approx(0.8));
   }
 
-  TEST_CASE("what is repeated counts as often as it happens") {
+  TEST_CASE("repeated work counts as often as it is repeated") {
     WorkLog log;
     log.begin_repeat(10);
     log.add(pass(1e8));
@@ -95,7 +95,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(time_of_step(log, round_rates(false)).seconds == doctest::Approx(4));
   }
 
-  TEST_CASE("a GPU computes beside a transfer, and waits for what is left of it") {
+  TEST_CASE("a GPU computes during a transfer and waits for the rest of it") {
     for (const bool is_gpu : {true, false}) {
       WorkLog log;
       const int id = log.start(gather(4e9, 2));  // 2 s
@@ -107,7 +107,7 @@ TEST_SUITE("speed/step_time") {
     }
   }
 
-  TEST_CASE("a GPU's step ends with what travels for the next one") {
+  TEST_CASE("a GPU's step includes the transfers started for the next step") {
     WorkLog log;
     log.start(gather(4e9, 2));  // 2 s
     log.add(pass(1.5e9));
@@ -116,7 +116,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(time.of(TimeCause::communication) == doctest::Approx(0.5));
   }
 
-  TEST_CASE("transfers of one device come one after the other, behind what was asked for before") {
+  TEST_CASE("transfers of a device run one after another, after the work launched before") {
     WorkLog log;
     log.add(pass(1e9));
     const int first = log.start(gather(2e9, 2)), second = log.start(gather(2e9, 2));
@@ -126,7 +126,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(time_of_step(log, round_rates(true)).seconds == doctest::Approx(3));
   }
 
-  TEST_CASE("across nodes the network counts, which groups of a node share; a sum of all is two ways") {
+  TEST_CASE("across nodes, a node's groups share the network; an all-reduce moves data twice") {
     const auto seconds = [](TransferWork transfer) {
       WorkLog log;
       log.wait(log.start(transfer));
@@ -141,7 +141,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(seconds(gather(4e8, 1)) == 0);
   }
 
-  TEST_CASE("a GPU that is asked for little waits for its host") {
+  TEST_CASE("a GPU with small operations waits for its host") {
     WorkLog log;
     for (int i = 0; i < 100; ++i) log.add(pass(1e3));
     auto rates = round_rates(true);
@@ -151,7 +151,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(time.of(TimeCause::launches) > 0.9 * time.seconds);
   }
 
-  TEST_CASE("a product that leaves multiprocessors idle is a small one") {
+  TEST_CASE("a product that leaves multiprocessors idle counts as small") {
     auto rates = round_rates(true);
     rates.multiprocessors = 4;
     const auto of = [&](const WorkItem& item) {
@@ -170,7 +170,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(of(product(512, 8, 64)).seconds == doctest::Approx(full.seconds));
   }
 
-  TEST_CASE("micro-batches that are not written down take what the last one takes") {
+  TEST_CASE("micro-batches that are not recorded take as long as the last one") {
     const auto rates = round_rates(false);
     const auto add_micro_batches = [](WorkLog& log, int count) {
       log.begin("forward block 0", "compute");
@@ -190,7 +190,7 @@ TEST_SUITE("speed/step_time") {
     CHECK(time_of_step(work, rates).seconds == doctest::Approx(time_of_step(work.log, rates).seconds));
   }
 
-  TEST_CASE("the largest difference is named, in parts of the faster one's time for a token") {
+  TEST_CASE("what_costs names the largest difference, relative to the faster step's time per token") {
     StepTime fast, slow;
     fast.seconds = 10;
     fast.causes[static_cast<std::size_t>(TimeCause::products)] = 10;

@@ -19,7 +19,7 @@ fsdp::RunsPicture two_runs() {
 }  // namespace
 
 TEST_SUITE("plot/comparison") {
-  TEST_CASE("labels, speeds and what x is are in the picture; a gap makes two lines") {
+  TEST_CASE("labels, speeds and the title of x are in the picture; a gap splits a line") {
     const auto svg = fsdp::runs_picture_svg(two_runs());
 
     for (const char* words : {"by sharding", "full &lt;shard&gt;", "no steps", ">1,000<", ">tokens<"}) {
@@ -29,11 +29,11 @@ TEST_SUITE("plot/comparison") {
     CHECK(fsdp::runs_picture_png(two_runs()).substr(1, 3) == "PNG");
   }
 
-  TEST_CASE("nothing to draw is a picture that says so") {
+  TEST_CASE("a picture without data says so") {
     CHECK(fsdp::runs_picture_svg({}).find("no finite loss") != std::string::npos);
   }
 
-  TEST_CASE("losses without a place are a mistake of the caller") {
+  TEST_CASE("throws on losses without a position") {
     auto picture = two_runs();
     picture.runs[0].x.pop_back();
     CHECK_THROWS_AS(fsdp::runs_picture_svg(picture), std::invalid_argument);

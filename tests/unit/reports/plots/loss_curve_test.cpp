@@ -70,7 +70,7 @@ TEST_SUITE("plot/loss_curve") {
     CHECK(crowded.find(" more</text>") != crowded.npos);
   }
 
-  TEST_CASE("loss_curve_svg: points that are not finite are left out and make a gap") {
+  TEST_CASE("loss_curve_svg: non-finite points leave a gap") {
     auto curve = run_of(10);
     curve.train_loss[4] = kNan;
     curve.train_loss[7] = kInf;
@@ -105,7 +105,7 @@ TEST_SUITE("plot/loss_curve") {
     CHECK(svg.find(">20</text>") != svg.npos);  // the axis reaches the spike
   }
 
-  TEST_CASE("loss_curve_svg: losses without steps are a bug") {
+  TEST_CASE("loss_curve_svg: throws on losses without steps") {
     auto curve = run_of(3);
     curve.train_loss.pop_back();
     CHECK_THROWS_AS(fsdp::loss_curve_svg(curve), std::invalid_argument);

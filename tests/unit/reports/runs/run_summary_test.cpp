@@ -37,7 +37,7 @@ std::vector<double> rates(const std::vector<fsdp::SpeedSample>& steps) {
 }  // namespace
 
 TEST_SUITE("runs/run_summary") {
-  TEST_CASE("quartiles are numpy.percentile's") {
+  TEST_CASE("quartiles equal those of numpy.percentile") {
     const auto spread = fsdp::spread_of({4, 1, 3, 2, 10, 7});
 
     CHECK(spread.median == 3.5);  // numpy.percentile([4, 1, 3, 2, 10, 7], [50, 25, 75]): 3.5, 2.25, 6.25
@@ -47,7 +47,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(std::isnan(fsdp::spread_of({}).median));
   }
 
-  TEST_CASE("speed is told of steps that nothing disturbed, of each job of a run") {
+  TEST_CASE("speed counts the undisturbed steps of each job of a run") {
     const fsdp::test::TempDir folder;
     const auto run = folder.path() / "run";
     write_text(run / "metrics.jsonl", step(1, 1, 10) + step(2, 2, 20) + step(3, 3, 100) +
@@ -64,7 +64,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(rates(fsdp::steps_for_speed({files.steps[0]})) == std::vector<double>{10});
   }
 
-  TEST_CASE("a torn last line is no bad line, others are; older files count a job's steps by its collectives") {
+  TEST_CASE("an incomplete last line is not a bad line; older files mark jobs by the collectives' counter") {
     const fsdp::test::TempDir folder;
     const auto run = folder.path() / "run";
     const auto line = [](int number, int received) {
@@ -83,7 +83,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(std::isnan(files.steps[0].loss));
   }
 
-  TEST_CASE("steps without targets have no loss, and are no step to tell a run's loss by") {
+  TEST_CASE("steps without targets have no loss and are ignored for a run's loss") {
     const fsdp::test::TempDir folder;
     const auto run = folder.path() / "run";
     const std::string nothing = R"(,"loss":null,"tokens":0,"step_seconds":1})"
@@ -95,7 +95,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(summary.last_loss == doctest::Approx(4.7));
   }
 
-  TEST_CASE("runs are found in a folder, by the value of their numbers; no run is an error that names the path") {
+  TEST_CASE("runs of a folder are sorted by the value of their numbers; an empty folder is an error with its path") {
     const fsdp::test::TempDir folder;
     for (const char* name : {"batch-10", "batch-2", "batch-1"})
       write_text(folder.path() / name / "metrics.jsonl", step(1, 1, 10));
@@ -109,7 +109,7 @@ TEST_SUITE("runs/run_summary") {
                          doctest::Contains("empty: holds no run"), fsdp::MissingInput);
   }
 
-  TEST_CASE("pooled: runs with the same settings are one, with the steps of all") {
+  TEST_CASE("pooled: runs with equal settings become one run with the steps of all") {
     const fsdp::test::TempDir folder;
     for (const char* name : {"a", "b", "c"}) {
       const std::string sharding = *name == 'c' ? "no-shard" : "full-shard";
@@ -129,7 +129,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(pooled.runs[0].tokens_per_second.count == 6);
   }
 
-  TEST_CASE("validation sets are told apart, in their order, and a NaN is no best") {
+  TEST_CASE("validation sets are separate and keep their order; NaN is never the best") {
     const fsdp::test::TempDir folder;
     const auto run = folder.path() / "run";
     const auto eval = [](int number, const std::string& set, const std::string& loss) {
@@ -151,7 +151,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(view.find("early     no better") != std::string::npos);
   }
 
-  TEST_CASE("a table begins with the state and losses, then what was tried; it is listed by any column") {
+  TEST_CASE("a table starts with state and losses, then settings; it can be sorted by any column") {
     const fsdp::test::TempDir folder;
     const auto make = [&](const std::string& name, int steps, const std::string& more, const std::string& end,
                           const std::string& parameters) {
@@ -231,7 +231,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(read(R"({"format":"fsdp-job","model":"a","data":{"adapter":1}})").empty());
   }
 
-  TEST_CASE("sentences tell a difference only where it is larger than both spreads") {
+  TEST_CASE("sentences mention a difference only if it exceeds both spreads") {
     const fsdp::test::TempDir folder;
     const auto make = [&](const char* name, std::vector<double> speeds, const char* received) {
       std::string text = step(1, 1, 1) + step(2, 2, 1);
@@ -258,7 +258,7 @@ TEST_SUITE("runs/run_summary") {
           "times as fast.");
   }
 
-  TEST_CASE("a reader adds what was appended, a torn line once, and begins anew with another file") {
+  TEST_CASE("a reader parses appended records, completes an incomplete line, and restarts when the file is replaced") {
     const fsdp::test::TempDir folder;
     const auto file = folder.path() / "metrics.jsonl";
     const auto append = [&](const std::string& text) { std::ofstream(file, std::ios::app) << text; };
@@ -289,7 +289,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(reader.read().steps.size() == 1);
   }
 
-  TEST_CASE("what others wrote reaches no terminal as it is, and figures beyond all measure are none") {
+  TEST_CASE("untrusted text is escaped for the terminal, and absurd figures are ignored") {
     const fsdp::test::TempDir folder;
     for (const std::string name : {"a", "b\x1b[2J"}) {
       const auto run = folder.path() / name;
@@ -320,7 +320,7 @@ TEST_SUITE("runs/run_summary") {
 }
 
 TEST_SUITE("runs/watch") {
-  TEST_CASE("a sparkline has a block a stretch, the lowest and the highest for the ends of the range") {
+  TEST_CASE("a sparkline has one block per stretch; the range's ends get the lowest and highest block") {
     CHECK(fsdp::detail::sparkline({1, 2, 3, 4, 5, 6, 7, 8}, 8) == "▁▂▃▄▅▆▇█");
     CHECK(fsdp::detail::sparkline({8, 8, 1, 1}, 2) == "█▁");
     CHECK(fsdp::detail::sparkline({2, std::nan(""), 2}, 3) == "▁ ▁");
@@ -328,7 +328,7 @@ TEST_SUITE("runs/watch") {
     CHECK(fsdp::detail::sparkline({1e308, -1e308}, 2) == "█▁");
   }
 
-  TEST_CASE("a screen has no more lines than the terminal's rows less one, runs that go on first") {
+  TEST_CASE("a screen has at most the terminal's rows minus one, with running jobs first") {
     std::vector<fsdp::RunSummary> runs(6);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       runs[i].label = "run-" + std::to_string(i);
