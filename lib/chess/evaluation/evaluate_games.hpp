@@ -106,7 +106,7 @@ struct ChessEvaluation {
   std::int64_t positions_generated = 0;
   std::int64_t not_a_move = 0;
   std::int64_t illegal = 0;
-  std::vector<ChessMistake> mistakes;  ///< a few of them, in order of the games
+  std::vector<ChessMistake> mistakes;  ///< the first few, at most 5
   double seconds = 0;
   Estimate accuracy;         ///< resampled by game
   Estimate result_accuracy;  ///< resampled by game

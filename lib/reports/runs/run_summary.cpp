@@ -114,7 +114,7 @@ bool same_settings(const RunFiles& a, const RunFiles& b) {
   return !a.settings.empty() && origin_of(a) == origin_of(b) && !differs(a, b) && !differs(b, a);
 }
 
-/// Merges pooled runs: a maximum covers all of them.
+/// Adds a run with the same settings to a pool: steps are appended, memory figures are maxima over all runs.
 void join(RunSummary& run, RunSummary other) {
   ++run.runs;
   run.speed_steps.insert(run.speed_steps.end(), other.speed_steps.begin(), other.speed_steps.end());

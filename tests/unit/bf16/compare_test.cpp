@@ -26,7 +26,7 @@ TEST_SUITE("bf16/compare") {
 
   TEST_CASE("speed: a ratio far below the median of equal GPUs is throttling") {
     auto ranks = ranks_of(h100, 4);
-    ranks[1].gemm.bf16_tflops = 250;  // 4.9 times float32, 13.3 times elsewhere
+    ranks[1].gemm.bf16_tflops = 250;  // 4.9 times as fast as float32, against 13.3 times on other ranks
     const auto answer = judge_bf16(ranks);
     CHECK(answer.ranks[1].bf16.verdict == Bf16Verdict::emulated);
     CHECK(answer.ranks[1].bf16.reason.find("throttled") != std::string::npos);
@@ -67,7 +67,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(answer.ranks[0].slow);
     CHECK(answer.slowest_rank == 0);
     CHECK(answer.bad_hosts == std::vector<std::string>{"cpu1"});
-    // Not measured at all is not slow.
+    // A rank without a measurement is not slow.
     ranks[0].gemm = {};
     ranks[0].gemm.implementation = ranks[1].gemm.implementation;
     CHECK(judge_bf16(ranks).bad_hosts.empty());
@@ -91,7 +91,7 @@ TEST_SUITE("bf16/compare") {
     CHECK(answer.bad_hosts == std::vector<std::string>{"gpu3"});
     for (int r = 8; r < 12; ++r) CHECK(says(answer.ranks[r].notes, {"slow node", "inside the node", "40"}));
 
-    // Slow with both neighbours, which are fast with another one.
+    // The node is slow with both neighbours; each of them is fast with its other neighbour.
     ranks = ranks_of(a100, 16);
     ranks[0].pairs = {{"gpu2", 2}, {"gpu4", 20}};
     ranks[4].pairs = {{"gpu1", 2}, {"gpu3", 2}};

@@ -43,7 +43,7 @@ TEST_SUITE("bf16/local") {
 
   TEST_CASE("read_processor: agrees with /proc/cpuinfo") {
     bool listed = false;
-#if defined(__x86_64__)  // elsewhere it names no such flags, or is that of a machine that emulates this processor
+#if defined(__x86_64__)  // on other processors it has no such flags, or is that of an emulating machine
     std::ifstream file("/proc/cpuinfo");
     for (std::string line; std::getline(file, line);) {
       listed = listed || (line.rfind("flags", 0) == 0 && (line + " ").find(" avx512_bf16 ") != std::string::npos);
@@ -87,7 +87,8 @@ TEST_SUITE("bf16/local") {
     ::close(ends[0]);
     CHECK(std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))) == "end\n");
     if (read_processor().avx512_bf16 && std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr)
-      CHECK((name.find("bf16") != std::string::npos || name.find("amx") != std::string::npos));  // AMX names no type
+      // AMX implementations do not name a type
+      CHECK((name.find("bf16") != std::string::npos || name.find("amx") != std::string::npos));
   }
 
   TEST_CASE("implementation_of_verbose: the last execution of a product") {

@@ -17,7 +17,7 @@ std::unique_ptr<Bf16Reducer> host_reducer(ProcessGroup& group) {
   return make_collective_reducer(make_host_collectives(group), [] {});
 }
 
-/// Adds one to an element after the sum.
+/// A reducer that adds 1 to an element after the sum.
 class Faulty final : public Bf16Reducer {
  public:
   Faulty(std::unique_ptr<Bf16Reducer> inner, std::int64_t element) : inner_(std::move(inner)), element_(element) {}
@@ -31,7 +31,7 @@ class Faulty final : public Bf16Reducer {
   std::int64_t element_;
 };
 
-/// Adds in bf16, as a ring would whose every step rounds.
+/// A reducer that adds in bf16, like a ring that rounds at every step.
 class Rounding final : public Bf16Reducer {
  public:
   explicit Rounding(ProcessGroup& group) : collectives_(make_host_collectives(group)), ranks_(group.size()) {}

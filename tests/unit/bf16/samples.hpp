@@ -1,5 +1,5 @@
 #pragma once
-// Hardware as facts: what ranks on such machines would report.
+// Facts that ranks on various machines would report.
 #include <string>
 #include <vector>
 

@@ -113,7 +113,7 @@ TEST_SUITE("bf16/verdict") {
     CHECK(answer.ranks[3].bf16.verdict == Bf16Verdict::absent);
     CHECK(contains(answer.ranks[3].bf16.reason, "sees no device"));
 
-    // A GPU that cannot be used is a fault even where all ranks have it.
+    // An unusable GPU is an error even if all ranks have one.
     auto broken = ranks_of(on_processor, 2);
     for (auto& rank : broken) {
       rank.gpu_missing = "the NVIDIA driver runs CUDA up to 11.4, this build needs 13.0";

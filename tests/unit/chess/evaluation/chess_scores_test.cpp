@@ -36,7 +36,7 @@ ModelConfig small(Architecture architecture, std::int64_t vocab) {
   return config;
 }
 
-/// The beginnings of shipped games, of unequal lengths, some with a result; the last one goes beyond the limit.
+/// Openings of the games in data/, of different lengths, some with a result; the last one exceeds the limit.
 std::vector<std::string> some_games() {
   std::ifstream file(FSDP_TEST_DATA_DIR "/chess/train.jsonl");
   std::vector<std::string> games;
@@ -62,7 +62,7 @@ MicroBatch training_batch(const ChessSequence& game) {
   return batch;
 }
 
-/// Learns part of the games by heart: some words right, some wrong. Every rank sees the same games.
+/// Trains on part of the games until some words are right and some wrong. Every rank trains on the same games.
 void learn(ModelRuntime& runtime, const std::vector<ChessSequence>& games, int rounds) {
   auto& engine = runtime.engine();
   const auto optimizer = make_optimizer({host_ops(), fsdp::test::engine_params(engine, false), {}});
@@ -82,7 +82,7 @@ struct Tally {
   int right = 0, wrong = 0, no_context = 0, beyond = 0;
 };
 
-/// Checks every word of every game: right exactly where greedy generation writes it.
+/// Checks for every word of every game that it is right exactly when greedy generation writes it.
 Tally check_words(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::vector<ChessSequence>& games,
                   const std::vector<std::string>& texts) {
   const WordEnds ends(tokenizer, runtime.decoder().config.vocab_size);

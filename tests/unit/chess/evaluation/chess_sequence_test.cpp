@@ -14,13 +14,13 @@ namespace {
 const std::string kGame = "e2e4 c7c5 g1f3 d7d5 e4d5 e7e8q 1/2-1/2";
 const std::vector<std::string> kWords{"e2e4", "c7c5", "g1f3", "d7d5", "e4d5", "e7e8q", "1/2-1/2"};
 
-/// The fixture's SentencePiece vocabulary in a directory of its own.
+/// A directory with only the fixture's SentencePiece vocabulary.
 std::shared_ptr<const fsdp::Tokenizer> sentencepiece(const fsdp::test::TempDir& dir) {
   std::filesystem::copy(FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model", dir / "tokenizer.model");
   return fsdp::open_tokenizer(dir.path().string());
 }
 
-/// Every id is one piece of text, however long: "ab c" can be one.
+/// A tokenizer with one given piece of text per id, even across words: "ab c".
 class PieceTokenizer : public fsdp::Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -65,7 +65,7 @@ TEST_SUITE("eval/chess_sequence") {
         for (auto i = game.words[w].first; i < game.words[w].end; ++i) text += tokenizer->decode_one(game.ids[i]);
         CHECK(text.substr(text.starts_with(' ') ? 1 : 0) == kWords[w]);
         if (w > 0) CHECK(game.words[w].first == game.words[w - 1].end);
-        // The ids before a word are those of the text before it: that is what is generated from.
+        // The ids before a word must be those of the text before it, because generation starts from that text.
         const auto before = kGame.substr(0, kGame.find(kWords[w]) - (w > 0 ? 1 : 0));
         CHECK(std::vector(game.ids.begin(), game.ids.begin() + static_cast<std::ptrdiff_t>(game.words[w].first)) ==
               fsdp::prompt_ids(*tokenizer, before));

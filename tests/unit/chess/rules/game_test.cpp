@@ -71,7 +71,7 @@ TEST_SUITE("chess/game") {
           "move 1 'e2c3' is not legal here: it leaves the white king in check");
     CHECK(problem_from("4k3/8/8/8/8/8/4p3/K7 b - - 0 1", "e2e1") ==
           "move 1 'e2e1' is not legal here: it does not say what the pawn becomes");
-    // A draw by rule does not end the replay, so it is not the reason either.
+    // A draw by rule does not end the replay, so it is not reported.
     CHECK(problem_from("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "e1e3") ==
           "move 1 'e1e3' is not legal here: the king on e1 cannot do that");
   }

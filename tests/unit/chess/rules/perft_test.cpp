@@ -8,7 +8,7 @@ using namespace fsdp::chess;
 
 namespace {
 
-/// Number of games of `depth` half-moves from here.
+/// Number of move sequences of `depth` half-moves.
 std::size_t perft(const Position& position, int depth) {
   const auto moves = position.legal_moves();
   if (depth == 1) return moves.size();

@@ -18,7 +18,7 @@ using fsdp::test::TempDir;
 
 namespace {
 
-/// Bytes that begin at a multiple of the transfer unit.
+/// Bytes aligned to the transfer unit.
 class Room {
  public:
   explicit Room(std::size_t bytes) : all_(bytes + kTransferUnit_bytes), bytes_(bytes) {}
@@ -36,7 +36,7 @@ class Room {
   std::size_t bytes_;
 };
 
-/// Both kinds, or the one that the kernel lets us have.
+/// Both kinds of queue, or only threads if the kernel does not allow io_uring.
 template <typename Body>
 void for_queues(const ScratchFile& file, const Body& body) {
   for (auto* make : {&fsdp::detail::make_uring_queue, &fsdp::detail::make_thread_queue}) {
@@ -67,11 +67,11 @@ class FileSizeLimit {
 }  // namespace
 
 TEST_SUITE("offload/file queue") {
-  TEST_CASE("what is written is what is read, in any order of waiting, more at a time than the kernel takes") {
+  TEST_CASE("data is read back as written, for any order of waits and more transfers than the kernel queues") {
     const TempDir dir;
     const ScratchFile file(dir.path());
     for_queues(file, [](FileQueue& queue) {
-      // 300 transfers of one unit, and one of many pieces that is no multiple of a piece.
+      // 300 transfers of one unit, and one of many pieces whose length is no multiple of a piece.
       constexpr std::size_t kSmall = 300;
       const std::size_t large = (std::size_t{5} << 20) + 3 * kTransferUnit_bytes;
       std::vector<std::unique_ptr<Room>> rooms, back;
@@ -98,14 +98,14 @@ TEST_SUITE("offload/file queue") {
     });
   }
 
-  TEST_CASE("what the disk refuses is told when it is waited for, and the queue goes on") {
+  TEST_CASE("a failed transfer throws in wait(), and the queue still works") {
     const TempDir dir;
     const ScratchFile file(dir.path());
     for_queues(file, [&](FileQueue& queue) {
       Room room(kTransferUnit_bytes);
       room.fill(1);
       queue.wait(queue.start({true, room.data(), kTransferUnit_bytes, 0}));
-      // Behind the end of the file there is nothing.
+      // Nothing can be read beyond the end of the file.
       const auto missing = queue.start({false, room.data(), kTransferUnit_bytes, std::uint64_t{1} << 40});
       CHECK_THROWS_WITH_AS(queue.wait(missing), doctest::Contains("cannot be read"), fsdp::IoError);
       {
@@ -119,7 +119,7 @@ TEST_SUITE("offload/file queue") {
     });
   }
 
-  TEST_CASE("a scratch file has no name, and where none can be made the directory is named") {
+  TEST_CASE("a scratch file has no name; an error names the directory") {
     const TempDir dir;
     {
       ScratchFile file(dir.path() / "made" / "for it");

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kRows = 100, kColumns = 1024;
 constexpr std::int64_t kGroupBytes = kRows * kColumns * 4;
 
-/// Groups of one float32 tensor each.
+/// Groups with one float32 tensor each.
 std::vector<StorePlace> add_groups(TensorStore& store, int count, bool kept = true) {
   std::vector<StorePlace> places;
   for (int i = 0; i < count; ++i)
@@ -48,7 +48,7 @@ bool is_pinned(const fsdp::PinnedTensors& pinned, const StorePlace& place, doubl
 }  // namespace
 
 TEST_SUITE("offload/tensor store") {
-  TEST_CASE("tensors are zero at first and keep what they are given, while few are in memory") {
+  TEST_CASE("tensors start as zeros and keep their values while only a few are in memory") {
     fsdp::install_host_allocator();
     const fsdp::CpuOps ops;
     const TempDir dir;
@@ -70,18 +70,18 @@ TEST_SUITE("offload/tensor store") {
       }
     }
     for (std::size_t i = 0; i < places.size(); ++i) CHECK(is(store, places[i], static_cast<double>(400 + i)));
-    // A comparison makes a tensor of bytes, too.
+    // The result of a comparison is allocated, too.
     const auto peak = fsdp::host_memory_stats().peak_bytes - before;
     CHECK(peak >= 3 * kGroupBytes);
     CHECK(peak < 3 * kGroupBytes + kGroupBytes);
-    // Every round moves every group once each way, but for what is still at hand and the zeros at first.
+    // Each round reads and writes every group once, except for groups still in memory and the initial zeros.
     CHECK(store.stats().bytes_written == 4 * 20 * kGroupBytes);
     CHECK(store.stats().bytes_read <= 4 * 20 * kGroupBytes);
     CHECK(store.stats().bytes_read >= (4 * 20 - 4 * 3) * kGroupBytes);
     CHECK(std::filesystem::is_empty(dir.path()));
   }
 
-  TEST_CASE("a group holds several tensors of several types, and what was only read is not written") {
+  TEST_CASE("a group holds tensors of several types, and is not written after mere reads") {
     const fsdp::CpuOps ops;
     const TempDir dir;
     TensorStore store(ops, {dir.path()});
@@ -109,7 +109,7 @@ TEST_SUITE("offload/tensor store") {
     CHECK_THROWS_AS(store.add(group, at::IntArrayRef{1}, at::kFloat), std::logic_error);
   }
 
-  TEST_CASE("what is pinned stays as it is for a thread that reads it while more is written") {
+  TEST_CASE("pinned tensors stay unchanged for a reading thread while others are written") {
     const fsdp::CpuOps ops;
     const TempDir dir;
     TensorStore store(ops, {dir.path()});
@@ -140,7 +140,7 @@ TEST_SUITE("offload/tensor store") {
     }
   }
 
-  TEST_CASE("without a disk the same bytes are in memory") {
+  TEST_CASE("without a disk, the same number of bytes is in memory") {
     fsdp::install_host_allocator();
     const fsdp::CpuOps ops;
     const TempDir dir;
@@ -164,7 +164,7 @@ TEST_SUITE("offload/tensor store") {
     CHECK(peaks[0] < 7 * kGroupBytes);
   }
 
-  TEST_CASE("a disk that is too small is refused with what is needed") {
+  TEST_CASE("a disk that is too small is rejected with the needed space") {
     const fsdp::CpuOps ops;
     const TempDir dir;
     TensorStore store(ops, {dir.path()});

@@ -21,7 +21,7 @@ std::unique_ptr<Optimizer> make_adamw(const std::vector<at::Tensor>& masters, co
 }  // namespace
 
 TEST_SUITE("optim/adamw") {
-  TEST_CASE("step: the formula in float64, with decay for some tensors, clipping and changing rates") {
+  TEST_CASE("step: matches the formula in float64, with decay for some tensors, clipping and changing rates") {
     at::manual_seed(1);
     OptimizerOptions options;
     options.beta2 = 0.99;

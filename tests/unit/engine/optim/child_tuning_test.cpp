@@ -1,5 +1,5 @@
-// Child-Tuning against its authors' code on torch.optim.AdamW (tests/fixtures/training/README.md). The tolerance is the
-// fixtures': float32 updates in another order.
+// Compares Child-Tuning with its authors' code on torch.optim.AdamW (tests/fixtures/training/README.md). The tolerance
+// is that of the fixtures: float32 updates in a different order.
 #include "tests/support/torch_doctest.hpp"
 
 #include <cmath>
@@ -33,7 +33,7 @@ OptimizerOptions child_options(ChildTuning mode, double p = 0.3) {
   return options;
 }
 
-/// The rows that one of some ranks has of each parameter.
+/// The rows of each parameter on one rank of a group.
 class ChildShard {
  public:
   explicit ChildShard(ProcessGroup& world) {
@@ -46,7 +46,7 @@ class ChildShard {
       params.push_back({weights, true, layout, range, false, name.starts_with("layer")});
     }
   }
-  /// Of a tensor whose first dimension is the step's: this rank's rows, then padding.
+  /// This rank's rows, then padding, of a tensor whose first dimension is the step.
   std::vector<at::Tensor> rows(const std::string& prefix, int step) const {
     std::vector<at::Tensor> all;
     for (std::size_t i = 0; i < params.size(); ++i) {
@@ -75,7 +75,7 @@ class ChildShard {
   std::vector<OptimizerParam> params;
 };
 
-/// What each parameter's gradient of a batch is divided by: clipped by itself to a norm, 0: not.
+/// The divisor of each parameter's gradient in a batch: the gradient is clipped to a norm of its own; 0: no clipping.
 std::vector<double> divisors_of(int batch, double clip) {
   std::vector<double> divisors;
   for (const auto& name : kChildNames) {
@@ -85,7 +85,7 @@ std::vector<double> divisors_of(int batch, double clip) {
   return divisors;
 }
 
-/// Ten steps with D on one of some ranks.
+/// Ten steps with D on one rank of a group.
 void check_task_driven(ProcessGroup& world, const Ops& ops, const std::string& name, double clip, double threshold) {
   const ChildShard shard(world);
   const auto ranks = make_host_collectives(world, ops);
@@ -110,7 +110,7 @@ void check_task_driven(ProcessGroup& world, const Ops& ops, const std::string& n
   CHECK(shard.error(name + "_torch_adamw", kChildSteps) < kChildTolerance);
 }
 
-/// Gradients of ones after F's mask at one step, put together from the ranks' rows.
+/// A gradient of ones after F's mask at one step, assembled from the ranks' rows.
 std::vector<at::Tensor> random_masks(const Ops& ops, int num_ranks, std::int64_t step, std::uint64_t seed, double p) {
   std::vector<at::Tensor> masks;
   for (const auto& name : kChildNames) masks.push_back(at::zeros_like(fixture("inputs", "param." + name)));
@@ -131,7 +131,7 @@ std::vector<at::Tensor> random_masks(const Ops& ops, int num_ranks, std::int64_t
 }  // namespace
 
 TEST_SUITE("optim/child_tuning") {
-  TEST_CASE("D: thresholds, masks and ten steps of the authors' code, on 1 to 4 ranks") {
+  TEST_CASE("D: thresholds, masks and ten steps match the authors' code, on 1 to 4 ranks") {
     const AtenOps aten(at::kCPU);
     const CpuOps kernels;
     for (const Ops* ops : {static_cast<const Ops*>(&kernels), static_cast<const Ops*>(&aten)}) {
@@ -144,7 +144,7 @@ TEST_SUITE("optim/child_tuning") {
     }
   }
 
-  TEST_CASE("D: equal sums are all kept, and told") {
+  TEST_CASE("D: all elements with equal sums are kept and counted") {
     const CpuOps ops;
     run_thread_ranks(1, 1, [&](ProcessGroup& world) {
       const auto sums = at::zeros({100});
@@ -157,13 +157,13 @@ TEST_SUITE("optim/child_tuning") {
       CHECK(few.kept == 10);
       CHECK(few.wanted == 10);
       CHECK(few.least_kept == 11.0f);
-      CHECK(few.threshold == doctest::Approx(10.1));  // as numpy.percentile(sums, 90)
+      CHECK(few.threshold == doctest::Approx(10.1));  // equals numpy.percentile(sums, 90)
       CHECK(choose_child(ops, {{sums, 100}}, 1.0, world).kept == 100);
       CHECK(choose_child(ops, {}, 0.3, world).elements == 0);
     });
   }
 
-  TEST_CASE("D: order statistics of sizes from 1e-30 to 1e30 are those of a sort, over ranks with uneven shares") {
+  TEST_CASE("D: order statistics of values from 1e-30 to 1e30 match a sort, over ranks with uneven shares") {
     const CpuOps kernels;
     const AtenOps aten(at::kCPU);
     at::manual_seed(3);
@@ -182,7 +182,7 @@ TEST_SUITE("optim/child_tuning") {
     }
   }
 
-  TEST_CASE("F: masks depend on seed, step, parameter and element, not on who has it; 1/p or nothing") {
+  TEST_CASE("F: masks depend on seed, step, parameter and element, not on the rank; factors are 1/p or 0") {
     const CpuOps kernels;
     const AtenOps aten(at::kCPU);
     const auto one = random_masks(kernels, 1, 1, 17, 0.3);
@@ -211,7 +211,7 @@ TEST_SUITE("optim/child_tuning") {
     for (const auto& mask : random_masks(kernels, 2, 1, 17, 1.0)) CHECK(mask.eq(1).all().item<bool>());
   }
 
-  TEST_CASE("F: ten steps are torch's AdamW on masked gradients, and an optimizer masks before it looks") {
+  TEST_CASE("F: ten steps match torch's AdamW on masked gradients; gradients are masked before the update") {
     const CpuOps ops;
     run_thread_ranks(2, 2, [&](ProcessGroup& world) {
       const ChildShard given(world), drawn(world), by_hand(world);
@@ -237,7 +237,7 @@ TEST_SUITE("optim/child_tuning") {
     });
   }
 
-  TEST_CASE("every optimizer takes part; what is frozen has no states") {
+  TEST_CASE("every optimizer supports Child-Tuning; frozen parameters have no states") {
     const CpuOps ops;
     run_thread_ranks(1, 1, [&](ProcessGroup& world) {
       for (const auto kind :
@@ -268,7 +268,7 @@ TEST_SUITE("optim/child_tuning") {
     });
   }
 
-  TEST_CASE("parse_child_tuning: names and a message") {
+  TEST_CASE("parse_child_tuning: accepts all names; the error lists the choices") {
     CHECK(parse_child_tuning("f") == ChildTuning::task_free);
     CHECK(parse_child_tuning("ChildTuning-D") == ChildTuning::task_driven);
     CHECK(to_string(parse_child_tuning("D")) == "d");

@@ -9,7 +9,7 @@ using namespace fsdp;
 using Kind = LrSchedule::Shape;
 
 TEST_SUITE("optim/lr_schedule") {
-  TEST_CASE("at: constant") {
+  TEST_CASE("at: a constant schedule") {
     const LrSchedule schedule{Kind::constant, 0.5, 0, 0, 0.0};
     for (const std::int64_t step : {1, 2, 1000}) CHECK(schedule.at(step) == 0.5);
   }
@@ -20,7 +20,7 @@ TEST_SUITE("optim/lr_schedule") {
       CHECK(schedule.at(1) == 0.5);
       CHECK(schedule.at(2) == 1.0);
       CHECK(schedule.at(4) == 2.0);
-      CHECK(schedule.at(5) == 2.0);  // the first of the decay is still the peak
+      CHECK(schedule.at(5) == 2.0);  // decay starts at the peak
     }
   }
 
@@ -37,7 +37,7 @@ TEST_SUITE("optim/lr_schedule") {
     CHECK(cosine.at(500) == doctest::Approx(0.1));
   }
 
-  TEST_CASE("at: never rises after the warm-up, never negative, and learns on its last step") {
+  TEST_CASE("at: never rises after the warm-up, is never negative, and is positive at the last step") {
     for (const auto shape : {Kind::linear, Kind::cosine}) {
       const LrSchedule schedule{shape, 1.0, 7, 50, 0.0};
       for (std::int64_t step = 8; step < 60; ++step) {
@@ -48,7 +48,7 @@ TEST_SUITE("optim/lr_schedule") {
     }
   }
 
-  TEST_CASE("at: a warm-up as long as the schedule leaves the peak") {
+  TEST_CASE("at: a warm-up as long as the schedule ends at the peak") {
     const LrSchedule schedule{Kind::cosine, 1.0, 10, 10, 0.0};
     CHECK(schedule.at(10) == 1.0);
     CHECK(schedule.at(11) == 1.0);

@@ -1,5 +1,6 @@
-// Twenty steps of each optimizer against the libraries' own: torch, torchdistx, bitsandbytes. The tolerance is the
-// fixtures' (tests/fixtures/training/README.md): float32 updates in another order, at learning rates up to 1e-2.
+// Compares twenty steps of each optimizer with the original libraries: torch, torchdistx, bitsandbytes. The tolerance
+// is that of the fixtures (tests/fixtures/training/README.md): float32 updates in a different order, with learning
+// rates up to 1e-2.
 #include "tests/support/torch_doctest.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ struct Trajectory {
   const char* file;
   double lr;
   OptimizerOptions options;
-  at::ScalarType dtype = at::kFloat;  ///< of parameters, and what gradients were rounded to
+  at::ScalarType dtype = at::kFloat;  ///< type of the parameters, to which the gradients were rounded, too
 };
 
 OptimizerOptions base(OptimizerKind kind) {
@@ -47,7 +48,7 @@ OptimizerOptions adafactor(double weight_decay, const AdafactorOptions& variant 
   return options;
 }
 
-/// bitsandbytes and torchao keep everything of this size in few bits.
+/// bitsandbytes and torchao quantise all states of this size.
 OptimizerOptions eight_bit(std::int64_t least_elements, OptimizerKind kind = OptimizerKind::adamw_8bit) {
   auto options = base(kind);
   options.eight_bit = {least_elements, true};
@@ -61,7 +62,7 @@ OptimizerOptions bf16_with_kahan() {
   return options;
 }
 
-/// torch's, of matrices alone.
+/// torch's muon, which only handles matrices.
 OptimizerOptions muon(MuonAdjustLr adjust_lr) {
   auto options = base(OptimizerKind::muon);
   options.momentum = 0.95;
@@ -93,7 +94,7 @@ std::vector<Trajectory> trajectories() {
           {"muon_match_rms_adamw", 1e-2, muon(MuonAdjustLr::match_rms_adamw)}};
 }
 
-/// The rows of each parameter that one of `ranks` has, and an optimizer for them.
+/// The rows of each parameter on one of `ranks` ranks, and an optimizer for them.
 struct Shard {
   Shard(const SafetensorsReader& inputs, int ranks, int rank, at::ScalarType dtype = at::kFloat) {
     for (const auto& name : kNames) {
@@ -116,7 +117,7 @@ struct Shard {
   at::Tensor part_of(const at::Tensor& whole, std::size_t i) const {
     return whole.narrow(0, params[i].range.first_row, params[i].range.num_rows);
   }
-  /// As with a loss scale of 4.
+  /// Gradients as with a loss scale of 4.
   void step(Optimizer& optimizer, double lr) const {
     std::vector<at::Tensor> scaled;
     for (const auto& all : gradients) scaled.push_back(all[optimizer.steps()] * 4);
@@ -131,8 +132,8 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 ? 0.0 : (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-/// Largest difference of parameters. Where moments are codes, the last bit of one may put it beside another middle
-/// between two, and what is updated by it by less than kOfCode elsewhere: of two elements that is no fault.
+/// Largest difference of parameters. If the moments are codes, a difference in the last bit of a moment may select the
+/// neighbouring code, which changes the update by less than kOfCode; two such elements are ignored.
 double parameter_difference(const at::Tensor& mine, const at::Tensor& rows, OptimizerKind kind) {
   constexpr std::int64_t kFew = 2;
   constexpr double kOfCode = 1e-3;
@@ -142,8 +143,8 @@ double parameter_difference(const at::Tensor& mine, const at::Tensor& rows, Opti
   return std::get<0>(apart.sort(0, true))[kFew].item<double>();
 }
 
-/// Of some rows of a whole tensor. torch rounds the last numel % 32 elements of a moment of 16 bits twice, so those
-/// may be a step of bf16 away; all others are equal. As a share of the tolerance.
+/// Compares some rows of a whole tensor, as a fraction of the tolerance. torch rounds the last numel % 32 elements of a
+/// 16-bit moment twice, so these may differ by a step of bf16; all others are equal.
 double bf16_error(const at::Tensor& mine, const at::Tensor& rows, const at::Tensor& whole) {
   const auto difference = largest_difference(mine, rows);
   if (whole.numel() % 32 == 0) return difference == 0 ? 0 : 2 * kTolerance;
@@ -170,9 +171,9 @@ double check_shard(const Ops& ops, const Trajectory& want, const Shard& shard, T
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (!truth.tensors().contains("step1.param." + kNames[i])) continue;
     for (const auto& state : optimizer->states(i)) {
-      // A compensation is what rounding left of a parameter: another bit of it, and it is another number.
+      // The compensation is the rounding error of a parameter, so it changes entirely with the parameter's last bit.
       if (state.constant || state.key == "compensation") continue;
-      // bitsandbytes has its own name for Lion's.
+      // bitsandbytes uses another name for Lion.
       const auto* key =
           want.options.kind == OptimizerKind::lion ? "__bnb_optimizer_quant_state__.state1" : state.key.c_str();
       const auto theirs = read_tensor(truth, fmt::format("step20.state.{}.{}", kNames[i], key));
@@ -180,7 +181,7 @@ double check_shard(const Ops& ops, const Trajectory& want, const Shard& shard, T
       const auto rows = theirs.narrow(0, state.first_row, state.num_rows);
       const auto mine = state.values.get().narrow(0, 0, state.num_rows);
       if (mine.scalar_type() == at::kByte) {
-        // A moment one bit away may fall beside another of 65536 middles.
+        // A moment that differs in its last bit may get the neighbouring code.
         CHECK(mine.ne(rows).sum().item<std::int64_t>() <= 2);
         continue;
       }
@@ -195,7 +196,7 @@ double check_shard(const Ops& ops, const Trajectory& want, const Shard& shard, T
   return worst;
 }
 
-/// Of all ranks.
+/// The states of all ranks.
 double check_ranks(const Ops& ops, const Trajectory& want, int num_ranks) {
   const SafetensorsReader inputs(kFolder / "inputs.safetensors");
   double worst = 0;
@@ -211,7 +212,7 @@ double check_ranks(const Ops& ops, const Trajectory& want, int num_ranks) {
 }  // namespace
 
 TEST_SUITE("optim/trajectories") {
-  TEST_CASE("20 steps on the rows of 1 to 4 ranks, by the kernels and by ATen") {
+  TEST_CASE("20 steps on 1 to 4 ranks, by the kernels and by ATen, match the libraries") {
     const AtenOps aten(at::kCPU);
     const CpuOps kernels;
     for (const auto& want : trajectories()) {
@@ -226,7 +227,7 @@ TEST_SUITE("optim/trajectories") {
     }
   }
 
-  TEST_CASE("the numbers of codes are bitsandbytes' and torchao's own, bit for bit") {
+  TEST_CASE("the code tables equal those of bitsandbytes and torchao bit for bit") {
     const SafetensorsReader maps(kFolder / "qmaps.safetensors");
     for (const auto& [format, name] : {std::pair(MomentFormat::bitsandbytes_8bit, std::string("bnb")),
                                        {MomentFormat::torchao_8bit, "ao8"},
@@ -236,13 +237,13 @@ TEST_SUITE("optim/trajectories") {
     }
   }
 
-  TEST_CASE("8-bit moments that overflow stay codes") {
+  TEST_CASE("8-bit moments that overflow remain valid codes") {
     const CpuOps kernels;
-    const std::vector<at::Tensor> gradients{at::full({2, 300}, 1e30f)};  // its square is infinite
+    const std::vector<at::Tensor> gradients{at::full({2, 300}, 1e30f)};  // the square is infinite
     const auto optimizer = make_optimizer({kernels, {whole_param(at::zeros({2, 300}))}, eight_bit(1)});
     optimizer->step(gradients, 1e-2, 1.0);
     optimizer->step(gradients, 1e-2, 1.0);
-    CHECK(optimizer->states(0)[2].values.get().numel() == 256);  // qmap1: behind what was written
+    CHECK(optimizer->states(0)[2].values.get().numel() == 256);  // qmap1 follows the states that are updated
     CHECK(same_bits(optimizer->states(0)[2].values.get(), moment_numbers(MomentFormat::bitsandbytes_8bit, true)));
   }
 
@@ -261,13 +262,13 @@ TEST_SUITE("optim/trajectories") {
         for (int step = 0; step < 5; ++step) part.step(*mine, want.lr);
         for (std::size_t i = 0; i < kNames.size(); ++i) {
           const auto expected = part.part_of(whole.params[i].master_weight.get(), i);
-          // Adafactor adds float64 numbers in another order; ATen's AdamW rounds the last elements of a tensor
-          // otherwise.
+          // Adafactor adds float64 numbers in a different order; ATen's AdamW rounds the last elements of a tensor
+          // differently.
           const auto kind = want.options.kind;
           const bool by_aten = kind == OptimizerKind::adamw || kind == OptimizerKind::muon ||
                                (keeps_codes(kind) && mine->states(i)[0].values.dtype() == at::kFloat);
           const bool rounds = by_aten || kind == OptimizerKind::adafactor;
-          CAPTURE(std::string(want.file));  // of this thread
+          CAPTURE(std::string(want.file));  // captures are per thread
           CAPTURE(kNames[i]);
           CHECK(largest_difference(expected, part.weights(i)) <= (rounds ? 1e-7 : 0.0));
         }
@@ -275,7 +276,7 @@ TEST_SUITE("optim/trajectories") {
     }
   }
 
-  TEST_CASE("anyprecision: bf16 moments and Kahan's compensation by the kernels as by ATen, to a bf16 step") {
+  TEST_CASE("anyprecision: kernels and ATen agree on bf16 moments and compensation within a bf16 step") {
     const SafetensorsReader inputs(kFolder / "inputs.safetensors");
     const AtenOps aten(at::kCPU);
     const CpuOps kernels;
@@ -299,7 +300,7 @@ TEST_SUITE("optim/trajectories") {
           }
         }
         for (std::size_t i = 0; i < results[0].size(); ++i) {
-          // A step of bf16 in a moment (2^-8) moves an update of lr by as much.
+          // A difference of one bf16 step (2^-8) in a moment changes an update of size lr by the same fraction.
           CHECK(largest_difference(results[0][i], results[1][i]) <=
                 std::max(1e-2 / 128, results[1][i].abs().max().item<double>() / 128));
         }

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Facts of codellama/CodeLlama-7b-hf, config.json and parameter count.
+/// Values from config.json of codellama/CodeLlama-7b-hf, and its parameter count.
 const json kCodeLlama = {{"architectures", {"LlamaForCausalLM"}},
                          {"hidden_act", "silu"},
                          {"hidden_size", 4096},
@@ -45,7 +45,7 @@ ModelConfig llama(json change = json::object()) {
 }  // namespace
 
 TEST_SUITE("config/model_config") {
-  TEST_CASE("minGPT: JSON there and back, unchanged") {
+  TEST_CASE("minGPT: JSON round trip") {
     const auto config = model_config_from_json(
         {{"n_layer", 3}, {"n_head", 4}, {"n_embd", 16}, {"vocab_size", 11}, {"block_size", 7}, {"dropout", 0.25}},
         "test");
@@ -76,7 +76,7 @@ TEST_SUITE("config/model_config") {
     CHECK(config.rope_theta == 1e6);
   }
 
-  TEST_CASE("Llama: names, shapes and order of the fixtures") {
+  TEST_CASE("Llama: parameter names, shapes and order match the fixtures") {
     for (const auto* name : {"local_t201_ws4_llama", "local_t211_ws4_emptyshard", "local_t211_ws2_llama_nowrap"}) {
       const auto model = fixture(name, "expected.json").at("model");
       const auto table = parameter_table(llama({{"hidden_size", model.at("n_embd")},
@@ -122,7 +122,7 @@ TEST_SUITE("config/model_config") {
           std::vector<std::pair<std::string, std::string>>{{"lm_head.weight", "model.embed_tokens.weight"}});
   }
 
-  TEST_CASE("Llama: JSON there and back, and transformers 5's rope_parameters") {
+  TEST_CASE("Llama: JSON round trip, also with transformers 5's rope_parameters") {
     const json scaling = {{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 8192}};
     const auto config = llama({{"rope_scaling", scaling}});
     CHECK(json::parse(config.rope_scaling) == scaling);
@@ -143,7 +143,7 @@ TEST_SUITE("config/model_config") {
     CHECK(model_config_from_json(five, "test").rope_scaling.empty());
   }
 
-  TEST_CASE("model_config_from_json: refuses what cannot be, naming the source") {
+  TEST_CASE("model_config_from_json: rejects impossible values, naming the source") {
     for (const auto& change :
          std::vector<json>{{{"num_key_value_heads", 5}},
                            {{"num_key_value_heads", -1}},
@@ -176,7 +176,7 @@ TEST_SUITE("config/model_config") {
     CHECK_THROWS_AS(model_config_from_json({{"model_type", "llama"}}, "test"), FormatError);
   }
 
-  TEST_CASE("read_model_config: numbers that no type holds, and sizes that overflow when multiplied") {
+  TEST_CASE("read_model_config: rejects numbers out of range and sizes whose product overflows") {
     const test::TempDir directory;
     for (const auto* text :
          {R"({"model_type": "llama", "rope_theta": 1e999})",
@@ -187,7 +187,7 @@ TEST_SUITE("config/model_config") {
     }
   }
 
-  TEST_CASE("hf_config: GPT-2 there and back") {
+  TEST_CASE("hf_config: GPT-2 round trip") {
     ModelConfig config;
     config.num_layers = 2;
     config.ffn_hidden_size = 1000;
@@ -226,7 +226,7 @@ TEST_SUITE("config/model_config") {
     CHECK(model_config_from_hf(plain, "test").ffn_hidden_size == 4 * 768);
   }
 
-  TEST_CASE("hf_config: Llama there and back") {
+  TEST_CASE("hf_config: Llama round trip") {
     const auto config = llama({{"num_key_value_heads", 8}});
     const auto hf = hf_config(config);
     CHECK(hf.at("architectures") == json::array({"LlamaForCausalLM"}));

@@ -18,9 +18,9 @@ ModelConfig wide_as_24() {
   return config;
 }
 
-// Counted by hand for the model above and 64 positions, of which a token sees 32 on average.
+// Counted by hand for the model above and 64 positions; a token attends to 32 on average.
 constexpr double kBlock = 12 * 24 * 24 + 13 * 24;  // parameters: matrices, biases and norms
-constexpr double kAttention = 4 * 32 * 24;         // forward, of a block
+constexpr double kAttention = 4 * 32 * 24;         // of a block, forward
 constexpr double kHead = 50 * 24, kNorm = 2 * 24;
 
 /// \param adapters  targets of adapters of rank 2; empty: none
@@ -39,7 +39,7 @@ ModelFlops flops_of(const FreezeOptions& options, const std::vector<std::string>
 }  // namespace
 
 TEST_SUITE("config/model_flops") {
-  TEST_CASE("all trained: 6 per parameter of a matrix product, and attention three times") {
+  TEST_CASE("all trained: 6 per parameter of a matrix product, and three times attention's forward") {
     const auto flops = flops_of({});
     CHECK(flops.forward == 2 * (12 * kBlock + kHead + kNorm) + 12 * kAttention);
     CHECK(flops.backward == 2 * flops.forward);
@@ -47,7 +47,7 @@ TEST_SUITE("config/model_flops") {
     CHECK(flops_per_token(wide_as_24(), 64).total() == flops.total());
   }
 
-  TEST_CASE("CodeLlama-7b: head of its own, embedding only looked up") {
+  TEST_CASE("CodeLlama-7b: the untied head counts, embedding lookups do not") {
     ModelConfig config;
     config.architecture = Architecture::llama;
     config.num_layers = config.num_heads = config.num_kv_heads = 32;
@@ -58,7 +58,7 @@ TEST_SUITE("config/model_flops") {
           doctest::Approx(6.0 * (6738546688.0 - 131137536.0) + 6.0 * 32 * 512 * 4096));
   }
 
-  TEST_CASE("frozen blocks below the first trained one have no backward") {
+  TEST_CASE("frozen blocks below the first trained block have no backward pass") {
     const auto flops = flops_of({{"transformer.h.[6-9]", "transformer.h.1[01]"}, {}});
     CHECK(flops.forward == flops_of({}).forward);
     CHECK(flops.backward == 6 * (4 * kBlock + 2 * kAttention) + 2 * kHead + 2 * kNorm);
@@ -68,20 +68,21 @@ TEST_SUITE("config/model_flops") {
     CHECK(norm.recomputable == 0);
   }
 
-  TEST_CASE("frozen blocks above the first trained one have the gradients of their inputs") {
+  TEST_CASE("frozen blocks above the first trained block compute the gradients of their inputs") {
     const auto flops = flops_of({{"transformer.h.9"}, {}});
     CHECK(flops.backward == 4 * kBlock + 2 * 2 * kBlock + 3 * 2 * kAttention + 2 * kHead + 2 * kNorm);
   }
 
-  TEST_CASE("adapters of all blocks: every frozen matrix has the gradient of its input, adapters are counted") {
-    constexpr double kAdapter = 2 * 24 + 96 * 2;  // of c_fc [96, 24], rank 2
+  TEST_CASE("adapters in all blocks: adapters and the input gradients of all frozen matrices count") {
+    constexpr double kAdapter = 2 * 24 + 96 * 2;  // for c_fc [96, 24], rank 2
     const auto flops = flops_of({}, {"c_fc"});
     CHECK(flops.forward == 2 * (12 * (kBlock + kAdapter) + kHead + kNorm) + 12 * kAttention);
     CHECK(flops.backward == 12 * (2 * kBlock + 4 * kAdapter + 2 * kAttention) + 2 * kHead + 2 * kNorm);
-    CHECK(flops_of({}, {"c_fc"}, {true, true}).total() == flops.total());  // 4 bits are multiplied as what they mean
+    // 4-bit matrices are dequantised before the product
+    CHECK(flops_of({}, {"c_fc"}, {true, true}).total() == flops.total());
   }
 
-  TEST_CASE("adapters of upper blocks alone: those below have no backward") {
+  TEST_CASE("adapters in upper blocks only: lower blocks have no backward pass") {
     constexpr double kAdapter = 2 * 24 + 96 * 2;
     const auto flops = flops_of({}, {"transformer.h.10.mlp.c_fc", "transformer.h.11.mlp.c_fc"});
     CHECK(flops.forward == 2 * (12 * kBlock + 2 * kAdapter + kHead + kNorm) + 12 * kAttention);
@@ -90,7 +91,7 @@ TEST_SUITE("config/model_flops") {
     CHECK(flops.total() == 259296);
   }
 
-  TEST_CASE("frozen adapters below those that are trained only run forward") {
+  TEST_CASE("frozen adapters below the trained ones only run forward") {
     constexpr double kAdapter = 2 * 24 + 96 * 2;
     const auto flops = flops_of({{"transformer.h.11"}, {}}, {"c_fc"});
     CHECK(flops.forward == 2 * (12 * (kBlock + kAdapter) + kHead + kNorm) + 12 * kAttention);

@@ -1,5 +1,5 @@
-// What config.json says of rotary positions. The right values are those of transformers 4.57.6 and 5.23.0, run with
-// each of these files: where the two compute something else, or one stops, the file is refused.
+// Rotary positions in config.json. Expected values come from transformers 4.57.6 and 5.23.0, run with each of these
+// files; a file is rejected if the two versions differ or one fails.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -39,7 +39,7 @@ ModelConfig read(const std::string& family, const std::string& rope) {
   return model_config_from_json(file_of(family, rope), "in/config.json");
 }
 
-/// What must be the same for two files to be one model.
+/// The values that must be equal for two files to describe the same model.
 std::string positions(const ModelConfig& config) {
   json all{{"full", rope_frequencies(config)}, {"sliding", rope_frequencies(config, true)}};
   return all.dump();
@@ -59,7 +59,7 @@ const std::string kLlama3 = R"("factor": 4.0, "low_freq_factor": 1.0, "high_freq
 }  // namespace
 
 TEST_SUITE("config/rope_config") {
-  TEST_CASE("one model in all its spellings") {
+  TEST_CASE("all spellings of a model give the same config") {
     const auto want = positions(read("llama", R"({"rope_theta": 500000.0})"));
     for (
         const char* same :
@@ -72,7 +72,7 @@ TEST_SUITE("config/rope_config") {
          R"({"rope_theta": 5e5, "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [1, 1, 2]}})",
          R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default", "factor": 4.0, "rope_theta": 5e5}})",
          R"({"rope_theta": 5e5, "partial_rotary_factor": 1.0})",
-         // Both versions take rope_scaling, and nothing of the other.
+         // Both versions read rope_scaling and ignore rope_parameters.
          R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default"},
               "rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4.0}})"}) {
       CAPTURE(std::string(same));
@@ -80,7 +80,7 @@ TEST_SUITE("config/rope_config") {
     }
   }
 
-  TEST_CASE("rope_scaling beside rope_parameters counts, in every family") {
+  TEST_CASE("rope_scaling is used beside rope_parameters, in every family") {
     for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma", "gemma2"}) {
       CAPTURE(std::string(family));
       const auto linear = [&](const char* factor) {
@@ -109,7 +109,7 @@ TEST_SUITE("config/rope_config") {
               "rope_scaling": {"rope_type": "linear", "factor": 8.0}})")));
   }
 
-  TEST_CASE("what the two versions read differently, or one not at all, is refused by file and key") {
+  TEST_CASE("fields that the two versions read differently, or only one reads, are rejected with file and key") {
     const std::map<std::string, std::vector<std::string>> refused{
         {"rope_theta",
          {R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}})",
@@ -161,18 +161,18 @@ TEST_SUITE("config/rope_config") {
               .find("rope_parameters") != std::string::npos);
   }
 
-  TEST_CASE("only Gemma 3 has a base for layers that slide") {
+  TEST_CASE("only Gemma 3 has a separate base for sliding layers") {
     const char* with = R"({"rope_theta": 1e4, "rope_local_base_freq": 5.0, "sliding_window": 8})";
     CHECK(rope_frequencies(read("mistral", with), true) == rope_frequencies(read("mistral", with)));
     CHECK(rope_frequencies(read("gemma3_text", with), true) != rope_frequencies(read("gemma3_text", with)));
   }
 
-  TEST_CASE("a model whose language model is in text_config is refused by that word") {
+  TEST_CASE("a model whose language model is in text_config is rejected, naming text_config") {
     CHECK(refusal("gemma3", R"({"text_config": {"model_type": "gemma3_text"}})").find("text_config") !=
           std::string::npos);
   }
 
-  TEST_CASE("spell_rope_for_all: what transformers 5 wrote, so that 4 reads the same") {
+  TEST_CASE("spell_rope_for_all: transformers 4 reads a config of transformers 5 equally") {
     const std::map<std::string, std::vector<std::string>> files{
         {"llama",
          {R"({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})",
@@ -199,12 +199,12 @@ TEST_SUITE("config/rope_config") {
         CHECK(!spell_rope_for_all(after, "config.json"));
       }
     }
-    // What cannot be computed here can be: yarn is yarn in either spelling.
+    // yarn is not supported for computing, but has two spellings, too.
     auto yarn = file_of("qwen3", R"({"rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0}})");
     CHECK(spell_rope_for_all(yarn, "config.json"));
     CHECK(yarn.at("rope_scaling") == json{{"rope_type", "yarn"}, {"factor", 4.0}});
     CHECK(yarn.at("rope_theta") == 1e6);
-    // Others are none of ours.
+    // Other model types stay unchanged.
     json other{{"model_type", "falcon"}, {"rope_parameters", {{"rope_theta", 1e6}}}};
     CHECK(!spell_rope_for_all(other, "config.json"));
     auto unclear = file_of("llama", R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}})");

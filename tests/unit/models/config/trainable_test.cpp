@@ -43,10 +43,10 @@ TEST_SUITE("config/trainable") {
     CHECK(trained({{}, {"transformer.h.0", "transformer.w*"}}) == kAll - 12 - 2);
     CHECK(trained({{"transformer.h.1"}, {}}) == 12);
     CHECK(trained({{"transformer.h.1*"}, {"*.bias"}}) == 3 * 6);
-    CHECK(trained({{"lm_head"}, {}}) == 1);  // tied: the token embedding
+    CHECK(trained({{"lm_head"}, {}}) == 1);  // tied to the token embedding
   }
 
-  TEST_CASE("trainable_parameters: what matches nothing, and what leaves nothing, is refused") {
+  TEST_CASE("trainable_parameters: rejects patterns that match nothing or leave nothing to train") {
     CHECK_THROWS_WITH_AS(trained({{}, {"model.layers.0"}}),
                          "--freeze 'model.layers.0' matches no parameter of the model, whose names are "
                          "transformer.wte.weight, ..., transformer.ln_f.bias",
@@ -57,7 +57,7 @@ TEST_SUITE("config/trainable") {
                          "--freeze and --train-only leave no parameter to train", UsageError);
   }
 
-  TEST_CASE("num_trained: elements of what is not frozen") {
+  TEST_CASE("num_trained: counts the elements of trainable parameters") {
     const auto config = twelve_blocks();
     const auto table = parameter_table(config);
     CHECK(num_trained(table, trainable_parameters(config, {})) == num_parameters(table));
@@ -65,7 +65,7 @@ TEST_SUITE("config/trainable") {
     CHECK(num_trained(table, upper) == 6 * (12 * 24 * 24 + 13 * 24));
   }
 
-  TEST_CASE("saved_freeze_options: words as a run tells them") {
+  TEST_CASE("saved_freeze_options: parses the options stored by a run") {
     const auto some = saved_freeze_options({{"freeze", "a b"}, {"train-only", "c"}, {"lr", "1"}});
     CHECK(some.freeze == std::vector<std::string>{"a", "b"});
     CHECK(some.train_only == std::vector<std::string>{"c"});

@@ -1,5 +1,5 @@
 #pragma once
-// A whole decoder by its layers, without an engine.
+// Runs the layers of a whole decoder without an engine.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
@@ -84,7 +84,7 @@ inline double inner_product(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) * b.to(at::kDouble)).sum().item<double>();
 }
 
-/// One parameter at a time, so that an error in a small one cannot hide behind the large ones.
+/// Tests one parameter at a time, so that large parameters do not hide an error in a small one.
 inline void check_derivatives(Model& model, const MicroBatch& batch) {
   std::vector<GradSlot> slots;
   const auto loss = model.gradients(batch, 1.0, slots);
@@ -94,7 +94,7 @@ inline void check_derivatives(Model& model, const MicroBatch& batch) {
     INFO(model.decoder.parameters[p].name);
     auto& parameter = model.parameters[p];
     const auto before = parameter.clone();
-    // Along the gradient the slope is as large as it gets.
+    // The slope is largest along the gradient.
     const auto direction = slots[p].grad / slots[p].grad.norm();
     const double step = 2e-3 * before.norm().item<double>();
     parameter.copy_(before + step * direction);
@@ -103,12 +103,13 @@ inline void check_derivatives(Model& model, const MicroBatch& batch) {
     const double down = model.loss(batch).loss_sum;
     parameter.copy_(before);
     const double slope = (up - down) / (2 * step);
-    // Float32 losses of about 200 carry 1e-5; the change is at least 1e-2; the step's cubic term adds as much.
+    // Float32 losses of about 200 have errors of 1e-5, while the change is at least 1e-2; the cubic term of the step
+    // adds as much.
     CHECK(inner_product(slots[p].grad, direction) == doctest::Approx(slope).epsilon(1e-2));
   }
 }
 
-/// Token by token and in pieces, the same as the whole row (of 10 tokens) at once.
+/// Decodes a row of 10 tokens token by token and in pieces, and compares with the whole row at once.
 inline void check_decoding(const Model& model, const MicroBatch& batch) {
   const auto layers = static_cast<int>(model.decoder.config.num_layers);
   at::Tensor whole;

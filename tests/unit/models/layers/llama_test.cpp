@@ -1,4 +1,4 @@
-// Llama by its layers, without an engine: gradients as derivatives, decoding, what is refused.
+// Runs Llama's layers without an engine: gradients against finite differences, decoding, rejected configurations.
 #include "lib/compute/ops/aten_ops.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
@@ -55,7 +55,7 @@ TEST_SUITE("model/llama") {
     }
   }
 
-  TEST_CASE("backward: rows longer than the short-row attention takes") {
+  TEST_CASE("backward: rows too long for the short-row attention") {
     at::manual_seed(6);
     auto config = small_llama();
     config.num_layers = 1;
@@ -100,7 +100,7 @@ TEST_SUITE("model/llama") {
     }
   }
 
-  TEST_CASE("decode_block: token by token, and in pieces, the same as the whole row at once") {
+  TEST_CASE("decode_block: token by token and in pieces gives the result of the whole row") {
     for (const auto& variant : kVariants) {
       at::manual_seed(9);
       INFO(std::string(variant.name));
@@ -108,7 +108,7 @@ TEST_SUITE("model/llama") {
     }
   }
 
-  TEST_CASE("a rank without rows takes part and adds nothing") {
+  TEST_CASE("a rank without rows takes part and contributes nothing") {
     const Model model(small_llama());
     std::vector<GradSlot> slots;
     const auto loss = model.gradients({at::empty({0}, at::kInt), at::empty({0}, at::kInt), 0, 7, {}, 0}, 1.0, slots);
@@ -116,7 +116,7 @@ TEST_SUITE("model/llama") {
     for (const auto& slot : slots) CHECK(slot.grad.abs().max().item<float>() == 0.0f);
   }
 
-  TEST_CASE("what cannot be computed is refused with the field's name") {
+  TEST_CASE("unsupported configurations are rejected with the field's name") {
     auto config = small_llama();
     config.rope_scaling = R"({"rope_type":"yarn","factor":4.0})";
     CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("yarn"), FormatError);

@@ -1,4 +1,5 @@
-// The whole model by its layers, without an engine: gradients as derivatives, decoding, the head's chunks.
+// Runs the layers of a whole minGPT without an engine: gradients against finite differences, decoding, chunks of the
+// head.
 #include "tests/support/torch_doctest.hpp"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -72,18 +73,18 @@ TEST_SUITE("model/mingpt") {
     CHECK(dropped != doctest::Approx(plain.loss(batch).loss_sum).epsilon(1e-4));
   }
 
-  TEST_CASE("decode_block: token by token, and in pieces, the same as the whole row at once") {
+  TEST_CASE("decode_block: token by token and in pieces gives the result of the whole row") {
     at::manual_seed(9);
     const auto config = small(0.0);
     check_decoding(Model(config), random_batch(1, 10, 97));
   }
 
-  TEST_CASE("head: several chunks of a large vocabulary give the loss and gradients of one") {
+  TEST_CASE("head: several chunks of a large vocabulary give the loss and gradients of a single chunk") {
     at::manual_seed(11);
     auto config = small(0.0);
     config.num_heads = 1;
     config.embed_size = 8;
-    config.vocab_size = 50257;  // 541 rows of float32 logits fill a chunk
+    config.vocab_size = 50257;  // a chunk has 541 rows of float32 logits
     auto decoder = make_decoder(config, host_ops());
     auto weight = at::zeros({50304, 8});
     weight.narrow(0, 0, 50257).normal_();
@@ -104,8 +105,8 @@ TEST_SUITE("model/mingpt") {
     const auto want = at::cross_entropy_loss(logits, batch.targets_N.to(at::kLong));
     const auto grads = torch::autograd::grad({want}, leaves);
     CHECK(loss.loss_sum / 700 == doctest::Approx(want.item<double>()).epsilon(1e-6));
-    // Against float64. A float32 sum over the vocabulary rounds to sqrt(50257) * 6e-8 = 1.3e-5 where the library sums
-    // one term after the other (MKL: 1.3e-5 seen), and to 6e-7 where it sums in parts (oneDNN).
+    // Compared with float64. A float32 sum over the vocabulary has an error of sqrt(50257) * 6e-8 = 1.3e-5 if the
+    // library adds sequentially (1.3e-5 measured with MKL), and of 6e-7 if it adds partial sums (oneDNN).
     CHECK(relative_error(grad_x, grads[0]) < 3e-5);
     for (std::size_t i = 0; i < 3; ++i) CHECK(relative_error(slots[i].grad, grads[i + 1]) < 3e-5);
   }

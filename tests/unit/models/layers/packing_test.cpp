@@ -1,4 +1,4 @@
-// Documents that share rows, through whole models: what they give by themselves, and what the usual mistakes would.
+// Documents that share rows, through whole models: compared with separate documents, and with typical mistakes.
 #include "lib/compute/ops/aten_ops.hpp"
 #include "tests/support/packed_rows.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
@@ -35,7 +35,7 @@ std::vector<Family> families() {
   return {{"minGPT", true, mingpt}, {"Llama", false, llama}, {"with a window", false, sliding}};
 }
 
-/// Padding's targets do not count.
+/// Targets of padding do not count.
 MicroBatch packed_batch() {
   auto batch = random_batch(static_cast<std::int64_t>(kRows.size()), kLength, kVocab);
   batch.packing = packed(kRows, kLength);
@@ -55,7 +55,7 @@ MicroBatch document_of(const MicroBatch& batch, const Packing::Document& documen
   return one;
 }
 
-/// Loss and gradients of each document by itself, added up.
+/// The sum of the losses and gradients of the separate documents.
 double apart(const Model& model, const MicroBatch& batch, std::vector<at::Tensor>& gradients) {
   double loss = 0;
   for (const auto& document : batch.packing->documents) {
@@ -69,7 +69,7 @@ double apart(const Model& model, const MicroBatch& batch, std::vector<at::Tensor
   return loss;
 }
 
-/// Largest relative difference of any parameter's gradient.
+/// Largest relative difference over the gradients of all parameters.
 double gradients_differ(const std::vector<GradSlot>& slots, const std::vector<at::Tensor>& want) {
   double worst = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) worst = std::max(worst, relative_error(slots[i].grad, want[i]));
@@ -79,7 +79,7 @@ double gradients_differ(const std::vector<GradSlot>& slots, const std::vector<at
 }  // namespace
 
 TEST_SUITE("model/packing") {
-  TEST_CASE("loss and every gradient are those of the documents apart") {
+  TEST_CASE("loss and all gradients equal those of the separate documents") {
     const AtenOps plain(at::kCPU);
     for (const auto& family : families()) {
       for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
@@ -99,7 +99,7 @@ TEST_SUITE("model/packing") {
     }
   }
 
-  TEST_CASE("what would be seen of attention that leaks, and of positions that run on") {
+  TEST_CASE("the test detects attention across documents and positions that continue across documents") {
     for (const auto& family : families()) {
       INFO(std::string(family.name));
       at::manual_seed(12);
@@ -116,12 +116,12 @@ TEST_SUITE("model/packing") {
       running->positions_N = packed({{kLength}, {kLength}, {kLength}}, kLength)->positions_N;
       runs_on.packing = running;
       const auto moved = std::abs(model.loss(runs_on).loss_sum - loss);
-      // Rotary positions are relative: no loss tells where they begin, so only learned ones can.
+      // Rotary positions are relative, so only learned positions show in the loss where positions start.
       CHECK((family.learns_positions ? moved > 0.1 : moved < 1e-3));
     }
   }
 
-  TEST_CASE("padding takes part in nothing, whatever its ids") {
+  TEST_CASE("padding affects nothing, whatever its ids") {
     for (const auto& family : families()) {
       INFO(std::string(family.name));
       at::manual_seed(13);

@@ -25,7 +25,7 @@ std::string describe(const Mesh& mesh) {
   return text;
 }
 
-/// Each rank's mesh from ranks that are really there.
+/// The mesh of each rank, from real ranks.
 std::vector<std::string> real_meshes(int ranks, int per_node, Sharding sharding, int group_size) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   std::mutex mutex;

@@ -20,7 +20,7 @@ MemoryRequest small_job() {
   request.config.vocab_size = 8000;
   request.tokens_per_row = 128;
   request.options.batch_size = 16;
-  request.threads = at::get_num_threads();  // oneDNN packs operands for each
+  request.threads = at::get_num_threads();  // oneDNN packs operands per thread
   return request;
 }
 
@@ -72,7 +72,7 @@ TEST_SUITE("memory/prediction") {
     request.options.sharding.cpu_offload = true;
     const auto offloaded = fsdp::predict_memory(request);
 
-    // Master weights, gradients and both moments: 16 bytes a parameter.
+    // Master weights, gradients and both moments take 16 bytes per parameter.
     const auto parameters = fsdp::num_parameters(fsdp::parameter_table(request.config));
     CHECK(kept.host.states_bytes == 0);
     CHECK(offloaded.host.states_bytes >= 16 * parameters);
@@ -112,7 +112,7 @@ TEST_SUITE("memory/prediction") {
     CHECK(many.accumulation_steps == 1000);
     CHECK(many.tokens_per_step == doctest::Approx(1000 * one.tokens_per_step));
     CHECK(many.flops == doctest::Approx(1000 * one.flops));
-    // A micro-batch's tokens stay until the step's end.
+    // A micro-batch's tokens are kept until the end of the step.
     const auto tokens = three.profile.peak_bytes - two.profile.peak_bytes;
     CHECK(tokens > 0);
     CHECK(sixteen.profile.peak_bytes == two.profile.peak_bytes + 14 * tokens);
@@ -123,7 +123,7 @@ TEST_SUITE("memory/prediction") {
     CHECK(many.comm.shard.bytes == one.comm.shard.bytes + 999 * (two.comm.shard.bytes - one.comm.shard.bytes));
     CHECK(many.work.log.work().size() == sixteen.work.log.work().size());
     CHECK(many.work.more == 984);
-    // As --total-batch-size has them.
+    // With the batches that --total-batch-size makes.
     request.options.total_batch_size = many.rows_per_step;
     CHECK(with(0).comm.shard.bytes == many.comm.shard.bytes);
   }

@@ -13,7 +13,7 @@ std::int64_t part(const fsdp::MemoryProfile& profile, MemoryCategory category) {
   return profile.at_peak[static_cast<std::size_t>(category)];
 }
 
-/// Two steps of a forward that keeps 100 bytes and a backward that needs 300 for a phase.
+/// Two steps with a forward pass that keeps 100 bytes and a backward pass that uses 300 during one phase.
 MemoryLog two_steps() {
   MemoryLog log;
   log.phases = {"start", "forward", "backward", "forward", "backward"};

@@ -1,4 +1,4 @@
-// What a step that does not run writes down as its work, against what the model's shapes say.
+// Compares the recorded work of a simulated step with the work that follows from the model's shapes.
 #include <doctest/doctest.h>
 
 #include "lib/planning/memory/prediction.hpp"
@@ -14,13 +14,13 @@ MemoryRequest job_to_count(bool on_gpu, int ranks = 1) {
   request.config.ffn_hidden_size = 512;
   request.config.vocab_size = 8000;
   request.tokens_per_row = 128;
-  request.options.batch_size = 40;  // more passes of attention's loop than are run
+  request.options.batch_size = 40;  // needs more iterations of attention's loop than are simulated
   request.job = {ranks, ranks, 0};
   if (on_gpu) request.gpu = find_gpu("a100-80g");
   return request;
 }
 
-/// Of products with weights, one after the other, and of attention.
+/// FLOPs of products with weights, and of attention.
 struct Operations {
   double weights = 0, attention = 0, again = 0;
 };
@@ -31,7 +31,7 @@ Operations operations_of(const WorkLog& log) {
     const bool is_product = item.kind == WorkItem::Kind::product;
     if (!is_product && item.kind != WorkItem::Kind::attention) continue;
     const double operations = item.times * item.operations();
-    // Attention's products on a host are batches of heads.
+    // On a host, attention's products are batches of heads.
     double& sum = item.again ? sums.again : (is_product && item.batch == 1 ? sums.weights : sums.attention);
     sum += operations;
   }
@@ -43,7 +43,7 @@ double bytes_sent(const WorkLog& log) {
   for (const auto& item : log.work()) {
     if (item.kind != WorkItem::Kind::start) continue;
     const auto& transfer = item.transfer;
-    // As the engine counts: of a sum what goes in, of the others what comes from other ranks.
+    // Counted like the engine: for a reduction the bytes sent, for other transfers the bytes from other ranks.
     const bool is_sum = transfer.kind == TransferWork::Kind::all_reduce;
     bytes += is_sum ? transfer.bytes : transfer.bytes * (transfer.ranks - 1) / transfer.ranks;
   }
@@ -64,7 +64,8 @@ TEST_SUITE("memory/work") {
 
       // The head's columns are padded to a multiple of 64.
       CHECK(found.weights == doctest::Approx(6 * tokens * weights).epsilon(0.01));
-      // Forward 2 products of each pair, backward 4, in kernels 5; a host multiplies all pairs, a kernel half of them.
+      // Forward: 2 products per pair of tokens; backward: 4, with kernels 5. A host multiplies all pairs, a kernel half
+      // of them.
       const double pairs = layers * tokens * (on_gpu ? 129.0 / 2 : 128.0);
       CHECK(found.attention == doctest::Approx(pairs * width * (on_gpu ? 4 + 10 : 4 + 8)).epsilon(0.01));
       CHECK(found.again == 0);
@@ -78,7 +79,7 @@ TEST_SUITE("memory/work") {
     const auto twice = operations_of(predict_memory(request).work.log);
     CHECK(twice.weights == doctest::Approx(once.weights));
     const double blocks = 2 * (40 * 128) * (3 * 12 * 128 * 128.0);
-    CHECK(twice.again > 0.9 * blocks);  // what is not needed is not computed again
+    CHECK(twice.again > 0.9 * blocks);  // the backward pass does not need all intermediate results
     CHECK(twice.again < 1.1 * (blocks + once.attention / 3));
   }
 
@@ -98,7 +99,7 @@ TEST_SUITE("memory/work") {
       request.options.sharding.precision = at::kBFloat16;
       const auto prediction = predict_memory(request);
       const auto counted = prediction.comm.shard.bytes + prediction.comm.replicate.bytes;
-      // Norm and loss travel, too.
+      // The gradient norm and the loss are transferred, too.
       CHECK(bytes_sent(prediction.work.log) == doctest::Approx(static_cast<double>(counted)).epsilon(0.02));
     }
   }

@@ -1,4 +1,4 @@
-// What devices reach: the table, a check's measurements, earlier runs.
+// Rates of devices from the GPU table, from measurements of the check and from earlier runs.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -58,7 +58,7 @@ TEST_SUITE("speed/rates") {
     CHECK(name("NVIDIA GeForce RTX 4090", 23 * kGiB, 89) == "rtx-4090");
     CHECK(name("v100-32g", 31 * kGiB, 70) == "v100-32g");
     CHECK(name("something new", 180 * kGiB, 100) == "b200");
-    // Names that hold another's letters are not its.
+    // A name that contains another GPU's letters must not match that GPU.
     for (const char* other : {"NVIDIA L40", "NVIDIA A10G", "NVIDIA RTX A4000", "NVIDIA RTX A3000", "NVIDIA T400 4GB"}) {
       CAPTURE(other);
       CHECK(peak_of_gpu(other).bf16 == 0);
@@ -117,7 +117,7 @@ TEST_SUITE("speed/rates") {
     CHECK(calibration.highest_error == doctest::Approx(0.4));
     CHECK(rates.factors[static_cast<std::size_t>(StepPart::block)] == doctest::Approx(1.2));
     CHECK(rates.factors[static_cast<std::size_t>(StepPart::head)] == 1);
-    // Products of the precision that they had.
+    // Only the speed of products in the runs' precision changes.
     CHECK(rates.float32_flops == doctest::Approx(1e11));
     CHECK(rates.half_flops == doctest::Approx(4e11));
 

@@ -1,4 +1,4 @@
-// How long a step's work takes: on a host one after the other, on a GPU beside transfers and behind its host.
+// Step times: on a host, work runs sequentially; on a GPU, it overlaps with transfers and follows the host's launches.
 #include <doctest/doctest.h>
 
 #include "lib/planning/speed/step_time.hpp"
@@ -6,7 +6,7 @@
 namespace fsdp::test {
 namespace {
 
-/// A device of round numbers.
+/// A device with round numbers.
 DeviceRates round_rates(bool is_gpu) {
   DeviceRates rates;
   rates.is_gpu = is_gpu;
@@ -161,12 +161,12 @@ TEST_SUITE("speed/step_time") {
       log.end();
       return time_of_step(log, rates);
     };
-    // Four tiles of 128 are one round; five take two.
+    // Four tiles of 128 take one wave; five take two.
     const auto full = of(product(512, 128, 64)), more = of(product(640, 128, 64));
     CHECK(full.of(TimeCause::small_products) == doctest::Approx(0));
     CHECK(more.seconds == doctest::Approx(2 * full.seconds));
     CHECK(more.of(TimeCause::small_products) == doctest::Approx(0.75 * full.seconds));
-    // A few rows are a tile all the same.
+    // A product with few rows still takes one tile.
     CHECK(of(product(512, 8, 64)).seconds == doctest::Approx(full.seconds));
   }
 
@@ -174,7 +174,7 @@ TEST_SUITE("speed/step_time") {
     const auto rates = round_rates(false);
     const auto add_micro_batches = [](WorkLog& log, int count) {
       log.begin("forward block 0", "compute");
-      for (int i = 0; i < count; ++i) log.add(product(512, 128, 64 * (i == 0 ? 3 : 1)));  // the first is longer
+      for (int i = 0; i < count; ++i) log.add(product(512, 128, 64 * (i == 0 ? 3 : 1)));  // the first one is longer
       log.end();
     };
     StepWork work;

@@ -59,7 +59,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(files.steps.size() == 10);
     CHECK(files.evals.size() == 1);
     CHECK(rates(fsdp::steps_for_speed(files.steps)) == std::vector<double>{100, 101, 102, 103});
-    // A short run has to do with what it has.
+    // With too few steps, all of them count.
     CHECK(rates(fsdp::steps_for_speed({files.steps.begin(), files.steps.begin() + 3})) == std::vector<double>{20, 100});
     CHECK(rates(fsdp::steps_for_speed({files.steps[0]})) == std::vector<double>{10});
   }
@@ -267,7 +267,7 @@ TEST_SUITE("runs/run_summary") {
 
     append(step(1, 1, 10) + R"({"step":1,"val_loss":4.5})" + "\n" + R"({"step":2,"lo)");
     CHECK(reader.read().steps.size() == 1);
-    append(R"(ss":4})");  // a record, without its line's end
+    append(R"(ss":4})");  // a record without the end of its line
     CHECK(reader.read().steps.size() == 2);
     CHECK(reader.read().steps.size() == 2);
     append("\nno JSON\n" + step(3, 3, 10));
@@ -278,7 +278,7 @@ TEST_SUITE("runs/run_summary") {
     CHECK(run.bad_lines == 1);
     CHECK(run.evals.size() == 1);
 
-    // Longer than before, in the same inode: what was read is no longer there.
+    // Longer than before and in the same inode, but with different content.
     write_text(file, step(11, 1, 10) + step(12, 2, 10) + step(13, 3, 10) + step(14, 4, 10));
     CHECK(reader.read().steps.size() == 4);
     write_text(file, step(1, 1, 10));
