@@ -48,7 +48,7 @@ class ChessGameStream::Reader {
   }
 
  private:
-  /// Reads the next line that is not blank.
+  /// Reads the next line that is not blank. An empty text counts as one line, so that it is reported as skipped.
   bool next_line(std::string& line, std::string& where) {
     for (;;) {
       if (at_ >= text_.size()) {
