@@ -17,7 +17,7 @@ class Logger {
 
   void info(std::string_view line) const { write(LogLevel::info, line); }
   void warning(std::string_view line) const { write(LogLevel::warning, line); }
-  /// What all ranks know alike: rank 0 alone says it.
+  /// Warns of what all ranks know alike, on rank 0 alone.
   void warnings_of_all(std::span<const std::string> lines) const;
   void error(std::string_view line) const { write(LogLevel::error, line); }
   void debug(std::string_view line) const { write(LogLevel::debug, line); }

@@ -158,7 +158,7 @@ inline void step_block(const BlockwiseArgs& a, const BlockMoments& moments, floa
     param[i] = param[i] * keep - step * moments.first[i] / (std::sqrt(moments.second[i]) + eps);
 }
 
-/// Of elements [first, first + n), as many bytes each.
+/// Prefetches elements [first, first + n), each of `bytes` bytes.
 inline void prefetch(const void* data, std::int64_t first, std::int64_t n, std::int64_t bytes) {
   const char* at = static_cast<const char*>(data) + first * bytes;
   for (std::int64_t line = 0; line < n * bytes; line += 64) __builtin_prefetch(at + line);

@@ -136,7 +136,7 @@ struct AttentionShape {
   std::int64_t packed_width() const { return (heads + 2 * key_heads()) * head_size; }
 };
 
-/// What attention keeps for its backward besides its input and output. Each implementation derives its own class.
+/// State that attention keeps for its backward besides its input and output. Each implementation derives its own class.
 struct AttentionState {
   virtual ~AttentionState() = default;
 };

@@ -48,7 +48,7 @@ class DeviceBackend {
   virtual void set_device(int device) = 0;
   virtual DeviceInfo info(int device) const = 0;
   virtual DeviceMemory memory(int device) const = 0;
-  /// Of the device, as the driver counts: what no process holds. Makes a context where there is none.
+  /// Memory of the device that no process holds, as the driver counts. Makes a context if there is none.
   virtual std::int64_t free_bytes(int device) const = 0;
   virtual void reset_peak(int device) = 0;
   /// The device gets back what the caching allocator holds for no tensor. Waits for the device.

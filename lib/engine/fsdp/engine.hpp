@@ -141,7 +141,7 @@ class Engine {
     bool changed = false;  ///< gradients were written, or a HeadBody ran
     bool crossed = false;  ///< a reduction over replicas has started
   };
-  /// What must run again after memory was freed, if Progress::changed.
+  /// The work that must run again after memory was freed, if Progress::changed.
   enum class Redo : std::uint8_t { micro_batch, step, nothing };
 
   Unit& unit_of(int param);

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// What UnitParams and UnitGrads use of their engine. The references must outlive them.
+/// The parts of the engine that UnitParams and UnitGrads use. The references must outlive them.
 struct UnitContext {
   ProcessGroup& shard_group;       ///< ranks the unit is split over
   TensorCollectives& collectives;  ///< of the ranks in shard_group

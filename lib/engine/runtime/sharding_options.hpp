@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// What ranks gather, keep and reduce of a model, and in which types.
+/// How ranks gather, keep and reduce the tensors of a model, and in which types.
 struct ShardingOptions {
   FreezeOptions freeze;
   LoraConfig lora;

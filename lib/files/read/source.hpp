@@ -132,7 +132,7 @@ bool is_deepspeed_folder(const std::filesystem::path& directory);
 /// True for one of DeepSpeed's *_model_states.pt.
 bool is_deepspeed_file(const Source& source);
 
-/// What a user should know of the numbers in such a file; empty for any other file.
+/// Warnings for users about the numbers in such a file; empty for any other file.
 std::vector<std::string> deepspeed_remarks(const Source& source);
 
 /// Advice for a checkpoint of DeepSpeed, as the end of a sentence.

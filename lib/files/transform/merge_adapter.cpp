@@ -114,7 +114,7 @@ class MergedSource final : public DecoratedSource {
                                   plan_.file.string(), adapters_.source().tensors()[part].name));
   }
 
-  /// What an adapter adds is mostly less than half a step of such a type.
+  /// Refuses types of one byte: an adapter mostly adds less than half a step of such a type.
   void refuse_float8(const SourceTensor& tensor) const {
     if (dtype_size_bytes(tensor.dtype) > 1) return;
     throw FormatError(
