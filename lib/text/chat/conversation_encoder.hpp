@@ -39,7 +39,7 @@ class ConversationEncoder {
   /// Ids of a conversation that the assistant is to go on with, and none of its marks is doubled.
   /// \throws FormatError saying which message has no place in the template
   std::vector<std::int32_t> encode_prompt(const std::vector<ChatMessage>& messages) const;
-  /// What ends an assistant's turn.
+  /// The id that ends an assistant's turn.
   std::int32_t turn_end() const;
 
   /// A document's marks, prompt, completion, the end mark: the last two count.

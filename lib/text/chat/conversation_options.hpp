@@ -1,11 +1,11 @@
 #pragma once
-// What a user may choose about how prompts with completions and conversations become ids.
+// Options for how prompts with completions, and conversations, become ids.
 #include <cstdint>
 #include <string>
 
 namespace fsdp {
 
-/// What a sample of a data file is.
+/// The kind of samples in a data file.
 enum class DataForm : std::uint8_t {
   automatic,          ///< by the keys or columns that are there
   text,               ///< a string, or a list of strings
@@ -18,7 +18,7 @@ const char* name_of(DataForm form);
 /// \throws UsageError naming `option` and the forms
 DataForm parse_data_form(const std::string& name, const std::string& option);
 
-/// What the name of a special token means inside a message, a prompt or a completion.
+/// The meaning of a special token's name inside a message, a prompt or a completion.
 enum class MarksInTexts : std::uint8_t {
   tokens,     ///< the token, as transformers reads it
   plain_text  ///< its characters: only what the template writes is a mark
@@ -30,8 +30,8 @@ enum class PairEncoding : std::uint8_t {
   separate  ///< each by itself
 };
 
-/// What of a sample the loss counts. By default answers: completions and the assistant's turns with their end marks; of
-/// texts always everything.
+/// The part of a sample that the loss counts. By default answers: completions and the assistant's turns with their end
+/// marks; of texts always everything.
 enum class TrainOn : std::uint8_t { answers, all };
 
 /// How prompts with completions and conversations are read; nothing of it concerns texts.

@@ -31,9 +31,9 @@ struct Known {
   ChatFormat format;
 };
 
-/// Of the texts in tests/fixtures/chat/templates: two wordings of each, the makers' and the one with {% generation %}
-/// that transformers needs to find answers, and what models on the Hub bring. Each was compared with Jinja's text of
-/// conversations.
+/// Hashes of the texts in tests/fixtures/chat/templates: two wordings of each, the makers' and the one with {%
+/// generation %} that transformers needs to find answers, and what models on the Hub bring. Each was compared with
+/// Jinja's text of conversations.
 constexpr std::array kKnown{Known{0x6c6ed311f79125b3, 0x9c0523f554f57f78, ChatFormat::chatml},
                             Known{0x47470e61f10e0b65, 0xfd9ca16bf7870e5e, ChatFormat::chatml},
                             Known{0x0584c0107ad930f5, 0x84cb9b946cb40c35, ChatFormat::qwen2},

@@ -15,7 +15,7 @@ constexpr std::array kUnsaid{"tool_calls", "function_call", "tool_call_id", "too
 /// How other programs say what is learned.
 constexpr std::array kOtherWeights{"train", "train_detail", "training"};
 
-/// What stands where something else was expected.
+/// Describes a value that stands in place of an expected one.
 std::string described(const nlohmann::json& value) {
   if (value.is_null()) return "null";
   if (value.is_string()) return "a string";

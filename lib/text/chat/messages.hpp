@@ -13,7 +13,7 @@ struct ChatMessage {
   bool counts = true;  ///< for the loss, where the assistant says it; `"weight": 0` says it does not
 };
 
-/// What a sample may have beside its messages, or beside prompt and completion, that a text cannot say.
+/// Keys that a sample may have beside its messages, or beside prompt and completion, and that text cannot express.
 inline constexpr std::array kUnsaidBeside{"tools", "functions", "images", "image",
                                           "audio", "audios",    "videos", "video"};
 

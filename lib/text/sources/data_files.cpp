@@ -18,7 +18,7 @@ using Paths = std::vector<fs::path>;
 constexpr std::array kKindNames{"Parquet", "JSON Lines", "CSV", "JSON", "text"};  // as NamedKind has them
 constexpr std::size_t kChosenKinds = 3;  ///< of which a directory may have one; the others count in their absence
 
-/// What lies in a directory.
+/// The contents of a directory.
 struct Listing {
   std::array<Paths, kKindNames.size()> data;
   Paths companions, others;

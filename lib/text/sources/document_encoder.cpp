@@ -21,7 +21,7 @@ nlohmann::json parse_object(std::string_view text) {
   throw FormatError(where + " holds " + detail::kHalfCharacterProblem);
 }
 
-/// Of what is read: prompt and completion, or roles and contents of the list in `messages`.
+/// Checks the characters of the texts that are read: prompt and completion, or roles and contents of `messages`.
 void check_characters(const nlohmann::json& record, const std::string& messages) {
   for (const auto* key : {"prompt", "completion"}) {
     if (const auto found = record.find(key); found != record.end() && detail::holds_half_character(*found))

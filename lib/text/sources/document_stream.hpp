@@ -19,13 +19,13 @@ class DocumentStream {
   /// A text, or the JSON object of a sample of another form. \return false at the end of the last file.
   /// \throws as Documents::next, open_documents and open_records
   bool next(std::string& text);
-  /// Of the sample that next() gave last.
+  /// The form of the sample that next() returned last.
   DataForm form() const { return forms_[next_file_ - 1]; }
   /// Some file's samples are of this form.
   bool has(DataForm form) const;
   /// Where the document that next() gave last stands.
   std::string where() const { return documents_->where(); }
-  /// Of bytes_total(), which is the size of all files.
+  /// Bytes read so far, of bytes_total(), the size of all files.
   std::int64_t bytes_read() const;
   std::int64_t bytes_total() const { return bytes_total_; }
 

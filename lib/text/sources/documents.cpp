@@ -20,7 +20,7 @@ std::string first_bytes(const std::filesystem::path& file) {
   return bytes;
 }
 
-/// Whatever its name is, the first line of the file is a JSON object with a key.
+/// True if the first line of the file is a JSON object with a key, whatever the file's name is.
 bool holds_json_lines(const std::filesystem::path& file, std::string_view head) {
   if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
   const auto brace = head.find_first_not_of(" \t\r\n");

@@ -24,7 +24,7 @@ class Documents {
   /// Where the document stands that next() gave last: "FILE: line 12" (from 1), "FILE: row 12" (from 0).
   virtual std::string where() const = 0;
 
-  /// Of the file's bytes, those that are behind; for progress, so about.
+  /// Bytes of the file that have been read, approximately; for progress.
   virtual std::int64_t bytes_read() const = 0;
 };
 

@@ -16,7 +16,7 @@ NamedKind kind_by_name(const std::filesystem::path& file);
 /// The command that unpacks what is called like this, such as "gunzip"; "" for what is not compressed.
 std::string unpacking_command(const std::filesystem::path& file);
 
-/// What the suffix says that no program here reads: "an Arrow file"; "" where it says nothing.
+/// The kind of file that the suffix names and that no program here reads: "an Arrow file"; empty for other suffixes.
 std::string foreign_kind(const std::filesystem::path& file);
 
 /// Usual beside data and never data: README, LICENSE, dataset_info.json, checksums, scripts, pictures, hidden files.

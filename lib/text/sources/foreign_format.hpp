@@ -6,7 +6,7 @@
 
 namespace fsdp::detail {
 
-/// What of a file is looked at.
+/// The number of bytes at the beginning of a file that are examined.
 inline constexpr std::uint64_t kHead_bytes = 64 << 10;
 
 /// Refuses a file whose first bytes are those of a known format, or of UTF-16 or UTF-32.

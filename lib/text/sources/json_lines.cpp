@@ -17,7 +17,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   FieldReader(const std::string& field, std::string& text) : field_(field), text_(text) { text_.clear(); }
 
   bool found() const { return found_; }
-  /// What is wrong though the line is JSON; empty for nothing.
+  /// The fault of a line that is valid JSON; empty if there is none.
   const std::string& problem() const { return problem_; }
   const std::string& syntax_error() const { return syntax_error_; }
   const std::string& keys() const { return keys_; }
@@ -65,7 +65,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ > 1) return true;
     wanted_ = name == field_;
     if (wanted_) {
-      // Of a key that comes twice the last one counts, as everywhere.
+      // The last value of a repeated key counts.
       found_ = true;
       text_.clear();
       elements_ = 0;

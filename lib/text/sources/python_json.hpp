@@ -1,6 +1,6 @@
 #pragma once
-// What Python's json writes beyond JSON. A line with such a value is read all the same as long as the value stands in a
-// key that nobody reads.
+// Values that Python's json module writes beyond JSON (NaN, Infinity, lone surrogates). A line with such a value is
+// read as long as the value belongs to a key that is not used.
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace fsdp::detail {
 
-/// What a line or cell may have at most: a file without line ends, or with an open quote, is not read into memory
+/// The largest size of a line or cell, so that a file without line ends, or with an open quote, is not read into memory
 /// whole.
 inline constexpr std::size_t kMostText_bytes = std::size_t{1} << 30;
 

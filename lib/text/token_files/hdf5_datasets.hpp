@@ -1,6 +1,6 @@
 #pragma once
-// What the readers of token files share: finding a dataset by name and saying what a file holds instead. Call inside an
-// Hdf5Scope.
+// Helpers that the readers of token files share: finding a dataset by name and saying what a file holds instead. Call
+// inside an Hdf5Scope.
 #include <cstdint>
 #include <filesystem>
 #include <string>

@@ -10,7 +10,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr const char* kLayout = "read the layout of a dataset";
-// What deflate, the strongest of the usual filters, can gain at most is 1032.
+// Deflate, the strongest of the usual filters, compresses by a factor of 1032 at most.
 constexpr std::uint64_t kMostGain = 2000;
 // Chunks up to this are believed: other filters gain more where all ids are the same.
 constexpr std::uint64_t kHarmlessChunk_bytes = std::uint64_t{64} << 20;

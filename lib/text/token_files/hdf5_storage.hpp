@@ -29,7 +29,7 @@ void check_stored(const Hdf5Dataset& dataset, const std::filesystem::path& file,
 bool plausible_size(const Hdf5Dataset& dataset, const std::filesystem::path& file, std::uint64_t count,
                     std::size_t element_bytes);
 
-/// What HDF5 leaves unchecked: it asks for as much memory as the file's index says that a chunk has, and copies a whole
+/// Checks that HDF5 lacks: it allocates as much memory as the file's index says that a chunk has, and copies a whole
 /// chunk out of that.
 class ChunkSizes {
  public:
@@ -46,7 +46,7 @@ class ChunkSizes {
 
   /// How many chunks a dataset of this shape has; 0 when it is not chunked, or when they cannot be counted.
   std::uint64_t count(std::span<const hsize_t> shape) const;
-  /// Of a chunk as it is stored; the most where filters decide.
+  /// Size of a chunk as stored; the largest one if filters decide.
   std::uint64_t stored_bytes() const { return stored_bytes_; }
   bool filtered() const { return filtered_; }
 

@@ -24,7 +24,7 @@ struct Mapping {
   Hdf5Space source;  ///< within the source
 };
 
-/// What is to be known of a source to judge a mapping.
+/// The facts about a source that are needed to judge a mapping.
 struct Source {
   std::vector<hsize_t> shape;
   IntegerType type;
@@ -142,7 +142,7 @@ Source check_source(const fs::path& file, const Mapping& mapping, int depth) {
   if (!plausible_size(dataset, path, count, source.type.size_bytes)) {
     throw FormatError(path.string() + ": dataset '" + *name + "' claims more elements than the file holds");
   }
-  // Of later reads of a source nothing is seen here. Looking up all chunks takes time with the square of their number.
+  // Later reads of a source are not seen here. Looking up all chunks takes time with the square of their number.
   const ChunkSizes chunks(dataset, path);
   if (count > 0 && chunks.count(source.shape) - 1 < kMostChunks_looked_at) {
     chunks.check(dataset, path, std::vector<hsize_t>(source.shape.size(), 0), source.shape);
@@ -171,7 +171,7 @@ void check_extent(const Mapping& mapping, const Source& source, const fs::path& 
                     "] is too small for what is taken from it");
 }
 
-/// What no source gives. Mappings are taken out one by one.
+/// The elements that no source provides. Mappings are removed one by one.
 class Uncovered {
  public:
   Uncovered(const Hdf5Dataset& dataset, const fs::path& file, const std::string& name)

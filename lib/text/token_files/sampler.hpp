@@ -26,7 +26,7 @@ class Sampler {
   std::int64_t row(std::int64_t position);
   /// The rows of positions [first_position, first_position + count).
   std::vector<std::int64_t> rows(std::int64_t first_position, std::int64_t count);
-  /// Likewise, each with num_rows() added for every epoch before its own: what is another row in another epoch.
+  /// The rows of these positions, with num_rows() added for every earlier epoch: a number is unique across epochs.
   std::vector<std::int64_t> numbers(std::int64_t first_position, std::int64_t count);
 
  private:

@@ -38,7 +38,7 @@ class GrowingDataset {
         output.file(), what));
   }
 
-  /// What is to be written: append to it, then call grow().
+  /// Bytes to be written: append to them, then call grow().
   std::vector<std::byte>& pending() { return pending_; }
   /// Writes whole chunks once there are enough of them.
   void grow() {
@@ -83,7 +83,7 @@ class DocumentsWriter : public TokenFileWriter {
     put(num_ids_, offsets_);
   }
 
-  /// What follows is in rows, each closed by end_row().
+  /// The documents that follow are in rows, each closed by end_row().
   void begin_rows(std::int64_t seq_len) {
     rows_.emplace(make_offsets("row_offsets"));
     put(0, *rows_);
@@ -148,7 +148,7 @@ class DocumentsWriter : public TokenFileWriter {
   std::int64_t num_ids_ = 0, num_documents_ = 0;
 };
 
-/// What waits in a nameless file, to be read in another order.
+/// Values stored in a nameless file, to be read in another order.
 template <class Value>
 class Spool {
  public:

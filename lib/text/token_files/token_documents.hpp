@@ -57,7 +57,7 @@ class TokenDocuments {
   std::optional<detail::LossMask> loss_mask_;
 };
 
-/// What a token file holds, by its datasets.
+/// The contents of a token file, by its datasets.
 enum class TokenFileKind { rows, documents };
 /// \throws FormatError when it is no HDF5 file or has neither `input_ids` nor `tokens` and `offsets`; IoError
 TokenFileKind token_file_kind(const std::filesystem::path& file);

@@ -1,5 +1,5 @@
 #pragma once
-// What both kinds of written token files share: the hidden sibling, the attributes, the element type, the final rename.
+// Parts that both writers of token files share: the hidden sibling, the attributes, the element type, the final rename.
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -24,7 +24,7 @@ class TokenFileOutput {
 
   const std::filesystem::path& file() const { return file_; }
   const Hdf5File& handle() const { return handle_; }
-  /// Of an id: 2 or 4.
+  /// Bytes of an id: 2 or 4.
   std::size_t element_bytes() const { return element_bytes_; }
   hid_t memory_type() const { return element_bytes_ == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32; }
   hid_t stored_type() const { return element_bytes_ == 2 ? H5T_STD_U16LE : H5T_STD_U32LE; }

@@ -21,7 +21,7 @@ struct RowType {
   std::size_t size_bytes;
 };
 
-/// What waits to become the dataset of this name, elements in the memory type.
+/// Rows that wait to be written to the dataset of this name; elements have the memory type.
 class RowsInWaiting {
  public:
   RowsInWaiting(const std::filesystem::path& file, const char* name)

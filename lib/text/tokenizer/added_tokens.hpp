@@ -43,7 +43,7 @@ struct TextRange {
 /// True when [begin, end) and some range have bytes in common.
 bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t end);
 
-/// What the name of a special token means inside a text.
+/// The meaning of a special token's name inside a text.
 enum class SpecialNames : std::uint8_t { plain, tokens };
 
 /// Says where the names of special tokens are plain text all the same; empty: nowhere.

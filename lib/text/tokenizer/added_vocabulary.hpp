@@ -21,9 +21,9 @@ struct VocabularyPieces {
   bool renames = false;  ///< the config may give a piece another name, as it may of a tokenizer.model
 };
 
-/// Those of the vocabulary's file, then what the files beside it add or change. A name that is a piece has its id; all
-/// others have the next ids in order. Sorted by id, each once.
-/// \throws FormatError naming file, token and ids where a file writes another id than the library gives
+/// The added tokens of the vocabulary's file, then those that the files beside it add or change. A name that is a piece
+/// has its id; all others have the next ids in order. Sorted by id, each once. \throws FormatError naming file, token
+/// and ids where a file writes another id than the library gives
 std::vector<AddedToken> all_added_tokens(const VocabularyPieces& pieces, const std::vector<AddedToken>& of_file,
                                          const TokenizerConfig& config);
 

@@ -48,7 +48,7 @@ class ByteFallbackBpe final : public MetaspaceTokenizer {
     bool may_prefix;    ///< a space may be put before it
   };
   bool wants_prefix(std::string_view text, bool begins) const;
-  /// What a text's normalizer makes of it. \param prefixed  a Prepend acts
+  /// Normalizes a text. \param prefixed  the Prepend step acts
   NormalizedText normalize(std::string_view text, bool prefixed) const;
   void append_normalized(const Part& part, const TokenNames& names, std::span<const TextRange> plain,
                          AlignedIds& out) const;

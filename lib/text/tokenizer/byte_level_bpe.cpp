@@ -54,7 +54,7 @@ std::vector<std::string> read_pieces(const std::filesystem::path& file) {
   return pieces;
 }
 
-/// What a class makes of its vocab.json and merges.txt; empty: GPT-2's.
+/// Sets what a tokenizer class makes of its vocab.json and merges.txt; an empty name means GPT-2's class.
 void set_class(const TokenizerConfig& config, const std::string& where, ByteLevelParts& parts) {
   // Without tokenizer.json the class is what tokenizer_class names, where AutoTokenizer takes none of its own.
   const std::string name = makes_byte_level_step(config.token_class) ? config.token_class : config.hub_class;

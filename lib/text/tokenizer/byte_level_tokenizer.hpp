@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-/// What a byte-level vocabulary is made of.
+/// The parts of a byte-level vocabulary.
 struct ByteLevelParts {
   std::string description;
   std::string where;                ///< the file of the pieces, for errors

@@ -74,7 +74,7 @@ class TextPlaces {
   std::vector<std::size_t> wide_;
 };
 
-/// What a vocabulary makes of a text before it looks for pieces.
+/// A text as the vocabulary normalizes it before it looks for pieces.
 struct NormalizedText {
   std::string text;
   TextPlaces origins;  ///< for each of its bytes, and its end, a place in the text that it was made of

@@ -84,8 +84,8 @@ std::string to_nfc(std::string_view text) {
 
 namespace {
 
-/// Of the first character and the marks that combine with it: they change places among each other, and are composed
-/// together however many there are.
+/// Bytes of the first character and the marks that combine with it. Such a segment is reordered and composed as a
+/// whole, however many marks it has.
 std::size_t segment_length(std::string_view text) {
   std::size_t length = std::max<std::size_t>(1, utf8_character_length(text));
   while (length < text.size()) {

@@ -135,7 +135,7 @@ bool has_character_map(Fields fields) {
 
 void check_settings(const Settings& settings, const std::string& file) {
   const auto refuse = [&](const std::string& what) { throw FormatError(file + ": " + what + " is not supported"); };
-  // Of unigrams, which none of the decoders here has, versions of the library choose differently between equals.
+  // Versions of the library break ties between unigrams differently, and no model here uses unigrams.
   if (settings.model_type != kBytePairs)
     refuse("model type " + std::to_string(settings.model_type) + " (2 is byte-pair encoding)");
   if (settings.space_as_suffix) refuse("putting spaces behind words (treat_whitespace_as_suffix)");

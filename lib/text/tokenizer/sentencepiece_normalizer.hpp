@@ -1,5 +1,5 @@
 #pragma once
-// What a SentencePiece model does to a text before it looks for pieces.
+// The normalization of a text by a SentencePiece model, before the model looks for pieces.
 //
 // Source: google/sentencepiece, src/normalizer.cc, and the double-array trie of s-yata/darts-clone, include/darts.h.
 #include <array>
@@ -56,7 +56,7 @@ class SentencePieceNormalizer {
   std::string normalized_text(std::string_view text, bool dummy_prefix) const;
 
  private:
-  /// Of the beginning of a text: its bytes, and what they become.
+  /// One step at the beginning of a text: the length of the bytes it consumes, and their replacement.
   struct Step {
     std::size_t length;
     std::string_view result;

@@ -27,7 +27,7 @@ void load(sentencepiece::SentencePieceProcessor& processor, const std::string& s
   if (!status.ok()) throw FormatError(file + ": SentencePiece refuses the model: " + status.ToString());
 }
 
-/// What of a model the tokenizer goes by beside its pieces.
+/// The parts of a model that the tokenizer uses besides its pieces.
 struct EncodingParts {
   SentencePieceNormalizer normalizer;
   AddedTokenSearch added_tokens;  ///< that texts may name

@@ -1,5 +1,5 @@
 #pragma once
-// What each id of a vocabulary stands for.
+// The texts of the ids of a vocabulary.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,7 +30,7 @@ class TokenTexts {
 /// Finds pieces by the bytes they stand for.
 class PieceIds {
  public:
-  /// Of equal pieces the first has the id; empty ones have none.
+  /// The first of several equal pieces has the id; empty pieces have none.
   explicit PieceIds(const std::vector<std::string>& pieces);
 
   /// The id or kNoId.

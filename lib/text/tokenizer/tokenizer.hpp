@@ -77,8 +77,8 @@ class Tokenizer {
   /// Number of ids, as transformers counts them.
   virtual std::int64_t vocab_size() const = 0;
 
-  /// What a model's embedding must hold at least: the ids but for those behind the vocabulary that only a name beside
-  /// it has, such as CodeLlama's fill_token, for which its model has no row.
+  /// The rows that a model's embedding must have at least: all ids except those beyond the vocabulary that only a name
+  /// beside it refers to, such as CodeLlama's fill_token, for which the model has no row.
   virtual std::int64_t required_rows() const { return vocab_size(); }
 
   /// The mark put before a text, and the one put after it or between texts, where the vocabulary has them.
@@ -99,7 +99,7 @@ class Tokenizer {
   /// The id of a token that encode_marked() finds by this name.
   virtual std::optional<std::int32_t> named_id(std::string_view name) const = 0;
 
-  /// What encode_document() puts around a text.
+  /// The marks that encode_document() puts around a text.
   virtual const DocumentMarks& document_marks() const = 0;
 
   /// The marks of infilling, for vocabularies that have all four.
@@ -110,7 +110,7 @@ class Tokenizer {
   /// \throws UsageError when infill_ids() has none
   virtual std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const;
 
-  /// What kind of vocabulary it is and where it came from, for logs: "GPT-2, 50257 ids".
+  /// The kind of vocabulary and where it came from, for logs: "GPT-2, 50257 ids".
   virtual std::string description() const = 0;
 };
 

@@ -58,7 +58,7 @@ std::vector<std::string> keys_in_order(const nlohmann::ordered_json& object) {
   return keys;
 }
 
-/// What tokenizer_config.json, and special_tokens_map.json over it, say of special tokens.
+/// The special tokens that tokenizer_config.json names, overridden by special_tokens_map.json.
 class NamedTokens {
  public:
   void read(const JsonValue& root, const nlohmann::ordered_json& ordered) {

@@ -1,5 +1,5 @@
 #pragma once
-// What lies beside a vocabulary: tokenizer_config.json, special_tokens_map.json, added_tokens.json, and what
+// The files beside a vocabulary: tokenizer_config.json, special_tokens_map.json, added_tokens.json, and what
 // config.json says of the tokenizer. One description of all of them, as AutoTokenizer of transformers 5.23 reads them.
 #include <cstdint>
 #include <filesystem>

@@ -6,7 +6,7 @@
 namespace fsdp {
 namespace {
 
-/// What may follow a first byte (Unicode standard, table 3-7).
+/// The bytes that may follow a first byte (Unicode standard, table 3-7).
 struct Sequence {
   std::size_t length;  ///< of the whole character, 0 when no character begins so
   std::uint8_t second_low = 0x80;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kBest = "best";
 
-/// What the checkpoint of this step says of the validations before it; nothing where it is not there, or damaged.
+/// Reads what the checkpoint of this step records of the validations before it; empty if it is missing or damaged.
 ValidationState validation_of(const std::filesystem::path& checkpoints, std::int64_t step) {
   std::error_code error;
   const auto path = checkpoints / checkpoint_name(step);

@@ -18,8 +18,9 @@ bool holds_best(const std::filesystem::path& checkpoints, const ValidationState&
 /// Replaces the link by rename. \throws IoError, also where something else has its name
 void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step);
 
-/// What was saved for `best` alone is to stay when another one is the best: by something else, values do not compare.
-/// \param step  -1: there is none. Nothing is done, and nothing said, where it cannot be done
+/// Keeps the checkpoint that was saved for `best` alone as a regular one. Needed when another metric decides from now
+/// on, since values of different metrics do not compare. \param step  -1 if there is none. Silently does nothing if the
+/// checkpoint cannot be kept.
 void keep_as_regular(const std::filesystem::path& checkpoints, std::int64_t step);
 
 struct SettledBest {
@@ -28,10 +29,10 @@ struct SettledBest {
   std::string remark;      ///< what became of the one that there was, what could not be done; empty: nothing
 };
 
-/// Of a run that goes on: what it knew as the best when `validation` was saved with its state after `step`. `best`
-/// points to that, or is removed where it leads to what its state does not know: that is not of the run's past, but of
-/// one that had its folder, or its steps, before it. Checkpoints themselves stay, as regular ones where they were saved
-/// for `best` alone. A link that cannot be made leaves the rest true: see `remark`.
+/// Restores the best of a resumed run: what it knew as the best when `validation` was saved with its state after
+/// `step`. `best` points to that, or is removed where it leads to what its state does not know: that is not of the
+/// run's past, but of one that had its folder, or its steps, before it. Checkpoints themselves stay, as regular ones
+/// where they were saved for `best` alone. A link that cannot be made leaves the rest true: see `remark`.
 SettledBest settle_best(const std::filesystem::path& checkpoints, const ValidationState& validation, std::int64_t step);
 
 /// The newest best that was saved, which a run goes back to when the save of another one fails.
@@ -41,7 +42,7 @@ class PublishedBest {
   void settle(const ValidationState& known) { published_ = known; }
   /// \param validation  as it is saved with the state after `step`
   void begin_save(std::int64_t step, const ValidationState& validation);
-  /// Of that save. \param now  the run's; a later best may have been found meanwhile
+  /// Ends the save that begin_save() began. \param now  the run's state; a later best may have been found meanwhile
   void end_save(bool saved, ValidationState& now);
 
  private:

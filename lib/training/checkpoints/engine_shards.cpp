@@ -69,7 +69,7 @@ void publish(const std::vector<std::string>& parts, const std::filesystem::path&
   std::filesystem::rename(temporary, directory);
 }
 
-/// What a save that was cut short has left behind goes; anything else stays, and is named.
+/// Removes what an interrupted save left behind; anything else stays and is named.
 void remove_leftovers(const std::filesystem::path& temporary) {
   const auto status = std::filesystem::symlink_status(temporary);
   if (!std::filesystem::exists(status)) return;

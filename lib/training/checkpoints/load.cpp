@@ -31,8 +31,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), static_cast<std::size_t>(x.nbytes())) == 0;
 }
 
-/// Of storages that several ranks have read a part of each: those to compare here. It falls to the ranks that read the
-/// beginning, which know the file already.
+/// Selects the storages that this rank compares, of those that several ranks read in parts: the rank that read the
+/// beginning of a storage compares it, since the rank has the file open already.
 std::vector<ReadSum> sums_to_compare(const std::vector<ReadSum>& all, const std::vector<ReadSum>& mine) {
   std::map<std::uint32_t, std::uint64_t> beginnings;
   for (const auto& sum : all) {
@@ -89,7 +89,7 @@ class Loader {
     }
   }
 
-  /// What takes all ranks. Collective.
+  /// Does the work that needs all ranks. Collective.
   void finish() { quantized_.finish(); }
   const std::vector<ReadSum>& sums() const { return reader_.sums(); }
 

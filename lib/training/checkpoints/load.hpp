@@ -23,7 +23,7 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
 /// base.
 void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory);
 
-/// Those that the adapters of a checkpoint are for. \throws FormatError when they are others
+/// Loads the base weights that the adapters of a checkpoint belong to. \throws FormatError when `base` holds others
 void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint);
 
 /// Adapters as peft writes them: what plan_adapter() says of DIR. Collective, as load_checkpoint().

@@ -22,7 +22,7 @@ std::string_view bytes_of(const at::Tensor& values) {
   return {static_cast<const char*>(values.const_data_ptr()), values.nbytes()};
 }
 
-/// Of a matrix of which each rank has some blocks. One rank computes, which then has all of them.
+/// Computes the scales of a matrix whose blocks are spread over ranks. One rank gathers all blocks and computes.
 NestedScales scales_of_all(const Mesh& mesh, const at::Tensor& absmax, std::int64_t blocks) {
   std::string whole, made;
   for (const auto& part : mesh.shard->gather(bytes_of(absmax), 0)) whole += part;

@@ -21,7 +21,7 @@ class QuantizedLoader {
   /// \param hash    takes what is read; null: nobody asks
   /// \throws FormatError naming a matrix with elements that are not finite
   void read(std::size_t param, RowReader& reader, std::size_t tensor, const StoredNf4* stored, WeightHash* hash);
-  /// What scales have in common over all ranks of a matrix. Collective, once all is read.
+  /// Computes what the scales of a matrix share over all ranks. Collective; call it when everything has been read.
   void finish();
 
  private:

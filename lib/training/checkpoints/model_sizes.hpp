@@ -1,5 +1,5 @@
 #pragma once
-// What model a checkpoint holds that does not say so.
+// Infers the model of a checkpoint that does not name it.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// What the user said about the model.
+/// The user's statements about the model.
 struct ModelWish {
   std::optional<ModelConfig> config;          ///< from a config.json that was named
   std::map<std::string, std::int64_t> sizes;  ///< size options that were given, such as {"num-heads", 4}

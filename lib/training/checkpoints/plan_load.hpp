@@ -24,7 +24,7 @@ struct TensorPlace {
   std::uint64_t first = 0;
 };
 
-/// What an optimizer looks for in a checkpoint.
+/// The state that an optimizer looks for in a checkpoint.
 struct StateWish {
   /// A state tensor of a parameter.
   struct Tensor {
@@ -59,7 +59,7 @@ struct LoadPlan {
   bool must_be_finite = false;  ///< refuse weights that are not, rather than compute with them
 };
 
-/// What weights and their optimizer's state may be stored as: float64, float32, bfloat16 or float16.
+/// True for the types in which weights and optimizer state may be stored: float64, float32, bfloat16, float16.
 bool is_loadable(DType dtype);
 
 /// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
@@ -84,8 +84,8 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
 /// Masks of Child-Tuning's D are in it.
 bool has_child(const Checkpoint& checkpoint);
 
-/// Of a directory in Hugging Face's layout, as open_model_source() opens it. \param quantize  how matrices will be kept
-/// \throws FormatError also on a tensor that has no place in the model
+/// Plans the load of a directory in Hugging Face's layout, as open_model_source() opens it. \param quantize  how
+/// matrices will be kept \throws FormatError also on a tensor that has no place in the model
 LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
                       const QuantizeConfig& quantize = {});
 

@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-/// What an optimizer may leave out of its state, and what is left out of another's.
+/// State keys that an optimizer may lack, and that are ignored in the state of another optimizer.
 constexpr std::array kDispensable{"max_exp_avg_sq", "compensation", "RMS", kChildFisher, kChildMask};
 
 bool is_dispensable(std::string_view field) {
@@ -56,7 +56,7 @@ bool has_other_codes(const Checkpoint& checkpoint, const StateWish& wish, const 
   return false;
 }
 
-/// Of all parameters.
+/// The keys that any parameter wants.
 std::set<std::string> wanted_keys(const StateWish& wish) {
   std::set<std::string> keys;
   for (const auto& tensors : wish.params) {
@@ -152,7 +152,8 @@ class StateReader {
   }
 
  private:
-  /// What is needed of its state is not there: all of it then, take() has seen to that.
+  /// True if the needed state of the parameter is missing; take() ensures that either all or none of the state is
+  /// there.
   bool is_missing(std::size_t parameter) const {
     const auto& wanted = wish_.params[parameter];
     for (std::size_t i = 0; i < wanted.size(); ++i) {

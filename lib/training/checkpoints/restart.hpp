@@ -1,5 +1,5 @@
 #pragma once
-// What a run goes on from: found, agreed on by all ranks, and the model that it holds.
+// The checkpoint that a run resumes from, agreed on by all ranks, and the model in that checkpoint.
 #include <filesystem>
 #include <memory>
 #include <optional>

@@ -302,7 +302,7 @@ std::string CheckpointSaver::doubt() {
   return (directory_ / checkpoint_name(*proven)).string();
 }
 
-/// What decides whether it stays.
+/// Facts about a checkpoint that decide whether it is kept.
 const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
   const auto [found, is_new] = known_.try_emplace(step, KnownCheckpoint{step});
   if (!is_new) return found->second;

@@ -92,7 +92,7 @@ class CheckpointSaver {
 /// "step-00000147"
 std::string checkpoint_name(std::int64_t step);
 
-/// Of the directories step-NNNNNNNN, ascending. Others are somebody else's.
+/// Steps of the directories step-NNNNNNNN, ascending. Directories of other names are ignored.
 std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& directory);
 
 }  // namespace fsdp

@@ -61,7 +61,7 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
     snapshot.blocks.push_back(std::move(block));
   };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    // What adapters are for stays where it came from.
+    // A checkpoint of adapters does not repeat their base weights.
     if (runtime.has_adapters() && !runtime.decoder().parameters[i].adapter) continue;
     const auto& layout = engine.layout(i);
     const auto range = engine.range(i);

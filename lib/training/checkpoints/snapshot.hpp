@@ -1,5 +1,5 @@
 #pragma once
-// What one rank writes of a checkpoint: copies of its shards, so that training goes on while they are written.
+// The part of a checkpoint that one rank writes: copies of its shards, so that training continues during the write.
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>

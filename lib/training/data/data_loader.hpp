@@ -63,7 +63,7 @@ class TokenLoader final : public DataLoader {
   bool is_packed() const { return packing_.has_value() || stands_in_rows(); }
   /// The documents of a packed row that have pairs, in their order.
   std::vector<std::int64_t> documents_of(std::int64_t row) const;
-  /// Of the packed row that weighs most.
+  /// Lengths of the documents in the packed row with the largest weight.
   DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
   bool has_documents() const { return documents_.has_value(); }
   bool has_loss_mask() const { return rows_ ? rows_->has_loss_mask() : documents_->has_loss_mask(); }
@@ -76,7 +76,7 @@ class TokenLoader final : public DataLoader {
   std::int64_t longest_sequence() const { return pairs_; }
   /// Ids of the first `records` rows or documents.
   std::int64_t num_ids(std::int64_t records) const;
-  /// Those of them that lie behind the end of their sequence: neither input nor target.
+  /// Ids of the first `records` records beyond the end of their sequence, which are neither input nor target.
   std::int64_t ids_left_out(std::int64_t records) const;
   /// Share of the packed rows' tokens that are documents'.
   double fill() const;
@@ -85,8 +85,8 @@ class TokenLoader final : public DataLoader {
 
   /// \throws FormatError unless one of the first `records` rows or documents has a target: nothing could be computed
   void require_targets(std::int64_t records) const;
-  /// Of the first `records` documents of a file with a `loss_mask`, those that are cut before their first target: they
-  /// take part and train nothing. Reads the masks of what is cut.
+  /// Counts documents, among the first `records` of a file with a `loss_mask`, that are cut before their first target:
+  /// such documents train nothing. Reads the masks of cut documents.
   std::int64_t documents_without_targets(std::int64_t records) const;
 
   /// \throws FormatError naming file and row of an id outside the vocabulary
@@ -137,7 +137,7 @@ class RandomLoader final : public DataLoader {
 /// Sends ids, targets and places in shared rows to the device; the host does not wait.
 void send_to(const Place& place, MicroBatch& batch);
 
-/// What documents are padded to on GPUs.
+/// Documents are padded to a multiple of this length on GPUs.
 inline constexpr std::int64_t kGpuLengthStep = 64;
 
 /// Dropout key of the sample at a stream position: depends on nothing else.

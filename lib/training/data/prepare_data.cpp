@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What was decided when the file was written is not decided again.
+/// Tells the user about options that have no effect because the token file was written with its own.
 void tell_of_settled_options(const std::filesystem::path& file, const ConversationOptions& asked, const Logger& log) {
   const auto notes = read_token_notes(file);
   if (asked.train_on == TrainOn::all && notes.masked) {

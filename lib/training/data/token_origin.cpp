@@ -10,8 +10,8 @@
 namespace fsdp {
 namespace {
 
-/// Of a description ("GPT-2, 50257 ids", "SentencePiece BPE of DIR, 32016 ids"): the same vocabulary may be kept as
-/// either form of its kind.
+/// The kind of vocabulary in a description ("GPT-2, 50257 ids", "SentencePiece BPE of DIR, 32016 ids"). One vocabulary
+/// may be stored in either form of its kind.
 std::string_view kind_of(std::string_view description) {
   if (description.starts_with("GPT-2") || description.starts_with("byte-level BPE")) return "byte-level BPE";
   if (description.starts_with("SentencePiece") || description.starts_with("BPE with byte fallback")) {

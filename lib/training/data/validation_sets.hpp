@@ -1,5 +1,5 @@
 #pragma once
-// What --val-data names: one path, or several with names.
+// The value of --val-data: one path, or several with names.
 #include <string>
 #include <vector>
 
@@ -16,10 +16,10 @@ struct ValidationSet {
 /// \throws UsageError for a name that is there twice or a path that is empty
 std::vector<ValidationSet> parse_validation_sets(const std::string& text);
 
-/// What parse_validation_sets() reads.
+/// Writes sets in the form that parse_validation_sets() reads.
 std::string validation_sets_text(const std::vector<ValidationSet>& sets);
 
-/// What names are made of, for a message about a path that is not there but has a '=' in it; "" where it has none.
+/// The rule for names, for a message about a missing path that contains '='; empty for a path without '='.
 std::string hint_about_names(const ValidationSet& set);
 
 }  // namespace fsdp

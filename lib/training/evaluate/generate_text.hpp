@@ -15,7 +15,7 @@ namespace fsdp {
 /// For JSON, which is UTF-8: what a model writes need not be, and is replaced where it is not.
 nlohmann::json json_text(const std::string& text);
 
-/// What a model goes on from.
+/// The text and ids that a model continues.
 struct Prompt {
   std::string text;                ///< as the user gave it
   std::string shown;               ///< what stands before the model's text where that is printed

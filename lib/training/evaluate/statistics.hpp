@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// Of the normal distribution: 95 % lie within this many standard errors.
+/// 95 % of a normal distribution lie within this many standard errors.
 constexpr double kNormalQuantile = 1.959963984540054;
 
 /// A range that holds the figure with 95 % confidence.

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-/// What a run's validations came to, as far as something was decided by them.
+/// Results of a run's validations that later decisions need.
 struct ValidationState {
   std::int64_t step = -1;       ///< of the last one; -1: there was none
   std::string metric = "loss";  ///< that decides; "chess_legal", ...
@@ -51,8 +51,8 @@ struct RunManifest {
   bool only_as_best = false;              ///< saved for checkpoints/best: of no use when another one is
 };
 
-/// What of a manifest belongs to the run rather than to one directory: everything but `files`. Checkpoints carry it as
-/// python values under "run" too, so that it outlives a conversion to a format without run.json.
+/// The part of a manifest that belongs to the run rather than to one directory: everything but `files`. Checkpoints
+/// carry it as python values under "run" too, so that it outlives a conversion to a format without run.json.
 nlohmann::json run_manifest_to_json(const RunManifest& manifest);
 /// \throws FormatError naming `source` and the field that is missing or wrong
 RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string& source);

@@ -24,7 +24,7 @@ ValidationVerdict judge_validation(ValidationState& state, const ValidationRules
     verdict.is_best = true;
   }
   if (rules.patience <= 0) {
-    // Whoever asks for it later does so from there on.
+    // Patience that is switched on later counts from then on.
     state.patience_value = ValidationState().patience_value;
     state.without_improvement = 0;
   } else if (finite && (std::isnan(state.patience_value) || gain(state.patience_value) > rules.min_delta)) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a validation means for the run: the best so far, and whether the run goes on.
+// Consequences of a validation for the run: whether it is the best so far, and whether the run continues.
 #include <cstdint>
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// What is decided by validations.
+/// The decisions that validations make.
 struct ValidationRules {
   bool keeps_best = false;        ///< the best checkpoint
   std::int64_t patience = 0;      ///< validations in a row without improvement that end the run; 0: none do
@@ -17,7 +17,7 @@ struct ValidationRules {
   bool decide() const { return keeps_best || patience > 0; }
 };
 
-/// What was found for the metric that decides; see ValidationState.
+/// A value of the deciding metric; see ValidationState.
 struct DecidingValue {
   std::int64_t step = 0;
   std::string set;

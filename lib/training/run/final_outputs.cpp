@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a run keeps in its folder (docs/formats.md), beside hidden names and previous-N.
+/// Names that a run keeps in its folder (docs/formats.md), besides hidden names and previous-N.
 constexpr std::array kept_names{"checkpoints", "data",       "metrics.jsonl", "samples.jsonl", "job.json",
                                 "memory.json", "speed.json", "loss.svg",      "loss.png"};
 

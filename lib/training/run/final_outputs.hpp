@@ -13,7 +13,7 @@ struct FinalOutputs {
   std::filesystem::path hf;             ///< directory, without a slash at its end; empty: none
   std::filesystem::path adapter;        ///< directory, of which the adapter's files alone are replaced; empty: none
   std::filesystem::path run_directory;  ///< need not exist yet
-  /// What the run reads, with the option that names it: files and directories.
+  /// Files and directories that the run reads, each with the option that names it.
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;
 };
 

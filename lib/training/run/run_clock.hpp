@@ -22,11 +22,11 @@ class RunClock final : public StepObserver {
   bool signalled() const { return signal_.received() != 0; }
   /// This rank's word: a signal, or too little time for another step and the last save.
   bool stop_wanted() const;
-  /// Likewise, amid a validation: its step is made, so that only the last save must fit.
+  /// True if the run must end during a validation: the step is done, so only the last save must still fit.
   bool must_end() const { return signalled() || seconds_left() < seconds_to_save(); }
-  /// Likewise, where there is nothing to save any more.
+  /// True if the run must end when nothing is left to save.
   bool is_over() const { return signalled() || seconds_left() < 5.0; }
-  /// This rank's word: none of the job's validations until now took longer than there is time for.
+  /// The answer of this rank: none of the job's validations until now took longer than there is time for.
   bool has_time_to_validate() const { return seconds_left() >= validation_seconds_ + seconds_to_save(); }
   /// Why all of them stopped. Collective.
   std::string reason(ProcessGroup& world) const;

@@ -10,7 +10,7 @@ namespace fsdp::detail {
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  /// Of a step that was made, on every rank. \param last  no other follows
+  /// Called after a step, on every rank. \param last  no other step follows
   virtual void after_step(const StepReport& step, bool last) = 0;
 };
 

@@ -126,7 +126,7 @@ void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen)
   }
   engine.sync_parameters();
   runtime.synchronize();
-  // What took room here, lengths of rows, no step takes: its cached blocks would only be in the way of others.
+  // No step needs blocks of the sizes that were allocated here: cached, they would only fragment the device's memory.
   if (auto* backend = runtime.backend()) backend->release_cached(runtime.device().index());
 }
 

@@ -9,7 +9,7 @@ namespace fsdp {
 /// Element i of parameter P is a function of (seed, name of P, i): the same values whatever the ranks and strategy.
 /// Normal numbers by Box and Muller from counter-based splitmix64 bits, computed in float64.
 void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed);
-/// Those of the adapters alone, likewise; the matrices that they belong to are filled already.
+/// Initializes the parameters of adapters alone; their base matrices must be filled already.
 void initialize_adapters(ModelRuntime& runtime, std::uint64_t seed);
 
 }  // namespace fsdp

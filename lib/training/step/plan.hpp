@@ -1,5 +1,5 @@
 #pragma once
-// What a training run will do, worked out and checked before anything is allocated.
+// The plan of a training run, derived from its options and checked before anything is allocated.
 #include <cstdint>
 #include <filesystem>
 

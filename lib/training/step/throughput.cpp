@@ -16,7 +16,8 @@
 namespace fsdp {
 namespace {
 
-/// Of a product [m, k] @ [k, n] by the engine's own code; `transposed` as weights lie in memory, [n, k].
+/// A product [m, k] @ [k, n] by the engine's own code; `transposed` if the second factor is stored as weights are, [n,
+/// k].
 struct Product {
   std::int64_t m, k, n;
   bool transposed;

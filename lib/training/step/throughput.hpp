@@ -1,5 +1,5 @@
 #pragma once
-// What the hardware has: for the log's percentages.
+// Peak rates of the hardware, for the percentages in the log.
 #include "lib/engine/runtime/model_runtime.hpp"
 
 namespace fsdp {

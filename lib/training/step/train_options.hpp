@@ -40,7 +40,7 @@ struct ValidationGames {
   std::int64_t positions = 200;  ///< at which legality is tried
 };
 
-/// What validations decide, and what is written at each.
+/// Decisions that validations make, and outputs of each validation.
 struct ValidationOptions {
   ValidationGames games;
   std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named, or by a metric of

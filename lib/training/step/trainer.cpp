@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kFirstLossScale = 65536.0;
 constexpr std::int64_t kScaleGrowthSteps = 2000;
 
-/// Of all ranks' reports: the longest wait, the most memory.
+/// Replaces figures of this rank by the maximum over all ranks: the longest wait, the most memory.
 void take_worst(ProcessGroup& world, StepReport& report) {
   std::array<double, 9> worst{report.data_wait_seconds,
                               report.peak_memory_bytes,
@@ -79,8 +79,8 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerO
   device_decides_ = runtime_.world().all_reduce(decides ? 1.0 : 0.0, Reduce::min) > 0;
 }
 
-/// Of the report's step, on the device. What comes behind it is read meanwhile, where a device computes.
-/// \param behind  samples of the step behind it; 0: nothing is known of one
+/// Loads the micro-batches of the report's step onto the device. With a device that computes, the samples of the next
+/// step are read meanwhile. \param behind  samples of the next step; 0 if unknown
 std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t behind) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   auto batches = reader_.read(report.first_sample, report.samples);
@@ -90,7 +90,8 @@ std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t beh
   return batches;
 }
 
-/// Of the samples that the report names; its tokens are filled. \return this rank's loss; none: asked to stop
+/// Computes gradients of the samples that the report names, and fills the report's tokens. \return the loss of this
+/// rank, or nullopt when asked to stop
 std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64_t behind,
                                                   const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
@@ -127,7 +128,7 @@ std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64
   return sum;
 }
 
-/// Of all ranks.
+/// Sums the loss over all ranks.
 void Trainer::read_loss(LossSum sum, StepReport& report) {
   // A rank that died shows here as an error, before anything waits for the device without a limit.
   runtime_.synchronize();

@@ -91,7 +91,8 @@ ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::s
                              ", expected strings or lists of strings");
   }
   choice.value_level = leaf.max_definition_level();
-  // What is optional below the list are null elements, above it null lists; an empty list is one short of the list.
+  // Optional nodes below the list stand for null elements, those above it for null lists; the definition level of an
+  // empty list is one less than that of the list.
   std::int16_t below = 0;
   for (const parquet::schema::Node* node = leaf.schema_node().get(); node != nullptr && node != &root;
        node = node->parent()) {

@@ -15,7 +15,7 @@ void append_json_string(std::string_view text, std::string& out);
 /// \throws std::runtime_error naming a type that has no place in JSON
 void append_json_value(const arrow::Array& array, std::int64_t index, std::string& out);
 
-/// Of a value of any type: null where it is null, "" or [], else true.
+/// Appends whether a value of any type is there: null for null, "" or [], else true.
 void append_presence(const arrow::Array& array, std::int64_t index, std::string& out);
 
 }  // namespace fsdp::detail

@@ -1,5 +1,6 @@
 #pragma once
-// What a program and libfsdp_parquet.so exchange. Standard library only: Arrow's headers meet no others.
+// The interface between a program and libfsdp_parquet.so. It uses the standard library only, so that Arrow's headers
+// meet no others.
 #include <cstdint>
 #include <string>
 
@@ -12,7 +13,7 @@ class ParquetColumn {
   enum class Step { document, end, failed };
   /// Replaces `text` by the value of the next row, or by what is wrong (without the file's name) when it failed.
   virtual Step next(std::string& text) noexcept = 0;
-  /// Of the row that next() gave last, from 0.
+  /// Number of the row that next() returned last, from 0.
   virtual std::int64_t row() const noexcept = 0;
   virtual std::int64_t num_rows() const noexcept = 0;
 };

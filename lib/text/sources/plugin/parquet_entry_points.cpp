@@ -10,7 +10,7 @@ FSDP_EXPORT const char* fsdp_parquet_abi() { return fsdp::detail::kParquetPlugin
 
 namespace {
 
-/// What `work` returns, or null with `failure` set.
+/// Returns the result of `work`, or null with `failure` set.
 template <class Work>
 auto guarded(const Work& work, std::string* failure) -> decltype(work()) {
   try {

@@ -30,7 +30,7 @@ T checked(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-// What Arrow's newer versions return, older ones put where an argument points.
+// Newer versions of Arrow return the reader; older ones store it through an argument.
 template <class Builder>
 std::unique_ptr<parquet::arrow::FileReader> build(Builder& builder) {
   if constexpr (requires { builder.Build(); }) {
