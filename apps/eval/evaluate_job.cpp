@@ -14,10 +14,9 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
-#include "lib/training/evaluate/chat_prompt.hpp"
-#include "lib/training/evaluate/evaluation_progress.hpp"
+#include "lib/training/evaluate/evaluate.hpp"
+#include "lib/training/evaluate/generate.hpp"
 #include "lib/training/evaluate/generate_text.hpp"
-#include "lib/training/evaluate/generation_ends.hpp"
 #include "lib/training/evaluate/subject.hpp"
 
 namespace fsdp {

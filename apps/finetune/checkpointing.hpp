@@ -1,7 +1,7 @@
 #pragma once
 // Decides which training states are saved as checkpoints, and when.
 #include "apps/finetune/run_record.hpp"
-#include "lib/training/run/train_loop.hpp"
+#include "lib/training/run/run_clock.hpp"
 #include "lib/training/step/nonfinite_steps.hpp"
 
 namespace fsdp::detail {

@@ -19,7 +19,7 @@
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
-#include "lib/training/checkpoints/find.hpp"
+#include "lib/training/checkpoints/checkpoint.hpp"
 #include "lib/training/checkpoints/load.hpp"
 #include "lib/training/checkpoints/save.hpp"
 #include "lib/training/run/final_outputs.hpp"

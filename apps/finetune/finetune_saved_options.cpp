@@ -19,7 +19,7 @@
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/chat/chat_template.hpp"
-#include "lib/training/run/saved_path.hpp"
+#include "lib/training/run/restart_command.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {

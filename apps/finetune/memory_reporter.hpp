@@ -7,7 +7,7 @@
 #include "apps/finetune/run_setup.hpp"
 #include "lib/planning/memory/calibration.hpp"
 #include "lib/planning/memory/prediction.hpp"
-#include "lib/training/run/train_loop.hpp"
+#include "lib/training/run/run_clock.hpp"
 
 namespace fsdp::detail {
 

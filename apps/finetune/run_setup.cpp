@@ -18,7 +18,7 @@
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/data/token_cache.hpp"
-#include "lib/training/run/saved_path.hpp"
+#include "lib/training/run/restart_command.hpp"
 
 namespace fsdp::detail {
 namespace {

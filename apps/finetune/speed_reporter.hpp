@@ -10,7 +10,7 @@
 #include "apps/finetune/run_setup.hpp"
 #include "lib/compute/device/observer.hpp"
 #include "lib/planning/speed/speed_outcome.hpp"
-#include "lib/training/run/train_loop.hpp"
+#include "lib/training/run/run_clock.hpp"
 
 namespace fsdp::detail {
 

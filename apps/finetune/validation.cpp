@@ -20,8 +20,8 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/best.hpp"
-#include "lib/training/evaluate/chat_prompt.hpp"
-#include "lib/training/evaluate/generation_ends.hpp"
+#include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/generate_text.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -10,12 +10,14 @@
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
 #include <utility>
 #include <vector>
+
 #include "lib/base/elapsed.hpp"
 #include "lib/compute/ops/gemm.hpp"
 #include "lib/compute/ops/wide_product.hpp"

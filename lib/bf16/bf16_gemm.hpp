@@ -1,9 +1,11 @@
 #pragma once
 // Measures how fast a device multiplies matrices in bf16 and in float32, and names the code that does it.
 #include <c10/core/Device.h>
+
 #include <functional>
 #include <string>
 #include <string_view>
+
 #include "lib/bf16/facts.hpp"
 
 namespace fsdp {

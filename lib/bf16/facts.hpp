@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
 #include "lib/compute/device/gpus.hpp"
 
 namespace fsdp {

@@ -5,12 +5,14 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <span>
 #include <vector>
+
 #include "lib/base/elapsed.hpp"
 #include "lib/compute/kernels/kernels.hpp"
 #include "lib/compute/tensor/parallel.hpp"

@@ -2,10 +2,12 @@
 // Tests a real bf16 all-reduce: whether its sums are correct, in which precision it adds, and how fast it is.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+
 #include "lib/bf16/facts.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/ranks/process_group.hpp"

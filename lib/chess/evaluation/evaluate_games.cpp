@@ -4,12 +4,14 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <numeric>
 #include <tuple>
 #include <utility>
+
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -17,9 +19,8 @@
 #include "lib/chess/rules/game.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
-#include "lib/training/evaluate/evaluation_progress.hpp"
+#include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/evaluate/logits.hpp"
 
 namespace fsdp {
 

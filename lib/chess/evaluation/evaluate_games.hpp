@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <vector>
+
 #include "lib/base/log.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/chess/evaluation/sequence.hpp"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 #include <stdexcept>
+
 #include "lib/chess/rules/board.hpp"
 #include "lib/chess/rules/fen.hpp"
 

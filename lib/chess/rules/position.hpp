@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
 #include "lib/chess/rules/board.hpp"
 
 namespace fsdp::chess {

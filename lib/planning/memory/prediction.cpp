@@ -2,9 +2,11 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
 #include "lib/base/error.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"

@@ -2,6 +2,7 @@
 // Predicts the memory of a training job without running it: the real trainer and engine process meta tensors.
 #include <optional>
 #include <string>
+
 #include "lib/base/work.hpp"
 #include "lib/compute/device/gpus.hpp"
 #include "lib/engine/fsdp/mesh.hpp"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <vector>
+
 #include "lib/compute/device/gpus.hpp"
 #include "lib/compute/device/memory_recorder.hpp"
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
 #include "lib/base/work.hpp"
 #include "lib/compute/device/gpus.hpp"
 

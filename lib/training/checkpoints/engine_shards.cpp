@@ -12,8 +12,8 @@
 #include "lib/base/file.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/checkpoints/row_reader.hpp"
-#include "lib/training/checkpoints/snapshot.hpp"
+#include "lib/training/checkpoints/load.hpp"
+#include "lib/training/checkpoints/save.hpp"
 
 namespace fsdp {
 namespace {

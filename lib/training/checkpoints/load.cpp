@@ -1,26 +1,219 @@
 #include "lib/training/checkpoints/load.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "lib/base/error.hpp"
+#include "lib/base/hash_functions.hpp"
+#include "lib/compute/ops/nf4.hpp"
+#include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/quantize.hpp"
+#include "lib/models/config/quantize_config.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/checkpoints/load_quantized.hpp"
-#include "lib/training/checkpoints/row_reader.hpp"
-#include "lib/training/checkpoints/weight_hash.hpp"
+
+namespace fsdp {
+namespace {
+
+template <typename Word>
+std::uint64_t sum_of(const Word* values, std::int64_t n, std::uint64_t place) {
+  std::uint64_t sum = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    sum += splitmix64_output(place + static_cast<std::uint64_t>(i) * kSplitmix64Step + values[i]);
+  return sum;
+}
+
+}  // namespace
+
+void WeightHash::add(std::size_t param, std::int64_t first, const at::Tensor& values) {
+  std::atomic<std::uint64_t> sum = 0;
+  const auto start = splitmix64(param);
+  parallel_for(values.numel(), std::int64_t{1} << 18, [&](std::int64_t begin, std::int64_t end) {
+    const auto place = start + static_cast<std::uint64_t>(first + begin) * kSplitmix64Step;
+    const auto* data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * values.element_size();
+    if (values.element_size() == 1) sum += sum_of(reinterpret_cast<const std::uint8_t*>(data), end - begin, place);
+    if (values.element_size() == 2) sum += sum_of(reinterpret_cast<const std::uint16_t*>(data), end - begin, place);
+    if (values.element_size() == 4) sum += sum_of(reinterpret_cast<const std::uint32_t*>(data), end - begin, place);
+    if (values.element_size() == 8) sum += sum_of(reinterpret_cast<const std::uint64_t*>(data), end - begin, place);
+  });
+  sum_ += sum;
+}
+
+std::string WeightHash::of_all(ProcessGroup& ranks) const {
+  std::uint64_t total = 0;
+  for (const auto& part : ranks.gather({reinterpret_cast<const char*>(&sum_), sizeof(sum_)}, 0)) {
+    std::uint64_t sum = 0;
+    std::memcpy(&sum, part.data(), sizeof(sum));
+    total += sum;
+  }
+  return ranks.broadcast_text(fmt::format("{:016x}", total), 0);
+}
+
+}  // namespace fsdp
+
+namespace fsdp::detail {
+namespace {
+
+std::span<std::byte> bytes_of(at::Tensor& values) {
+  return {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())};
+}
+
+}  // namespace
+
+at::Tensor RowReader::rows(const TensorPlace& place, Shape shape, std::int64_t first_row, std::int64_t num_rows) {
+  const auto row_elements = num_elements(shape) / shape.front();
+  shape.front() = num_rows;
+  auto values = at::empty(shape, to_scalar_type(source_.tensors()[place.tensor].dtype));
+  source_.read(place.tensor, place.first + static_cast<std::uint64_t>(first_row * row_elements),
+               static_cast<std::uint64_t>(values.numel()), bytes_of(values), &sums_);
+  return values;
+}
+
+at::Tensor RowReader::elements(std::size_t tensor, std::int64_t first, std::int64_t count) {
+  auto values = at::empty({count}, to_scalar_type(source_.tensors()[tensor].dtype));
+  source_.read(tensor, static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(count), bytes_of(values), &sums_);
+  return values;
+}
+
+at::Tensor RowReader::bytes(std::size_t tensor, std::int64_t first, std::int64_t count) {
+  const auto item = static_cast<std::int64_t>(dtype_size_bytes(source_.tensors()[tensor].dtype));
+  auto values = at::empty({count}, at::kByte);
+  source_.read(tensor, static_cast<std::uint64_t>(first / item), static_cast<std::uint64_t>(count / item),
+               bytes_of(values), &sums_);
+  return values;
+}
+
+namespace {
+
+constexpr std::int64_t kBlock_bytes = kQuantizedBlock / 2;
+constexpr int kPadding = 0x77;  // two codes of 0
+
+std::string_view bytes_of(const at::Tensor& values) {
+  return {static_cast<const char*>(values.const_data_ptr()), values.nbytes()};
+}
+
+/// Computes the scales of a matrix whose blocks are spread over ranks. One rank gathers all blocks and computes.
+NestedScales scales_of_all(const Mesh& mesh, const at::Tensor& absmax, std::int64_t blocks) {
+  std::string whole, made;
+  for (const auto& part : mesh.shard->gather(bytes_of(absmax), 0)) whole += part;
+  if (mesh.shard->rank() == 0 && mesh.replicate->rank() == 0) {
+    const auto scales = quantize_scales(at::from_blob(whole.data(), {blocks}, at::kFloat));
+    for (const auto* part : {&scales.codes, &scales.absmax, &scales.offset}) made += bytes_of(*part);
+  }
+  if (mesh.shard->rank() == 0) made = mesh.replicate->broadcast_text(made, 0);
+  made = mesh.shard->broadcast_text(made, 0);
+  NestedScales scales{at::empty({blocks}, at::kByte),
+                      at::empty({(blocks + kNestedBlock - 1) / kNestedBlock}, at::kFloat), at::empty({1}, at::kFloat)};
+  const char* next = made.data();
+  for (const auto* part : {&scales.codes, &scales.absmax, &scales.offset}) {
+    std::memcpy(part->data_ptr(), next, part->nbytes());
+    next += part->nbytes();
+  }
+  return scales;
+}
+
+}  // namespace
+
+QuantizedLoader::QuantizedLoader(ModelRuntime& runtime) : runtime_(runtime) {
+  const auto& table = runtime.decoder().parameters;
+  for (std::size_t i = 0; i < table.size(); ++i) numbers_.emplace(table[i].name, i);
+}
+
+bool QuantizedLoader::is_quantized(std::size_t param) const {
+  return runtime_.decoder().parameters[param].stands_for > 0;
+}
+
+void QuantizedLoader::put(const std::string& name, const at::Tensor& rows) {
+  auto& engine = runtime_.engine();
+  const auto range = engine.range(param(name));
+  if (range.num_rows > 0) engine.master_weight(param(name)).narrow(0, 0, range.num_rows).copy_(rows);
+}
+
+void QuantizedLoader::put_own_rows(const std::string& name, const at::Tensor& whole) {
+  const auto range = runtime_.engine().range(param(name));
+  put(name, whole.narrow(0, std::min(range.first_row, whole.size(0)), range.num_rows));
+}
+
+void QuantizedLoader::read(std::size_t i, RowReader& reader, std::size_t tensor, const StoredNf4* stored,
+                           WeightHash* hash) {
+  if (stored != nullptr) return read_stored(i, reader, *stored, hash);
+  const auto& spec = runtime_.decoder().parameters[i];
+  const auto range = runtime_.engine().range(i);
+  absmax_[i] = at::empty({range.num_rows}, at::kFloat);
+  if (range.num_rows == 0) return;
+  const auto first = range.first_row * kQuantizedBlock;
+  const auto count = std::min(range.num_rows * kQuantizedBlock, spec.stands_for - first);
+  const auto values = reader.elements(tensor, first, count);
+  if (hash != nullptr) hash->add(i, first, values);
+  const auto made = quantize_nf4(values.to(at::kFloat));
+  if (!made.absmax.isfinite().all().item<bool>() || values.isnan().any().item<bool>())
+    throw FormatError(reader.source().info().directory.string() + ": '" + spec.name +
+                      "' has elements that are not finite, so it cannot be kept in 4 bits (fsdp-ckpt-convert --check)");
+  put(spec.name, made.codes);
+  absmax_[i] = made.absmax;
+}
+
+void QuantizedLoader::read_stored(std::size_t i, RowReader& reader, const StoredNf4& stored, WeightHash* hash) {
+  const auto& spec = runtime_.decoder().parameters[i];
+  const auto range = runtime_.engine().range(i);
+  const auto read_scales = [&](const char* name, std::size_t tensor) {
+    const auto scale = param(spec.name + name);
+    const auto rows = runtime_.engine().range(scale);
+    if (rows.num_rows == 0) return;
+    const auto values = reader.elements(tensor, rows.first_row, rows.num_rows);
+    if (hash != nullptr) hash->add(scale, rows.first_row, values);
+    put(spec.name + name, values);
+  };
+  read_scales(kAbsmax, stored.absmax);
+  if (stored.nested_absmax) {
+    read_scales(kNestedAbsmax, *stored.nested_absmax);
+    put_own_rows(spec.name + kNestedOffset, at::full({1}, stored.nested_offset, at::kFloat));
+  }
+  if (range.num_rows == 0) return;
+  const auto stored_bytes = static_cast<std::int64_t>(reader.source().tensors()[stored.codes].size_bytes());
+  const auto first = range.first_row * kBlock_bytes;
+  const auto count = std::min(range.num_rows * kBlock_bytes, stored_bytes - first);
+  auto codes = at::full({range.num_rows * kBlock_bytes}, kPadding, at::kByte);
+  const auto values = reader.bytes(stored.codes, first, count);
+  if (hash != nullptr) hash->add(i, first, values);
+  codes.narrow(0, 0, count).copy_(values);
+  put(spec.name, codes.view({range.num_rows, kBlock_bytes}));
+}
+
+void QuantizedLoader::finish() {
+  const bool nested = runtime_.decoder().options.quantize.double_quant;
+  for (const auto& [i, absmax] : absmax_) {
+    const auto& name = runtime_.decoder().parameters[i].name;
+    if (!nested) {
+      put(name + kAbsmax, absmax);
+      continue;
+    }
+    const auto scales = scales_of_all(runtime_.mesh(), absmax, runtime_.decoder().parameters[i].shape[0]);
+    put_own_rows(name + kAbsmax, scales.codes);
+    put_own_rows(name + kNestedAbsmax, scales.absmax);
+    put_own_rows(name + kNestedOffset, scales.offset);
+  }
+  absmax_.clear();
+}
+
+}  // namespace fsdp::detail
 
 namespace fsdp {
 namespace {
@@ -157,10 +350,6 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
   runtime.engine().sync_parameters();
   return plan;
 }
-
-}  // namespace
-
-namespace {
 
 [[noreturn]] void refuse_kind(const Checkpoint& checkpoint) {
   throw FormatError(checkpoint.path().string() +

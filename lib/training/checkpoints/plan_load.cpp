@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "lib/base/error.hpp"
+#include "lib/models/config/trainable.hpp"
 #include "lib/training/checkpoints/model_sizes.hpp"
 
 namespace fsdp {
@@ -177,6 +179,350 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
     plan.copies.emplace(static_cast<std::size_t>(original - table.begin()), copy->second);
   }
   return plan;
+}
+
+namespace {
+
+/// State keys that an optimizer may lack, and that are ignored in the state of another optimizer.
+constexpr std::array kDispensable{"max_exp_avg_sq", "compensation", "RMS", kChildFisher, kChildMask};
+
+bool is_dispensable(std::string_view field) {
+  return std::find(kDispensable.begin(), kDispensable.end(), field) != kDispensable.end();
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Dictionaries below a parameter's state: in which bitsandbytes keeps all, so that PyTorch's FSDP lets them be, and
+/// what torchao's two moments are made of.
+constexpr std::array<std::string_view, 3> kNested{".__bnb_optimizer_quant_state__", ".exp_avg", ".exp_avg_sq"};
+
+/// Keys up to and with "state.", below which state is listed.
+struct StatePlaces {
+  std::set<std::string> by_name, by_number;
+  std::set<std::string> fields;  ///< such as exp_avg
+
+  /// Whether it is an optimizer's that keeps `keys`.
+  bool are_of(const std::set<std::string>& keys) const {
+    const auto all_in = [](const auto& some, const auto& all) {
+      return std::all_of(some.begin(), some.end(), [&](const auto& f) { return is_dispensable(f) || all.contains(f); });
+    };
+    return all_in(keys, fields) && all_in(fields, keys);
+  }
+};
+
+/// torchao's two optimizers have the same names for codes of 8 and of 4 bits.
+bool has_other_codes(const Checkpoint& checkpoint, const StateWish& wish, const std::string& prefix,
+                     const std::vector<std::string>& owners) {
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    for (const auto& wanted : wish.params[i]) {
+      const auto index = wanted.is_codes ? checkpoint.tensor(prefix + owners[i] + "." + wanted.key) : std::nullopt;
+      if (!index) continue;
+      const auto here = num_elements(checkpoint.source().tensors()[*index].shape), ours = num_elements(wanted.shape);
+      return here == 2 * ours || ours == 2 * here;
+    }
+  }
+  return false;
+}
+
+/// The keys that any parameter wants.
+std::set<std::string> wanted_keys(const StateWish& wish) {
+  std::set<std::string> keys;
+  for (const auto& tensors : wish.params) {
+    for (const auto& tensor : tensors) keys.insert(tensor.key);
+  }
+  return keys;
+}
+
+StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
+  constexpr std::string_view kState = "state.";
+  std::set<std::string_view> names{"lm_head.weight"};
+  for (const auto& spec : table) names.insert(spec.name);
+  StatePlaces places;
+  for (const auto& [name, index] : checkpoint.tensors()) {
+    const auto last = name.rfind('.');
+    if (last == std::string::npos) continue;
+    const auto field = name.substr(last + 1);
+    for (auto at = name.find(kState); at != std::string::npos && at < last; at = name.find(kState, at + 1)) {
+      if (at != 0 && name[at - 1] != '.') continue;
+      const auto begin = at + kState.size();
+      if (begin > last) continue;
+      auto owner = std::string_view(name).substr(begin, last - begin);
+      std::string inner;
+      for (const auto nested : kNested) {
+        if (!owner.ends_with(nested)) continue;
+        owner.remove_suffix(nested.size());
+        inner = std::string(nested.substr(1)) + ".";
+        break;
+      }
+      if (!names.contains(owner) && !is_number(owner)) continue;
+      if (field == "step") continue;
+      places.fields.insert(inner + field);
+      (is_number(owner) ? places.by_number : places.by_name).insert(name.substr(0, begin));
+    }
+  }
+  return places;
+}
+
+/// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
+class StateReader {
+ public:
+  StateReader(const Checkpoint& checkpoint, const StateWish& wish, OptimizerPlan& result)
+      : checkpoint_(checkpoint), wish_(wish), result_(result) {
+    for (const auto& tensors : wish.params) result_.states.emplace_back(tensors.size());
+  }
+
+  /// False when there is none. \param flat  the state of several parameters, one after the other
+  bool take(std::size_t parameter, const std::string& owner, const Shape& shape, bool flat, std::uint64_t first) {
+    std::string present, missing;
+    const auto& wanted = wish_.params[parameter];
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const auto name = owner + "." + wanted[i].key;
+      if (const auto index = checkpoint_.tensor(name)) {
+        check_fit(*index, wanted[i], flat && wanted[i].shape == shape);
+        result_.states[parameter][i] = TensorPlace{*index, first};
+        present = name;
+      } else if (!is_dispensable(wanted[i].key)) {
+        missing = name;
+      }
+    }
+    if (present.empty()) return false;
+    if (!missing.empty()) {
+      throw FormatError(fmt::format("{}: '{}' is missing beside '{}'", checkpoint_.path().string(), missing, present));
+    }
+    if (checkpoint_.tensor(owner + ".max_exp_avg_sq")) amsgrad_ = true;
+    if (wish_.has_step[parameter]) add_step(owner + ".step");
+    return true;
+  }
+
+  void finish(const ModelConfig& config, const std::vector<ParameterSpec>& table) {
+    result_.found = true;
+    std::int64_t missing = 0;
+    const auto was_trained =
+        checkpoint_.is_ours() ? trainable_parameters(table, tied_names(config), saved_freeze()) : std::vector<bool>();
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      if (!is_missing(i)) continue;
+      ++missing;
+      if (!was_trained.empty() && was_trained[i]) {
+        throw FormatError(
+            fmt::format("{}: the optimizer's state of '{}' is missing", checkpoint_.path().string(), table[i].name));
+      }
+    }
+    if (missing > 0)
+      remark(fmt::format("{} of {} parameters have no state (they were frozen): theirs starts at zero", missing,
+                         table.size()));
+    if (steps_.size() > 1)
+      remark(fmt::format("its parameters have {} to {} steps: counted as {}", *steps_.begin(), *steps_.rbegin(),
+                         *steps_.rbegin()));
+    if (amsgrad_) remark("AMSGrad's max_exp_avg_sq is left out");
+    if (!steps_.empty()) result_.steps = *steps_.rbegin();
+    if (checkpoint_.run() && (checkpoint_.is_ours() || !has_steps()))
+      result_.steps = checkpoint_.run()->state.optimizer_steps;
+  }
+
+ private:
+  /// True if the needed state of the parameter is missing; take() ensures that either all or none of the state is
+  /// there.
+  bool is_missing(std::size_t parameter) const {
+    const auto& wanted = wish_.params[parameter];
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!is_dispensable(wanted[i].key) && !result_.states[parameter][i]) return true;
+    }
+    return false;
+  }
+
+  FreezeOptions saved_freeze() const { return saved_freeze_options(checkpoint_.run()->options); }
+
+  bool has_steps() const {
+    return std::find(wish_.has_step.begin(), wish_.has_step.end(), true) != wish_.has_step.end();
+  }
+
+  void check_fit(std::size_t index, const StateWish::Tensor& wanted, bool flat) const {
+    const auto& tensor = checkpoint_.source().tensors()[index];
+    const bool fits = flat ? tensor.shape.size() == 1 : tensor.shape == wanted.shape;
+    if (!fits) {
+      throw FormatError(fmt::format("{}: '{}' has shape [{}], [{}] was expected", checkpoint_.path().string(),
+                                    tensor.name, fmt::join(tensor.shape, ", "), fmt::join(wanted.shape, ", ")));
+    }
+    if (wanted.is_codes ? tensor.dtype != DType::u8 : !is_loadable(tensor.dtype)) {
+      throw FormatError(fmt::format("{}: '{}' is {}, {} was expected", checkpoint_.path().string(), tensor.name,
+                                    torch_name(tensor.dtype), wanted.is_codes ? "uint8" : "a floating-point type"));
+    }
+  }
+
+  void add_step(const std::string& name) {
+    if (checkpoint_.is_ours()) return;  // run.json tells, in one read
+    const auto step = checkpoint_.number(name);
+    if (!step) throw FormatError(checkpoint_.path().string() + ": '" + name + "' is missing or no number");
+    if (!(*step >= 0 && *step < 9e15))
+      throw FormatError(
+          fmt::format("{}: '{}' is {}, a number of steps was expected", checkpoint_.path().string(), name, *step));
+    steps_.insert(static_cast<std::int64_t>(*step));
+  }
+
+  void remark(const std::string& text) { result_.remark += (result_.remark.empty() ? "" : "; ") + text; }
+
+  const Checkpoint& checkpoint_;
+  const StateWish& wish_;
+  OptimizerPlan& result_;
+  std::set<std::int64_t> steps_;
+  bool amsgrad_ = false;
+};
+
+/// The optimizer that a run of ours had; one that does not say had AdamW.
+OptimizerKind saved_optimizer(const RunManifest& run) {
+  if (!run.options.is_object()) return OptimizerKind::adamw;
+  return parse_optimizer(run.options.value("optimizer", std::string("adamw")));
+}
+
+/// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
+/// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
+void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const StateWish& wish, const std::string& prefix,
+                    const std::vector<ParameterSpec>& table, const ModelConfig& config) {
+  const auto file = checkpoint.path().string();
+  const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
+  if (checkpoint.has_value(groups) || checkpoint.has_value(groups + ".0")) {
+    throw FormatError(file +
+                      ": its optimizer state is by number over several parameter groups, so nothing says which "
+                      "parameter is which: restart from its weights alone (fsdp-ckpt-convert --model-only)");
+  }
+  const auto keys = wanted_keys(wish);
+  const auto state = [&](std::size_t number) {
+    std::optional<std::size_t> found;
+    for (auto key = keys.begin(); key != keys.end() && !found; ++key)
+      found = checkpoint.tensor(prefix + std::to_string(number) + "." + *key);
+    return found;
+  };
+  const auto num_units = static_cast<std::size_t>(config.num_layers) + 1;
+  std::size_t num_flat = 0;
+  while (num_flat < num_units && state(num_flat) && checkpoint.source().tensors()[*state(num_flat)].shape.size() == 1)
+    ++num_flat;
+  if (num_flat != num_units || state(num_units)) {
+    if (state(table.size())) {
+      throw FormatError(fmt::format("{}: '{}' belongs to no parameter, the model has {}", file,
+                                    checkpoint.source().tensors()[*state(table.size())].name, table.size()));
+    }
+    for (std::size_t i = 0; i < table.size(); ++i) reader.take(i, prefix + std::to_string(i), table[i].shape, false, 0);
+    return;
+  }
+  std::vector<std::uint64_t> used(num_units, 0);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto unit = static_cast<std::size_t>(table[i].block + 1);
+    reader.take(i, prefix + std::to_string(unit), table[i].shape, true, used[unit]);
+    used[unit] += static_cast<std::uint64_t>(num_elements(table[i].shape));
+  }
+  for (std::size_t unit = 0; unit < num_units; ++unit) {
+    for (const auto& key : keys) {
+      const auto index = checkpoint.tensor(prefix + std::to_string(unit) + "." + key);
+      if (!index) continue;
+      const auto& tensor = checkpoint.source().tensors()[*index];
+      if (static_cast<std::uint64_t>(num_elements(tensor.shape)) == used[unit]) continue;
+      throw FormatError(fmt::format("{}: '{}' has {} elements, the parameters of its unit have {}", file, tensor.name,
+                                    num_elements(tensor.shape), used[unit]));
+    }
+  }
+}
+
+}  // namespace
+
+StateWish wish_of(const Optimizer& optimizer) {
+  StateWish wish;
+  for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
+    auto& wanted = wish.params.emplace_back();
+    for (const auto& state : optimizer.states(i))
+      wanted.push_back({state.key, state.shape, state.values.dtype() == at::kByte});
+    wish.has_step.push_back(optimizer.step_state(i) != StepState::none);
+  }
+  wish.kind = optimizer.options().kind;
+  wish.optimizer = optimizer.name();
+  return wish;
+}
+
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const std::vector<ParameterSpec>& table, const StateWish& wish) {
+  OptimizerPlan result;
+  const auto places = find_state(checkpoint, table);
+  if (places.by_name.size() + places.by_number.size() > 1) {
+    throw FormatError(fmt::format(
+        "{}: holds several optimizers, at '{}': convert the one you want with "
+        "fsdp-ckpt-convert --include",
+        checkpoint.path().string(), fmt::join(places.by_name.empty() ? places.by_number : places.by_name, "', '")));
+  }
+  const auto keys = wanted_keys(wish);
+  if (places.fields.empty() || !places.are_of(keys)) {
+    // Without state of its own it goes on wherever nobody else's is.
+    if (places.fields.empty() && keys.empty() && checkpoint.run()) {
+      result.found = true;
+      result.steps = checkpoint.run()->state.optimizer_steps;
+    } else if (!places.fields.empty()) {
+      result.remark = fmt::format("its optimizer is not {} ({})", wish.optimizer, fmt::join(places.fields, ", "));
+    } else if (checkpoint.is_ours() && saved_optimizer(*checkpoint.run()) == wish.kind) {
+      throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
+    }
+    return result;
+  }
+  std::vector<std::string> owners;
+  for (std::size_t i = 0; i < table.size(); ++i)
+    owners.push_back(places.by_number.empty() ? table[i].name : std::to_string(i));
+  if (has_other_codes(checkpoint, wish, *(places.by_number.empty() ? places.by_name : places.by_number).begin(),
+                      owners)) {
+    result.remark = fmt::format("its optimizer is not {} (codes of other sizes)", wish.optimizer);
+    return result;
+  }
+  StateReader reader(checkpoint, wish, result);
+  if (!places.by_number.empty()) {
+    take_by_number(reader, checkpoint, wish, *places.by_number.begin(), table, config);
+  } else {
+    const auto& prefix = *places.by_name.begin();
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      if (reader.take(i, prefix + table[i].name, table[i].shape, false, 0)) continue;
+      if (const auto tied = tied_name_of(config, table[i].name); !tied.empty())
+        reader.take(i, prefix + tied, table[i].shape, false, 0);
+    }
+  }
+  reader.finish(config, table);
+  return result;
+}
+
+namespace {
+
+/// Whether all parameters that want this state have it. \param key  Child-Tuning's, of few parameters or none
+bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view key) {
+  bool some = false;
+  for (std::size_t i = 0; i < plan.states.size(); ++i) {
+    for (std::size_t s = 0; s < plan.states[i].size(); ++s) {
+      if (wish.params[i][s].key != key) continue;
+      if (!plan.states[i][s]) return false;
+      some = true;
+    }
+  }
+  return some;
+}
+
+}  // namespace
+
+OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
+                                   const std::vector<ParameterSpec>& table, Optimizer& optimizer) {
+  const auto plan_for = [&](bool chosen) {
+    optimizer.expect_child(chosen);
+    const auto wish = wish_of(optimizer);
+    auto plan = plan_optimizer_state(checkpoint, config, table, wish);
+    plan.child = has_all(plan, wish, chosen ? kChildMask : kChildFisher);
+    return plan;
+  };
+  const bool wants_child = optimizer.options().child_tuning.mode == ChildTuning::task_driven;
+  if (wants_child && has_child(checkpoint)) {
+    auto plan = plan_for(true);
+    if (plan.child) return plan;
+  }
+  return plan_for(false);
+}
+
+bool has_child(const Checkpoint& checkpoint) {
+  const auto ending = "." + std::string(kChildMask);
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [&](const auto& tensor) { return tensor.first.ends_with(ending); });
 }
 
 }  // namespace fsdp

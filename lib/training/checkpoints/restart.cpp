@@ -5,7 +5,7 @@
 #include "lib/base/error.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/checkpoints/find.hpp"
+#include "lib/training/checkpoints/checkpoint.hpp"
 #include "lib/training/checkpoints/model_sizes.hpp"
 
 namespace fsdp {

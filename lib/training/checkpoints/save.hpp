@@ -11,20 +11,85 @@
 // A state with a value that is not finite is not saved. Whether a state of finite values is one to go on from shows
 // only when a loss was computed from it: until then `latest` may point to it, but the newest checkpoint that is proven
 // in this way is kept beside those that keep_last asks for, and `latest` goes back to it when the loss is not finite.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
 #include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/log.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
-#include "lib/training/checkpoints/retention.hpp"
+#include "lib/files/formats/dcp.hpp"
 #include "lib/training/record/run_manifest.hpp"
 
 namespace fsdp {
+
+// Which of a run's checkpoints are no longer to be kept.
+
+struct KnownCheckpoint {
+  std::int64_t step = 0;
+  bool only_as_best = false;    ///< saved for `best` alone
+  std::int64_t best_step = -1;  ///< of the checkpoint that was the best when it was saved; -1: none was
+};
+
+struct RetentionRules {
+  int keep_last = 0;              ///< of those that were not saved for `best` alone; 0: all
+  std::int64_t proven_step = -1;  ///< states up to this one are proven
+  std::int64_t linked_best = -1;  ///< where `best` points; -1: nowhere
+};
+
+struct Superseded {
+  std::vector<std::int64_t> steps;
+  bool until_proven = false;  ///< one more stays until a newer one is proven
+};
+
+/// The newest proven checkpoint stays, and so do the best one and those that the newest and the newest proven one call
+/// the best: a run that goes on from either finds its best there.
+/// \param older  than `newest`, by step, ascending
+Superseded superseded_checkpoints(const std::vector<KnownCheckpoint>& older, const KnownCheckpoint& newest,
+                                  const RetentionRules& rules);
+
+// The part of a checkpoint that one rank writes: copies of its shards, so that training continues during the write.
+
+/// One tensor block to write; owns its copy, or knows where it stays readable.
+struct SnapshotBlock {
+  std::string key;
+  StatePath path;
+  Shape global_shape, offsets, sizes;
+  at::Tensor data;
+  std::optional<StorePlace> stored = {};  ///< of a tensor, of which `sizes` rows are the block
+  std::int64_t first_row = 0;             ///< of them, in that tensor
+};
+
+struct Snapshot {
+  std::vector<SnapshotBlock> blocks;
+  std::shared_ptr<const PinnedTensors> pinned;  ///< null: all blocks are copies
+  std::vector<std::pair<std::pair<std::string, StatePath>, nlohmann::json>> values;
+};
+
+/// This rank's rows of master weights and of the optimizer's states; on rank 0 the steps too. What is in the runtime's
+/// store stays there, pinned.
+Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer);
+
+/// optim.param_groups, as torch's optimizers have them.
+void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const Optimizer& optimizer, double lr,
+                          bool decay_all);
+
+/// Python values below "run", leaf by leaf as PyTorch stores nested state: they outlive a conversion, run.json does
+/// not.
+void add_run_values(Snapshot& snapshot, const std::string& key, const StatePath& path, const nlohmann::json& value);
+
+/// Into `directory`. What went wrong is in the report: one rank's error must not keep the others waiting.
+/// \return CBOR: {"items", "size_bytes", "crc32"} or {"error"}
+std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot);
 
 struct SaveResult {
   bool saved = false;

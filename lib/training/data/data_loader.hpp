@@ -2,6 +2,7 @@
 // Micro-batches from token files.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -11,9 +12,20 @@
 #include "lib/text/token_files/sampler.hpp"
 #include "lib/text/token_files/token_documents.hpp"
 #include "lib/text/token_files/token_rows.hpp"
-#include "lib/training/data/packed_batch.hpp"
 
 namespace fsdp {
+
+// Documents that share the rows of a micro-batch, as a model takes them.
+
+/// Tokens of each document of a row, in their order; they lie one after the other from the row's beginning.
+using DocumentLengths = std::vector<std::int64_t>;
+
+/// Where documents and padding lie, without positions. On the host.
+/// \param rows  none empty; a row's sum is at most `length`
+/// \throws UsageError when there are 2^31 tokens or more
+std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length);
+/// With positions.
+std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length);
 
 /// How long a sequence may be.
 struct SequenceLimit {

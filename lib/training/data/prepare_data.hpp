@@ -13,6 +13,14 @@
 
 namespace fsdp {
 
+// Whether the ids of a token file are the model's.
+
+/// Refuses a token file whose notes name a larger vocabulary than the model has, or another kind or size of tokenizer
+/// than `tokenizer`. Names and paths do not count: one vocabulary lies in many places. A file without notes passes.
+/// \param tokenizer  that the model is known to have; null: only the model's vocabulary is looked at
+/// \throws FormatError naming both
+void check_token_origin(const std::filesystem::path& file, const Tokenizer* tokenizer, const ModelConfig& model);
+
 struct TextOptions {
   std::string field;          ///< key or column; empty: the usual one
   std::int64_t max_rows = 0;  ///< 0: all

@@ -1,16 +1,36 @@
 #include "lib/training/evaluate/evaluate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "lib/base/elapsed.hpp"
-#include "lib/training/evaluate/logits.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/training/evaluate/generate.hpp"
 
 namespace fsdp {
+
+EvaluationProgress::EvaluationProgress(const Logger& log, bool enabled, std::string what)
+    : status_(log), enabled_(enabled), what_(std::move(what)), start_(Clock::now()), last_(start_) {}
+
+void EvaluationProgress::show(double share, const std::string& detail) {
+  if (!enabled_ || share <= 0 || share >= 1) return;
+  const auto now = Clock::now();
+  const std::chrono::duration<double> interval(status_.on_terminal() ? 0.2 : 30.0);
+  if (now - last_ < interval) return;
+  last_ = now;
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const auto line = fmt::format("{}   {:.0f} %   {}   eta {}", what_, 100 * share, detail,
+                                format_duration(seconds / share - seconds));
+  status_.on_terminal() ? status_.show(line) : status_.keep(line);
+}
+
 namespace {
 
 /// This rank's rows of the round that begins at `first`. The last round is dealt out evenly, so that no rank computes a

@@ -5,12 +5,35 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <system_error>
 
 #include "lib/base/error.hpp"
+#include "lib/text/tokenizer/json_file.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp {
+
+void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const LogitsBody& body) {
+  const at::NoGradGuard no_grad;
+  // As many as the loss of training takes at once: fewer rows slow the matrix product down.
+  constexpr std::int64_t kRows = 512, kSmall_bytes = std::int64_t{16} << 20;
+  const auto row_bytes = runtime.decoder().config.vocab_size * static_cast<std::int64_t>(sizeof(float));
+  const auto piece = std::max(kRows, kSmall_bytes / row_bytes);
+  const auto& head = *runtime.decoder().loss;
+  runtime.engine().evaluate(batch, [&](LayerParams params, const at::Tensor& x_ND) {
+    const auto tokens = x_ND.size(0);
+    for (std::int64_t first = 0; first < tokens; first += piece) {
+      auto logits_NV = head.logits(params, x_ND.narrow(0, first, std::min(piece, tokens - first)));
+      // Its rows may be padded: seen with the padding they need not be copied.
+      logits_NV = logits_NV.as_strided({logits_NV.size(0), logits_NV.stride(0)}, {logits_NV.stride(0), 1});
+      body(first, logits_NV);
+    }
+    return LossSum{};
+  });
+}
+
 namespace {
 
 MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Place& place) {
@@ -114,6 +137,41 @@ std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32
   }
   ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt_size));
   return ids;
+}
+
+namespace {
+
+constexpr const char* kKey = "eos_token_id";
+
+std::int32_t read_id(const JsonValue& value) {
+  const auto id = value.integer();
+  if (id < std::numeric_limits<std::int32_t>::min() || id > std::numeric_limits<std::int32_t>::max())
+    value.fail("is no token id");
+  return static_cast<std::int32_t>(id);
+}
+
+std::vector<std::int32_t> read_ends(const std::filesystem::path& file) {
+  const auto json = read_json_object(file);
+  const auto value = JsonValue(json, file.string()).get(kKey);
+  if (value.is_null()) return {};
+  if (!value.json().is_array()) return {read_id(value)};
+  std::vector<std::int32_t> ends;
+  for (const auto& element : value.elements()) ends.push_back(read_id(element));
+  if (ends.empty()) value.fail("is an empty list, expected a token id, some of them or null");
+  return ends;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> generation_ends(const std::vector<std::filesystem::path>& directories) {
+  for (const auto& directory : directories) {
+    if (directory.empty() || directory == "gpt2") continue;  // no model's: the built-in tokenizer
+    for (const char* name : {"generation_config.json", "config.json"}) {
+      std::error_code ignored;
+      if (std::filesystem::exists(directory / name, ignored)) return read_ends(directory / name);
+    }
+  }
+  return {};
 }
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/text/chat/conversation_options.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/evaluate/generate.hpp"
 
@@ -34,5 +35,20 @@ Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text, std::ve
 /// \param report  receives prompt, prompt_tokens, text, tokens_generated and ended ("eos": by one of `ends`, "length")
 void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt& prompt,
                 const SamplingOptions& sampling, bool print, nlohmann::json& report);
+
+// A question as a model of conversations sees it.
+
+struct ChatQuestion {
+  std::string user;    ///< what the user says
+  std::string system;  ///< what the system says before; empty: nothing
+};
+
+/// The question by the chat template, up to where the assistant's answer begins; that ends with its turn or the text,
+/// or by one of `ends`.
+/// \param tokenizer_name  "gpt2" or the directory that the tokenizer came from
+/// \param ends            of the model: generation_ends()
+/// \throws what find_chat_template() and encoding throw
+Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
+                   const ChatQuestion& question, std::vector<std::int32_t> ends);
 
 }  // namespace fsdp

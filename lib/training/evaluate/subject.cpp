@@ -7,7 +7,7 @@
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/checkpoints/find.hpp"
+#include "lib/training/checkpoints/checkpoint.hpp"
 #include "lib/training/checkpoints/load.hpp"
 #include "lib/training/checkpoints/model_sizes.hpp"
 

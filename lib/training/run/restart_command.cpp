@@ -3,9 +3,23 @@
 #include <fmt/format.h>
 
 #include <cctype>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
+#include "lib/files/formats/pickle_value.hpp"
 #include "lib/training/step/plan.hpp"
+
+namespace fsdp {
+
+std::optional<std::string> saved_path(const std::string& path) {
+  if (!is_utf8(path)) return std::nullopt;
+  std::error_code error;
+  auto absolute = std::filesystem::absolute(path, error).lexically_normal().string();
+  return error || !is_utf8(absolute) ? path : absolute;
+}
+
+}  // namespace fsdp
 
 namespace fsdp::detail {
 namespace {

@@ -1,12 +1,24 @@
 #pragma once
 // The command that resumes a run that was stopped.
+#include <optional>
 #include <string>
 
 #include "lib/training/step/train_options.hpp"
 
+namespace fsdp {
+
+// Paths in checkpoints, from which a run goes on in whatever folder it is started.
+
+/// `path` as a checkpoint keeps it: absolute; as it stands where only the working folder's name is no UTF-8, which
+/// strings in checkpoints must be. Nothing when `path` itself is none.
+std::optional<std::string> saved_path(const std::string& path);
+
+}  // namespace fsdp
+
 namespace fsdp::detail {
 
-/// A whole command for a shell in any folder; all that it leaves out is in the checkpoint or was told when the run was restarted.
+/// A whole command for a shell in any folder; all that it leaves out is in the checkpoint or was told when the run was
+/// restarted.
 std::string restart_command(const TrainOptions& options);
 
 }  // namespace fsdp::detail

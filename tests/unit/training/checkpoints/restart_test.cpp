@@ -11,7 +11,7 @@
 #include "lib/base/file.hpp"
 #include "lib/files/formats/dcp.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/training/checkpoints/find.hpp"
+#include "lib/training/checkpoints/checkpoint.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-#include "lib/training/checkpoints/retention.hpp"
+#include "lib/training/checkpoints/save.hpp"
 
 #include <doctest/doctest.h>
 

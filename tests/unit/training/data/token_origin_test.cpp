@@ -1,4 +1,4 @@
-#include "lib/training/data/token_origin.hpp"
+#include "lib/training/data/prepare_data.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/training/evaluate/generation_ends.hpp"
+#include "lib/training/evaluate/generate.hpp"
 
 #include <doctest/doctest.h>
 
