@@ -1,5 +1,5 @@
 #pragma once
-// Includes doctest beside LibTorch, whose logging header defines macros such as CHECK, too. Include this header first.
+// doctest beside LibTorch, whose logging header defines CHECK and its kin too. Include it first.
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
 
