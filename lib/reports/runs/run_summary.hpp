@@ -67,7 +67,8 @@ void sort_runs(RunComparison& comparison, const std::string& column);
 
 /// The value shown for a setting of a run that left neither job.json nor a checkpoint.
 inline constexpr const char* kUnknownSetting = "?";
-/// Value of a setting, or its default ("-" for none) when it was not given; kUnknownSetting when the run has no settings.
+/// Value of a setting, or its default ("-" for none) when it was not given; kUnknownSetting when the run has no
+/// settings.
 std::string setting_of(const RunFiles& run, const std::string& name);
 
 /// Compares each run with the first in sentences: speed, memory, communication, loss. Differences within both spreads
