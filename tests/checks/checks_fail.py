@@ -18,6 +18,7 @@ CASES = [
     ("layers.py", "lib/files/a.cpp", "\n", "lib/files has no place"),
     ("layers.py", "docs/design.md", "    base\n", "its list of layers is not this one"),
     ("layers.py", "CONTRIBUTING.md", "\n`lib/run` is gone\n", "CONTRIBUTING.md:2: lib/run: there is no such path"),
+    ("layers.py", "CONTRIBUTING.md", "`apps/gone.cpp`\n", "CONTRIBUTING.md:1: apps/gone.cpp: there is no such path"),
     ("layers.py", "lib/models/layers/a.cpp", "  if (x.is_meta()) return;\n", "lib/models/layers/a.cpp:1: is_meta: lib/models knows no devices"),
     ("layers.py", "lib/training/step/a.cpp", "  at::mm_out(out, a, b);\n", "mm_out: lib/training knows no devices"),
     ("layers.py", "lib/compute/ops/a.cpp", "torch::autograd::backward({x});\n", "no autograd"),

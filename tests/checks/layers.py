@@ -107,13 +107,13 @@ def drawing():
 
 
 def check_pages(root):
-    """docs/design.md holds the drawing, and every path below lib/ that a page names is there."""
+    """docs/design.md holds the drawing, and every path below lib/ or apps/ that a page names is there."""
     for page in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
         text = page.read_text(encoding="utf-8") if page.exists() else ""
         if page.name == "design.md" and drawing() not in text:
             yield f"docs/design.md: its list of layers is not this one (layers.py --print):\n{drawing()}"
         for number, line in enumerate(text.splitlines(), 1):
-            for path in re.findall(r"`(lib/[\w/.*]+)`", line):
+            for path in re.findall(r"`((?:lib|apps)/[\w/.*]+)`", line):
                 if not any(root.glob(path.rstrip("/"))):
                     yield f"{page.relative_to(root)}:{number}: {path}: there is no such path"
 

@@ -11,7 +11,7 @@ using fsdp::HydraBanner;
 
 const std::string rule(83, '=');
 
-/// What hydra prints, from the line end on with which it begins.
+/// The box that hydra prints, including the newline with which the box begins.
 std::string box(const std::string& host = "node-7.cluster", const std::string& code = "9") {
   return "\n" + rule + "\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 4711 RUNNING AT " + host +
          "\n=   EXIT CODE: " + code +
