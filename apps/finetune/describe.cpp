@@ -131,8 +131,8 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
   log.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
                        format_count_of(world.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
                        device.description, format_count_of(setup.threads, "thread"),
-                       device.backend != nullptr                                       ? "NCCL"
-                       : world.size() == 1                                             ? "no collectives"
+                       device.backend != nullptr ? device.backend->info(device.device.index()).collectives
+                       : world.size() == 1       ? "no collectives"
                        : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
                                                                                        : "MPI collectives"));
   const auto& policy = runtime.policy();

@@ -25,8 +25,9 @@ struct DeviceInfo {
   std::int64_t total_bytes = 0;
   LibraryVersion driver;      ///< newest CUDA the driver can run
   LibraryVersion runtime;     ///< CUDA runtime in use
-  LibraryVersion nccl_built;  ///< NCCL whose headers were compiled against
-  LibraryVersion nccl;        ///< NCCL in use
+  std::string collectives;    ///< library of collectives between GPUs: "NCCL"
+  LibraryVersion nccl_built;  ///< that library's version whose headers were compiled against
+  LibraryVersion nccl;        ///< that library's version in use
   std::string pci_bus_id;     ///< "0000:3b:00.0"
   int numa_node = -1;         ///< -1: unknown
 };

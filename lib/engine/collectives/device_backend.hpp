@@ -40,7 +40,7 @@ class DeviceBackend {
   virtual ~DeviceBackend() = default;
   virtual int device_count() const = 0;
   /// Collective over `group`, which must outlive the result.
-  /// \throws RuntimeFailure naming NCCL's reason, or the timeout, when the ranks do not get together
+  /// \throws RuntimeFailure naming the collective library's reason, or the timeout, when the ranks do not get together
   virtual std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) = 0;
   /// Operations on `device`.
   virtual std::unique_ptr<Ops> make_ops(int device) = 0;
@@ -76,7 +76,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 8";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 9";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

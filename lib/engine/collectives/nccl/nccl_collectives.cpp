@@ -1,4 +1,4 @@
-#include "lib/engine/collectives/nccl/nccl_collectives.hpp"
+// TensorCollectives on NCCL. No function here makes the host wait for the device.
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lib/engine/collectives/nccl/nccl_comm.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -80,6 +82,11 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(std::string("NCCL collective: ") + what);
 }
 
+/// Tensors must be on the communicator's device. Work::wait() makes the current CUDA stream wait, not the host, so it
+/// may be called long before the transfer has ended. A Work may be destroyed without wait().
+///
+/// NCCL sums gradients in the dtype of TensorReduce::full. Unlike in the host's collectives, the order of additions
+/// depends on the number of ranks and on NCCL's choice of algorithm.
 class NcclCollectives final : public TensorCollectives {
  public:
   NcclCollectives(std::shared_ptr<NcclComm> comm, std::shared_ptr<const Ops> ops)
@@ -234,11 +241,25 @@ class NcclCollectives final : public TensorCollectives {
   at::Device device_;
 };
 
+ConnectedCollectives connect(ProcessGroup& group, int device, std::shared_ptr<const Ops> ops) {
+  auto comm = std::make_shared<NcclComm>(group, device);
+  return {.connection = comm, .collectives = std::make_unique<NcclCollectives>(comm, std::move(ops))};
+}
+
+/// NCCL encodes versions as 10000 * major + 100 * minor + patch; before 2.9 as 1000 * major + ...
+LibraryVersion nccl_version(int code) {
+  const int step = code < 10000 ? 1000 : 10000;
+  return {code / step, code % step / 100, code % 100};
+}
+
 }  // namespace
 
-std::unique_ptr<TensorCollectives> make_nccl_collectives(std::shared_ptr<NcclComm> comm,
-                                                         std::shared_ptr<const Ops> ops) {
-  return std::make_unique<NcclCollectives>(std::move(comm), std::move(ops));
+CollectivesLibrary collectives_library() {
+  int code = 0;
+  return {.name = "NCCL",
+          .built = nccl_version(NCCL_VERSION_CODE),
+          .version = ncclGetVersion(&code) == ncclSuccess ? nccl_version(code) : LibraryVersion{},
+          .connect = connect};
 }
 
 }  // namespace fsdp::detail

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lib/compute/cuda/cuda_handles.hpp"
+#include "lib/engine/collectives/cuda/collectives_library.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp::detail {
@@ -34,7 +35,7 @@ struct CollectiveLabel {
 
 /// Not thread-safe. The communicator is non-blocking (NCCL calls return at once and are polled for completion), so a
 /// missing rank causes a timeout here instead of a hang inside NCCL.
-class NcclComm {
+class NcclComm final : public DeviceConnection {
  public:
   /// Collective over `group`, for the current device. `group` is used to find missing ranks when a collective does not
   /// end, so it must outlive this object. \throws RuntimeFailure
@@ -42,11 +43,11 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
   /// Waits for queued collectives, or aborts them when an exception is in flight or one of them has failed.
-  ~NcclComm();
+  ~NcclComm() override;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int device() const { return device_; }
+  int device() const override { return device_; }
 
   /// Queues NCCL calls as one group, which starts once `ready` is reached. The host waits until the calls are queued
   /// (the first time until the ranks have connected), not until they have run.
@@ -55,11 +56,8 @@ class NcclComm {
   std::shared_ptr<UniqueEvent> submit(const CollectiveLabel& label, const UniqueEvent& ready,
                                       const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls);
 
-  /// \throws RuntimeFailure when a queued collective has failed (a peer died, the network broke)
-  void check();
-  /// \return true when all submitted collectives have run. Otherwise calls check() and measures the time since the last
-  /// progress. \throws RuntimeFailure after the group's timeout, naming the collective that does not end
-  bool poll();
+  void check() override;
+  bool poll() override;
 
  private:
   struct Pending {

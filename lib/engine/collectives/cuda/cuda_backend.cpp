@@ -23,18 +23,17 @@
 #include "lib/base/text_format.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/compute/cuda/cuda_ops.hpp"
+#include "lib/engine/collectives/cuda/collectives_library.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
-#include "lib/engine/collectives/nccl/nccl_collectives.hpp"
-#include "lib/engine/collectives/nccl/nccl_comm.hpp"
 
 namespace fsdp::detail {
 namespace {
 
-/// Makes the host wait for a device. A collective whose peer has died never ends, so the device's communicators are
+/// Makes the host wait for a device. A collective whose peer has died never ends, so the device's connections are
 /// polled while waiting. Only one thread at a time may wait for a device.
-class CommWatch {
+class ConnectionWatch {
  public:
-  void add(const std::shared_ptr<NcclComm>& comm);
+  void add(const std::shared_ptr<DeviceConnection>& connection);
   /// Waits until `device`, which must be current, is idle. \throws RuntimeFailure naming the collective that failed or
   /// made no progress within its group's timeout
   void wait_for_all(int device);
@@ -43,50 +42,51 @@ class CommWatch {
   void wait_for(const UniqueEvent& event, int device);
 
  private:
-  std::vector<std::shared_ptr<NcclComm>> comms_on(int device);
+  std::vector<std::shared_ptr<DeviceConnection>> connections_on(int device);
 
   std::mutex mutex_;
-  std::vector<std::weak_ptr<NcclComm>> comms_;
+  std::vector<std::weak_ptr<DeviceConnection>> connections_;
 };
 
 /// Polls until all submitted collectives have run or enough() returns true.
 template <typename Enough>
-void watch(const std::vector<std::shared_ptr<NcclComm>>& comms, const Enough& enough) {
+void watch(const std::vector<std::shared_ptr<DeviceConnection>>& connections, const Enough& enough) {
   for (bool idle = false; !idle && !enough();) {
     idle = true;
-    for (const auto& comm : comms) idle = comm->poll() && idle;
+    for (const auto& connection : connections) idle = connection->poll() && idle;
     if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
 
-void CommWatch::add(const std::shared_ptr<NcclComm>& comm) {
+void ConnectionWatch::add(const std::shared_ptr<DeviceConnection>& connection) {
   const std::scoped_lock lock(mutex_);
-  std::erase_if(comms_, [](const auto& old) { return old.expired(); });
-  comms_.push_back(comm);
+  std::erase_if(connections_, [](const auto& old) { return old.expired(); });
+  connections_.push_back(connection);
 }
 
-void CommWatch::wait_for_all(int device) {
-  const auto comms = comms_on(device);
+void ConnectionWatch::wait_for_all(int device) {
+  const auto connections = connections_on(device);
   // cudaDeviceSynchronize would wait forever for a collective whose peer has died.
-  watch(comms, [] { return false; });
+  watch(connections, [] { return false; });
   check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  for (const auto& comm : comms) comm->check();
+  for (const auto& connection : connections) connection->check();
 }
 
-void CommWatch::wait_for(const UniqueEvent& event, int device) {
-  const auto comms = comms_on(device);
-  watch(comms, [&] { return event.reached(); });
+void ConnectionWatch::wait_for(const UniqueEvent& event, int device) {
+  const auto connections = connections_on(device);
+  watch(connections, [&] { return event.reached(); });
   check_cuda(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
-  for (const auto& comm : comms) comm->check();
+  for (const auto& connection : connections) connection->check();
 }
 
-std::vector<std::shared_ptr<NcclComm>> CommWatch::comms_on(int device) {
+std::vector<std::shared_ptr<DeviceConnection>> ConnectionWatch::connections_on(int device) {
   const std::scoped_lock lock(mutex_);
-  std::vector<std::shared_ptr<NcclComm>> comms;
-  for (const auto& weak : comms_) {
-    if (auto comm = weak.lock(); comm != nullptr && comm->device() == device) comms.push_back(std::move(comm));
+  std::vector<std::shared_ptr<DeviceConnection>> connections;
+  for (const auto& weak : connections_) {
+    if (auto connection = weak.lock(); connection != nullptr && connection->device() == device)
+      connections.push_back(std::move(connection));
   }
-  return comms;
+  return connections;
 }
 
 }  // namespace
@@ -96,16 +96,9 @@ namespace fsdp {
 namespace {
 
 using detail::check_cuda;
-using detail::NcclComm;
 
 /// CUDA encodes versions as 1000 * major + 10 * minor.
 LibraryVersion cuda_version(int code) { return {code / 1000, code % 1000 / 10, 0}; }
-
-/// NCCL encodes versions as 10000 * major + 100 * minor + patch; before 2.9 as 1000 * major + ...
-LibraryVersion nccl_version(int code) {
-  const int step = code < 10000 ? 1000 : 10000;
-  return {code / step, code % step / 100, code % 100};
-}
 
 int numa_node_of(const std::string& pci_bus_id) {
   std::ifstream file("/sys/bus/pci/devices/" + ascii_lower(pci_bus_id) + "/numa_node");
@@ -121,16 +114,17 @@ class CudaBackend final : public DeviceBackend {
 
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) override {
     const c10::cuda::CUDAGuard guard(checked(device));
-    auto comm = std::make_shared<NcclComm>(group, device);
-    comms_->add(comm);
-    return detail::make_nccl_collectives(std::move(comm), make_ops(device));
+    auto made = library_.connect(group, device, make_ops(device));
+    connections_->add(made.connection);
+    return std::move(made.collectives);
   }
 
   std::unique_ptr<Ops> make_ops(int device) override {
     const auto facts = info(device);
-    return make_cuda_ops(
-        checked(device), 10 * facts.compute_major + facts.compute_minor,
-        [comms = comms_, device](const detail::UniqueEvent& event) { comms->wait_for(event, device); });
+    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor,
+                         [connections = connections_, device](const detail::UniqueEvent& event) {
+                           connections->wait_for(event, device);
+                         });
   }
 
   void set_device(int device) override { c10::cuda::set_device(checked(device)); }
@@ -149,8 +143,9 @@ class CudaBackend final : public DeviceBackend {
     info.driver = cuda_version(version);
     check_cuda(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
     info.runtime = cuda_version(version);
-    info.nccl_built = nccl_version(NCCL_VERSION_CODE);
-    if (ncclGetVersion(&version) == ncclSuccess) info.nccl = nccl_version(version);
+    info.collectives = library_.name;
+    info.nccl_built = library_.built;
+    info.nccl = library_.version;
     std::array<char, 32> bus_id{};
     check_cuda(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device), "cudaDeviceGetPCIBusId");
     info.pci_bus_id = bus_id.data();
@@ -190,7 +185,7 @@ class CudaBackend final : public DeviceBackend {
 
   void synchronize(int device) override {
     const c10::cuda::CUDAGuard guard(checked(device));
-    comms_->wait_for_all(device);
+    connections_->wait_for_all(device);
   }
 
   void wait_for_compute(int device) override {
@@ -198,7 +193,7 @@ class CudaBackend final : public DeviceBackend {
     const c10::cuda::CUDAGuard guard(index);
     const detail::UniqueEvent computed;
     computed.record(c10::cuda::getCurrentCUDAStream(index).stream());
-    comms_->wait_for(computed, device);
+    connections_->wait_for(computed, device);
   }
 
  private:
@@ -211,7 +206,8 @@ class CudaBackend final : public DeviceBackend {
   }
 
   int device_count_;
-  std::shared_ptr<detail::CommWatch> comms_ = std::make_shared<detail::CommWatch>();
+  detail::CollectivesLibrary library_ = detail::collectives_library();
+  std::shared_ptr<detail::ConnectionWatch> connections_ = std::make_shared<detail::ConnectionWatch>();
 };
 
 std::unique_ptr<DeviceBackend> make_backend() {
