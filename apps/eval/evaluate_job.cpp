@@ -16,7 +16,6 @@
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/evaluate/generate_text.hpp"
 #include "lib/training/evaluate/subject.hpp"
 
 namespace fsdp {

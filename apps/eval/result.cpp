@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "lib/base/text_format.hpp"
-#include "lib/training/evaluate/generate_text.hpp"
+#include "lib/training/evaluate/generate.hpp"
 
 namespace fsdp {
 namespace {

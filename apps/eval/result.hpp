@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lib/chess/evaluation/evaluate_games.hpp"
-#include "lib/training/evaluate/compare_results.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
+#include "lib/training/evaluate/statistics.hpp"
 
 namespace fsdp {
 

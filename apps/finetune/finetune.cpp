@@ -26,7 +26,6 @@
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/load.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/evaluate/generate_text.hpp"
 #include "lib/training/run/restart_command.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "lib/training/step/throughput.hpp"

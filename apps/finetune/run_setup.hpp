@@ -15,7 +15,7 @@
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/checkpoints/restart.hpp"
 #include "lib/training/data/data_loader.hpp"
-#include "lib/training/evaluate/generate_text.hpp"
+#include "lib/training/evaluate/generate.hpp"
 #include "lib/training/record/step_progress.hpp"
 #include "lib/training/run/run_start.hpp"
 #include "lib/training/step/plan.hpp"

@@ -21,7 +21,6 @@
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/evaluate/generate_text.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -12,8 +12,8 @@
 #include "apps/finetune/run_setup.hpp"
 #include "lib/chess/evaluation/evaluate_games.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
-#include "lib/training/evaluate/generate_text.hpp"
-#include "lib/training/record/validation_state.hpp"
+#include "lib/training/evaluate/generate.hpp"
+#include "lib/training/record/run_manifest.hpp"
 #include "lib/training/run/run_clock.hpp"
 
 namespace fsdp::detail {

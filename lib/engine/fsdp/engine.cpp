@@ -14,7 +14,7 @@
 
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/engine/fsdp/engine_internal.hpp"
-#include "lib/engine/fsdp/unit_buffers.hpp"
+#include "lib/engine/fsdp/shard_layout.hpp"
 
 namespace fsdp {
 

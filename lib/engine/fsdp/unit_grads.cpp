@@ -8,7 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/fsdp/unit_buffers.hpp"
+#include "lib/engine/fsdp/shard_layout.hpp"
 
 namespace fsdp {
 namespace {

@@ -13,7 +13,7 @@
 #include "lib/compute/ops/companion.hpp"
 #include "lib/compute/ops/wide_product.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/fsdp/unit_buffers.hpp"
+#include "lib/engine/fsdp/shard_layout.hpp"
 
 namespace fsdp {
 namespace {

@@ -20,7 +20,6 @@
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/engine/offload/file_queue.hpp"
-#include "lib/engine/offload/scratch_file.hpp"
 
 namespace fsdp {
 

@@ -2,16 +2,37 @@
 // Options of ModelRuntime: sharding, precision, freezing, adapters, quantisation, activation checkpointing, offload.
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "lib/engine/fsdp/policy.hpp"
 #include "lib/engine/fsdp/wrap.hpp"
-#include "lib/engine/offload/offload.hpp"
 #include "lib/models/config/lora.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/trainable.hpp"
 
 namespace fsdp {
+
+/// --offload-optimizer: where master weights and optimizer states are kept between steps.
+struct OffloadConfig {
+  enum class Place {
+    device,
+    cpu,  ///< in host memory; the optimizer also runs on the host
+    nvme  ///< on a local disk of each node; only a part at a time is in host memory
+  };
+  Place place = Place::device;
+  std::string directory;         ///< directory on the disk, for nvme
+  std::int64_t group_bytes = 0;  ///< bytes of states that are transferred together, for nvme; 0: default
+
+  bool on_disk() const { return place == Place::nvme; }
+};
+
+/// Parses none, cpu or nvme:DIR. \throws UsageError naming these choices
+OffloadConfig parse_offload(std::string_view text);
+/// Formats the config as parse_offload() accepts it.
+std::string to_string(const OffloadConfig& offload);
 
 /// How ranks gather, keep and reduce the tensors of a model, and in which types.
 struct ShardingOptions {

@@ -1,6 +1,6 @@
 #pragma once
 // Matrices of a block that read the same input, with their biases and low-rank adapters: the one place where a block
-// multiplies with its weights. Those that lie side by side (lib/engine/fsdp/unit_buffers.hpp) are one product.
+// multiplies with its weights. Those that lie side by side (lib/engine/fsdp/shard_layout.hpp) are one product.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -1,8 +1,15 @@
 #include "lib/training/evaluate/statistics.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
+#include "lib/base/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -70,6 +77,108 @@ Interval wilson_interval(std::int64_t successes, std::int64_t trials) {
   const double center = (p + z2 / (2 * n)) / (1 + z2 / n);
   const double reach = kNormalQuantile / (1 + z2 / n) * std::sqrt(p * (1 - p) / n + z2 / (4 * n * n));
   return {std::max(0.0, center - reach), std::min(1.0, center + reach)};
+}
+
+namespace {
+
+constexpr std::array kMetrics{"loss", "perplexity", "bits_per_byte", "chess_accuracy", "chess_legal", "chess_result"};
+
+MetricComparison compare_metric(const Metric& a, const Metric& b) {
+  MetricComparison result;
+  result.metric = a.name;
+  result.a = a.estimate.value;
+  result.b = b.estimate.value;
+  result.difference = result.b - result.a;
+  result.standard_error = standard_error_of_difference(a.estimate, b.estimate);
+  const double reach = kNormalQuantile * result.standard_error;
+  result.interval = {result.difference - reach, result.difference + reach};
+  result.worsening = a.higher_is_better ? result.a - result.b : result.difference;
+  return result;
+}
+
+GateVerdict judge(const Gate& gate, const std::vector<MetricComparison>& metrics) {
+  GateVerdict verdict{gate, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), false};
+  const auto metric = std::ranges::find(metrics, gate.metric, &MetricComparison::metric);
+  if (metric == metrics.end()) return verdict;
+  verdict.allowed = gate.relative ? gate.limit * std::abs(metric->a) : gate.limit;
+  verdict.worsening = metric->worsening;
+  verdict.passed = verdict.worsening <= verdict.allowed;  // false with NaN
+  return verdict;
+}
+
+std::string explained(const GateVerdict& g) {
+  if (std::isnan(g.worsening)) return "could not be computed";
+  const auto found =
+      g.worsening == 0 ? std::string("A and B are equal")
+                       : fmt::format("B is {} by {:.4g}", g.worsening > 0 ? "worse" : "better", std::abs(g.worsening));
+  return fmt::format("{}, {} by {:.4g}", found, g.allowed < 0 ? "has to be better" : "may be worse",
+                     std::abs(g.allowed));
+}
+
+}  // namespace
+
+Gate parse_gate(const std::string& text) {
+  const auto colon = text.rfind(':');
+  Gate gate{text, text.substr(0, colon), 0, false};
+  auto number = colon == std::string::npos ? std::string() : text.substr(colon + 1);
+  gate.relative = number.ends_with('%');
+  if (gate.relative) number.pop_back();
+  const auto parsed = std::from_chars(number.data(), number.data() + number.size(), gate.limit);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
+  if (std::ranges::find(kMetrics, gate.metric) == kMetrics.end() || !whole || !std::isfinite(gate.limit)) {
+    throw UsageError(fmt::format("--gate is '{}', give METRIC:LIMIT, such as loss:0.01 or loss:1%; METRIC is one of {}",
+                                 text, fmt::join(kMetrics, ", ")));
+  }
+  if (gate.relative) gate.limit /= 100;
+  return gate;
+}
+
+bool Comparison::passed() const { return std::ranges::all_of(gates, &GateVerdict::passed); }
+
+Comparison compare(const std::vector<Metric>& a, const std::vector<Metric>& b, const std::vector<Gate>& gates) {
+  Comparison result;
+  for (const auto& of_a : a) {
+    const auto of_b = std::ranges::find(b, of_a.name, &Metric::name);
+    if (of_b != b.end()) result.metrics.push_back(compare_metric(of_a, *of_b));
+  }
+  for (const auto& gate : gates) result.gates.push_back(judge(gate, result.metrics));
+  return result;
+}
+
+nlohmann::json comparison_to_json(const Comparison& comparison) {
+  auto metrics = nlohmann::json::object();
+  for (const auto& m : comparison.metrics) {
+    metrics[m.metric] = {{"a", m.a},
+                         {"b", m.b},
+                         {"difference", m.difference},
+                         {"standard_error", m.standard_error},
+                         {"interval", {m.interval.low, m.interval.high}},
+                         {"worsening", m.worsening}};
+  }
+  auto gates = nlohmann::json::array();
+  for (const auto& g : comparison.gates) {
+    gates.push_back({{"gate", g.gate.text},
+                     {"metric", g.gate.metric},
+                     {"allowed", g.allowed},
+                     {"worsening", g.worsening},
+                     {"passed", g.passed}});
+  }
+  return {{"metrics", metrics}, {"gates", gates}, {"passed", comparison.passed()}};
+}
+
+std::vector<std::string> comparison_to_text(const Comparison& comparison) {
+  std::vector<std::string> lines;
+  lines.push_back(
+      fmt::format("{:<15}{:>12}{:>12}{:>12}{:>12}   {}", "metric", "A", "B", "B - A", "std. error", "95 % of B - A"));
+  for (const auto& m : comparison.metrics) {
+    lines.push_back(fmt::format("{:<15}{:>12.6g}{:>12.6g}{:>+12.4g}{:>12.3g}   {:+.4g} to {:+.4g}", m.metric, m.a, m.b,
+                                m.difference, m.standard_error, m.interval.low, m.interval.high));
+  }
+  for (const auto& g : comparison.gates) {
+    const auto why = explained(g);
+    lines.push_back(fmt::format("gate {:<22}{}   {}", g.gate.text, g.passed ? "passed" : "FAILED", why));
+  }
+  return lines;
 }
 
 }  // namespace fsdp

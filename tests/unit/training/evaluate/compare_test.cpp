@@ -1,4 +1,4 @@
-#include "lib/training/evaluate/compare_results.hpp"
+#include "lib/training/evaluate/statistics.hpp"
 
 #include <doctest/doctest.h>
 

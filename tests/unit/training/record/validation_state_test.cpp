@@ -1,4 +1,4 @@
-#include "lib/training/record/validation_state.hpp"
+#include "lib/training/record/run_manifest.hpp"
 
 #include <doctest/doctest.h>
 

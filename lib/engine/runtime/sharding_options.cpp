@@ -1,4 +1,4 @@
-#include "lib/engine/offload/offload.hpp"
+#include "lib/engine/runtime/sharding_options.hpp"
 
 #include "lib/base/error.hpp"
 
