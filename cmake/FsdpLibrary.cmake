@@ -28,11 +28,6 @@ foreach(folder IN LISTS library_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/lib/${folder}/" DESTINATION "${library_include}/lib/${folder}"
     COMPONENT library FILES_MATCHING PATTERN "*.hpp" PATTERN plugin EXCLUDE PATTERN nccl EXCLUDE)
 endforeach()
-# A run's options, which the search for its checkpoint takes.
-foreach(header training/step/train_options training/data/validation_sets text/chat/conversation_options)
-  get_filename_component(folder ${header} DIRECTORY)
-  install(FILES "${PROJECT_SOURCE_DIR}/lib/${header}.hpp" DESTINATION "${library_include}/lib/${folder}" COMPONENT library)
-endforeach()
 install(TARGETS fsdp_library ARCHIVE DESTINATION lib COMPONENT library)
 
 # A program must use the LibTorch and the MPI that the library was built with.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {

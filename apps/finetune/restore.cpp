@@ -7,7 +7,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/load.hpp"
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -15,7 +15,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/planning/memory/calibration.hpp"
 #include "lib/planning/memory/device.hpp"
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {

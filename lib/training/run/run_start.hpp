@@ -9,7 +9,7 @@
 #include "lib/base/claim.hpp"
 #include "lib/base/log.hpp"
 #include "lib/ranks/process_group.hpp"
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 #include "lib/training/run/run_clock.hpp"
 #include "lib/training/step/train_options.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 
 #include <fmt/format.h>
 

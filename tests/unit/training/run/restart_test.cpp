@@ -1,4 +1,4 @@
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 
 #include <doctest/doctest.h>
 
@@ -70,7 +70,7 @@ std::set<std::int64_t> restart_of(const fs::path& checkpoints, const std::string
 
 }  // namespace
 
-TEST_SUITE("checkpoint/restart") {
+TEST_SUITE("run/restart") {
   TEST_CASE("latest stands for the newest checkpoint, and the older ones after it") {
     const TempDir dir;
     const auto checkpoints = make_run(dir);
