@@ -1,47 +1,23 @@
 #include "lib/compute/tensor/scalar_type.hpp"
 
-#include <array>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "lib/base/error.hpp"
 
 namespace fsdp {
-namespace {
-
-constexpr std::array<std::pair<DType, c10::ScalarType>, 17> kTypes{{
-    {DType::f64, c10::ScalarType::Double},
-    {DType::f32, c10::ScalarType::Float},
-    {DType::f16, c10::ScalarType::Half},
-    {DType::bf16, c10::ScalarType::BFloat16},
-    {DType::i64, c10::ScalarType::Long},
-    {DType::i32, c10::ScalarType::Int},
-    {DType::i16, c10::ScalarType::Short},
-    {DType::i8, c10::ScalarType::Char},
-    {DType::u8, c10::ScalarType::Byte},
-    {DType::boolean, c10::ScalarType::Bool},
-    {DType::u16, c10::ScalarType::UInt16},
-    {DType::u32, c10::ScalarType::UInt32},
-    {DType::u64, c10::ScalarType::UInt64},
-    {DType::f8_e4m3fn, c10::ScalarType::Float8_e4m3fn},
-    {DType::f8_e5m2, c10::ScalarType::Float8_e5m2},
-    {DType::c64, c10::ScalarType::ComplexFloat},
-    {DType::c128, c10::ScalarType::ComplexDouble},
-}};
-
-}  // namespace
 
 c10::ScalarType to_scalar_type(DType dtype) {
-  for (const auto& [ours, theirs] : kTypes) {
-    if (ours == dtype) return theirs;
-  }
+  const auto& types = c10::getStringToDtypeMap();
+  const auto found = types.find(std::string(torch_name(dtype)));
+  if (found != types.end()) return found->second;
   throw FormatError("element type " + std::string(torch_name(dtype)) + " is not supported by LibTorch");
 }
 
 DType to_dtype(c10::ScalarType type) {
-  for (const auto& [ours, theirs] : kTypes) {
-    if (theirs == type) return ours;
+  const auto name = c10::getDtypeNames(type).first;
+  for (const auto& row : dtype_rows()) {
+    if (row.torch == name) return row.dtype;
   }
   throw std::logic_error(std::string("no checkpoint element type for ") + c10::toString(type));
 }

@@ -124,7 +124,6 @@ class EntryParser {
     }
   }
   DType dtype(const std::string& tensor, const std::string& text) const {
-    if (text == "C64") return DType::c64;  // complex tensors are read; they are written as pairs of real numbers
     try {
       return dtype_from_safetensors(text);
     } catch (const FormatError& error) {
@@ -142,15 +141,6 @@ class EntryParser {
   std::uint64_t begin_, data_bytes_;
 };
 
-/// Position of a dtype in the order of the reference writer: by descending alignment, then as its enumeration lists the
-/// types.
-std::ptrdiff_t reference_rank(DType dtype) {
-  constexpr std::array order{DType::u64,       DType::i64,     DType::f64, DType::f32, DType::u32,
-                             DType::i32,       DType::bf16,    DType::f16, DType::u16, DType::i16,
-                             DType::f8_e4m3fn, DType::f8_e5m2, DType::i8,  DType::u8,  DType::boolean};
-  return std::find(order.begin(), order.end(), dtype) - order.begin();
-}
-
 void check_whole(const ShardRecord& tensor) {
   const bool whole = tensor.sizes == tensor.global_shape && tensor.offsets.size() == tensor.sizes.size() &&
                      std::all_of(tensor.offsets.begin(), tensor.offsets.end(), [](auto offset) { return offset == 0; });
@@ -160,13 +150,13 @@ void check_whole(const ShardRecord& tensor) {
   }
 }
 
-/// Numbers of the tensors in the order in which the file holds them.
+/// Numbers of the tensors in the order in which the file holds them, which is the reference writer's.
 std::vector<std::size_t> file_order(std::span<const SafetensorsItem> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](auto a, auto b) {
-    return std::pair(reference_rank(tensors[a].dtype), std::string_view(tensors[a].name)) <
-           std::pair(reference_rank(tensors[b].dtype), std::string_view(tensors[b].name));
+    return std::pair(-dtype_row(tensors[a].dtype).safetensors_order, std::string_view(tensors[a].name)) <
+           std::pair(-dtype_row(tensors[b].dtype).safetensors_order, std::string_view(tensors[b].name));
   });
   return order;
 }

@@ -1,7 +1,6 @@
 // Pickled tensors. Source: torch 2.11 torch/_utils.py (_rebuild_*), torch/serialization.py (persistent ids).
 #include "lib/files/formats/torch_blob.hpp"
 
-#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -11,23 +10,6 @@
 
 namespace fsdp {
 namespace {
-
-struct StorageClass {
-  std::string_view name;
-  DType dtype;
-};
-constexpr std::array<StorageClass, 12> kStorageClasses{{{"DoubleStorage", DType::f64},
-                                                        {"FloatStorage", DType::f32},
-                                                        {"HalfStorage", DType::f16},
-                                                        {"BFloat16Storage", DType::bf16},
-                                                        {"LongStorage", DType::i64},
-                                                        {"IntStorage", DType::i32},
-                                                        {"ShortStorage", DType::i16},
-                                                        {"CharStorage", DType::i8},
-                                                        {"ByteStorage", DType::u8},
-                                                        {"BoolStorage", DType::boolean},
-                                                        {"ComplexFloatStorage", DType::c64},
-                                                        {"ComplexDoubleStorage", DType::c128}}};
 
 /// A call that rebuilds a tensor: the function and its arguments.
 struct Rebuild {
@@ -190,9 +172,7 @@ StorageReference storage_reference(const PickleValue& value, const std::string& 
     fail("is a view of another one, as only PyTorch before 0.4 wrote");
   StorageReference found{std::string(key->text), std::nullopt, static_cast<std::uint64_t>(*count)};
   if (kind->is("torch.storage", "UntypedStorage")) return found;
-  for (const auto& known : kStorageClasses) {
-    if (kind->is("torch", known.name)) found.dtype = known.dtype;
-  }
+  if (kind->module == "torch") found.dtype = dtype_from_storage_class(kind->name);
   if (!found.dtype) {
     fail("is of the unsupported class " + std::string(kind->module) + "." + std::string(kind->name));
   }

@@ -12,43 +12,6 @@
 namespace fsdp {
 namespace {
 
-/// The storage class of a dtype in the module torch; empty for newer dtypes, which are saved as untyped storages.
-std::string_view storage_class(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "DoubleStorage";
-    case DType::f32:
-      return "FloatStorage";
-    case DType::f16:
-      return "HalfStorage";
-    case DType::bf16:
-      return "BFloat16Storage";
-    case DType::i64:
-      return "LongStorage";
-    case DType::i32:
-      return "IntStorage";
-    case DType::i16:
-      return "ShortStorage";
-    case DType::i8:
-      return "CharStorage";
-    case DType::u8:
-      return "ByteStorage";
-    case DType::boolean:
-      return "BoolStorage";
-    case DType::c64:
-      return "ComplexFloatStorage";
-    case DType::c128:
-      return "ComplexDoubleStorage";
-    case DType::u16:
-    case DType::u32:
-    case DType::u64:
-    case DType::f8_e4m3fn:
-    case DType::f8_e5m2:
-      return {};
-  }
-  throw std::logic_error("not a DType");
-}
-
 void write_counts(PickleWriter& pickle, const Shape& counts) {
   pickle.mark();
   for (const auto count : counts) pickle.integer(count);
@@ -68,7 +31,7 @@ Shape row_major_strides(const Shape& sizes) {
 }  // namespace
 
 void pickle_tensor(PickleWriter& pickle, DType dtype, const Shape& sizes, std::string_view storage_key) {
-  const std::string_view typed_storage = storage_class(dtype);
+  const std::string_view typed_storage = dtype_row(dtype).storage_class;
   const bool untyped = typed_storage.empty();
   const auto count = static_cast<std::uint64_t>(num_elements(sizes));
   pickle.global("torch._utils", untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");

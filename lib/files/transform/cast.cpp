@@ -21,34 +21,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian");
 static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559);
 
-/// A format with a sign bit, `exponent_bits` and `mantissa_bits`. With `has_infinity`, the largest exponent means
-/// infinity and NaN; without it, only all ones mean NaN.
-struct FloatFormat {
-  int exponent_bits = 0, mantissa_bits = 0;
-  bool has_infinity = true;
-  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  int sign_shift() const { return exponent_bits + mantissa_bits; }
-  std::uint64_t infinity() const { return ((std::uint64_t{1} << exponent_bits) - 1) << mantissa_bits; }
-  std::uint64_t all_ones() const { return (std::uint64_t{1} << sign_shift()) - 1; }
-};
-
-FloatFormat format_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return {11, 52};
-    case DType::f32:
-      return {8, 23};
-    case DType::f16:
-      return {5, 10};
-    case DType::bf16:
-      return {8, 7};
-    case DType::f8_e4m3fn:
-      return {4, 3, false};
-    case DType::f8_e5m2:
-      return {5, 2};
-    default:
-      throw std::logic_error("no floating-point type");
-  }
+FloatFormat float_format(DType dtype) {
+  if (!is_float(dtype)) throw std::logic_error("no floating-point type");
+  return dtype_row(dtype).format;
 }
 
 /// The bits of the double with the same value. A NaN keeps the upper bits of its payload.
@@ -56,13 +31,15 @@ std::uint64_t upcast(const FloatFormat& format, std::uint64_t bits) {
   if (format.mantissa_bits == 52) return bits;
   const auto magnitude = bits & format.all_ones();
   const auto sign = (bits >> format.sign_shift() & 1) << 63;
-  const auto mantissa = magnitude & ((std::uint64_t{1} << format.mantissa_bits) - 1);
+  const auto mantissa = magnitude & format.mantissa_mask();
   const bool special = format.has_infinity ? magnitude >= format.infinity() : magnitude == format.all_ones();
   if (special) return sign | std::uint64_t{0x7ff} << 52 | mantissa << (52 - format.mantissa_bits);
   const auto exponent = static_cast<int>(magnitude >> format.mantissa_bits);
-  const auto significand = exponent == 0 ? mantissa : mantissa | std::uint64_t{1} << format.mantissa_bits;
-  const auto scale = (exponent == 0 ? 1 : exponent) - format.bias() - format.mantissa_bits;
-  return sign | std::bit_cast<std::uint64_t>(std::ldexp(static_cast<double>(significand), scale));
+  if (exponent != 0)
+    return sign | static_cast<std::uint64_t>(exponent - format.bias() + 1023) << 52 |
+           mantissa << (52 - format.mantissa_bits);
+  const auto scale = 1 - format.bias() - format.mantissa_bits;
+  return sign | std::bit_cast<std::uint64_t>(std::ldexp(static_cast<double>(mantissa), scale));
 }
 
 /// Rounds the double with these bits to `format`; returns its bits.
@@ -251,12 +228,13 @@ class ComplexViewSource final : public DecoratedSource {
 
 }  // namespace
 
-double float_to_double(DType dtype, std::span<const std::byte> element) {
-  return std::bit_cast<double>(upcast(format_of(dtype), load_bits(element.data(), dtype_size_bytes(dtype))));
+double float_to_double(const FloatFormat& format, std::span<const std::byte> element) {
+  if (element.size() == sizeof(float)) return static_cast<double>(load<float>(element.data()));
+  return std::bit_cast<double>(upcast(format, load_bits(element.data(), element.size())));
 }
 
 FloatConverter::FloatConverter(DType from, DType to) : from_(from), to_(to) {
-  const auto in = format_of(from), out = format_of(to);
+  const auto in = float_format(from), out = float_format(to);
   const auto in_size = dtype_size_bytes(from), out_size = dtype_size_bytes(to);
   if (from == to || in_size > 2) return;
   const std::size_t values = std::size_t{1} << (8 * in_size);
@@ -288,7 +266,7 @@ void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte>
   } else if (from_ == DType::f32 && to_ == DType::f16) {
     each<std::uint32_t, std::uint16_t>(in, out, float_to_half);
   } else {
-    const auto source = format_of(from_), target = format_of(to_);
+    const auto source = float_format(from_), target = float_format(to_);
     for (std::size_t i = 0; i < in.size() / in_size; ++i) {
       const auto bits = narrow(target, upcast(source, load_bits(in.data() + i * in_size, in_size)));
       std::memcpy(out.data() + i * out_size, &bits, out_size);

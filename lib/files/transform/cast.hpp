@@ -14,7 +14,7 @@
 namespace fsdp {
 
 /// The value of one element. \param element  exactly the bytes of the element
-double float_to_double(DType dtype, std::span<const std::byte> element);
+double float_to_double(const FloatFormat& format, std::span<const std::byte> element);
 
 /// Converts elements of one type to another. A value that is too large for the target becomes infinity, or NaN in
 /// f8_e4m3fn, which has no infinity.

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -15,6 +14,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -23,6 +23,7 @@
 #include "lib/base/usable_resources.hpp"
 #include "lib/files/read/plain_value.hpp"
 #include "lib/files/read/source.hpp"
+#include "lib/files/transform/cast.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
@@ -35,17 +36,18 @@ T load(std::span<const std::byte> bytes, std::uint64_t index) {
   return value;
 }
 
-/// Counts by the bits of floating-point numbers: all ones in `exponent` mean infinity, or NaN when `mantissa` is not
-/// zero.
-template <typename Bits>
-NonFinite count(std::span<const std::byte> bytes, Bits exponent, Bits mantissa, std::uint64_t parts) {
+/// Counts in numbers of `parts` parts each, by their bits.
+template <typename Bits, std::uint64_t parts>
+NonFinite count(std::span<const std::byte> bytes, const FloatFormat& format) {
+  const auto all_ones = static_cast<Bits>(format.all_ones()), mantissa = static_cast<Bits>(format.mantissa_mask());
+  const auto special = format.has_infinity ? static_cast<Bits>(format.infinity()) : all_ones;
   NonFinite found;
   for (std::uint64_t i = 0, n = bytes.size() / sizeof(Bits) / parts; i < n; ++i) {
     bool nan = false;
     bool inf = false;
     for (std::uint64_t part = 0; part < parts; ++part) {
       const auto bits = load<Bits>(bytes, i * parts + part);
-      if ((bits & exponent) != exponent) continue;
+      if ((bits & special) != special) continue;
       ((bits & mantissa) != 0 ? nan : inf) = true;
     }
     if (!nan && !inf) continue;
@@ -55,72 +57,21 @@ NonFinite count(std::span<const std::byte> bytes, Bits exponent, Bits mantissa, 
   return found;
 }
 
-/// Counts in f8_e4m3fn, which has no infinities: only all ones are NaN.
-NonFinite count_e4m3fn(std::span<const std::byte> bytes) {
-  NonFinite found;
-  for (std::uint64_t i = 0; i < bytes.size(); ++i) {
-    if ((load<std::uint8_t>(bytes, i) & 0x7f) != 0x7f) continue;
-    if (found.nan++ == 0) found.first = i;
+/// Calls visit() with a number of the type in which C++ has integers of `size_bytes`.
+template <typename Visit>
+auto with_integer(std::size_t size_bytes, bool is_signed, Visit visit) {
+  switch (size_bytes) {
+    case 1:
+      return is_signed ? visit(std::int8_t()) : visit(std::uint8_t());
+    case 2:
+      return is_signed ? visit(std::int16_t()) : visit(std::uint16_t());
+    case 4:
+      return is_signed ? visit(std::int32_t()) : visit(std::uint32_t());
+    case 8:
+      return is_signed ? visit(std::int64_t()) : visit(std::uint64_t());
+    default:
+      throw std::logic_error("no integer has this size");
   }
-  return found;
-}
-
-/// The value of a small float with a sign bit, `exponent_bits` and `mantissa_bits`, which follows IEEE 754 except for
-/// exponents of all ones.
-double small_float(unsigned bits, int exponent_bits, int mantissa_bits) {
-  const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
-  const unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1);
-  const double sign = (bits >> (exponent_bits + mantissa_bits) & 1u) != 0 ? -1 : 1;
-  const int bias = (1 << (exponent_bits - 1)) - 1;
-  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
-  return sign * std::ldexp(mantissa + (1u << mantissa_bits), static_cast<int>(exponent) - bias - mantissa_bits);
-}
-
-double with_infinities(unsigned bits, int exponent_bits, int mantissa_bits) {
-  const unsigned ones = (1u << exponent_bits) - 1;
-  if ((bits >> mantissa_bits & ones) != ones) return small_float(bits, exponent_bits, mantissa_bits);
-  if ((bits & ((1u << mantissa_bits) - 1)) != 0) return std::nan("");
-  return (bits >> (exponent_bits + mantissa_bits)) != 0 ? -INFINITY : INFINITY;
-}
-
-double real_value(DType dtype, std::span<const std::byte> bytes, std::uint64_t i) {
-  switch (dtype) {
-    case DType::f64:
-      return load<double>(bytes, i);
-    case DType::f32:
-      return static_cast<double>(load<float>(bytes, i));
-    case DType::f16:
-      return with_infinities(load<std::uint16_t>(bytes, i), 5, 10);
-    case DType::bf16:
-      return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(bytes, i)) << 16));
-    case DType::i64:
-      return static_cast<double>(load<std::int64_t>(bytes, i));
-    case DType::i32:
-      return load<std::int32_t>(bytes, i);
-    case DType::i16:
-      return load<std::int16_t>(bytes, i);
-    case DType::i8:
-      return load<std::int8_t>(bytes, i);
-    case DType::u8:
-    case DType::boolean:
-      return load<std::uint8_t>(bytes, i);
-    case DType::u16:
-      return load<std::uint16_t>(bytes, i);
-    case DType::u32:
-      return load<std::uint32_t>(bytes, i);
-    case DType::u64:
-      return static_cast<double>(load<std::uint64_t>(bytes, i));
-    case DType::f8_e4m3fn: {
-      const unsigned bits = load<std::uint8_t>(bytes, i);
-      return (bits & 0x7f) == 0x7f ? std::nan("") : small_float(bits, 4, 3);
-    }
-    case DType::f8_e5m2:
-      return with_infinities(load<std::uint8_t>(bytes, i), 5, 2);
-    case DType::c64:
-    case DType::c128:
-      break;
-  }
-  throw std::logic_error("element_value: a complex type has no single real value");
 }
 
 /// The ranges of this rank: contiguous ones, so that each rank reads its files in order.
@@ -219,36 +170,27 @@ CheckReport::NonFiniteTensor describe(const SourceTensor& tensor, const Findings
 }  // namespace
 
 NonFinite count_non_finite(DType dtype, std::span<const std::byte> elements) {
-  constexpr std::uint64_t exponent64 = 0x7ff0'0000'0000'0000;
-  constexpr std::uint64_t mantissa64 = 0x000f'ffff'ffff'ffff;
-  switch (dtype) {
-    case DType::f64:
-      return count(elements, exponent64, mantissa64, 1);
-    case DType::c128:
-      return count(elements, exponent64, mantissa64, 2);
-    case DType::f32:
-      return count<std::uint32_t>(elements, 0x7f80'0000, 0x007f'ffff, 1);
-    case DType::c64:
-      return count<std::uint32_t>(elements, 0x7f80'0000, 0x007f'ffff, 2);
-    case DType::f16:
-      return count<std::uint16_t>(elements, 0x7c00, 0x03ff, 1);
-    case DType::bf16:
-      return count<std::uint16_t>(elements, 0x7f80, 0x007f, 1);
-    case DType::f8_e5m2:
-      return count<std::uint8_t>(elements, 0x7c, 0x03, 1);
-    case DType::f8_e4m3fn:
-      return count_e4m3fn(elements);
-    default:
-      return {};
-  }
+  const auto size = dtype_size_bytes(dtype);
+  const auto& format = dtype_row(dtype).format;
+  if (format.exponent_bits == 0) return {};
+  const bool two_parts = is_complex(dtype);
+  return with_integer(two_parts ? size / 2 : size, false, [&](auto integer) {
+    using Bits = std::make_unsigned_t<decltype(integer)>;
+    return two_parts ? count<Bits, 2>(elements, format) : count<Bits, 1>(elements, format);
+  });
 }
 
 ElementValue element_value(DType dtype, std::span<const std::byte> elements, std::uint64_t index) {
-  if (is_complex(dtype)) {
-    const auto part = dtype == DType::c64 ? DType::f32 : DType::f64;
-    return {real_value(part, elements, 2 * index), real_value(part, elements, 2 * index + 1)};
+  const auto& row = dtype_row(dtype);
+  const auto element = elements.subspan(index * row.size_bytes, row.size_bytes);
+  if (row.kind == NumberKind::real) return {float_to_double(row.format, element), 0};
+  if (row.kind == NumberKind::complex) {
+    const auto half = row.size_bytes / 2;
+    return {float_to_double(row.format, element.first(half)), float_to_double(row.format, element.last(half))};
   }
-  return {real_value(dtype, elements, index), 0};
+  return with_integer(row.size_bytes, row.kind == NumberKind::signed_integer, [&](auto integer) {
+    return ElementValue{static_cast<double>(load<decltype(integer)>(element, 0)), 0};
+  });
 }
 
 std::string number_text(double value) { return fmt::format("{}", value); }

@@ -130,7 +130,7 @@ bool Finder::padding_is_intact(const FlatUnit& unit, const FlatLayout& layout, s
     bytes.resize(item.gap * size);
     source_.read(unit.tensor, item.offset + item.count, item.gap, bytes, nullptr);
     for (std::uint64_t i = 0; i < item.gap; ++i) {
-      const auto found = float_to_double(dtype, std::span(bytes).subspan(i * size, size));
+      const auto found = float_to_double(dtype_row(dtype).format, std::span(bytes).subspan(i * size, size));
       if (found == kPadding) continue;
       tried += fmt::format(
           "; with offsets that are multiples of {} it would fit, but element {} should be padding, {}, "

@@ -244,7 +244,7 @@ std::string element_text(const Source& source, std::size_t tensor, std::uint64_t
   std::vector<std::byte> bytes(dtype_size_bytes(dtype));
   source.read(tensor, index, 1, bytes, nullptr);
   const auto value = element_value(dtype, bytes, 0);
-  if (dtype != DType::c64 && dtype != DType::c128) return number_text(value.real);
+  if (!is_complex(dtype)) return number_text(value.real);
   return number_text(value.real) + (std::signbit(value.imaginary) ? "" : "+") + number_text(value.imaginary) + "j";
 }
 

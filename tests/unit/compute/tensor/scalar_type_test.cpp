@@ -7,8 +7,8 @@ using namespace fsdp;
 
 TEST_SUITE("tensor/scalar_type") {
   TEST_CASE("to_scalar_type: every checkpoint type has its ATen twin of the same size, and back") {
-    for (int i = 0; i <= static_cast<int>(DType::c128); ++i) {
-      const auto dtype = static_cast<DType>(i);
+    for (const auto& row : dtype_rows()) {
+      const auto dtype = row.dtype;
       const auto type = to_scalar_type(dtype);
       CHECK((to_dtype(type) == dtype));
       CHECK(c10::elementSize(type) == dtype_size_bytes(dtype));

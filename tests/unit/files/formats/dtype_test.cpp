@@ -11,11 +11,12 @@ using namespace fsdp;
 
 TEST_SUITE("formats/dtype") {
   TEST_CASE("dtype: every name parses to its type") {
-    for (int i = 0; i <= static_cast<int>(DType::c128); ++i) {
-      const auto dtype = static_cast<DType>(i);
-      CAPTURE(torch_name(dtype));
+    for (const auto& row : dtype_rows()) {
+      const auto dtype = row.dtype;
+      CAPTURE(row.torch);
       CHECK(dtype_from_torch(torch_name(dtype)) == dtype);
-      if (dtype != DType::c64 && dtype != DType::c128) CHECK(dtype_from_safetensors(safetensors_name(dtype)) == dtype);
+      if (!is_complex(dtype)) CHECK(dtype_from_safetensors(safetensors_name(dtype)) == dtype);
+      if (!row.storage_class.empty()) CHECK(dtype_from_storage_class(row.storage_class) == dtype);
     }
     CHECK(dtype_size_bytes(DType::bf16) == 2);
     CHECK(dtype_size_bytes(DType::c128) == 16);

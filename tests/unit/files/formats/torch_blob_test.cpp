@@ -104,11 +104,11 @@ TensorView parse_view(std::int64_t numel, std::int64_t offset, const Shape& size
 TEST_SUITE("formats/torch_blob") {
   TEST_CASE("tensor blobs: round trip for all types, scalars, empty shapes") {
     const test::TempDir directory;
-    for (int i = 0; i <= static_cast<int>(DType::c128); ++i) {
-      const auto dtype = static_cast<DType>(i);
+    for (const auto& row : dtype_rows()) {
+      const auto dtype = row.dtype;
       for (const Shape& shape : {Shape{}, Shape{3, 5}, Shape{0, 4}, Shape{2, 0}, Shape{1, 1, 7, 1}}) {
         CAPTURE(torch_name(dtype));
-        const auto bytes = test::random_bytes(test::tensor_bytes(dtype, shape), static_cast<unsigned>(i));
+        const auto bytes = test::random_bytes(test::tensor_bytes(dtype, shape), static_cast<unsigned>(dtype));
         ByteSink sink(directory / "blob");
         const auto length = write_tensor_blob(sink, dtype, shape, bytes);
         sink.finish();

@@ -33,9 +33,10 @@ std::span<const std::byte> element(const test::Bytes& bytes, DType dtype, std::s
   return std::span(bytes).subspan(i * dtype_size_bytes(dtype), dtype_size_bytes(dtype));
 }
 
-bool is_nan(DType dtype, std::span<const std::byte> bytes) { return std::isnan(float_to_double(dtype, bytes)); }
+double number(DType dtype, std::span<const std::byte> bytes) { return float_to_double(dtype_row(dtype).format, bytes); }
+bool is_nan(DType dtype, std::span<const std::byte> bytes) { return std::isnan(number(dtype, bytes)); }
 
-bool is_negative(DType dtype, std::span<const std::byte> bytes) { return std::signbit(float_to_double(dtype, bytes)); }
+bool is_negative(DType dtype, std::span<const std::byte> bytes) { return std::signbit(number(dtype, bytes)); }
 
 }  // namespace
 
