@@ -29,7 +29,6 @@ constexpr DTypeRow table[] = {
     {DType::f8_e5m2, 1, "float8_e5m2", "", "F8_E5M2", 6, real, {5, 2}},
     {DType::c64, 8, "complex64", "ComplexFloatStorage", "C64", 16, complex, {8, 23}},
     {DType::c128, 16, "complex128", "ComplexDoubleStorage", "", 0, complex, {11, 52}},
-    {DType::f8_e8m0fnu, 1, "float8_e8m0fnu", "", "F8_E8M0", 8, unsigned_integer},  // exponents of scales, kept as codes
 };
 
 std::optional<DType> find(std::string_view name, std::string_view DTypeRow::*column) {

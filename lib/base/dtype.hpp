@@ -8,26 +8,7 @@
 
 namespace fsdp {
 
-enum class DType {
-  f64,
-  f32,
-  f16,
-  bf16,
-  i64,
-  i32,
-  i16,
-  i8,
-  u8,
-  boolean,
-  u16,
-  u32,
-  u64,
-  f8_e4m3fn,
-  f8_e5m2,
-  c64,
-  c128,
-  f8_e8m0fnu
-};
+enum class DType { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, u16, u32, u64, f8_e4m3fn, f8_e5m2, c64, c128 };
 
 /// How a real number is stored: a sign bit, `exponent_bits` and `mantissa_bits`. With `has_infinity`, the largest
 /// exponent means infinity and NaN; without it, only all ones mean NaN.
