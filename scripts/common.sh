@@ -18,7 +18,7 @@ cuda_pins=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 # Debian's libraries that the programs are made of, and one that is missed by none: without it offload uses threads.
 # shellcheck disable=SC2034
 library_packages=(libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev
-    libcurl4-openssl-dev libssl-dev zlib1g-dev) optional_libraries=(liburing-dev)
+    libdeflate-dev libcurl4-openssl-dev libssl-dev zlib1g-dev) optional_libraries=(liburing-dev)
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 die() {

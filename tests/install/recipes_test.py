@@ -60,6 +60,7 @@ class Recipes(unittest.TestCase):
             "CURL": ("curl", "libcurl"),
             "OpenSSL": ("openssl", "openssl"),
             "ZSTD": ("zstd", "zstd"),
+            "Deflate": ("libdeflate", "libdeflate"),
             "ArrowParquet": ("arrow", "libparquet"),
             "Threads": None,
         }

@@ -6,8 +6,7 @@
 
 namespace fsdp {
 
-/// Continues `crc` (0 at the start) over `data`. The result is that of zlib's crc32(), several times faster on CPUs
-/// with PCLMULQDQ.
+/// Continues `crc` (0 at the start) over `data`. The result is that of zlib's crc32(), several times faster.
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> data);
 
 /// The CRC-32 of A followed by B, from the CRC-32 of each and the length of B.

@@ -45,6 +45,7 @@ class Fsdp(CMakePackage, CudaPackage):
     depends_on("curl@7.68:")
     depends_on("fmt@8:")
     depends_on("hdf5@1.10:")
+    depends_on("libdeflate")
     depends_on("nlohmann-json@3.9:")
     depends_on("openssl@1.1:")
     depends_on("pcre2")

@@ -22,7 +22,7 @@ TEST_SUITE("formats/crc32") {
     CHECK(fsdp::crc32(0, std::as_bytes(std::span(digits.data(), digits.size()))) == 0xcbf43926u);
   }
 
-  TEST_CASE("crc32: agrees with zlib at every length and alignment around the folding limits") {
+  TEST_CASE("crc32: agrees with zlib at short lengths and every alignment") {
     const auto bytes = test::random_bytes(700, 1);
     for (std::size_t begin = 0; begin < 17; ++begin) {
       for (std::size_t length = 0; begin + length <= 400; ++length) {
