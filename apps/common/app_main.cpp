@@ -22,7 +22,7 @@
 #include "apps/common/number_checks.hpp"
 #include "apps/common/option_names.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/ranks/launchers.hpp"
+#include "lib/base/scheduler.hpp"
 
 namespace fsdp {
 namespace {

@@ -16,6 +16,7 @@
 
 #include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/scheduler.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -80,12 +81,7 @@ class Process {
 std::vector<std::string> child_environment() {
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    bool launcher = false;
-    for (const char* prefix : {"PMI_", "PMIX_", "PALS_", "OMPI_", "HYDRA_", "HYDI_", "MPI_", "MPIR_", "SLURM_"}) {
-      launcher = launcher || text.starts_with(prefix);
-    }
-    if (!launcher) kept.emplace_back(text);
+    if (!belongs_to_launcher(*entry)) kept.emplace_back(*entry);
   }
   return kept;
 }

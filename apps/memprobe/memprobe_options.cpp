@@ -9,6 +9,7 @@
 #include "apps/common/number_checks.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
+#include "lib/base/scheduler.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/snapshot_store.hpp"
 
@@ -183,18 +184,16 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
     option->clear();
   const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;
   const int on_node = std::min(choice.ranks, choice.ranks_per_node);
-  const auto host_gib = [&](double factor) {
-    return static_cast<std::int64_t>(factor * static_cast<double>(choice.host_bytes) * on_node / 1073741824.0) + 1;
-  };
+  const auto host_gib =
+      static_cast<std::int64_t>(1.2 * static_cast<double>(choice.host_bytes) * on_node / 1073741824.0) + 1;
   const auto& options = a.job.options;
   const auto per_round = choice.batch_size * choice.ranks;
-  std::string text = fmt::format(
-      "# Written by fsdp-memprobe {}: {}\n# fsdp-finetune --config {}\n#\n"
-      "# Slurm:  --nodes={} --ntasks-per-node={}{} --mem={}G\n"
-      "# PBS:    -l select={}:mpiprocs={}{}:mem={}gb\n",
-      FSDP_VERSION, choice.summary, a.plan_file, nodes, on_node,
-      choice.gpu.empty() ? std::string() : fmt::format(" --gres=gpu:{}", on_node), host_gib(1.2), nodes, on_node,
-      choice.gpu.empty() ? std::string() : fmt::format(":ngpus={}", on_node), host_gib(1.2));
+  auto text = fmt::format("# Written by fsdp-memprobe {}: {}\n# fsdp-finetune --config {}\n#\n", FSDP_VERSION,
+                          choice.summary, a.plan_file) +
+              scheduler_requests({.nodes = nodes,
+                                  .ranks_per_node = on_node,
+                                  .gpus_per_node = choice.gpu.empty() ? 0 : on_node,
+                                  .memory_gib_per_node = host_gib});
   if (options.total_batch_size > 0) {
     text += fmt::format("# accumulation: {} per step = {} x {} x {}\n",
                         format_count_of(options.total_batch_size, "sequence"), format_count_of(choice.ranks, "rank"),

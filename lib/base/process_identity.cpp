@@ -5,16 +5,15 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/scheduler.hpp"
 
 namespace fsdp {
 namespace {
@@ -53,14 +52,6 @@ std::string link_target(const char* path) {
   return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
 }
 
-std::string job_words() {
-  for (const auto& [variable, scheduler] : {std::pair{"SLURM_JOB_ID", "Slurm job "}, {"PBS_JOBID", "PBS job "}}) {
-    const char* id = std::getenv(variable);
-    if (id != nullptr && *id != '\0') return scheduler + std::string(id);
-  }
-  return {};
-}
-
 std::string utc_now() {
   const auto now = std::time(nullptr);
   std::tm parts{};
@@ -79,7 +70,7 @@ ProcessIdentity ProcessIdentity::own() {
   own.pid_namespace = link_target("/proc/self/ns/pid");
   own.pid = ::getpid();
   if (const auto state = process_state("self")) own.start_ticks = state->start_ticks;
-  own.job = job_words();
+  own.job = scheduler_job();
   own.since = utc_now();
   return own;
 }

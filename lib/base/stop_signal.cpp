@@ -5,8 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstdint>
-#include <cstdlib>
 
 namespace fsdp {
 namespace {
@@ -55,14 +53,5 @@ StopSignal::~StopSignal() {
 }
 
 int StopSignal::received() const { return received_signal; }
-
-std::optional<std::chrono::system_clock::time_point> scheduler_end_time() {
-  const char* text = std::getenv("SLURM_JOB_END_TIME");
-  if (text == nullptr) return std::nullopt;
-  const auto seconds = std::strtoll(text, nullptr, 10);
-  constexpr std::int64_t kLast = 9'000'000'000;  // largest time that the clock's nanoseconds can represent
-  if (seconds <= 0 || seconds > kLast) return std::nullopt;
-  return std::chrono::system_clock::time_point(std::chrono::seconds(seconds));
-}
 
 }  // namespace fsdp

@@ -1,10 +1,7 @@
 #pragma once
-// Requests to stop a run: signals and the end of the job's time.
 #include <signal.h>
 
 #include <array>
-#include <chrono>
-#include <optional>
 
 namespace fsdp {
 
@@ -23,8 +20,5 @@ class StopSignal {
  private:
   std::array<struct sigaction, 7> previous_{};
 };
-
-/// The time at which the scheduler will end this job (SLURM_JOB_END_TIME); nullopt when unknown.
-std::optional<std::chrono::system_clock::time_point> scheduler_end_time();
 
 }  // namespace fsdp

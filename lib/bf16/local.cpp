@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include "lib/base/error.hpp"
+#include "lib/base/scheduler.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/bf16/processor.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 
 /// \return the node's name in the scheduler, so that the list of bad hosts can be passed back to it
 std::string host_name() {
-  if (const char* slurm = std::getenv("SLURMD_NODENAME"); slurm != nullptr && *slurm != '\0') return slurm;
+  if (auto name = scheduler_node(); !name.empty()) return name;
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   const std::string full(name.data());

@@ -18,12 +18,11 @@
 #include <exception>
 #include <filesystem>
 #include <mutex>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/ranks/launchers.hpp"
+#include "lib/base/scheduler.hpp"
 #include "lib/ranks/mpi_group.hpp"
 
 namespace fsdp {
@@ -40,20 +39,12 @@ int shared_memory_error() {
   return error;
 }
 
-bool first_of_its_host() {
-  for (const char* variable : {"MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID"}) {
-    if (const char* rank = std::getenv(variable)) return std::string_view(rank) == "0";
-  }
-  return true;
-}
-
 std::string problem_of_this_host() {
   if (::access("/proc/self", F_OK) != 0) {
     return "this host has no /proc, which MPI needs to start: mount it (mount -t proc proc /proc; in a container, bind "
            "it)";
   }
-  const char* here = std::getenv("MPI_LOCALNRANKS");
-  if (here != nullptr && std::atoi(here) < 2) return "";
+  if (alone_on_its_host()) return "";
   if (const int error = shared_memory_error(); error != 0) {
     return fmt::format(
         "/dev/shm cannot be used ({}), and MPI needs it between the ranks of a host: mount it (mount -t "

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
-#include "lib/ranks/launchers.hpp"
+#include "lib/base/scheduler.hpp"
 #include "lib/ranks/mpi_environment.hpp"
 #include "lib/ranks/mpi_group.hpp"
 #include "tests/support/group_checks.hpp"

@@ -6,14 +6,19 @@
 #include <limits>
 
 #include "lib/base/elapsed.hpp"
+#include "lib/base/scheduler.hpp"
 
 namespace fsdp::detail {
 
-RunClock::RunClock(double time_limit_seconds) : time_limit_seconds_(time_limit_seconds), end_(scheduler_end_time()) {
-  if (!end_ || *end_ > std::chrono::system_clock::now()) return;
-  warning_ = fmt::format("SLURM_JOB_END_TIME={} is over: left over from another job, and not followed",
-                         std::chrono::duration_cast<std::chrono::seconds>(end_->time_since_epoch()).count());
-  end_.reset();
+RunClock::RunClock(double time_limit_seconds) : time_limit_seconds_(time_limit_seconds) {
+  const auto end = scheduler_end_time();
+  if (!end) return;
+  if (end->time > std::chrono::system_clock::now()) {
+    end_ = end->time;
+    return;
+  }
+  warning_ = fmt::format("{}={} is over: left over from another job, and not followed", end->variable,
+                         std::chrono::duration_cast<std::chrono::seconds>(end->time.time_since_epoch()).count());
 }
 
 double RunClock::seconds() const { return seconds_since(begin_); }

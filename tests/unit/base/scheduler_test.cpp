@@ -1,9 +1,10 @@
-#include "lib/ranks/launchers.hpp"
+#include "lib/base/scheduler.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/environment.hpp"
@@ -95,7 +96,7 @@ bool holds_words(const std::string& text, const std::string& words) {
 
 }  // namespace
 
-TEST_SUITE("mpi/launchers") {
+TEST_SUITE("base/scheduler") {
   TEST_CASE("one of several is known by the variables of its launcher") {
     for (const auto& expected : kSeveral) {
       CAPTURE(text_of(expected.variables));
@@ -144,5 +145,48 @@ TEST_SUITE("mpi/launchers") {
     CHECK(rank({{"FLUX_TASK_RANK", "2"}}) == "2");
     CHECK(rank({{"WORLD_SIZE", "2"}, {"RANK", "1"}}) == "1");
     CHECK(rank({{"RANK", "1"}}) == "");
+  }
+
+  TEST_CASE("a job is called by its scheduler's name and its number") {
+    const auto job = [](const Variables& variables) {
+      const Environment environment(variables);
+      return fsdp::scheduler_job() + "/" + fsdp::scheduler_node();
+    };
+    CHECK(job({}) == "/");
+    CHECK(job({{"SLURM_JOB_ID", "42"}, {"SLURMD_NODENAME", "n1"}}) == "Slurm job 42/n1");
+    CHECK(job({{"PBS_JOBID", "7.head"}, {"SLURM_JOB_ID", ""}}) == "PBS job 7.head/");
+  }
+
+  TEST_CASE("a job's size is put into the words of each scheduler") {
+    CHECK(fsdp::scheduler_requests({.nodes = 2, .ranks_per_node = 3, .memory_gib_per_node = 5}) ==
+          "# Slurm:  --nodes=2 --ntasks-per-node=3 --mem=5G\n# PBS:    -l select=2:mpiprocs=3:mem=5gb\n");
+    CHECK(fsdp::scheduler_requests({.nodes = 1, .ranks_per_node = 4, .gpus_per_node = 4, .memory_gib_per_node = 9}) ==
+          "# Slurm:  --nodes=1 --ntasks-per-node=4 --gres=gpu:4 --mem=9G\n"
+          "# PBS:    -l select=1:mpiprocs=4:ngpus=4:mem=9gb\n");
+  }
+
+  TEST_CASE("a child that is no rank does without the variables of launchers") {
+    for (const auto& expected : kSeveral) {
+      auto variables = expected.variables;
+      std::erase_if(variables, [](const auto& variable) { return fsdp::belongs_to_launcher(variable.first); });
+      CAPTURE(text_of(variables));
+      const Environment environment(variables);
+      CHECK(!fsdp::several_started().has_value());
+      CHECK(!fsdp::launched_by_mpi());
+    }
+    CHECK(fsdp::belongs_to_launcher("PMI_FD=5"));
+    CHECK(!fsdp::belongs_to_launcher("PATH=/PMI_FD"));
+    CHECK(!fsdp::belongs_to_launcher("SLURMD_NODENAME=n1"));
+  }
+
+  TEST_CASE("the first process of a host is known by its number there") {
+    const auto place = [](const Variables& variables) {
+      const Environment environment(variables);
+      return std::pair(fsdp::first_of_its_host(), fsdp::alone_on_its_host());
+    };
+    CHECK(place({}) == std::pair(true, false));
+    CHECK(place({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}, {"SLURM_LOCALID", "1"}}) == std::pair(true, true));
+    CHECK(place({{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}) == std::pair(false, false));
+    CHECK(place({{"SLURM_LOCALID", "1"}}) == std::pair(false, false));
   }
 }
