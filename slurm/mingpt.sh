@@ -49,37 +49,6 @@ source "$FSDP_HOME/scripts/jobs/slurm.sh" || { echo "submit from the project's f
 need_slurm
 cd "${SLURM_SUBMIT_DIR:-.}"
 find_programs fsdp-finetune
-find_shakespeare
-OUT_DIR=${OUT_DIR:-runs}
-RUN_NAME=${RUN_NAME:-mingpt-$SLURM_JOB_ID}
-check_run_name
-run_dir=$OUT_DIR/$RUN_NAME
-
-# An option that is given as an argument of this script wins over its variable.
-arguments_given "$@"
-option --model "${MODEL:-mingpt}"
-option --num-layers "${NUM_LAYERS-12}"
-option --num-heads "${NUM_HEADS-12}"
-option --embed-size "${EMBED_SIZE-768}"
-option --seq-len "${SEQ_LEN-256}"
-option --train-data "$DATA_DIR/train.h5"
-option --val-data "$DATA_DIR/validation.h5"
-option --batch-size "${BATCH_SIZE-4}"
-option --total-batch-size "${TOTAL_BATCH_SIZE-}"
-option --max-epochs "${MAX_EPOCHS-10}"
-option --lr "${LR-3e-4}"
-option --optimizer "${OPTIMIZER-}"
-option --freeze "${FREEZE-}"
-option --train-only "${TRAIN_ONLY-}"
-option --child-tuning "${CHILD_TUNING-}"
-option --offload-optimizer "${OFFLOAD-}"
-option --sharding "${SHARDING-full-shard}"
-option --precision "${PRECISION-bf16}"
-option --device "${DEVICE-auto}"
-option --save-interval-minutes "${SAVE_INTERVAL_MINUTES-15}"
-option --keep-last "${KEEP_LAST-3}"
-option --out-dir "$OUT_DIR"
-option --run-name "$RUN_NAME"
-
+mingpt_options "$SLURM_JOB_ID" "$@"
 choose_launcher
 train "$@"

@@ -58,6 +58,40 @@ option() {
     if [[ -n $2 && $given != *" $1 "* && $given != *" $1="* ]]; then options+=("$1" "$2"); fi
 }
 
+# mingpt_options JOB ARGUMENTS of fsdp-finetune: sets run_dir and options by the variables that slurm/mingpt.sh lists. An
+# option that is among the arguments wins over its variable.
+mingpt_options() {
+    find_shakespeare
+    OUT_DIR=${OUT_DIR:-runs}
+    RUN_NAME=${RUN_NAME:-mingpt-$1}
+    check_run_name
+    run_dir=$OUT_DIR/$RUN_NAME
+    arguments_given "${@:2}"
+    option --model "${MODEL:-mingpt}"
+    option --num-layers "${NUM_LAYERS-12}"
+    option --num-heads "${NUM_HEADS-12}"
+    option --embed-size "${EMBED_SIZE-768}"
+    option --seq-len "${SEQ_LEN-256}"
+    option --train-data "$DATA_DIR/train.h5"
+    option --val-data "$DATA_DIR/validation.h5"
+    option --batch-size "${BATCH_SIZE-4}"
+    option --total-batch-size "${TOTAL_BATCH_SIZE-}"
+    option --max-epochs "${MAX_EPOCHS-10}"
+    option --lr "${LR-3e-4}"
+    option --optimizer "${OPTIMIZER-}"
+    option --freeze "${FREEZE-}"
+    option --train-only "${TRAIN_ONLY-}"
+    option --child-tuning "${CHILD_TUNING-}"
+    option --offload-optimizer "${OFFLOAD-}"
+    option --sharding "${SHARDING-full-shard}"
+    option --precision "${PRECISION-bf16}"
+    option --device "${DEVICE-auto}"
+    option --save-interval-minutes "${SAVE_INTERVAL_MINUTES-15}"
+    option --keep-last "${KEEP_LAST-3}"
+    option --out-dir "$OUT_DIR"
+    option --run-name "$RUN_NAME"
+}
+
 # --- a run that goes on from its newest checkpoint: run_dir is its folder ---------------------------------------------
 newest_step() { # 0 where there is no checkpoint
     local name
