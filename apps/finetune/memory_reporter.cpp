@@ -94,9 +94,8 @@ void MemoryReporter::after_step(const StepReport& step, bool) {
   if (was_disturbed_) return;
   ++undisturbed_steps_;
   longest_row_ = std::max(longest_row_, step.longest_row);
-  step_peak_bytes_ = std::max(
-      step_peak_bytes_,
-      static_cast<std::int64_t>(setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes));
+  step_peak_bytes_ =
+      std::max(step_peak_bytes_, setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes);
 }
 
 /// Writes the prediction error to memory.json on rank 0. \return a short summary for the log; empty when not comparable
@@ -127,7 +126,7 @@ std::string MemoryReporter::judge(const ModelRuntime& runtime, MemoryOutcome& ou
 
 void MemoryReporter::report(const ModelRuntime& runtime, nlohmann::json& report) {
   if (last_step_.step == 0) return;
-  report["peak_memory_bytes"] = static_cast<std::int64_t>(last_step_.peak_memory_bytes);
+  report["peak_memory_bytes"] = last_step_.peak_memory_bytes;
   MemoryOutcome outcome;
   outcome.device = "cpu";
   if (setup_.device.backend == nullptr) {
@@ -142,17 +141,17 @@ void MemoryReporter::report(const ModelRuntime& runtime, nlohmann::json& report)
   outcome.device = info.name;
   outcome.gpu_bytes = info.total_bytes;
   outcome.overhead_bytes = static_cast<std::int64_t>(std::max(0.0, world_.all_reduce(outside, Reduce::max)));
-  outcome.alloc_retries = static_cast<std::int64_t>(last_step_.alloc_retries);
+  outcome.alloc_retries = last_step_.alloc_retries;
   const auto judgement = judge(runtime, outcome, report);
   log_.info(fmt::format(
       "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
       "{} cudaMalloc retries, {} out of memory{}",
       format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
-      100.0 * last_step_.reserved_bytes / static_cast<double>(outcome.gpu_bytes), bytes(outcome.overhead_bytes),
-      outcome.alloc_retries, last_step_.num_ooms, judgement));
-  report["reserved_memory_bytes"] = static_cast<std::int64_t>(last_step_.reserved_bytes);
+      100.0 * static_cast<double>(last_step_.reserved_bytes) / static_cast<double>(outcome.gpu_bytes),
+      bytes(outcome.overhead_bytes), outcome.alloc_retries, last_step_.num_ooms, judgement));
+  report["reserved_memory_bytes"] = last_step_.reserved_bytes;
   report["alloc_retries"] = outcome.alloc_retries;
-  report["ooms"] = static_cast<std::int64_t>(last_step_.num_ooms);
+  report["ooms"] = last_step_.num_ooms;
   if (outcome.alloc_retries == 0 || world_.rank() != 0) return;
   log_.warning(fmt::format(
       "{} cudaMalloc retries: the batch only just fits, and every retry stops the GPU to give back memory; a smaller "

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -13,36 +14,32 @@
 
 namespace fsdp::detail {
 
+bool StepLog::has(StepMetric::In in) const {
+  switch (in) {
+    case StepMetric::In::all:
+      return true;
+    case StepMetric::In::on_gpu:
+      return !context_.setup.device.device.is_cpu();
+    case StepMetric::In::with_offload:
+      return context_.runtime.store() != nullptr;
+    case StepMetric::In::with_known_peak:
+      return peak_flops_ > 0;
+    case StepMetric::In::with_loss_scale:
+      return context_.runtime.policy().precision.needs_loss_scale();
+  }
+  return false;
+}
+
 nlohmann::json StepLog::record_of(const StepReport& step) {
-  nlohmann::json record{{"step", step.step},
-                        {"job_step", ++steps_},
-                        {"loss", step.has_loss() ? nlohmann::json(step.loss) : nlohmann::json()},
-                        {"grad_norm", step.grad_norm},
-                        {"lr", step.lr},
-                        {"tokens", step.tokens},
-                        {"step_seconds", step.seconds},
-                        {"tokens_per_second", static_cast<double>(step.tokens) / step.seconds},
-                        {"data_wait_seconds", step.data_wait_seconds},
-                        {"peak_memory_bytes", static_cast<std::int64_t>(step.peak_memory_bytes)},
-                        {"peak_rss_bytes", static_cast<std::int64_t>(step.peak_rss_bytes)},
-                        {"products", context_.products}};
-  if (!context_.setup.device.device.is_cpu()) {
-    record["reserved_memory_bytes"] = static_cast<std::int64_t>(step.reserved_bytes);
-    record["alloc_retries"] = static_cast<std::int64_t>(step.alloc_retries);
-    record["cuda_graphs"] = context_.runtime.engine().recording_counts().replayed;
+  nlohmann::json record{{"job_step", ++steps_}, {"products", context_.products}};
+  for (const auto& metric : kStepMetrics) {
+    if (metric.key.empty() || !has(metric.in)) continue;
+    auto& place = record[nlohmann::json::json_pointer(fmt::format("/{}", metric.key))];
+    std::visit([&](auto member) { place = step.*member; }, metric.field);
   }
-  if (context_.runtime.store() != nullptr) {
-    record["update_seconds"] = step.update_seconds;
-    record["offload"] = {{"wait_seconds", step.offload_wait_seconds},
-                         {"bytes_read", step.offload_bytes_read},
-                         {"bytes_written", step.offload_bytes_written}};
-  }
-  if (context_.runtime.policy().precision.needs_loss_scale()) {
-    record["loss_scale"] = context_.trainer.state().loss_scale;
-    record["skipped"] = step.skipped;
-  } else if (step.skipped) {
-    record["skipped"] = true;
-  }
+  if (!step.has_loss()) record[key_of(&StepReport::loss)] = nullptr;
+  if (has(StepMetric::In::on_gpu)) record["cuda_graphs"] = context_.runtime.engine().recording_counts().replayed;
+  if (has(StepMetric::In::with_loss_scale) || step.skipped) record["skipped"] = step.skipped;
   if (record_.is_saving()) record["saving"] = true;
   const auto& counts = context_.runtime.engine().counts();
   record["collectives"] = {
@@ -54,10 +51,12 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
   return record;
 }
 
-void StepLog::after_step(const StepReport& step, bool) {
+void StepLog::after_step(const StepReport& made, bool) {
   graphs_.tell();
   const auto total_steps = context_.setup.total_steps;
-  const double rate = static_cast<double>(step.tokens) / step.seconds;
+  StepReport step = made;
+  const double rate = step.tokens_per_second = static_cast<double>(step.tokens) / step.seconds;
+  step.loss_scale = context_.trainer.state().loss_scale;
   const auto& runtime = context_.runtime;
   const double flops =
       rate * flops_per_token(context_.setup.config, attended_length_, runtime.decoder().parameters, runtime.trainable())
@@ -70,13 +69,11 @@ void StepLog::after_step(const StepReport& step, bool) {
                     peak_flops_ / 1e12, flops / 1e12));
     peak_flops_ = flops;
   }
-  const double mfu = peak_flops_ > 0 ? flops / peak_flops_ : 0;
-  auto record = record_of(step);
-  if (peak_flops_ > 0) record["mfu"] = mfu;
-  record_.add_metrics(record);
+  step.mfu = peak_flops_ > 0 ? flops / peak_flops_ : 0;
+  record_.add_metrics(record_of(step));
   const auto rest = fmt::format("norm {:.3g}   lr {:.1e}   {} tok/s{}{}", step.grad_norm, step.lr,
                                 format_count(static_cast<std::int64_t>(rate)),
-                                peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * mfu) : "",
+                                peak_flops_ > 0 ? fmt::format("   {:.0f} % of peak", 100 * step.mfu) : "",
                                 step.overflow  ? "   skipped (fp16 overflow)"
                                 : step.skipped ? "   skipped (not finite)"
                                                : "");

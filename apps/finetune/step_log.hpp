@@ -33,7 +33,8 @@ class StepLog final : public StepObserver {
   void after_step(const StepReport& step, bool last) override;
 
  private:
-  /// A line of metrics.jsonl without the values that depend on peak_flops.
+  bool has(StepMetric::In in) const;
+  /// A line of metrics.jsonl.
   nlohmann::json record_of(const StepReport& step);
 
   const RunContext& context_;

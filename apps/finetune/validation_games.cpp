@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/hash_functions.hpp"
+#include "lib/base/step_report.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/chess/evaluation/sequence.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -15,8 +16,6 @@
 
 namespace fsdp::detail {
 namespace {
-
-constexpr std::array<const char*, 3> kMetrics{"chess_accuracy", "chess_legal", "chess_result"};
 
 /// Most ids of a game that are used: the same limit as for training documents.
 std::int64_t limit_of(const RunSetup& setup) {
@@ -56,7 +55,7 @@ std::string identity_of(const ChessGames& games, std::int64_t limit, std::int64_
 }  // namespace
 
 bool is_chess_metric(const std::string& name) {
-  return std::find(kMetrics.begin(), kMetrics.end(), name) != kMetrics.end();
+  return std::ranges::any_of(kEvalMetrics, [&](const auto& metric) { return metric.of_games && name == metric.key; });
 }
 
 void check_game_options(const TrainOptions& options) {
@@ -126,9 +125,9 @@ nlohmann::json games_record(std::int64_t step, const ChessEvaluation& games) {
                         {"chess_moves", games.moves},
                         {"chess_positions", games.positions},
                         {"eval_seconds", games.seconds}};
-  for (const char* metric : kMetrics) {
-    const auto [value, count] = game_score(games, metric);
-    if (count > 0) record[metric] = value;
+  for (const auto& metric : kEvalMetrics) {
+    const auto [value, count] = game_score(games, metric.key);
+    if (metric.of_games && count > 0) record[metric.key] = value;
   }
   return record;
 }

@@ -33,8 +33,12 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   }
   StepReport step;
   for (int i = 0; i < kSteps; ++i) step = trainer.step(batches.rows_per_step, [] { return false; });
-  std::array<double, 6> worst{
-      step.peak_memory_bytes, step.reserved_bytes, step.alloc_retries, step.peak_rss_bytes, 0, 0};
+  std::array<double, 6> worst{static_cast<double>(step.peak_memory_bytes),
+                              static_cast<double>(step.reserved_bytes),
+                              static_cast<double>(step.alloc_retries),
+                              static_cast<double>(step.peak_rss_bytes),
+                              0,
+                              0};
   if (device.backend != nullptr) {
     const auto memory = device.backend->memory(device.device.index());
     worst[1] = static_cast<double>(memory.reserved_peak_bytes);

@@ -15,6 +15,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/step_report.hpp"
 
 namespace fsdp {
 namespace {
@@ -92,9 +93,9 @@ class RecordReader {
       run_.evals.push_back({words(record, "val_set"), whole(record, "step"), number(record, "val_loss")});
       between_.after_a_break = true;
     } else if (record.contains("chess_games")) {
-      for (const char* metric : {"chess_accuracy", "chess_legal", "chess_result"}) {
-        if (record.contains(metric))
-          run_.evals.push_back({metric, whole(record, "step"), number(record, metric), /*is_loss=*/false});
+      for (const auto& metric : kEvalMetrics) {
+        if (metric.of_games && record.contains(metric.key))
+          run_.evals.push_back({metric.key, whole(record, "step"), number(record, metric.key), /*is_loss=*/false});
       }
       between_.after_a_break = true;
     } else if (record.contains("loss")) {
@@ -105,12 +106,12 @@ class RecordReader {
  private:
   void step(const Json& record) {
     StepLine line;
-    line.step = whole(record, "step");
-    line.loss = number(record, "loss");
-    line.tokens = number(record, "tokens", 0);
-    line.seconds = number(record, "step_seconds", 0);
-    line.tokens_per_second = number(record, "tokens_per_second", 0);
-    line.mfu = number(record, "mfu");
+    line.step = whole(record, key_of(&StepReport::step));
+    line.loss = number(record, key_of(&StepReport::loss));
+    line.tokens = number(record, key_of(&StepReport::tokens), 0);
+    line.seconds = number(record, key_of(&StepReport::seconds), 0);
+    line.tokens_per_second = number(record, key_of(&StepReport::tokens_per_second), 0);
+    line.mfu = number(record, key_of(&StepReport::mfu));
     line.saving = flag(record, "saving");
     line.skipped = flag(record, "skipped");
     line.after_a_break = between_.after_a_break;
@@ -123,9 +124,10 @@ class RecordReader {
     between_.received = received;
     run_.steps.push_back(line);
     run_.products = words(record, "products");
-    run_.resident_bytes = number(record, "peak_rss_bytes");
-    run_.peak_bytes = number(record, "reserved_memory_bytes", number(record, "peak_memory_bytes"));
-    run_.alloc_retries = number(record, "alloc_retries");
+    run_.resident_bytes = number(record, key_of(&StepReport::peak_rss_bytes));
+    run_.peak_bytes =
+        number(record, key_of(&StepReport::reserved_bytes), number(record, key_of(&StepReport::peak_memory_bytes)));
+    run_.alloc_retries = number(record, key_of(&StepReport::alloc_retries));
   }
 
   RunFiles& run_;

@@ -14,6 +14,8 @@
 #include <span>
 #include <utility>
 
+#include "lib/base/step_report.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -73,29 +75,10 @@ std::string record_of(const std::string& data) {
          little_endian(detail::masked_crc32c(data), 4);
 }
 
-/// Where TensorBoard shows a field of metrics.jsonl; those that are not listed are not shown.
-constexpr std::array<std::pair<const char*, const char*>, 17> kTags{{{"loss", "train/loss"},
-                                                                     {"grad_norm", "train/grad_norm"},
-                                                                     {"lr", "train/lr"},
-                                                                     {"tokens_per_second", "train/tokens_per_second"},
-                                                                     {"step_seconds", "train/step_seconds"},
-                                                                     {"data_wait_seconds", "train/data_wait_seconds"},
-                                                                     {"mfu", "train/mfu"},
-                                                                     {"loss_scale", "train/loss_scale"},
-                                                                     {"peak_memory_bytes", "memory/peak_bytes"},
-                                                                     {"peak_rss_bytes", "memory/peak_resident_bytes"},
-                                                                     {"reserved_memory_bytes", "memory/reserved_bytes"},
-                                                                     {"alloc_retries", "memory/alloc_retries"},
-                                                                     {"val_loss", "validation/loss"},
-                                                                     {"val_perplexity", "validation/perplexity"},
-                                                                     {"chess_accuracy", "validation/chess_accuracy"},
-                                                                     {"chess_legal", "validation/chess_legal"},
-                                                                     {"chess_result", "validation/chess_result"}}};
-
 /// "validation/loss" of a set with a name is "validation/NAME/loss".
-std::string tag_of(const std::string& tag, const std::string& set) {
+std::string tag_of(std::string_view tag, const std::string& set) {
   constexpr std::string_view kValidation = "validation/";
-  if (set.empty() || !tag.starts_with(kValidation)) return tag;
+  if (set.empty() || !tag.starts_with(kValidation)) return std::string(tag);
   return fmt::format("{}{}/{}", kValidation, set, tag.substr(kValidation.size()));
 }
 
@@ -182,13 +165,15 @@ void EventFile::add(const nlohmann::json& record) {
   const auto set = record.value("val_set", std::string());
   Message summary;
   bool any = false;
-  for (const auto& [name, tag] : kTags) {
-    const auto found = record.find(name);
-    if (found == record.end() || !found->is_number()) continue;
+  const auto add_value = [&](std::string_view key, std::string_view tag) {
+    const auto found = record.find(key);
+    if (tag.empty() || found == record.end() || !found->is_number()) return;
     Message value;
     summary.message(1, value.bytes(1, tag_of(tag, set)).single(2, found->get<float>()));
     any = true;
-  }
+  };
+  for (const auto& metric : kStepMetrics) add_value(metric.key, metric.tag);
+  for (const auto& metric : kEvalMetrics) add_value(metric.key, metric.tag);
   if (any) write(event(record.value("step", std::int64_t{0})).message(kSummary, summary).text());
 }
 

@@ -24,25 +24,15 @@ constexpr std::int64_t kScaleGrowthSteps = 2000;
 
 /// Replaces figures of this rank by the maximum over all ranks: the longest wait, the most memory.
 void take_worst(ProcessGroup& world, StepReport& report) {
-  std::array<double, 9> worst{report.data_wait_seconds,
-                              report.peak_memory_bytes,
-                              report.reserved_bytes,
-                              report.alloc_retries,
-                              report.peak_rss_bytes,
-                              report.num_ooms,
-                              static_cast<double>(report.longest_row),
-                              report.update_seconds,
-                              report.offload_wait_seconds};
+  std::vector<double> worst;
+  for (const auto& metric : kStepMetrics) {
+    if (metric.worst_of_ranks) worst.push_back(metric.value(report));
+  }
   world.all_reduce(worst, Reduce::max);
-  report.data_wait_seconds = worst[0];
-  report.peak_memory_bytes = worst[1];
-  report.reserved_bytes = worst[2];
-  report.alloc_retries = worst[3];
-  report.peak_rss_bytes = worst[4];
-  report.num_ooms = worst[5];
-  report.longest_row = static_cast<std::int64_t>(worst[6]);
-  report.update_seconds = worst[7];
-  report.offload_wait_seconds = worst[8];
+  auto next = worst.begin();
+  for (const auto& metric : kStepMetrics) {
+    if (metric.worst_of_ranks) metric.set(report, *next++);
+  }
 }
 
 /// In the loss of a step with so many tokens.
@@ -322,15 +312,15 @@ void Trainer::adjust_loss_scale(bool overflow) {
 }
 
 void Trainer::read_memory(StepReport& report) const {
-  report.peak_memory_bytes = static_cast<double>(host_memory_stats().peak_bytes);
+  report.peak_memory_bytes = host_memory_stats().peak_bytes;
   struct rusage usage {};
-  if (::getrusage(RUSAGE_SELF, &usage) == 0) report.peak_rss_bytes = 1024.0 * static_cast<double>(usage.ru_maxrss);
+  if (::getrusage(RUSAGE_SELF, &usage) == 0) report.peak_rss_bytes = std::int64_t{1024} * usage.ru_maxrss;
   if (runtime_.backend() == nullptr) return;
   const auto memory = runtime_.backend()->memory(runtime_.device().index());
-  report.peak_memory_bytes = static_cast<double>(memory.allocated_peak_bytes);
-  report.reserved_bytes = static_cast<double>(memory.reserved_bytes);
-  report.alloc_retries = static_cast<double>(memory.num_alloc_retries);
-  report.num_ooms = static_cast<double>(memory.num_ooms);
+  report.peak_memory_bytes = memory.allocated_peak_bytes;
+  report.reserved_bytes = memory.reserved_bytes;
+  report.alloc_retries = memory.num_alloc_retries;
+  report.num_ooms = memory.num_ooms;
 }
 
 }  // namespace fsdp

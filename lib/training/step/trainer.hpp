@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lib/base/step_report.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
@@ -15,34 +16,6 @@
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {
-
-struct StepReport {
-  std::int64_t step = 0;  ///< counted from 1
-  double loss = 0;        ///< mean over the tokens of the global batch, before the update; 0 where there are none
-  double grad_norm = 0;   ///< before clipping
-  double lr = 0;
-  std::int64_t tokens = 0;        ///< targets of the step, all ranks
-  std::int64_t first_sample = 0;  ///< its place in the data order, counted from 0
-  std::int64_t samples = 0;
-  double seconds = 0;
-  double data_wait_seconds = 0;     ///< longest of any rank
-  double peak_memory_bytes = 0;     ///< highest of any rank
-  double peak_rss_bytes = 0;        ///< largest resident set of any rank so far, libraries included
-  double reserved_bytes = 0;        ///< CUDA
-  double alloc_retries = 0;         ///< CUDA, since the start, highest of any rank
-  double num_ooms = 0;              ///< CUDA, likewise
-  std::int64_t longest_row = 0;     ///< tokens of a sequence of the longest micro-batch, any rank
-  double update_seconds = 0;        ///< of the optimizer, longest of any rank
-  std::uint64_t update_bytes = 0;   ///< moved to and from a disk meanwhile, this rank's
-  double offload_wait_seconds = 0;  ///< stood still for a disk, longest of any rank
-  std::uint64_t offload_bytes_read = 0, offload_bytes_written = 0;  ///< this rank's
-  bool skipped = false;   ///< loss or gradient norm is not finite on some rank: nothing was updated
-  bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
-  bool stopped = false;   ///< asked to stop during the step: nothing was updated
-
-  /// A step whose samples have no targets has none.
-  bool has_loss() const { return tokens > 0; }
-};
 
 struct TrainerOptions {
   BatchPlan batches;
