@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +11,7 @@
 #include "apps/common/no_ranks.hpp"
 #include "apps/common/text_options.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_resources.hpp"
@@ -114,40 +114,17 @@ void choose_layout(const CLI::App& app, Arguments& arguments) {
   if (!arguments.documents && (arguments.pack || given("--seq-len"))) layout = TokenLayout::packed;
 }
 
-/// Shows progress: a live line on a terminal, an occasional line in a log.
-class Progress {
- public:
-  Progress(const Logger& log, std::int64_t max_rows) : status_(log), max_rows_(max_rows) {}
-
-  void show(const TokenizeProgress& now) {
-    const auto time = Clock::now();
-    if (time - last_ < (status_.on_terminal() ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
-    last_ = time;
-    status_.on_terminal() ? status_.show(line(now)) : status_.keep(line(now));
-  }
-  void finish() { status_.clear(); }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  std::string line(const TokenizeProgress& now) const {
-    double done = now.bytes_total > 0 ? static_cast<double>(now.bytes_read) / static_cast<double>(now.bytes_total) : 0;
-    if (max_rows_ > 0) done = std::max(done, static_cast<double>(now.documents) / static_cast<double>(max_rows_));
-    const auto rate = static_cast<double>(now.tokens) / std::max(1e-3, seconds());
-    auto text = fmt::format("{} of {}, {:.0f} %, {}, {}, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
-                            format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99),
-                            format_count_of(now.documents, "document"), format_count_of(now.tokens, "token"),
-                            format_count(static_cast<std::int64_t>(rate)));
-    if (done > 0) text += fmt::format(", {} left", format_duration(seconds() * (1 - done) / done));
-    return text;
-  }
-
-  StatusLine status_;
-  std::int64_t max_rows_;
-  Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_ = begin_;
-};
+std::string progress_line(const TokenizeProgress& now, std::int64_t max_rows, const Progress& progress) {
+  double done = now.bytes_total > 0 ? static_cast<double>(now.bytes_read) / static_cast<double>(now.bytes_total) : 0;
+  if (max_rows > 0) done = std::max(done, static_cast<double>(now.documents) / static_cast<double>(max_rows));
+  const auto rate = static_cast<double>(now.tokens) / std::max(1e-3, progress.seconds());
+  auto text = fmt::format("{} of {}, {:.0f} %, {}, {}, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
+                          format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99),
+                          format_count_of(now.documents, "document"), format_count_of(now.tokens, "token"),
+                          format_count(static_cast<std::int64_t>(rate)));
+  if (done > 0) text += fmt::format(", {} left", progress.left(done));
+  return text;
+}
 
 std::int64_t cut_length(const TokenizeOptions& options, const TokenizeReport& result) {
   if (!result.shares_rows) return options.max_length;
@@ -229,9 +206,13 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
   log.info(tokenizer->description());
   const StopSignal signal;
-  Progress progress(log, options.max_rows);
+  constexpr double kSecondsBetweenLines = 10;
+  Progress progress(log, true, kSecondsBetweenLines);
   const auto result = tokenize(
-      options, *tokenizer, [&](const TokenizeProgress& now) { progress.show(now); },
+      options, *tokenizer,
+      [&](const TokenizeProgress& now) {
+        progress.show([&] { return progress_line(now, options.max_rows, progress); });
+      },
       [&] { return signal.received() != 0; });
   progress.finish();
   if (result.stopped) {

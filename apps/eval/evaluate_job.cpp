@@ -12,6 +12,7 @@
 #include "apps/eval/evaluate_data.hpp"
 #include "apps/eval/result.hpp"
 #include "lib/base/elapsed.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
@@ -151,11 +152,13 @@ class EvaluateJob {
   void evaluate_loss(ModelRuntime& runtime, std::size_t index, nlohmann::json& report, std::vector<Metric>& metrics) {
     const auto start = std::chrono::steady_clock::now();
     const auto& data = input_->of_subject[index];
-    EvaluationProgress progress(log_, shows_progress(), "loss     ");
+    constexpr double kSecondsBetweenLines = 30;
+    Progress progress(log_, shows_progress(), kSecondsBetweenLines);
     const ScoreOptions how{data.rows, options_.batch_size, input_->texts ? subjects_[index].tokenizer.get() : nullptr};
     const auto rows = static_cast<std::int64_t>(rows_of_records(*data.reader, data.rows).size());
     const auto scores = score_rows(runtime, *data.reader, how, [&](double done) {
-      progress.show(done, fmt::format("{} of {}", format_count(std::llround(done * static_cast<double>(rows))),
+      progress.show_share("loss     ", done,
+                          fmt::format("{} of {}", format_count(std::llround(done * static_cast<double>(rows))),
                                       format_count_of(rows, "row")));
     });
     auto result = loss_result(scores);

@@ -33,7 +33,8 @@ bool choose_child(const RunContext& context, const std::function<bool()>& stop_w
   const auto& options = context.setup.options;
   const auto begin = std::chrono::steady_clock::now();
   const auto total = trainer.fisher_batches(), done = trainer.state().fisher_batches;
-  ProgressLine progress(context.log, context.world.rank() == 0 && !options.runtime.quiet, options.log_every);
+  Progress progress(context.log, context.world.rank() == 0 && !options.runtime.quiet,
+                    static_cast<double>(options.log_every));
   while (trainer.state().fisher_batches < total) {
     const auto start = std::chrono::steady_clock::now();
     const auto before = trainer.state().fisher_batches;

@@ -368,7 +368,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
                          taken->manifest.products));
   }
   if (start.restart) start.restart->checkpoint.reset();  // closes it, because its index may be as large as the job
-  ProgressLine progress(log, world.rank() == 0 && !options.runtime.quiet, options.log_every);
+  Progress progress(log, world.rank() == 0 && !options.runtime.quiet, static_cast<double>(options.log_every));
   auto code = ExitCode::ok;
   if (trainer) {
     const RunContext context{world, log, setup, runtime, *trainer, progress, products};
@@ -378,12 +378,12 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     const auto step = taken ? taken->manifest.state.step : 0;
     code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
     if (code != ExitCode::ok)
-      progress.line(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
+      progress.keep(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
                                 start.clock.reason(world)));
   }
   const auto is_over = [&] { return any_rank(world, start.clock.is_over()); };
   if (code == ExitCode::ok && !generate_text(world, setup, runtime, is_over, log)) {
-    progress.line(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
+    progress.keep(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
     if (trainer) return code;  // training is complete and saved
     report["stopped_early"] = true;
     return ExitCode::stopped_early;

@@ -239,7 +239,7 @@ bool RunRecord::finish_save(bool wait) {
     if (samples_) samples_->sync();
     last_checkpoint_ = result.path;
     if (job_) job_->add_save(result, saved_step_);
-    context_.progress.line(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
+    context_.progress.keep(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
                                        format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
                                        result.blocked_seconds));
     if (!result.warning.empty()) context_.log.warning(result.warning);

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "lib/base/log.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/record/step_progress.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/run/run_start.hpp"
 #include "lib/training/step/plan.hpp"
@@ -103,7 +103,7 @@ struct RunContext {
   const RunSetup& setup;
   ModelRuntime& runtime;
   Trainer& trainer;
-  ProgressLine& progress;
+  Progress& progress;
   std::string products;  ///< the matrix product implementation, Ops::product_way(), on rank 0
 
   RunManifest manifest() const {

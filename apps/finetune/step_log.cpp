@@ -63,7 +63,7 @@ void StepLog::after_step(const StepReport& made, bool) {
                  .total();
   if (peak_flops_ > 0 && flops > peak_flops_) {
     // A rate above the peak means that other work slowed down the measurement of the peak.
-    context_.progress.line(
+    context_.progress.keep(
         fmt::format("peak      {:.4g} TFLOP/s was measured too low: this step reaches {:.4g}, of which the "
                     "percentages are from here on",
                     peak_flops_ / 1e12, flops / 1e12));

@@ -65,18 +65,17 @@ bool is_another(const RunSetup& setup, const ValidationState& state) {
 }  // namespace
 
 std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
-                                         ProgressLine* progress, std::int64_t step,
-                                         const std::function<bool()>& stopped) {
+                                         Progress* progress, std::int64_t step, const std::function<bool()>& stopped) {
   ValidationResult result;
   for (const auto& set : setup.validation) {
     const auto evaluation = evaluate_set(runtime, setup, set, stopped);
     if (!evaluation) return std::nullopt;
     result.sets.push_back(*evaluation);
-    if (progress != nullptr) progress->line(eval_line(step, set, *evaluation));
+    if (progress != nullptr) progress->keep(eval_line(step, set, *evaluation));
   }
   result.games = play_games(runtime, setup, log, stopped);
   if (!result.games && setup.games) return std::nullopt;
-  if (result.games && progress != nullptr) progress->line(games_line(step, *result.games));
+  if (result.games && progress != nullptr) progress->keep(games_line(step, *result.games));
   return result;
 }
 
@@ -109,7 +108,7 @@ bool Validation::run() {
   graphs_.tell();
   if (!result) {
     is_cut_ = true;
-    context_.progress.line(
+    context_.progress.keep(
         fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));
     return false;
   }
@@ -144,7 +143,7 @@ bool Validation::must_end() {
 void Validation::take(const ValidationData& set, const Evaluation& result, bool decides) {
   const auto step = context_.trainer.state().step;
   const auto verdict = decides ? judge(set.name, result.tokens, result.loss) : std::string();
-  context_.progress.line(eval_line(step, set, result) + verdict);
+  context_.progress.keep(eval_line(step, set, result) + verdict);
   nlohmann::json record{{"step", step},
                         {"val_loss", result.loss},
                         {"val_perplexity", result.perplexity},
@@ -162,7 +161,7 @@ void Validation::take(const ChessEvaluation& games) {
     const auto [value, count] = game_score(games, metric);
     verdict = judge(context_.setup.games->identity, count, value);
   }
-  context_.progress.line(games_line(step, games) + verdict);
+  context_.progress.keep(games_line(step, games) + verdict);
   record_.add_metrics(games_record(step, games));
 }
 

@@ -28,8 +28,7 @@ struct ValidationResult {
 /// \param stopped   as for evaluate_rows()
 /// \return nothing when stopped
 std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
-                                         ProgressLine* progress, std::int64_t step,
-                                         const std::function<bool()>& stopped);
+                                         Progress* progress, std::int64_t step, const std::function<bool()>& stopped);
 
 /// Adds val_loss of the deciding set, val_losses when sets have names, and the scores of games as in fsdp-eval's
 /// report.

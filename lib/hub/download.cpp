@@ -9,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/base/shared_write.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/content_hash.hpp"
@@ -157,21 +158,16 @@ Plan make_plan(const DownloadOptions& options, const HubSettings& settings, cons
 
 void show_progress(DownloadContext& context, const DownloadQueue& queue, const Plan& plan,
                    const std::function<bool()>& working) {
-  StatusLine status(context.log);
-  TransferProgress progress(plan.report.total_bytes);
-  const auto begin = Clock::now();
-  auto next_line = begin + std::chrono::seconds(10);
+  constexpr double kSecondsBetweenLines = 10;
+  Progress display(context.log, true, kSecondsBetweenLines);
+  TransferRate rate(plan.report.total_bytes);
   while (working()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const auto now = Clock::now();
-    progress.sample(now, context.received_bytes);
-    const auto line = std::to_string(queue.files_done()) + " of " + std::to_string(plan.groups.size()) + " files, " +
-                      progress.line(context.present_bytes);
-    status.show(line);
-    if (!status.on_terminal() && now >= next_line) {
-      status.keep(line);
-      next_line = now + std::chrono::seconds(10);
-    }
+    rate.sample(Clock::now(), context.received_bytes);
+    display.show([&] {
+      return std::to_string(queue.files_done()) + " of " + std::to_string(plan.groups.size()) + " files, " +
+             rate.line(context.present_bytes);
+    });
   }
 }
 

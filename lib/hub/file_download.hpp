@@ -23,11 +23,11 @@
 namespace fsdp {
 
 /// Transfer rate over the last few seconds and the remaining time, for the progress display.
-class TransferProgress {
+class TransferRate {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit TransferProgress(std::uint64_t total_bytes) : total_bytes_(total_bytes) {}
+  explicit TransferRate(std::uint64_t total_bytes) : total_bytes_(total_bytes) {}
   /// \param received_bytes  bytes received over the network so far
   void sample(Clock::time_point now, std::uint64_t received_bytes);
   /// Bytes per second; 0 until there are two samples.

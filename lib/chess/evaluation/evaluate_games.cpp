@@ -14,6 +14,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/chess/evaluation/sequence.hpp"
 #include "lib/chess/rules/game.hpp"
@@ -180,11 +181,13 @@ class ChessEvaluator {
   }
 
  private:
+  static constexpr double kSecondsBetweenLines = 30;
+
   bool is_stopped() const { return stopped_ && stopped_(); }
 
   /// \return false when stopped
   bool score_games() {
-    EvaluationProgress progress(log_, options_.show_progress, "chess     games");
+    Progress progress(log_, options_.show_progress, kSecondsBetweenLines);
     const auto ranks = static_cast<std::size_t>(world_.size());
     for (;;) {
       const auto games = source_.next(static_cast<std::size_t>(options_.batch_size) * ranks);
@@ -192,9 +195,9 @@ class ChessEvaluator {
       if (games.texts.empty()) break;
       if (is_stopped()) return false;
       score_round(games);
-      progress.show(source_.share_read(),
-                    fmt::format("{}, {} of {} right", format_count_of(result_.games, "game"),
-                                format_count(result_.moves_right), format_count_of(result_.moves, "move")));
+      progress.show_share("chess     games", source_.share_read(),
+                          fmt::format("{}, {} of {} right", format_count_of(result_.games, "game"),
+                                      format_count(result_.moves_right), format_count_of(result_.moves, "move")));
     }
     if (result_.games == 0) {
       throw FormatError(source_.name() + ": holds no game" +
@@ -252,15 +255,15 @@ class ChessEvaluator {
     std::vector<double> legal(positions.size());
     for (std::size_t i = 0; i < positions.size(); ++i) legal[i] = positions[i].right ? 1 : 0;
     world_.all_reduce(legal, Reduce::sum);  // one rank fills in each position, the others add zeros
-    EvaluationProgress progress(log_, options_.show_progress, "chess     positions");
+    Progress progress(log_, options_.show_progress, kSecondsBetweenLines);
     for (std::size_t i = 0; i < positions.size(); ++i) {
       // If the model would play the game's own move, the move is legal without generating it.
       if (legal[i] == 0) {
         if (is_stopped()) return false;
         if (plays_legally(positions[i])) legal[i] = 1;
       }
-      progress.show(static_cast<double>(i + 1) / static_cast<double>(positions.size()),
-                    fmt::format("{} of {}", i + 1, positions.size()));
+      progress.show_share("chess     positions", static_cast<double>(i + 1) / static_cast<double>(positions.size()),
+                          fmt::format("{} of {}", i + 1, positions.size()));
     }
     result_.positions = static_cast<std::int64_t>(positions.size());
     result_.positions_legal = static_cast<std::int64_t>(std::accumulate(legal.begin(), legal.end(), 0.0));

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lib/base/elapsed.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
@@ -51,10 +50,12 @@ ExitCode run_inspect(ProcessGroup& world, const ConvertOptions& options, nlohman
   return ExitCode::ok;
 }
 
-ScanOptions scan_options(const ConvertOptions& options, ByteProgress& progress, const StopSignal& stop) {
+ScanOptions scan_options(const ConvertOptions& options, const char* verb, Progress& progress, const StopSignal& stop) {
   ScanOptions scan;
   scan.jobs = options.jobs;
-  scan.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  scan.progress = [verb, &progress](std::uint64_t done, std::uint64_t total) {
+    show_bytes(progress, verb, done, total);
+  };
   scan.stop = [&] { return stop.received() != 0; };
   return scan;
 }
@@ -69,8 +70,8 @@ ExitCode run_check(ProcessGroup& world, const ConvertOptions& options, const Log
   const auto source = transformed(original, options.input);
   refuse_nothing(*source, *original, options.paths[0]);
   const StopSignal stop;
-  ByteProgress progress(log, "read", options.progress_seconds);
-  const auto found = check(*source, world, scan_options(options, progress, stop));
+  Progress progress(log, true, options.progress_seconds);
+  const auto found = check(*source, world, scan_options(options, "read", progress, stop));
   progress.finish();
   answer(world, options, report, to_json(found), to_text(found));
   if (!found.damage.empty()) return agreed(world, ExitCode::bad_input);
@@ -104,8 +105,8 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
   if (has_view_as_real(*a)) b = view_complex_as_real(std::move(b));
 
   const StopSignal stop;
-  ByteProgress progress(log, "compared", options.progress_seconds);
-  const auto found = verify(*a, *b, world, {options.tolerance, scan_options(options, progress, stop)});
+  Progress progress(log, true, options.progress_seconds);
+  const auto found = verify(*a, *b, world, {options.tolerance, scan_options(options, "compared", progress, stop)});
   progress.finish();
   answer(world, options, report, to_json(found), to_text(found));
   return agreed(world, found.equal() ? ExitCode::ok : ExitCode::answer_no);
@@ -122,23 +123,8 @@ std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, d
                      rate > 0 ? format_duration((total - done) / rate) : "?");
 }
 
-ByteProgress::ByteProgress(const Logger& log, std::string verb, double seconds)
-    : status_(log), verb_(std::move(verb)), interval_seconds_(seconds) {}
-
-double ByteProgress::seconds() const { return seconds_since(begin_); }
-
-void ByteProgress::update(std::uint64_t bytes_done, std::uint64_t bytes_total) {
-  constexpr double kLive_seconds = 0.2;
-  const auto now = Clock::now();
-  const auto since = std::chrono::duration<double>(now - last_).count();
-  if (since < (status_.on_terminal() ? kLive_seconds : interval_seconds_)) return;
-  last_ = now;
-  const auto line = verb_ + " " + progress_text(bytes_done, bytes_total, seconds());
-  if (status_.on_terminal()) {
-    status_.show(line);
-  } else {
-    status_.keep(line);
-  }
+void show_bytes(Progress& progress, const char* verb, std::uint64_t bytes_done, std::uint64_t bytes_total) {
+  progress.show([&] { return fmt::format("{} {}", verb, progress_text(bytes_done, bytes_total, progress.seconds())); });
 }
 
 ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& options, const Logger& log,

@@ -1,6 +1,5 @@
 #pragma once
 // The job of fsdp-ckpt-convert: conversion, --inspect, --verify and --check, with a progress display.
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -10,6 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/job_options.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/files/transform/convert_job_input.hpp"
 #include "lib/ranks/process_group.hpp"
 
@@ -18,27 +18,8 @@ namespace fsdp {
 /// Progress as text: "1.20 of 1.46 GiB (82 %)   1.10 GiB/s   eta 0:01". \param seconds  time since the start
 std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, double seconds);
 
-/// Shows the progress of a conversion: a live line on a terminal, a line per interval in a batch log.
-class ByteProgress {
- public:
-  /// \param verb     "written", "read"
-  /// \param seconds  interval between lines when stderr is no terminal
-  ByteProgress(const Logger& log, std::string verb, double seconds);
-
-  /// May be called at any rate, from one thread.
-  void update(std::uint64_t bytes_done, std::uint64_t bytes_total);
-  /// Removes the live line.
-  void finish() { status_.clear(); }
-  double seconds() const;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  StatusLine status_;
-  std::string verb_;
-  double interval_seconds_;
-  Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_ = begin_;
-};
+/// Shows such a text after `verb`: "written", "read".
+void show_bytes(Progress& progress, const char* verb, std::uint64_t bytes_done, std::uint64_t bytes_total);
 
 struct ConvertOptions {
   std::vector<std::string> paths;  ///< IN OUT; for --verify A B; for --inspect and --check IN

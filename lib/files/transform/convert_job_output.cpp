@@ -408,12 +408,12 @@ ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, cons
     dry_run(options, plan, log, report);
     return ExitCode::ok;
   }
-  ByteProgress progress(log, "written", options.progress_seconds);
+  Progress progress(log, true, options.progress_seconds);
   CopyOptions how;
   how.jobs = options.jobs;
   how.sync = options.sync;
   how.overwrite = options.overwrite;
-  how.progress = [&](const CopyProgress& done) { progress.update(done.bytes_done, done.bytes_total); };
+  how.progress = [&](const CopyProgress& done) { show_bytes(progress, "written", done.bytes_done, done.bytes_total); };
   how.stop = [&] { return stop.received() != 0; };
   const auto copied = copy(*plan.source, *plan.target, plan.output, how, world);
   progress.finish();

@@ -4,13 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string_view>
 #include <vector>
 
-#include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/progress.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -56,8 +55,6 @@ void check_token_origin(const std::filesystem::path& file, const Tokenizer* toke
 }
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// Tells the user about options that have no effect because the token file was written with its own.
 void tell_of_settled_options(const std::filesystem::path& file, const ConversationOptions& asked, const Logger& log) {
@@ -115,33 +112,25 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   how.max_rows = options.max_rows;
   how.threads = usable_cores();
   how.tokenizer_name = options.tokenizer_name;
-  StatusLine status(log);
-  const auto start = Clock::now();
-  auto last = start;
+  constexpr double kSecondsBetweenLines = 10;
+  Progress progress(log, !options.quiet, kSecondsBetweenLines);
+  const auto what = fmt::format("encoding  {}", data.filename().string());
   const auto report = tokenize(
       how, *options.tokenizer,
       [&](const TokenizeProgress& done) {
-        const auto now = Clock::now();
-        const double seconds = std::chrono::duration<double>(now - start).count();
-        const auto interval = std::chrono::duration<double>(status.on_terminal() ? 0.2 : 10.0);
-        if (options.quiet || now - last < interval || done.bytes_read == 0) return;
-        last = now;
-        const double share =
-            static_cast<double>(done.bytes_read) / static_cast<double>(std::max<std::int64_t>(1, done.bytes_total));
-        const auto line =
-            fmt::format("encoding  {}   {:.0f} %   {}, {}   eta {}", data.filename().string(), 100 * share,
-                        format_count_of(done.documents, "text"), format_count_of(done.tokens, "token"),
-                        format_duration(seconds / share - seconds));
-        status.on_terminal() ? status.show(line) : status.keep(line);
+        progress.show_share(
+            what,
+            static_cast<double>(done.bytes_read) / static_cast<double>(std::max<std::int64_t>(1, done.bytes_total)),
+            fmt::format("{}, {}", format_count_of(done.documents, "text"), format_count_of(done.tokens, "token")));
       },
       stop_wanted);
-  status.clear();
+  progress.finish();
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
   cache.remove_unused();
   tell_of_answers(report, log);
   log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
                        format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
-                       options.tokenizer->description(), seconds_since(start), how.output.string()));
+                       options.tokenizer->description(), progress.seconds(), how.output.string()));
   return how.output;
 }
 

@@ -1,39 +1,16 @@
 #pragma once
 // Token-exact loss of a model on a token file.
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "lib/base/log.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp {
-
-// How far a long evaluation is: a line that rewrites itself on a terminal, one every half minute in a batch log.
-
-class EvaluationProgress {
- public:
-  /// \param what     before the figures: "loss", "chess games"
-  /// \param enabled  on one rank
-  EvaluationProgress(const Logger& log, bool enabled, std::string what);
-
-  /// \param share   done of everything, 0 to 1
-  /// \param detail  shown after it
-  void show(double share, const std::string& detail);
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  StatusLine status_;
-  bool enabled_;
-  std::string what_;
-  Clock::time_point start_, last_;
-};
 
 struct Evaluation {
   double loss = 0;  ///< mean nats per token over all tokens, each once

@@ -216,9 +216,9 @@ TEST_SUITE("hub/names") {
     CHECK(url_credentials("h") == "");
   }
 
-  TEST_CASE("TransferProgress: speed of the last seconds and time left") {
-    TransferProgress progress(4ull << 30);
-    const TransferProgress::Clock::time_point start{};
+  TEST_CASE("TransferRate: speed of the last seconds and time left") {
+    TransferRate progress(4ull << 30);
+    const TransferRate::Clock::time_point start{};
     CHECK(progress.rate() == 0);
     progress.sample(start, 0);
     for (int i = 1; i <= 60; ++i) {
@@ -226,6 +226,6 @@ TEST_SUITE("hub/names") {
     }
     CHECK(progress.rate() == doctest::Approx(1 << 20));
     CHECK(progress.line(3ull << 30) == "3.00 GiB of 4.00 GiB, 75 %, 1 MiB/s, 17:04 left");
-    CHECK(TransferProgress(0).line(0) == "0 KiB of 0 KiB, 100 %, 0 KiB/s");
+    CHECK(TransferRate(0).line(0) == "0 KiB of 0 KiB, 100 %, 0 KiB/s");
   }
 }
