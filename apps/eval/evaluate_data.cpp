@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/prepare_data.hpp"
@@ -44,19 +45,19 @@ class ScratchDirectory {
   std::filesystem::path path_;
 };
 
-/// True when `data` is text rather than a token file. A damaged token file does not count as text.
+/// True when `data` is texts rather than a token file. \throws IoError when it is neither a folder nor can be read
 bool holds_texts(const std::filesystem::path& data) {
-  std::error_code error;
-  if (std::filesystem::is_directory(data, error)) return true;
-  return !is_hdf5(data) && data.extension() != ".h5" && data.extension() != ".hdf5";
+  if (is_token_file(data)) return false;
+  if (!std::filesystem::is_directory(data)) File::open_read(data).close();
+  return true;
 }
 
 bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b) {
   if (a == b) return true;
-  const TokenDocuments of_a(a), of_b(b);
-  if (of_a.num_documents() != of_b.num_documents()) return false;
-  for (std::int64_t i = 0; i < of_a.num_documents(); ++i) {
-    if (of_a.length(i) != of_b.length(i)) return false;
+  const auto of_a = open_token_file(a), of_b = open_token_file(b);
+  if (of_a->num_records() != of_b->num_records()) return false;
+  for (std::int64_t i = 0; i < of_a->num_records(); ++i) {
+    if (of_a->length(i) != of_b->length(i)) return false;
   }
   return true;
 }
@@ -78,7 +79,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   how.directory = options.cache_dir;
   if (input.texts && options.cache_dir.empty()) how.directory = scratch.emplace(*node).path();
 
-  if (!input.texts && is_hdf5(options.data)) tell_of_unread_datasets(options.data, log);
+  if (!input.texts) tell_of_unread_data(*open_token_file(options.data), log);
 
   SequenceLimit limit{options.seq_len, subjects.front().config.block_size};
   for (const auto& subject : subjects) limit.positions = std::min(limit.positions, subject.config.block_size);

@@ -14,7 +14,6 @@
 #include "lib/bf16/verdict.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/token_files/token_notes.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/data/token_cache.hpp"
@@ -83,8 +82,8 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
   const auto open = [&](const std::string& data, bool trained) {
     const auto file = prepare_tokens(world, data, texts, log, stopped);
-    if (trained) setup.chat_template = read_token_notes(file).chat_template;
     TokenLoader loader(file, limit, setup.config.vocab_size);
+    if (trained) setup.chat_template = loader.tokens().notes().chat_template;
     run_agreed(world, [&] {
       if (world.rank() == 0) loader.require_targets(loader.num_records());
     });

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -28,8 +27,7 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
 
 std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
   const auto& data = options.train_data;
-  std::error_code error;
-  if (data.empty() || !std::filesystem::is_regular_file(data, error) || !data.ends_with(".h5")) return std::nullopt;
+  if (!is_token_file(data)) return std::nullopt;
   TokenLoader loader(data, SequenceLimit{options.model.seq_len, config.block_size}, config.vocab_size);
   if (on_gpu) loader.pad_to(kGpuLengthStep);
   if (options.pack) loader.pack({options.seed, !options.no_shuffle});

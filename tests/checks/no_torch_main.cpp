@@ -14,7 +14,7 @@
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/reports/plots/loss_curve.hpp"
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "lib/text/tokenizer/byte_level_bpe.hpp"
 
 namespace {
@@ -22,9 +22,9 @@ namespace {
 /// \param tokens   an HDF5 token file
 /// \param scratch  an existing directory to write to
 void use_all(const std::filesystem::path& tokens, const std::filesystem::path& scratch) {
-  const fsdp::TokenRows rows(tokens);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(rows.row_length()));
-  rows.read_row(0, ids);
+  const auto rows = fsdp::open_token_file(tokens);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(rows->row_length()));
+  rows->read(0, ids);
   std::printf("%s\n", fsdp::make_gpt2_tokenizer()->decode(ids).c_str());
 
   const std::int64_t parameters = fsdp::num_parameters(fsdp::parameter_table(fsdp::ModelConfig{}));

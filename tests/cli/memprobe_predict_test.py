@@ -162,8 +162,11 @@ class Predict(fsdp_cli.Case):
         self.assertEqual((self.folder / "memory.png").read_bytes()[:4], b"\x89PNG")
 
     def test_row_length_comes_from_the_data(self):
-        found = memprobe_cli.report([*fsdp_cli.TINY_MODEL, "--train-data", self.train_data, "--ranks", 2, "--gpu", "t4"])
-        self.assertEqual(found["model"]["tokens_per_sequence"], fsdp_cli.SEQ_LEN)
+        for suffix in (".h5", ".hdf5", ""):  # an HDF5 file is one under any name
+            data = self.folder / f"rows{suffix}"
+            data.write_bytes(self.train_data.read_bytes())
+            found = memprobe_cli.report([*fsdp_cli.TINY_MODEL, "--train-data", data, "--ranks", 2, "--gpu", "t4"])
+            self.assertEqual(found["model"]["tokens_per_sequence"], fsdp_cli.SEQ_LEN)
 
     def test_refusals(self):
         def refused(code, *words, arguments):

@@ -9,6 +9,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/text/sources/file_names.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "lib/text/tokenizer/utf8.hpp"
 
 namespace fsdp::detail {
@@ -25,8 +26,7 @@ struct Signature {
   const char* what;
   const char* advice;
 };
-constexpr std::array<Signature, 32> kSignatures{{
-    {"\x89HDF\r\n\x1a\n"sv, 0, "an HDF5 file, which holds tokens already or no text", ""},
+constexpr std::array<Signature, 31> kSignatures{{
     {"\x1f\x8b"sv, 0, "compressed by gzip: unpack it first", "gunzip"},
     {"\x28\xb5\x2f\xfd"sv, 0, "compressed by zstd: unpack it first", "zstd -d"},
     {"\xfd"
@@ -128,6 +128,8 @@ std::size_t first_ill_formed(std::string_view head) {
 }  // namespace
 
 void refuse_foreign_format(const std::filesystem::path& file, std::string_view head) {
+  if (const auto tokens = token_format_of(head); !tokens.empty())
+    refuse(file, std::string(tokens) + ", which holds tokens already or no text", "");
   for (const auto& [bytes, offset, what, advice] : kSignatures) {
     if (head.size() >= offset && head.substr(offset).starts_with(bytes)) refuse(file, what, advice);
   }

@@ -4,10 +4,12 @@
 // it, closing handles included, is made inside an Hdf5Scope.
 #include <hdf5.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace fsdp {
 
@@ -77,3 +79,26 @@ Hdf5Properties unlocked_file_access(const std::filesystem::path& file);
 Hdf5File open_hdf5_read(const std::filesystem::path& file);
 
 }  // namespace fsdp
+
+// Helpers of the readers. Call inside an Hdf5Scope.
+namespace fsdp::detail {
+
+bool has_dataset(const Hdf5File& handle, const char* name);
+
+/// The names in the root group, quoted and cut after some, for a message: "'tokens', 'offsets'".
+std::string member_names(const Hdf5File& handle);
+
+/// The lengths of all dimensions. \throws FormatError
+std::vector<hsize_t> dataset_shape(const Hdf5Dataset& dataset, const std::filesystem::path& file,
+                                   const std::string& name);
+
+/// Bytes of an element, and whether every value of the stored type is an id in [0, 2^31).
+struct IntegerType {
+  std::size_t size_bytes;
+  bool fits_int32;
+};
+/// \return size_bytes 0 when the elements are no integers; `found` then says what they are
+IntegerType integer_type(const Hdf5Dataset& dataset, const std::filesystem::path& file, const std::string& name,
+                         std::string& found);
+
+}  // namespace fsdp::detail

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
 #include "lib/text/token_files/hdf5.hpp"
 
 namespace fsdp::detail {
@@ -55,15 +54,5 @@ class ChunkSizes {
   std::uint64_t stored_bytes_ : 63 = 0;
   bool filtered_ : 1 = false;
 };
-
-/// The part of check_stored() for virtual datasets (hdf5_virtual.cpp).
-/// \param depth  of virtual datasets above this one
-void check_virtual_sources(const Hdf5Dataset& dataset, const std::filesystem::path& file, const std::string& name,
-                           int depth);
-/// check_stored() below `depth` virtual datasets.
-void check_stored_below(const Hdf5Dataset& dataset, const std::filesystem::path& file, const std::string& name,
-                        int depth);
-/// \throws FormatError for a virtual dataset whose size or whose sources' names follow from which files are there
-void refuse_growing_virtual(const Hdf5Properties& layout, const std::filesystem::path& file, const std::string& name);
 
 }  // namespace fsdp::detail

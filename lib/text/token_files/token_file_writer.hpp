@@ -1,26 +1,15 @@
 #pragma once
-// Token files written as the ids come: what is in memory does not grow with the file. The file appears under its name
-// when it is complete; until then there is a hidden sibling, which goes when the writer does.
+// Token files in HDF5, written as the ids come: what is in memory does not grow with the file. The file appears under
+// its name when it is complete; until then there is a hidden sibling, which goes when the writer does.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
-#include <vector>
+
+#include "lib/text/token_files/token_file.hpp"
 
 namespace fsdp {
-
-/// Where the ids come from: attributes of the file's root group.
-struct TokenFileNotes {
-  std::string tokenizer;              ///< `tokenizer`: its name
-  std::string tokenizer_description;  ///< `tokenizer_description`
-  std::int64_t vocab_size = 0;        ///< `vocab_size`; ids are stored as uint16 where 65536 or less, else as uint32
-  std::vector<std::string> sources;   ///< `source_files`, one a line
-  std::string chat_template = {};     ///< `chat_template`: its name; empty: no conversations, not written
-  std::string train_on = {};          ///< `train_on`: "answers" or "all"; empty: texts only, not written
-  bool masked = false;                ///< `loss_mask` is written beside the ids
-};
 
 class TokenFileWriter {
  public:
@@ -55,7 +44,7 @@ std::unique_ptr<TokenFileWriter> write_packed_rows(const std::filesystem::path& 
 /// Rows that `num_ids` ids fill.
 constexpr std::int64_t packed_rows(std::int64_t num_ids, std::int64_t row_length) { return num_ids / (row_length + 1); }
 
-/// Documents as TokenDocuments reads them: `tokens` and `offsets`, both chunked.
+/// Documents: datasets `tokens` and `offsets`, both chunked (see hdf5_token_file.cpp).
 /// \throws UsageError when vocab_size < 1; IoError
 std::unique_ptr<TokenFileWriter> write_token_documents(const std::filesystem::path& file, const TokenFileNotes& notes);
 

@@ -76,17 +76,16 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
     : positions_(limit.positions), vocab_size_(vocab_size) {
   if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
-  if (token_file_kind(file) == TokenFileKind::rows) {
-    rows_.emplace(file);
-    pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, rows_->row_length() - 1);
+  tokens_ = open_token_file(file);
+  if (!has_documents()) {
+    pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, tokens_->row_length() - 1);
     return;
   }
-  documents_.emplace(file);
-  if (documents_->num_documents() == 0) throw FormatError(file.string() + ": holds no documents");
+  if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
   if (limit.seq_len == 1) throw UsageError("--seq-len is 1: a document needs 2 ids to predict one of them");
   const auto most_ids = limit.seq_len == 0 ? std::min(kDefaultDocumentIds, limit.positions) : limit.seq_len;
   std::int64_t longest = 0;
-  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) longest = std::max(longest, documents_->length(i));
+  for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, tokens_->length(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
   pairs_ = std::min(most_ids, longest) - 1;
   row_tokens_ = most_ids;
@@ -96,19 +95,19 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
 /// Rows stay as they were written: nothing of them is cut.
 void TokenLoader::check_rows(const SequenceLimit& limit) {
   pairs_ = row_tokens_ = 0;
-  for (std::int64_t row = 0; row < documents_->num_rows(); ++row) {
+  for (std::int64_t row = 0; row < tokens_->num_shared_rows(); ++row) {
     std::int64_t tokens = 0;
-    for (auto i = documents_->row_begin(row); i < documents_->row_begin(row + 1); ++i) {
-      const auto pairs = std::max<std::int64_t>(0, documents_->length(i) - 1);
+    for (auto i = tokens_->shared_row_begin(row); i < tokens_->shared_row_begin(row + 1); ++i) {
+      const auto pairs = std::max<std::int64_t>(0, tokens_->length(i) - 1);
       pairs_ = std::max(pairs_, pairs);
       tokens += pairs;
     }
     if (tokens == 0)
-      throw FormatError(documents_->file().string() + ": row " + std::to_string(row) + " has nothing to predict");
+      throw FormatError(tokens_->file().string() + ": row " + std::to_string(row) + " has nothing to predict");
     row_tokens_ = std::max(row_tokens_, tokens);
   }
   const auto refuse = [&](const std::string& problem) {
-    throw UsageError(documents_->file().string() + ": " + problem +
+    throw UsageError(tokens_->file().string() + ": " + problem +
                      ", and its rows are not cut: encode the texts again with fsdp-download tokens --documents --pack "
                      "--seq-len " +
                      std::to_string(limit.seq_len == 0 ? limit.positions : limit.seq_len));
@@ -124,7 +123,7 @@ void TokenLoader::check_rows(const SequenceLimit& limit) {
 std::vector<std::int64_t> TokenLoader::documents_in(std::int64_t row, std::int64_t epoch) const {
   if (packing_) return packing_->documents(row, epoch);
   std::vector<std::int64_t> documents;
-  for (auto i = documents_->row_begin(row); i < documents_->row_begin(row + 1); ++i) {
+  for (auto i = tokens_->shared_row_begin(row); i < tokens_->shared_row_begin(row + 1); ++i) {
     if (pairs_of(i) > 0) documents.push_back(i);
   }
   return documents;
@@ -133,38 +132,37 @@ std::vector<std::int64_t> TokenLoader::documents_in(std::int64_t row, std::int64
 std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row) const { return documents_in(row, 0); }
 
 void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
-  if (!documents_)
-    throw UsageError("--pack puts documents together, and " + rows_->file().string() +
+  if (!has_documents())
+    throw UsageError("--pack puts documents together, and " + tokens_->file().string() +
                      " holds rows that are packed already: leave it out, or make a file of documents (fsdp-download "
                      "tokens --documents)");
   if (stands_in_rows()) return;
   std::vector<std::int64_t> sizes;
-  const auto count = records > 0 ? std::min(records, documents_->num_documents()) : documents_->num_documents();
+  const auto count = records > 0 ? std::min(records, num_records()) : num_records();
   sizes.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) sizes.push_back(pairs_of(i));
   packing_.emplace(sizes, row_tokens_, order);
 }
 
-std::int64_t TokenLoader::num_records() const { return rows_ ? rows_->num_rows() : documents_->num_documents(); }
+std::int64_t TokenLoader::num_records() const { return tokens_->num_records(); }
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
-  return stands_in_rows() ? documents_->num_rows() : num_records();
+  return stands_in_rows() ? tokens_->num_shared_rows() : num_records();
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
-  if (rows_) return records * rows_->row_length();
   std::int64_t ids = 0;
-  for (std::int64_t i = 0; i < records; ++i) ids += documents_->length(i);
+  for (std::int64_t i = 0; i < records; ++i) ids += tokens_->length(i);
   return ids;
 }
 
-std::int64_t TokenLoader::pairs_of(std::int64_t document) const {
-  return std::max<std::int64_t>(0, std::min(documents_->length(document), pairs_ + 1) - 1);
+std::int64_t TokenLoader::pairs_of(std::int64_t record) const {
+  return std::max<std::int64_t>(0, std::min(tokens_->length(record), pairs_ + 1) - 1);
 }
 
 double TokenLoader::fill() const {
   std::int64_t pairs = 0;
-  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) pairs += pairs_of(i);
+  for (std::int64_t i = 0; i < num_records(); ++i) pairs += pairs_of(i);
   return static_cast<double>(pairs) / static_cast<double>(num_rows() * row_tokens_);
 }
 
@@ -183,16 +181,15 @@ DocumentLengths TokenLoader::heaviest_row(const std::function<double(const Docum
 }
 
 std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
-  if (!documents_) return num_ids(records) - records * (pairs_ + 1);
   std::int64_t beyond = 0;
-  for (std::int64_t i = 0; i < records; ++i) beyond += std::max<std::int64_t>(0, documents_->length(i) - pairs_ - 1);
+  for (std::int64_t i = 0; i < records; ++i) beyond += std::max<std::int64_t>(0, tokens_->length(i) - pairs_ - 1);
   return beyond;
 }
 
 double TokenLoader::attended_length() const {
   if (!is_packed()) return static_cast<double>(tokens_per_row());
   double squares = 0, tokens = 0;
-  for (std::int64_t i = 0; i < documents_->num_documents(); ++i) {
+  for (std::int64_t i = 0; i < num_records(); ++i) {
     const auto length = static_cast<double>(pairs_of(i));
     squares += length * length;
     tokens += length;
@@ -201,17 +198,11 @@ double TokenLoader::attended_length() const {
 }
 
 bool TokenLoader::has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const {
-  const auto pairs = documents_ ? pairs_of(record) : pairs_;
+  const auto pairs = pairs_of(record);
   if (pairs < 1 || !has_loss_mask()) return pairs > 0;
-  if (rows_) {
-    counts.resize(static_cast<std::size_t>(rows_->row_length()));
-    rows_->read_loss_mask(record, counts);
-  } else {
-    counts.resize(static_cast<std::size_t>(pairs) + 1);
-    documents_->read_loss_mask(record, counts);
-  }
-  const auto first = counts.begin() + 1;
-  return std::find(first, first + pairs, std::uint8_t{1}) != first + pairs;
+  counts.resize(static_cast<std::size_t>(pairs) + 1);
+  tokens_->read_loss_mask(record, counts);
+  return std::find(counts.begin() + 1, counts.end(), std::uint8_t{1}) != counts.end();
 }
 
 void TokenLoader::require_targets(std::int64_t records) const {
@@ -219,38 +210,36 @@ void TokenLoader::require_targets(std::int64_t records) const {
   for (std::int64_t i = 0; i < records; ++i) {
     if (has_target(i, counts)) return;
   }
-  throw FormatError(
-      (rows_ ? rows_->file() : documents_->file()).string() + ": not one id is a target, so there is no loss: " +
-      (has_loss_mask() ? "loss_mask marks none that a sequence predicts (its first id is predicted by nothing, and "
-                         "--seq-len and --max-rows leave ids out)"
-                       : "a sequence needs 2 ids"));
+  throw FormatError(tokens_->file().string() + ": not one id is a target, so there is no loss: " +
+                    (has_loss_mask()
+                         ? "loss_mask marks none that a sequence predicts (its first id is predicted by nothing, and "
+                           "--seq-len and --max-rows leave ids out)"
+                         : "a sequence needs 2 ids"));
 }
 
 std::int64_t TokenLoader::documents_without_targets(std::int64_t records) const {
-  if (!documents_ || !documents_->has_loss_mask()) return 0;
+  if (!has_documents() || !has_loss_mask()) return 0;
   std::int64_t found = 0;
   std::vector<std::uint8_t> counts;
   for (std::int64_t i = 0; i < records; ++i) {
-    if (documents_->length(i) <= pairs_ + 1) continue;
-    counts.resize(static_cast<std::size_t>(pairs_) + 1);
-    documents_->read_loss_mask(i, counts);
-    found += std::find(counts.begin() + 1, counts.end(), std::uint8_t{1}) == counts.end() ? 1 : 0;
+    if (tokens_->length(i) <= pairs_ + 1) continue;
+    found += has_target(i, counts) ? 0 : 1;
   }
   return found;
 }
 
 void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   batch.length = pairs_;
-  const auto width = rows_->row_length();
+  const auto width = tokens_->row_length();
   std::vector<std::int32_t> ids(rows.size() * static_cast<std::size_t>(width));
-  rows_->read_rows(rows, ids);
-  check_token_ids(ids, vocab_size_, rows_->file(), rows);
+  tokens_->read_rows(rows, ids);
+  check_token_ids(ids, vocab_size_, tokens_->file(), rows);
   batch.ids_N = at::empty({batch.rows * pairs_}, at::kInt);
   batch.targets_N = at::empty({batch.rows * pairs_}, at::kInt);
   std::vector<std::uint8_t> counts(static_cast<std::size_t>(width));
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     const std::span<const std::int32_t> row(ids.data() + r * width, static_cast<std::size_t>(pairs_) + 1);
-    rows_->read_loss_mask(rows[static_cast<std::size_t>(r)], counts);
+    tokens_->read_loss_mask(rows[static_cast<std::size_t>(r)], counts);
     std::copy_n(row.begin(), pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
     batch.num_targets += set_targets(row, counts, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
   }
@@ -274,12 +263,12 @@ void TokenLoader::make_padding(MicroBatch& batch) const {
 }
 
 void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(documents_->length(document), pairs_ + 1)));
-  documents_->read(document, ids);
-  check_token_ids(ids, vocab_size_, documents_->file(), {&document, 1});
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(tokens_->length(document), pairs_ + 1)));
+  tokens_->read(document, ids);
+  check_token_ids(ids, vocab_size_, tokens_->file(), {&document, 1});
   if (ids.size() < 2) return;
   std::vector<std::uint8_t> counts(ids.size());
-  documents_->read_loss_mask(document, counts);
+  tokens_->read_loss_mask(document, counts);
   std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + token);
   batch.num_targets += set_targets(ids, counts, batch.targets_N.data_ptr<std::int32_t>() + token);
 }
@@ -330,7 +319,7 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
   } else {
     auto records = rows;
     for (auto& row : records) row %= num_rows();
-    rows_ ? fill_rows(records, batch) : fill_documents(records, batch);
+    has_documents() ? fill_documents(records, batch) : fill_rows(records, batch);
   }
   set_sample_keys(batch, sample_keys);
   return batch;

@@ -10,8 +10,7 @@
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/text/token_files/row_packing.hpp"
 #include "lib/text/token_files/sampler.hpp"
-#include "lib/text/token_files/token_documents.hpp"
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/token_file.hpp"
 
 namespace fsdp {
 
@@ -51,12 +50,12 @@ class DataLoader {
 
 /// A token file's samples as inputs and targets.
 ///
-/// Rows (`input_ids`): a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
-/// Documents (`tokens`, `offsets`): the first seq_len ids of a document, each but the last with the one after it as its
-/// target; what is shorter than the longest of its micro-batch is padded on the right, and padding does not count.
-/// Nor do ids that the file's `loss_mask` leaves out: they are inputs alone.
-/// Documents that are packed: several in a row, one after the other, each as above. They are packed here, or stand in
-/// rows in the file (`row_offsets`), which are the same in every epoch.
+/// Rows: a row of L ids gives n = min(seq_len, L - 1) pairs, inputs row[0:n], targets row[1:n+1].
+/// Documents: the first seq_len ids of a document, each but the last with the next id as its target. A document that is
+/// shorter than the longest one of its micro-batch is padded on the right; padding has no targets.
+/// Packed documents: several documents in a row, one after the other, each as above. They are packed here, or share
+/// rows in the file, which are then equal in every epoch.
+/// Ids that the file's loss mask leaves out are inputs only.
 class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
@@ -77,13 +76,14 @@ class TokenLoader final : public DataLoader {
   std::vector<std::int64_t> documents_of(std::int64_t row) const;
   /// Lengths of the documents in the packed row with the largest weight.
   DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
-  bool has_documents() const { return documents_.has_value(); }
-  bool has_loss_mask() const { return rows_ ? rows_->has_loss_mask() : documents_->has_loss_mask(); }
+  const TokenFile& tokens() const { return *tokens_; }
+  bool has_documents() const { return tokens_->has_documents(); }
+  bool has_loss_mask() const { return tokens_->has_loss_mask(); }
   /// Pads documents to a multiple of `step` tokens, as far as the model has positions. GPUs' attention makes a plan for
   /// each new length.
   void pad_to(std::int64_t step) { step_ = step; }
   /// Pairs of a row; of documents the most that one gives, padded; of packed rows what one holds at most, padded.
-  std::int64_t tokens_per_row() const { return documents_ ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
+  std::int64_t tokens_per_row() const { return has_documents() ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
   /// Pairs of the longest document that is read.
   std::int64_t longest_sequence() const { return pairs_; }
   /// Ids of the first `records` rows or documents.
@@ -110,20 +110,20 @@ class TokenLoader final : public DataLoader {
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void make_padding(MicroBatch& batch) const;
-  /// Pairs of a document. \param token  of the micro-batch, where the first goes
+  /// Writes the pairs of a document. \param token  of the micro-batch, where the first pair goes
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
-  std::int64_t pairs_of(std::int64_t document) const;
+  /// Pairs of a row or document that are read.
+  std::int64_t pairs_of(std::int64_t record) const;
   /// \param counts  a buffer
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
-  bool stands_in_rows() const { return documents_ && documents_->num_rows() > 0; }
+  bool stands_in_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
   std::vector<std::int64_t> documents_in(std::int64_t row, std::int64_t epoch) const;
 
-  std::optional<TokenRows> rows_;
-  std::optional<TokenDocuments> documents_;
   std::int64_t padded(std::int64_t length) const;
 
-  std::optional<RowPacking> packing_;
+  std::unique_ptr<TokenFile> tokens_;
+  std::optional<RowPacking> packing_;  ///< set when documents are packed here
   std::int64_t pairs_ = 0;
   std::int64_t row_tokens_ = 0;  ///< of packed rows
   std::int64_t positions_ = 0, step_ = 1;

@@ -16,8 +16,6 @@
 #include "lib/ranks/agree.hpp"
 #include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/tokenize.hpp"
-#include "lib/text/token_files/token_documents.hpp"
-#include "lib/text/token_files/token_notes.hpp"
 #include "lib/training/data/token_cache.hpp"
 
 namespace fsdp {
@@ -35,10 +33,10 @@ std::string_view kind_of(std::string_view description) {
 
 }  // namespace
 
-void check_token_origin(const std::filesystem::path& file, const Tokenizer* tokenizer, const ModelConfig& model) {
-  const auto notes = read_token_notes(file);
+void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const ModelConfig& model) {
+  const auto notes = file.notes();
   const auto origin =
-      fmt::format("{}: its ids are {}'s ({})", file.string(), notes.tokenizer, notes.tokenizer_description);
+      fmt::format("{}: its ids are {}'s ({})", file.file().string(), notes.tokenizer, notes.tokenizer_description);
   const char* cure = "; encode the texts with the model's tokenizer, or insist with --allow-other-tokenizer";
   const bool same_size = tokenizer != nullptr && (notes.vocab_size == tokenizer->vocab_size() ||
                                                   notes.vocab_size == tokenizer->required_rows());
@@ -57,15 +55,15 @@ void check_token_origin(const std::filesystem::path& file, const Tokenizer* toke
 namespace {
 
 /// Tells the user about options that have no effect because the token file was written with its own.
-void tell_of_settled_options(const std::filesystem::path& file, const ConversationOptions& asked, const Logger& log) {
-  const auto notes = read_token_notes(file);
+void tell_of_settled_options(const TokenFile& file, const ConversationOptions& asked, const Logger& log) {
+  const auto notes = file.notes();
   if (asked.train_on == TrainOn::all && notes.masked) {
-    log.warning(file.string() + " was written with a loss_mask, which counts: --train-on all is passed over");
+    log.warning(file.file().string() + " was written with a loss_mask, which counts: --train-on all is passed over");
   }
   std::error_code error;
   const bool is_name = !asked.chat_template.empty() && !std::filesystem::exists(asked.chat_template, error);
   if (is_name && notes.chat_template != asked.chat_template) {
-    log.warning(fmt::format("{} was written {}: --chat-template {} is passed over", file.string(),
+    log.warning(fmt::format("{} was written {}: --chat-template {} is passed over", file.file().string(),
                             notes.chat_template.empty() ? "without a chat template" : "by " + notes.chat_template,
                             asked.chat_template));
   }
@@ -81,7 +79,7 @@ void tell_of_answers(const TokenizeReport& report, const Logger& log) {
 bool holds_whole(const std::filesystem::path& entry, std::string& damage) {
   if (!TokenCache::holds(entry)) return false;
   try {
-    const TokenDocuments readable(entry);
+    open_token_file(entry);
     return true;
   } catch (const FormatError& error) {
     damage = error.what();
@@ -136,20 +134,13 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
 
 }  // namespace
 
-bool is_token_file(const std::filesystem::path& data) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(data, error)) return false;
-  // A file that is only called so is refused by its reader, not taken for a text.
-  return data.extension() == ".h5" || data.extension() == ".hdf5" || is_hdf5(data);
-}
-
-void tell_of_unread_datasets(const std::filesystem::path& file, const Logger& log) {
-  const auto unread = unread_datasets(file);
+void tell_of_unread_data(const TokenFile& file, const Logger& log) {
+  const auto unread = file.unread();
   if (unread.empty() || log.rank() != 0) return;
   log.warning(
       fmt::format("{}: {} {} not read, every id counts; where some do not, write a dataset loss_mask (of labels "
                   "it is labels != -100)",
-                  file.string(), fmt::join(unread, ", "), unread.size() == 1 ? "is" : "are"));
+                  file.file().string(), fmt::join(unread, ", "), unread.size() == 1 ? "is" : "are"));
 }
 
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
@@ -157,10 +148,11 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
   // One rank works: all of them fail with its error, or go on with its file.
   return text_of_root(world, [&] {
     if (is_token_file(data)) {
+      const auto tokens = open_token_file(data);
       if (options.check_origin)
-        check_token_origin(data, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
-      tell_of_settled_options(data, options.conversations, log);
-      tell_of_unread_datasets(data, log);
+        check_token_origin(*tokens, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
+      tell_of_settled_options(*tokens, options.conversations, log);
+      tell_of_unread_data(*tokens, log);
       return data.string();
     }
     if (options.tokenizer == nullptr)

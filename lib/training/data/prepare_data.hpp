@@ -9,6 +9,7 @@
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/text/chat/conversation_options.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 
 namespace fsdp {
@@ -19,7 +20,7 @@ namespace fsdp {
 /// than `tokenizer`. Names and paths do not count: one vocabulary lies in many places. A file without notes passes.
 /// \param tokenizer  that the model is known to have; null: only the model's vocabulary is looked at
 /// \throws FormatError naming both
-void check_token_origin(const std::filesystem::path& file, const Tokenizer* tokenizer, const ModelConfig& model);
+void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const ModelConfig& model);
 
 struct TextOptions {
   std::string field;          ///< key or column; empty: the usual one
@@ -34,13 +35,10 @@ struct TextOptions {
   bool quiet = false;
 };
 
-/// A token file (HDF5) by content or by name; anything else holds texts. \throws IoError when it cannot be read
-bool is_token_file(const std::filesystem::path& data);
+/// Warns of data in a token file that says which ids count and is not read here.
+void tell_of_unread_data(const TokenFile& file, const Logger& log);
 
-/// Warns of datasets in a token file that say what counts and are not read here.
-void tell_of_unread_datasets(const std::filesystem::path& file, const Logger& log);
-
-/// `data` itself when it is a token file (HDF5, by content or by name); otherwise the documents of that file or
+/// `data` itself when it is a token file, see is_token_file(); otherwise the documents of that file or
 /// directory of texts (JSON Lines, Parquet, CSV, plain), encoded by rank 0. The name of the result tells what it was
 /// made from, so a run that goes on, or one on the same data, finds it there; of several jobs one encodes. Collective:
 /// the same answer on every rank. \param stop_wanted  asked on rank 0 now and then \throws Stopped after stop_wanted;

@@ -2,8 +2,7 @@
 
 #include <memory>
 
-#include "lib/text/token_files/token_documents.hpp"
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "tests/unit/text/sources/corpus_support.hpp"
 
@@ -27,20 +26,20 @@ fsdp::TokenizeOptions options(const std::filesystem::path& input, const std::fil
 using Ids = std::vector<std::int32_t>;
 
 Ids all_rows(const std::filesystem::path& file) {
-  const fsdp::TokenRows rows(file);
+  const auto rows = fsdp::open_token_file(file);
   std::vector<std::int64_t> numbers;
-  for (std::int64_t i = 0; i < rows.num_rows(); ++i) numbers.push_back(i);
-  Ids ids(numbers.size() * static_cast<std::size_t>(rows.row_length()));
-  rows.read_rows(numbers, ids);
+  for (std::int64_t i = 0; i < rows->num_records(); ++i) numbers.push_back(i);
+  Ids ids(numbers.size() * static_cast<std::size_t>(rows->row_length()));
+  rows->read_rows(numbers, ids);
   return ids;
 }
 
 std::vector<Ids> all_documents(const std::filesystem::path& file) {
-  const fsdp::TokenDocuments documents(file);
+  const auto documents = fsdp::open_token_file(file);
   std::vector<Ids> all;
-  for (std::int64_t i = 0; i < documents.num_documents(); ++i) {
-    all.emplace_back(static_cast<std::size_t>(documents.length(i)));
-    documents.read(i, all.back());
+  for (std::int64_t i = 0; i < documents->num_records(); ++i) {
+    all.emplace_back(static_cast<std::size_t>(documents->length(i)));
+    documents->read(i, all.back());
   }
   return all;
 }
@@ -64,11 +63,11 @@ TEST_SUITE("corpus/tokenize") {
       CAPTURE(split);
       const auto shipped = kData / "shakespeare" / (split + ".h5");
       const auto report = fsdp::tokenize(options(kData / "shakespeare" / (split + ".csv"), dir / "out.h5"), gpt2());
-      const fsdp::TokenRows rows(shipped);
+      const auto rows = fsdp::open_token_file(shipped);
       CHECK(report.documents == 1);
-      CHECK(report.rows == rows.num_rows());
+      CHECK(report.rows == rows->num_records());
       CHECK(report.dropped_tokens == report.tokens - report.rows * 256);
-      CHECK(fsdp::TokenRows(dir / "out.h5").row_length() == 256);
+      CHECK(fsdp::open_token_file(dir / "out.h5")->row_length() == 256);
       CHECK((all_rows(dir / "out.h5") == all_rows(shipped)));
     }
   }
@@ -162,7 +161,7 @@ TEST_SUITE("corpus/tokenize") {
     CHECK(fsdp::read_text_file(output) == "old");
     fsdp::replace_file(dir / "in.jsonl", jsonl(100));
     fsdp::tokenize(options(dir / "in.jsonl", output), gpt2());
-    CHECK(fsdp::is_hdf5(output));
+    CHECK(fsdp::is_token_file(output));
   }
 
   TEST_CASE("a stop leaves nothing") {

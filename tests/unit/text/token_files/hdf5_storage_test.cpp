@@ -11,8 +11,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/text/token_files/token_documents.hpp"
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/hdf5.hpp"
+#include "lib/text/token_files/token_file_writer.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {
@@ -75,16 +75,16 @@ void write_virtual(const fs::path& file, const std::vector<std::string>& sources
 }
 
 Ids read_all(const fs::path& file) {
-  const fsdp::TokenRows rows(file);
-  std::vector<std::int64_t> which(static_cast<std::size_t>(rows.num_rows()));
+  const auto rows = fsdp::open_token_file(file);
+  std::vector<std::int64_t> which(static_cast<std::size_t>(rows->num_records()));
   std::iota(which.begin(), which.end(), 0);
-  Ids ids(which.size() * static_cast<std::size_t>(rows.row_length()));
-  rows.read_rows(which, ids);
+  Ids ids(which.size() * static_cast<std::size_t>(rows->row_length()));
+  rows->read_rows(which, ids);
   return ids;
 }
 
 void refused(const fs::path& file, const std::string& message) {
-  CHECK_THROWS_WITH_AS(fsdp::TokenRows{file}, doctest::Contains(message.c_str()), fsdp::FormatError);
+  CHECK_THROWS_WITH_AS(fsdp::open_token_file(file), doctest::Contains(message.c_str()), fsdp::FormatError);
 }
 
 }  // namespace
@@ -186,7 +186,10 @@ TEST_SUITE("dataset/hdf5_storage") {
 
     write_ids(dir / "b.h5", kRows, contiguous);
     CHECK(read_all(file).size() == 24);
-    fsdp::write_token_rows(dir / "b.h5", std::vector<std::uint16_t>{1, 2, 3, 4, 5, 6, 7, 8}, 4);
+    const auto smaller = fsdp::write_packed_rows(
+        dir / "b.h5", 4, {.tokenizer = {}, .tokenizer_description = {}, .vocab_size = 9, .sources = {}});
+    smaller->add(Ids(10, 1));
+    CHECK(smaller->finish());
     refused(file, "b.h5: dataset 'input_ids' of shape [2, 4] is too small");
   }
 
@@ -241,7 +244,7 @@ TEST_SUITE("dataset/hdf5_storage") {
       REQUIRE(H5Dwrite(b.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, ends.data()) >= 0);
     };
     write(false);
-    CHECK_THROWS_WITH_AS(fsdp::TokenDocuments{dir / "d.h5"}, doctest::Contains("dataset 'tokens' is not written"),
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "d.h5"), doctest::Contains("dataset 'tokens' is not written"),
                          fsdp::FormatError);
     write(true);
     fsdp::Hdf5File handle(H5Fcreate((dir / "v.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
@@ -253,9 +256,9 @@ TEST_SUITE("dataset/hdf5_storage") {
           H5Dcreate2(handle.get(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, layout.get(), H5P_DEFAULT));
     }
     REQUIRE(handle.close() >= 0);
-    const fsdp::TokenDocuments documents(dir / "v.h5");
+    const auto documents = fsdp::open_token_file(dir / "v.h5");
     Ids ids(4);
-    documents.read(1, ids);
+    documents->read(1, ids);
     CHECK(ids == Ids{7, 8, 9, 10});
   }
 

@@ -1,4 +1,4 @@
-#include "lib/text/token_files/token_documents.hpp"
+#include "lib/text/token_files/token_file.hpp"
 
 #include <array>
 
@@ -11,7 +11,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/text/token_files/token_notes.hpp"
+#include "lib/text/token_files/hdf5.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/text/token_files/dataset_test_support.hpp"
 
@@ -59,20 +59,19 @@ TEST_SUITE("dataset/token_documents") {
     for (const hid_t type : {H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_I32BE, H5T_STD_I64LE}) {
       write_parts(dir / "a.h5",
                   {vector_of("tokens", type, {5, 6, 7, 65535, 9}), vector_of("offsets", H5T_STD_I64LE, {0, 2, 2, 5})});
-      const fsdp::TokenDocuments documents(dir / "a.h5");
-      CHECK(documents.num_documents() == 3);
-      CHECK(documents.num_tokens() == 5);
-      CHECK(read_document(documents, 0) == Ids{5, 6});
-      CHECK(read_document(documents, 1).empty());
-      CHECK(read_document(documents, 2) == Ids{7, 65535, 9});
+      const auto documents = fsdp::open_token_file(dir / "a.h5");
+      CHECK(documents->num_records() == 3);
+      CHECK(read_document(*documents, 0) == Ids{5, 6});
+      CHECK(read_document(*documents, 1).empty());
+      CHECK(read_document(*documents, 2) == Ids{7, 65535, 9});
       Ids two(2);
-      documents.read(2, two);
+      documents->read(2, two);
       CHECK(two == Ids{7, 65535});
 
       Ids six(6);
-      CHECK_THROWS_AS(documents.read(2, six), std::invalid_argument);
-      CHECK_THROWS_AS(documents.read(3, two), std::out_of_range);
-      CHECK_THROWS_AS(documents.read(-1, two), std::out_of_range);
+      CHECK_THROWS_AS(documents->read(2, six), std::invalid_argument);
+      CHECK_THROWS_AS(documents->read(3, two), std::out_of_range);
+      CHECK_THROWS_AS(documents->read(-1, two), std::out_of_range);
     }
   }
 
@@ -81,10 +80,10 @@ TEST_SUITE("dataset/token_documents") {
     const fsdp::Hdf5Scope scope;
     write_parts(dir / "a.h5", {vector_of("tokens", H5T_STD_I64LE, {1, -1, 2, 4294967296}),
                                vector_of("offsets", H5T_STD_I64LE, {0, 2, 4})});
-    const fsdp::TokenDocuments documents(dir / "a.h5");
-    CHECK_THROWS_WITH_AS(read_document(documents, 0), doctest::Contains("document 0, position 1: token id -1"),
+    const auto documents = fsdp::open_token_file(dir / "a.h5");
+    CHECK_THROWS_WITH_AS(read_document(*documents, 0), doctest::Contains("document 0, position 1: token id -1"),
                          fsdp::FormatError);
-    CHECK_THROWS_WITH_AS(read_document(documents, 1), doctest::Contains("document 1, position 1: token id 4294967296"),
+    CHECK_THROWS_WITH_AS(read_document(*documents, 1), doctest::Contains("document 1, position 1: token id 4294967296"),
                          fsdp::FormatError);
   }
 
@@ -95,7 +94,8 @@ TEST_SUITE("dataset/token_documents") {
     const auto offsets = vector_of("offsets", H5T_STD_I64LE, {0, 2, 2, 5});
     write_parts(dir / "a.h5", {tokens, offsets});
     write_parts(dir / "b.h5", {tokens, offsets, vector_of("loss_mask", H5T_STD_U8LE, {0, 1, 0, 1, 1})});
-    const fsdp::TokenDocuments plain(dir / "a.h5"), masked(dir / "b.h5");
+    const auto plain_file = fsdp::open_token_file(dir / "a.h5"), masked_file = fsdp::open_token_file(dir / "b.h5");
+    const auto &plain = *plain_file, &masked = *masked_file;
     std::vector<std::uint8_t> two(2);
     CHECK(!plain.has_loss_mask());
     CHECK(masked.has_loss_mask());
@@ -107,7 +107,7 @@ TEST_SUITE("dataset/token_documents") {
     CHECK(two == std::vector<std::uint8_t>{0, 1});
     CHECK_THROWS_AS(masked.read_loss_mask(1, two), std::invalid_argument);
     write_parts(dir / "c.h5", {tokens, offsets, vector_of("loss_mask", H5T_STD_I8LE, {0, -1, 0, 1, 1})});
-    CHECK_THROWS_WITH_AS(fsdp::TokenDocuments(dir / "c.h5").read_loss_mask(0, two),
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "c.h5")->read_loss_mask(0, two),
                          doctest::Contains("loss_mask is -1 at 1 behind [0], expected 0 or 1"), fsdp::FormatError);
   }
 
@@ -121,7 +121,7 @@ TEST_SUITE("dataset/token_documents") {
     H5Tenum_insert(truth.get(), "FALSE", &no);
     H5Tenum_insert(truth.get(), "TRUE", &yes);
     write_parts(dir / "a.h5", {tokens, offsets, vector_of("labels", H5T_STD_I64LE, {-100, 2, 3})});
-    CHECK(fsdp::unread_datasets(dir / "a.h5") == std::vector<std::string>{"labels"});
+    CHECK(fsdp::open_token_file(dir / "a.h5")->unread() == std::vector<std::string>{"labels"});
     {
       const fsdp::Hdf5File file(H5Fopen((dir / "a.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
       const hsize_t three = 3;
@@ -132,9 +132,9 @@ TEST_SUITE("dataset/token_documents") {
       REQUIRE(H5Dwrite(mask.get(), truth.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
     }
     std::vector<std::uint8_t> two(2);
-    fsdp::TokenDocuments(dir / "a.h5").read_loss_mask(0, two);
+    fsdp::open_token_file(dir / "a.h5")->read_loss_mask(0, two);
     CHECK(two == std::vector<std::uint8_t>{0, 1});
-    CHECK(fsdp::unread_datasets(dir / "a.h5").empty());
+    CHECK(fsdp::open_token_file(dir / "a.h5")->unread().empty());
   }
 
   TEST_CASE("what is wrong with a file is named with what was expected") {
@@ -145,7 +145,7 @@ TEST_SUITE("dataset/token_documents") {
     const auto refused = [&](const std::vector<Part>& parts) -> std::string {
       write_parts(file, parts);
       try {
-        fsdp::TokenDocuments{file};
+        fsdp::open_token_file(file);
       } catch (const fsdp::FormatError& error) {
         return error.what();
       }
@@ -172,8 +172,8 @@ TEST_SUITE("dataset/token_documents") {
     CHECK(rows({0, 1, 2}) == "opened");
     contains(rows({0, 1}), "a.h5: row_offsets[1] is 1, expected 2, the number of documents");
     contains(rows({0, 2, 1, 2}), "row_offsets[2] is 1, expected 2 or more");
-    contains(refused({tokens}), "has no dataset 'offsets', only 'tokens', expected");
-    contains(refused({}), "only an empty root group");
+    contains(refused({tokens}), "holds 'tokens', expected");
+    contains(refused({}), "holds nothing, expected");
     contains(refused({tokens, {"offsets", H5T_STD_I64LE, {0}, {}}}), "'offsets'");
     contains(refused({tokens, {"offsets", H5T_IEEE_F64LE, {2}, {0, 3}}}), "'offsets' holds floating-point numbers");
     contains(refused({{"tokens", H5T_STD_U16LE, {1, 3}, {1, 2, 3}}, {"offsets", H5T_STD_I64LE, {2}, {0, 3}}}),
@@ -185,12 +185,12 @@ TEST_SUITE("dataset/token_documents") {
     const fsdp::Hdf5Scope scope;
     const hsize_t huge = hsize_t{1} << 50;
     write_parts(dir / "a.h5", {vector_of("tokens", H5T_STD_U16LE, {1}), {"offsets", H5T_STD_I64LE, {huge}, {}, true}});
-    CHECK_THROWS_WITH_AS(fsdp::TokenDocuments(dir / "a.h5"),
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "a.h5"),
                          doctest::Contains("'offsets' is not written to its end: of 17592186044416 chunks only 0"),
                          fsdp::FormatError);
     write_parts(dir / "a.h5",
                 {{"tokens", H5T_STD_U16LE, {huge}, {}, true}, vector_of("offsets", H5T_STD_I64LE, {0, 1})});
-    CHECK_THROWS_WITH_AS(fsdp::TokenDocuments(dir / "a.h5"), doctest::Contains("'tokens' is not written to its end"),
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "a.h5"), doctest::Contains("'tokens' is not written to its end"),
                          fsdp::FormatError);
   }
 
@@ -208,8 +208,8 @@ TEST_SUITE("dataset/token_documents") {
     const auto attempt = [&](const std::string& content) {
       fsdp::File::create(dir / "b.h5").write(std::string_view(content));
       try {
-        const fsdp::TokenDocuments documents(dir / "b.h5");
-        for (std::int64_t i = 0; i < documents.num_documents(); ++i) read_document(documents, i);
+        const auto documents = fsdp::open_token_file(dir / "b.h5");
+        for (std::int64_t i = 0; i < documents->num_records(); ++i) read_document(*documents, i);
       } catch (const fsdp::FormatError& error) {
         CHECK(std::string(error.what()).find("b.h5") != std::string::npos);
         ++refused;
@@ -233,35 +233,41 @@ TEST_SUITE("dataset/token_documents") {
       write_parts(dir / "a.h5",
                   {vector_of("tokens", H5T_STD_U16LE, {1, 2, 3}), vector_of("offsets", H5T_STD_I64LE, {0, 1, 3})});
     }
-    const fsdp::TokenDocuments documents(dir / "a.h5");
+    const auto documents = fsdp::open_token_file(dir / "a.h5");
     std::vector<int> good(4);
     std::vector<std::thread> threads;
     for (auto& count : good) {
       threads.emplace_back([&] {
-        for (int i = 0; i < 50; ++i) count += read_document(documents, 1) == Ids{2, 3} ? 1 : 0;
+        for (int i = 0; i < 50; ++i) count += read_document(*documents, 1) == Ids{2, 3} ? 1 : 0;
       });
     }
     for (auto& thread : threads) thread.join();
     CHECK(good == std::vector<int>{50, 50, 50, 50});
   }
 
-  TEST_CASE("token_file_kind and is_hdf5") {
+  TEST_CASE("a token file is one by its name or by its first bytes") {
     TempDir dir;
     {
       const fsdp::Hdf5Scope scope;
       write_parts(dir / "d.h5", {vector_of("tokens", H5T_STD_U16LE, {1}), vector_of("offsets", H5T_STD_I64LE, {0, 1})});
       write_parts(dir / "x.h5", {vector_of("tokens", H5T_STD_U16LE, {1})});
     }
-    CHECK(fsdp::token_file_kind(kShakespeare) == fsdp::TokenFileKind::rows);
-    CHECK(fsdp::token_file_kind(dir / "d.h5") == fsdp::TokenFileKind::documents);
-    CHECK_THROWS_WITH_AS(fsdp::token_file_kind(dir / "x.h5"), doctest::Contains("x.h5: holds 'tokens', expected"),
+    CHECK_FALSE(fsdp::open_token_file(kShakespeare)->has_documents());
+    CHECK(fsdp::open_token_file(dir / "d.h5")->has_documents());
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "x.h5"), doctest::Contains("x.h5: holds 'tokens', expected"),
                          fsdp::FormatError);
     fsdp::replace_file(dir / "t", "text");
-    CHECK_THROWS_AS(fsdp::token_file_kind(dir / "t"), fsdp::FormatError);
+    fsdp::replace_file(dir / "t.hdf5", "text");
+    CHECK_THROWS_AS(fsdp::open_token_file(dir / "t"), fsdp::FormatError);
+    CHECK_THROWS_AS(fsdp::open_token_file(dir / "none"), fsdp::IoError);
+    CHECK_THROWS_AS(fsdp::open_token_file(dir.path()), fsdp::FormatError);
 
-    CHECK(fsdp::is_hdf5(kShakespeare));
-    CHECK_FALSE(fsdp::is_hdf5(dir / "t"));
-    CHECK_THROWS_AS(fsdp::is_hdf5(dir / "none"), fsdp::IoError);
-    CHECK_THROWS_AS(fsdp::is_hdf5(dir.path()), fsdp::FormatError);
+    std::filesystem::rename(dir / "d.h5", dir / "d");
+    CHECK(fsdp::is_token_file(kShakespeare));
+    CHECK(fsdp::is_token_file(dir / "d"));
+    CHECK(fsdp::is_token_file(dir / "t.hdf5"));
+    CHECK_FALSE(fsdp::is_token_file(dir / "t"));
+    CHECK_FALSE(fsdp::is_token_file(dir / "none"));
+    CHECK_FALSE(fsdp::is_token_file(dir.path()));
   }
 }

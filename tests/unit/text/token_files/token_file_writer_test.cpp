@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/text/token_files/hdf5.hpp"
 #include "lib/text/token_files/row_packing.hpp"
-#include "lib/text/token_files/token_documents.hpp"
-#include "lib/text/token_files/token_notes.hpp"
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/text/token_files/dataset_test_support.hpp"
 
@@ -61,12 +60,12 @@ TEST_SUITE("dataset/token_file_writer") {
     CHECK(writer->finish());
     writer.reset();
 
-    const fsdp::TokenRows rows(dir / "a.h5");
-    CHECK(rows.num_rows() == 5);
-    CHECK(rows.row_length() == 5);
+    const auto rows = fsdp::open_token_file(dir / "a.h5");
+    CHECK(rows->num_records() == 5);
+    CHECK(rows->row_length() == 5);
     const std::vector<std::int64_t> all{0, 1, 2, 3, 4};
     Ids read(25);
-    rows.read_rows(all, read);
+    rows->read_rows(all, read);
     CHECK(read == Ids(ids.begin(), ids.begin() + 25));
     CHECK(stored_as(dir / "a.h5", "input_ids") == std::pair<std::size_t, bool>{2, true});
     CHECK(entries(dir) == 1);
@@ -83,12 +82,12 @@ TEST_SUITE("dataset/token_file_writer") {
       writer->add(std::span(ids).subspan(first, 100'000));
     CHECK(writer->finish());
 
-    const fsdp::TokenRows rows(dir / "a.h5");
-    CHECK(rows.num_rows() == 3000);
+    const auto rows = fsdp::open_token_file(dir / "a.h5");
+    CHECK(rows->num_records() == 3000);
     std::vector<std::int64_t> all(3000);
     std::iota(all.begin(), all.end(), std::int64_t{0});
     Ids read(3000 * 999);
-    rows.read_rows(all, read);
+    rows->read_rows(all, read);
     CHECK((read == Ids(ids.begin(), ids.begin() + 3000 * 999)));
     CHECK(stored_as(dir / "a.h5", "input_ids").first == 4);
   }
@@ -115,22 +114,22 @@ TEST_SUITE("dataset/token_file_writer") {
     CHECK_THROWS_AS(fsdp::write_token_documents(dir / "b.h5", notes(100))->add(Ids{1}, std::span(mask).first(1)),
                     std::invalid_argument);
 
-    const fsdp::TokenRows read_rows(dir / "rows.h5");
+    const auto read_rows = fsdp::open_token_file(dir / "rows.h5");
     std::vector<std::uint8_t> row(999);
-    for (const std::int64_t i : {std::int64_t{0}, std::int64_t{4444}, read_rows.num_rows() - 1}) {
-      read_rows.read_loss_mask(i, row);
+    for (const std::int64_t i : {std::int64_t{0}, std::int64_t{4444}, read_rows->num_records() - 1}) {
+      read_rows->read_loss_mask(i, row);
       CHECK(std::equal(row.begin(), row.end(), mask.begin() + i * 999));
     }
-    const fsdp::TokenDocuments read_documents(dir / "documents.h5");
-    CHECK(read_documents.num_documents() == 101);
+    const auto read_documents = fsdp::open_token_file(dir / "documents.h5");
+    CHECK(read_documents->num_records() == 101);
     std::vector<std::uint8_t> document(50'000);
     for (const std::int64_t i : {0, 57, 99}) {
-      read_documents.read_loss_mask(i, document);
+      read_documents->read_loss_mask(i, document);
       CHECK(std::equal(document.begin(), document.end(), mask.begin() + i * 50'000));
     }
     CHECK(stored_as(dir / "documents.h5", "loss_mask").first == 1);
-    CHECK(fsdp::read_token_notes(dir / "rows.h5").chat_template == "chatml");
-    CHECK(fsdp::read_token_notes(dir / "documents.h5").train_on == "answers");
+    CHECK(fsdp::open_token_file(dir / "rows.h5")->notes().chat_template == "chatml");
+    CHECK(fsdp::open_token_file(dir / "documents.h5")->notes().train_on == "answers");
     CHECK(entries(dir) == 2);
   }
 
@@ -140,7 +139,7 @@ TEST_SUITE("dataset/token_file_writer") {
     writer->add(Ids{0, 65535, 1});
     CHECK(writer->finish());
     Ids row(2);
-    fsdp::TokenRows(dir / "a.h5").read_row(0, row);
+    fsdp::open_token_file(dir / "a.h5")->read(0, row);
     CHECK(row == Ids{0, 65535});
     CHECK(stored_as(dir / "a.h5", "input_ids").first == 2);
   }
@@ -152,10 +151,9 @@ TEST_SUITE("dataset/token_file_writer") {
       auto writer = fsdp::write_token_documents(dir / "a.h5", notes(vocab_size));
       for (const auto& ids : all) writer->add(ids);
       CHECK(writer->finish());
-      const fsdp::TokenDocuments documents(dir / "a.h5");
-      REQUIRE(documents.num_documents() == 6);
-      CHECK(documents.num_tokens() == 5'020'001);
-      for (std::int64_t i = 0; i < 6; ++i) CHECK((read_document(documents, i) == all[static_cast<std::size_t>(i)]));
+      const auto documents = fsdp::open_token_file(dir / "a.h5");
+      REQUIRE(documents->num_records() == 6);
+      for (std::int64_t i = 0; i < 6; ++i) CHECK((read_document(*documents, i) == all[static_cast<std::size_t>(i)]));
       CHECK(stored_as(dir / "a.h5", "tokens").first == (vocab_size == 65536 ? 2 : 4));
     }
     CHECK(entries(dir) == 1);
@@ -166,17 +164,17 @@ TEST_SUITE("dataset/token_file_writer") {
     auto writer = fsdp::write_token_documents(dir / "a.h5", notes(10));
     for (int i = 0; i < 700'000; ++i) writer->add(i % 3 == 0 ? Ids{} : Ids{i % 10});
     CHECK(writer->finish());
-    const fsdp::TokenDocuments many(dir / "a.h5");
-    CHECK(many.num_documents() == 700'000);
-    CHECK(many.length(699'999) == 0);
-    CHECK(read_document(many, 699'998) == Ids{8});
+    const auto many = fsdp::open_token_file(dir / "a.h5");
+    CHECK(many->num_records() == 700'000);
+    CHECK(many->length(699'999) == 0);
+    CHECK(read_document(*many, 699'998) == Ids{8});
 
     writer = fsdp::write_token_documents(dir / "b.h5", notes(10));
     writer->add({});
     CHECK(writer->finish());
-    const fsdp::TokenDocuments empty(dir / "b.h5");
-    CHECK(empty.num_documents() == 1);
-    CHECK(empty.num_tokens() == 0);
+    const auto empty = fsdp::open_token_file(dir / "b.h5");
+    CHECK(empty->num_records() == 1);
+    CHECK(empty->length(0) == 0);
   }
 
   TEST_CASE("what is not finished leaves nothing; what was there stays") {
@@ -229,22 +227,22 @@ TEST_SUITE("dataset/token_file_writer") {
     CHECK_THROWS_AS(writer->add(Ids(10, 1), std::vector<std::uint8_t>(10)), std::invalid_argument);
     CHECK(writer->finish());
     const fsdp::RowPacking packing(tokens, 9, {3, true});
-    const fsdp::TokenDocuments file(dir / "a.h5");
-    REQUIRE(file.num_rows() == packing.num_rows());
+    const auto file = fsdp::open_token_file(dir / "a.h5");
+    REQUIRE(file->num_shared_rows() == packing.num_rows());
     CHECK(writer->document_rows() == packing.num_rows());
-    CHECK(file.num_documents() == 6);
+    CHECK(file->num_records() == 6);
     std::int64_t next = 0;
     for (std::int64_t row = 0; row < packing.num_rows(); ++row) {
-      CHECK(file.row_begin(row) == next);
+      CHECK(file->shared_row_begin(row) == next);
       for (const auto document : packing.documents(row, 0)) {
         const auto length = lengths[static_cast<std::size_t>(document)];
-        CHECK(read_document(file, next) == Ids(length, static_cast<std::int32_t>(document)));
+        CHECK(read_document(*file, next) == Ids(length, static_cast<std::int32_t>(document)));
         std::vector<std::uint8_t> mask(length);
-        file.read_loss_mask(next++, mask);
+        file->read_loss_mask(next++, mask);
         CHECK(mask == std::vector<std::uint8_t>(length, static_cast<std::uint8_t>(document % 2)));
       }
     }
-    CHECK(file.row_begin(packing.num_rows()) == next);
+    CHECK(file->shared_row_begin(packing.num_rows()) == next);
     CHECK(entries(dir) == 1);
 
     const auto unpacked = fsdp::write_packed_documents(dir / "b.h5", {9, 3}, notes(10));
@@ -260,6 +258,6 @@ TEST_SUITE("dataset/token_file_writer") {
     auto writer = fsdp::write_token_documents(dir / "a.h5", many);
     writer->add(Ids{1});
     CHECK(writer->finish());
-    CHECK(fsdp::TokenDocuments(dir / "a.h5").num_documents() == 1);
+    CHECK(fsdp::open_token_file(dir / "a.h5")->num_records() == 1);
   }
 }

@@ -1,4 +1,4 @@
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/token_file.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -13,6 +13,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/text/token_files/hdf5.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/text/token_files/dataset_test_support.hpp"
 
@@ -30,7 +31,7 @@ void write_dataset(const std::filesystem::path& file, const char* name, hid_t ty
   if (values != nullptr) REQUIRE(H5Dwrite(dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
 }
 
-std::vector<std::int32_t> read_rows(const fsdp::TokenRows& rows, const std::vector<std::int64_t>& which) {
+std::vector<std::int32_t> read_rows(const fsdp::TokenFile& rows, const std::vector<std::int64_t>& which) {
   std::vector<std::int32_t> out(which.size() * static_cast<std::size_t>(rows.row_length()));
   rows.read_rows(which, out);
   return out;
@@ -42,13 +43,13 @@ using Ids = std::vector<std::int32_t>;
 }  // namespace
 
 TEST_SUITE("dataset/token_rows") {
-  TEST_CASE("TokenRows: reads the shipped Shakespeare rows") {
-    const fsdp::TokenRows rows(kShakespeare);
+  TEST_CASE("rows: reads the shipped Shakespeare rows") {
+    const auto rows = fsdp::open_token_file(kShakespeare);
     Ids row(256);
-    rows.read_row(0, row);
+    rows->read(0, row);
 
-    CHECK(rows.num_rows() == 1174);
-    CHECK(rows.row_length() == 256);
+    CHECK(rows->num_records() == 1174);
+    CHECK(rows->row_length() == 256);
     CHECK(Ids(row.begin(), row.begin() + 10) == Ids{5962, 22307, 25, 198, 8421, 356, 5120, 597, 2252, 11});
   }
 
@@ -56,25 +57,25 @@ TEST_SUITE("dataset/token_rows") {
     const fsdp::test::TempDir dir;
     std::vector<std::uint16_t> ids(12);
     std::iota(ids.begin(), ids.end(), std::uint16_t{65524});  // up to 65535: no sign extension
-    fsdp::write_token_rows(dir.path() / "a.h5", ids, 3);
+    write_dataset(dir.path() / "a.h5", "input_ids", H5T_NATIVE_UINT16, {4, 3}, ids.data());
 
-    const fsdp::TokenRows rows(dir.path() / "a.h5");
-    CHECK(read_rows(rows, {2, 3, 0, 0}) ==
+    const auto rows = fsdp::open_token_file(dir.path() / "a.h5");
+    CHECK(read_rows(*rows, {2, 3, 0, 0}) ==
           Ids{65530, 65531, 65532, 65533, 65534, 65535, 65524, 65525, 65526, 65524, 65525, 65526});
-    CHECK(read_rows(rows, {}).empty());
+    CHECK(read_rows(*rows, {}).empty());
   }
 
   TEST_CASE("read_rows: uint32, int32 and int64 files read alike") {
     const fsdp::test::TempDir dir;
     const std::vector<std::uint32_t> ids{0, 70000, 2147483647, 5};
     const std::vector<std::int64_t> wide(ids.begin(), ids.end());
-    fsdp::write_token_rows(dir.path() / "u32.h5", ids, 2);
+    write_dataset(dir.path() / "u32.h5", "input_ids", H5T_NATIVE_UINT32, {2, 2}, ids.data());
     write_dataset(dir.path() / "i32.h5", "input_ids", H5T_NATIVE_INT32, {2, 2}, ids.data());
     write_dataset(dir.path() / "i64.h5", "input_ids", H5T_NATIVE_INT64, {2, 2}, wide.data());
 
     for (const auto* name : {"u32.h5", "i32.h5", "i64.h5"}) {
       CAPTURE(name);
-      CHECK(read_rows(fsdp::TokenRows(dir.path() / name), {0, 1}) == Ids{0, 70000, 2147483647, 5});
+      CHECK(read_rows(*fsdp::open_token_file(dir.path() / name), {0, 1}) == Ids{0, 70000, 2147483647, 5});
     }
   }
 
@@ -82,36 +83,36 @@ TEST_SUITE("dataset/token_rows") {
     const fsdp::test::TempDir dir;
     const std::vector<std::int64_t> ids{1, 2, 3, 4, 5, -100};
     write_dataset(dir.path() / "negative.h5", "input_ids", H5T_NATIVE_INT64, {2, 3}, ids.data());
-    fsdp::write_token_rows(dir.path() / "large.h5", std::vector<std::uint32_t>{1, 4000000000u}, 2);
+    const std::vector<std::uint32_t> large{1, 4000000000u};
+    write_dataset(dir.path() / "large.h5", "input_ids", H5T_NATIVE_UINT32, {1, 2}, large.data());
 
-    CHECK_THROWS_WITH_AS(read_rows(fsdp::TokenRows(dir.path() / "negative.h5"), {0, 1}),
+    CHECK_THROWS_WITH_AS(read_rows(*fsdp::open_token_file(dir.path() / "negative.h5"), {0, 1}),
                          doctest::Contains("negative.h5: row 1, position 2: token id -100 is not in"),
                          fsdp::FormatError);
-    CHECK_THROWS_WITH_AS(read_rows(fsdp::TokenRows(dir.path() / "large.h5"), {0}),
+    CHECK_THROWS_WITH_AS(read_rows(*fsdp::open_token_file(dir.path() / "large.h5"), {0}),
                          doctest::Contains("row 0, position 1: token id 4000000000"), fsdp::FormatError);
   }
 
   TEST_CASE("read_rows: a row past the end or a wrong buffer is a bug") {
-    const fsdp::TokenRows rows(kShakespeare);
-    Ids out(256);
+    const auto rows = fsdp::open_token_file(kShakespeare);
+    Ids out(256), wide(257);
 
-    CHECK_THROWS_AS(rows.read_row(1174, out), std::out_of_range);
-    CHECK_THROWS_AS(rows.read_row(-1, out), std::out_of_range);
-    CHECK_THROWS_AS(rows.read_row(0, std::span(out).first(255)), std::invalid_argument);
+    CHECK_THROWS_AS(rows->read(1174, out), std::out_of_range);
+    CHECK_THROWS_AS(rows->read(-1, out), std::out_of_range);
+    CHECK_THROWS_AS(rows->read(0, std::span(wide)), std::invalid_argument);
   }
 
-  TEST_CASE("TokenRows: what is wrong with a file is named with what was expected") {
+  TEST_CASE("rows: what is wrong with a file is named with what was expected") {
     const fsdp::test::TempDir dir;
     const auto file = dir.path() / "bad.h5";
-    const auto open = [&] { fsdp::TokenRows{file}; };
+    const auto open = [&] { fsdp::open_token_file(file); };
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("No such file"), fsdp::IoError);
 
     fsdp::replace_file(file, "tokens, honestly");
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("bad.h5: is not an HDF5 file"), fsdp::FormatError);
 
     write_dataset(file, "tokens", H5T_NATIVE_UINT16, {2, 4});
-    CHECK_THROWS_WITH_AS(open(), doctest::Contains("has no dataset 'input_ids', only 'tokens', expected"),
-                         fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(open(), doctest::Contains("holds 'tokens', expected"), fsdp::FormatError);
 
     write_dataset(file, "input_ids", H5T_NATIVE_FLOAT, {2, 4});
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("holds floating-point numbers, expected"), fsdp::FormatError);
@@ -126,24 +127,24 @@ TEST_SUITE("dataset/token_rows") {
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("[4, 1] has rows too short"), fsdp::FormatError);
   }
 
-  TEST_CASE("TokenRows: a truncated file is refused with the library's reason and nothing else is printed") {
+  TEST_CASE("rows: a truncated file is refused with the library's reason and nothing else is printed") {
     const fsdp::test::TempDir dir;
     const auto text = fsdp::read_text_file(kShakespeare);
     fsdp::replace_file(dir.path() / "cut.h5", std::string_view(text).substr(0, text.size() / 2));
 
-    CHECK_THROWS_WITH_AS(fsdp::TokenRows(dir.path() / "cut.h5"), doctest::Contains("truncated file"),
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir.path() / "cut.h5"), doctest::Contains("truncated file"),
                          fsdp::FormatError);
   }
 
-  TEST_CASE("TokenRows: several processes and threads read one file at once") {
-    const fsdp::TokenRows here(kShakespeare);
+  TEST_CASE("rows: several processes and threads read one file at once") {
+    const auto here = fsdp::open_token_file(kShakespeare);
     std::vector<pid_t> children;
     for (int i = 0; i < 3; ++i) {
       const pid_t pid = ::fork();
       if (pid == 0) {
-        const fsdp::TokenRows rows(kShakespeare);
+        const auto rows = fsdp::open_token_file(kShakespeare);
         Ids row(256);
-        rows.read_row(1173, row);
+        rows->read(1173, row);
         ::_exit(0);
       }
       children.push_back(pid);
@@ -153,40 +154,17 @@ TEST_SUITE("dataset/token_rows") {
       std::vector<std::jthread> threads;
       for (auto& ids : found) {
         threads.emplace_back([&] {
-          for (int i = 0; i < 200; ++i) ids = read_rows(fsdp::TokenRows(kShakespeare), {i, 1173 - i});
+          for (int i = 0; i < 200; ++i) ids = read_rows(*fsdp::open_token_file(kShakespeare), {i, 1173 - i});
         });
       }
     }
 
-    for (const auto& ids : found) CHECK(ids == read_rows(here, {199, 974}));
+    for (const auto& ids : found) CHECK(ids == read_rows(*here, {199, 974}));
     for (const pid_t pid : children) {
       int status = 1;
       ::waitpid(pid, &status, 0);
       CHECK(status == 0);
     }
-  }
-
-  TEST_CASE("write_token_rows: replaces a file that is open for reading, leaves no temporary") {
-    const fsdp::test::TempDir dir;
-    const auto file = dir.path() / "a.h5";
-    fsdp::write_token_rows(file, std::vector<std::uint16_t>{1, 2}, 2);
-    const fsdp::TokenRows old(file);
-    fsdp::write_token_rows(file, std::vector<std::uint16_t>{3, 4, 5, 6}, 2);
-
-    CHECK(read_rows(old, {0}) == Ids{1, 2});
-    CHECK(fsdp::TokenRows(file).num_rows() == 2);
-    CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1);
-  }
-
-  TEST_CASE("write_token_rows: refuses rows that do not come out even, and a directory that is not there") {
-    const fsdp::test::TempDir dir;
-    const std::vector<std::uint16_t> ids{1, 2, 3};
-
-    CHECK_THROWS_AS(fsdp::write_token_rows(dir.path() / "a.h5", ids, 2), fsdp::UsageError);
-    CHECK_THROWS_AS(fsdp::write_token_rows(dir.path() / "a.h5", ids, 1), fsdp::UsageError);
-    CHECK_THROWS_WITH_AS(fsdp::write_token_rows(dir.path() / "no" / "a.h5", ids, 3),
-                         doctest::Contains("No such file or directory"), fsdp::IoError);
-    CHECK(std::filesystem::is_empty(dir.path()));
   }
 
   TEST_CASE("check_token_ids: names row, position, id and vocabulary") {

@@ -9,7 +9,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/text/token_files/token_rows.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "lib/text/tokenizer/gpt2_merges.hpp"
 #include "lib/text/tokenizer/utf8.hpp"
 #include "tests/support/temp_files.hpp"
@@ -69,12 +69,12 @@ TEST_SUITE("tokenizer/byte_level_bpe") {
     for (const std::string split : {"train", "validation", "test"}) {
       CAPTURE(split);
       const auto ids = gpt2().encode(read_text_cell(kData + "/shakespeare/" + split + ".csv"));
-      const fsdp::TokenRows rows(kData + "/shakespeare/" + split + ".h5");
-      REQUIRE(rows.num_rows() == static_cast<std::int64_t>(ids.size()) / 257);
+      const auto rows = fsdp::open_token_file(kData + "/shakespeare/" + split + ".h5");
+      REQUIRE(rows->num_records() == static_cast<std::int64_t>(ids.size()) / 257);
 
       Ids row(256);
-      for (std::int64_t r = 0; r < rows.num_rows(); ++r) {
-        rows.read_row(r, row);
+      for (std::int64_t r = 0; r < rows->num_records(); ++r) {
+        rows->read(r, row);
         REQUIRE(row == Ids(ids.begin() + r * 256, ids.begin() + (r + 1) * 256));
       }
     }

@@ -36,13 +36,14 @@ TEST_SUITE("train/token_origin") {
       const auto writer = fsdp::write_token_documents(file, {"it", tokenizer->description(), ids, {}});
       writer->add(std::vector<std::int32_t>{1, 2, 3});
       REQUIRE(writer->finish());
-      CHECK_NOTHROW(fsdp::check_token_origin(file, tokenizer.get(), model));
-      CHECK_THROWS_AS(fsdp::check_token_origin(file, tokenizer.get(), smaller), fsdp::FormatError);
+      CHECK_NOTHROW(fsdp::check_token_origin(*fsdp::open_token_file(file), tokenizer.get(), model));
+      CHECK_THROWS_AS(fsdp::check_token_origin(*fsdp::open_token_file(file), tokenizer.get(), smaller),
+                      fsdp::FormatError);
     }
     const auto file = dir / "other.h5";
     const auto writer = fsdp::write_token_documents(file, {"it", tokenizer->description(), rows - 1, {}});
     writer->add(std::vector<std::int32_t>{1, 2, 3});
     REQUIRE(writer->finish());
-    CHECK_THROWS_AS(fsdp::check_token_origin(file, tokenizer.get(), model), fsdp::FormatError);
+    CHECK_THROWS_AS(fsdp::check_token_origin(*fsdp::open_token_file(file), tokenizer.get(), model), fsdp::FormatError);
   }
 }
