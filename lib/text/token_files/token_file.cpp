@@ -11,6 +11,7 @@ namespace fsdp {
 
 // The readers.
 std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file);
+std::unique_ptr<TokenFile> open_raw_tokens(const std::filesystem::path& file);
 
 namespace {
 
@@ -22,10 +23,12 @@ struct TokenFileFormat {
 };
 
 /// The first format also opens what has no known name or signature, and says what is wrong with it.
-constexpr TokenFileFormat kFormats[] = {{.what = "an HDF5 file",
-                                         .suffixes = {".h5", ".hdf5"},
-                                         .signature = {"\x89HDF\r\n\x1a\n", 8},
-                                         .open = open_hdf5_tokens}};
+constexpr TokenFileFormat kFormats[] = {
+    {.what = "an HDF5 file",
+     .suffixes = {".h5", ".hdf5"},
+     .signature = {"\x89HDF\r\n\x1a\n", 8},
+     .open = open_hdf5_tokens},
+    {.what = "raw token ids", .suffixes = {".bin"}, .signature = {}, .open = open_raw_tokens}};
 
 std::string first_bytes_of(const std::filesystem::path& file) {
   std::size_t most = 0;
