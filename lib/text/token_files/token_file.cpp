@@ -11,7 +11,6 @@ namespace fsdp {
 
 // The readers.
 std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file);
-std::unique_ptr<TokenFile> open_raw_tokens(const std::filesystem::path& file);
 
 namespace {
 
@@ -23,12 +22,10 @@ struct TokenFileFormat {
 };
 
 /// The first format also opens what has no known name or signature, and says what is wrong with it.
-constexpr TokenFileFormat kFormats[] = {
-    {.what = "an HDF5 file",
-     .suffixes = {".h5", ".hdf5"},
-     .signature = {"\x89HDF\r\n\x1a\n", 8},
-     .open = open_hdf5_tokens},
-    {.what = "raw token ids", .suffixes = {".bin"}, .signature = {}, .open = open_raw_tokens}};
+constexpr TokenFileFormat kFormats[] = {{.what = "an HDF5 file",
+                                         .suffixes = {".h5", ".hdf5"},
+                                         .signature = {"\x89HDF\r\n\x1a\n", 8},
+                                         .open = open_hdf5_tokens}};
 
 std::string first_bytes_of(const std::filesystem::path& file) {
   std::size_t most = 0;
