@@ -1,4 +1,4 @@
-# The front door: each line calls the script that does the work.
+# Each target calls the script that does the work.
 .PHONY: build setup demo test test-mpi sanitize bench dist install format lint clean
 PREFIX ?= /usr/local
 BUILD ?= build

@@ -29,7 +29,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
-# PBS runs a copy of this file. What it shares with the others is below the folder of submission.
+# PBS runs a copy of this file; the shared scripts lie below the folder of submission.
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "${PBS_O_WORKDIR:-.}"{,/..}; do
     if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/pbs.sh ]]; then break; fi
 done
@@ -63,7 +63,8 @@ fi
 find_programs fsdp-finetune
 chess_settings chess
 
-# submit STAGE AFTER ARGUMENTS: sets job. The environment goes along (-V): values with commas would not pass -v.
+# submit STAGE AFTER ARGUMENTS: submits a stage and sets job. -V passes the environment, because -v cannot pass values
+# that hold commas.
 submit() {
     local words=(-V -N "chess_$1") script="$FSDP_HOME/pbs/chess_pipeline.sh" more
     if [[ -n $2 ]]; then words+=(-W "depend=afterok:$2"); fi

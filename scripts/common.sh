@@ -1,21 +1,21 @@
 # Shared by the scripts in this folder; source it. Sets `root` and defines the helpers below.
 # shellcheck shell=bash
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross: of another architecture
+venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross sets FSDP_VENV to the libraries of another architecture
 # File that lists the packages scripts/setup installed, one requirement a line.
 # shellcheck disable=SC2034 # for the scripts that source this
 stamp=$venv/.fsdp-requirements
 
-# Pinned: one known set builds and is tested.
+# Versions are pinned: exactly one set is built and tested.
 # shellcheck disable=SC2034
 torch_pin=torch==2.11.0 mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
-# Packages with which tests read the programs' output files.
+# Packages that tests use to read the programs' output files.
 # shellcheck disable=SC2034
 test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
-# libtorch_cpu itself needs, of all CUDA wheels, only these two.
+# The only two CUDA wheels that libtorch_cpu itself needs.
 # shellcheck disable=SC2034
 cuda_pins=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
-# Debian's libraries that the programs are made of, and one that is missed by none: without it offload uses threads.
+# Debian's libraries that the programs use. The last one is optional: without it offload uses threads.
 # shellcheck disable=SC2034
 library_packages=(libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev
     libdeflate-dev libcurl4-openssl-dev libssl-dev zlib1g-dev) optional_libraries=(liburing-dev)
@@ -26,8 +26,8 @@ die() {
     exit 1
 }
 
-# need_plain_path: ends the script where this clone lies in a folder that compiler wrappers, CMake's lists or Makefiles
-# would take apart. MPI's mpicxx names its folders in a line without quotes, so nothing here could mend that.
+# need_plain_path: ends the script if this clone lies in a folder whose name compiler wrappers, CMake lists or Makefiles
+# would split. MPI's mpicxx prints its folders without quotes, so quoting here would not help.
 need_plain_path() {
     case $root in
         *[[:space:]\;\'\"\$\`\\:]*)
@@ -39,8 +39,8 @@ Move or clone it to a path without them" ;;
 # usage: prints the comment block at the head of the calling script.
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
-# check_ctest_arguments WORD...: ends the script with 2 where one is no option of ctest's that chooses or shows tests: ctest
-# itself passes over what it does not know, and runs them all.
+# check_ctest_arguments WORD...: ends the script with 2 if a word is not an option of ctest that selects or lists tests.
+# ctest itself ignores unknown options and runs all tests.
 check_ctest_arguments() {
     while (($#)); do
         case $1 in
@@ -60,7 +60,7 @@ check_ctest_arguments() {
     done
 }
 
-# step WORDS...: a section heading.  show COMMAND...: prints a command as it can be repeated, then runs it.
+# step WORDS...: prints a section heading.  show COMMAND...: prints a command so that it can be repeated, then runs it.
 step() { printf '\n== %s\n' "$*"; }
 show() {
     local words
@@ -69,8 +69,8 @@ show() {
     "$@"
 }
 
-# Directories in which a site may have put LibTorch: Torch_DIR and CMAKE_PREFIX_PATH, which cluster modules set for many
-# packages, so only a prefix that really holds libtorch_cpu counts.
+# Directories that may hold a site's LibTorch: Torch_DIR and CMAKE_PREFIX_PATH. Cluster modules set the latter for many
+# packages, so only a prefix that holds libtorch_cpu counts.
 site_libtorch() {
     local prefix found
     local -a prefixes=()
@@ -88,10 +88,10 @@ site_libtorch() {
     return 1
 }
 
-# choose_mpi: sets mpi_kind (site, wheel or debian), mpi_cxx and mpiexec.  FSDP_MPI overrides.
-# The site's own MPI wins: it knows the machine's network and launcher.  Debian's MPICH 4.0.2 does not count as such and
-# is used only by name: it sometimes hangs in MPI_Finalize across hosts (fixed later, pmodels/mpich PR 6596), which the
-# MPICH of the PyPI wheel does not.
+# choose_mpi: sets mpi_kind (site, wheel or debian), mpi_cxx and mpiexec.  FSDP_MPI overrides the choice.
+# The site's own MPI takes precedence because it supports the machine's network and launcher.  Debian's MPICH 4.0.2 is
+# used only by name: it sometimes hangs in MPI_Finalize across hosts (fixed later, pmodels/mpich PR 6596); the MPICH of
+# the PyPI wheel does not.
 choose_mpi() {
     local on_path=''
     on_path=$(PATH=${PATH//"$venv/bin"/} command -v mpicxx || true)
@@ -115,7 +115,7 @@ choose_mpi() {
     if [[ ! -x $mpiexec && $mpi_kind == site ]]; then mpiexec=$(command -v mpiexec || true); fi
 }
 
-# Cores this process may use: its affinity, and the control group's quota where there is one.
+# Prints the number of cores this process may use: its affinity, or less if the control group has a quota.
 usable_cores() {
     local cores quota period
     cores=$(nproc)
@@ -126,7 +126,7 @@ usable_cores() {
     echo "$cores"
 }
 
-# Memory that is left for us, in MiB: what the machine has available, or less where a control group limits it.
+# Prints the memory available to this process in MiB: what the machine has left, or less if a control group limits it.
 usable_memory_mib() {
     local available limit used
     available=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)

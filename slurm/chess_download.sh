@@ -33,7 +33,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
-# Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
+# Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |
     sed -nE 's,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p' || true)
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
@@ -50,7 +50,8 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 find_programs fsdp-download
 chess_settings chess
 
-# In a job of its own the program is a step, which gets the signal; a shell or another job's step runs it directly.
+# In a job of its own the program runs as a job step, which receives the signal; in a shell or in a step of another job
+# the script runs it directly.
 single=()
 if [[ ${SLURM_JOB_NAME:-} == chess_download* ]]; then single=(srun --ntasks=1 --mpi=none); fi
 signalled=''

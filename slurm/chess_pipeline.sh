@@ -19,7 +19,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
-# Slurm runs a copy of this file. What it shares with the others is found through the file that was submitted.
+# Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |
     sed -nE 's,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p' || true)
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
@@ -52,7 +52,7 @@ fi
 find_programs fsdp-finetune
 chess_settings chess
 
-# submit STAGE AFTER ARGUMENTS: sets job
+# submit STAGE AFTER ARGUMENTS: submits a stage and sets job
 submit() {
     local words=(--parsable) script="$FSDP_HOME/slurm/chess_pipeline.sh" more
     local gpus=(--nodes=1 --ntasks-per-node=4 --gres=gpu:4 --constraint=gpu80 --cpus-per-task=8 --mem=128G --time=01:00:00)
@@ -76,7 +76,7 @@ submit() {
         return
     fi
     job=$(sbatch "${words[@]}") || return
-    job=${job%%;*} # JOB;CLUSTER where there are several
+    job=${job%%;*} # sbatch prints JOB;CLUSTER in a multi-cluster setup
 }
 watch() {
     local IFS=,

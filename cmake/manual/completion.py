@@ -133,7 +133,7 @@ def entries(program):
     for option in named:
         for spelling in spellings(option):
             key = shlex.quote(f"{name} {spelling}")
-            # Of "size:N", only "size:" can be completed.
+            # Complete only "size:" of "size:N".
             words = [word[: word.index(":") + 1] if ":" in word else word for word in words_of(option)]
             words += MORE.get(f"{name} {spelling}", [])
             if words:

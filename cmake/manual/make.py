@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes manual pages and bash completion of what the programs say of their options (--describe-options) and of docs/.
+"""Writes manual pages and bash completion from the programs' option descriptions (--describe-options) and from docs/.
 
 make.py --bin FOLDER --source FOLDER --out FOLDER
 """

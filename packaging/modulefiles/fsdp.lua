@@ -1,8 +1,8 @@
 -- fsdp for Lmod: installed as PREFIX/share/modulefiles/fsdp/VERSION.lua, by make install and in the tarball.
 --   module use PREFIX/share/modulefiles && module load fsdp
--- It finds PREFIX by where it lies. Where a site keeps module files elsewhere, name it here:
+-- This file finds PREFIX from its own path. If a site keeps module files elsewhere, set it here:
 local prefix = ""
--- What the programs need of the site beside it: its MPI, where the tarball brings none.
+-- Load the site's MPI here if the tarball was built without one.
 -- depends_on("cray-mpich-abi")
 
 if prefix == "" then prefix = myFileName():match("^(.*)/share/modulefiles/[^/]+/[^/]+$") or "" end
@@ -22,7 +22,7 @@ conflict("fsdp")
 
 setenv("FSDP_PREFIX", prefix)
 prepend_path("PATH", pathJoin(prefix, "bin"))
--- The empty entry behind it is the system's own pages.
+-- The empty last entry stands for the system's own manual pages.
 prepend_path("MANPATH", pathJoin(prefix, "share/man"))
 append_path("MANPATH", "")
 if isDir(pathJoin(prefix, "lib/cmake/fsdp")) then

@@ -1,9 +1,9 @@
 #%Module
 # fsdp for environment-modules (4.2 or later): installed as PREFIX/share/modulefiles/fsdp/VERSION, by make install and
 # in the tarball.   module use PREFIX/share/modulefiles && module load fsdp
-# It finds PREFIX by where it lies. Where a site keeps module files elsewhere, name it here:
+# This file finds PREFIX from its own path. If a site keeps module files elsewhere, set it here:
 set prefix ""
-# What the programs need of the site beside it: its MPI, where the tarball brings none.
+# Load the site's MPI here if the tarball was built without one.
 # module load cray-mpich-abi
 
 if {$prefix eq ""} {
@@ -22,7 +22,7 @@ conflict fsdp
 
 setenv FSDP_PREFIX $prefix
 prepend-path PATH $prefix/bin
-# The empty entry behind it is the system's own pages.
+# The empty last entry stands for the system's own manual pages.
 prepend-path MANPATH $prefix/share/man
 append-path MANPATH {}
 if {[file isdirectory $prefix/lib/cmake/fsdp]} {

@@ -1,4 +1,4 @@
-"""Behind scripts/gpu-check, which says what it does."""
+"""Entry point of scripts/gpu-check, whose head describes it."""
 
 import argparse
 import pathlib
@@ -16,7 +16,7 @@ from checks import FAIL, Stage, Stopped, stop_on_signals
 from machine import CannotRun, Machine
 
 STAGES = {"truth": truth.run, "speed": speed.run, "profile": kernels.run}
-# A call of one stage stays below ten minutes, start and tidying up included, and all three below 25.
+# One stage takes less than ten minutes, including start and clean-up; all three take less than 25.
 STAGE_SECONDS = {"truth": 590, "speed": 590, "profile": 290}
 PASSED, COULD_NOT_RUN, FAILED = 0, 1, 3
 
@@ -39,7 +39,7 @@ def parsed():
 
 def run_stages(options, work):
     options.out = options.out.resolve()
-    results.read(options.out)  # what cannot be added to is found before the time is spent
+    results.read(options.out)  # fail before time is spent if the results cannot be extended
     begin = time.monotonic()
     machine = Machine(options.device, options.out, work)
     print(f"{machine.facts['gpu'] or options.device}, PyTorch {machine.facts['torch']}, {machine.version.splitlines()[0]}", flush=True)

@@ -1,4 +1,4 @@
-"""One line per check: commands under a time limit, verdicts, and what is left when a stage is cut short."""
+"""One line per check: runs commands under a time limit, prints verdicts, and cleans up when a stage is interrupted."""
 
 import os
 import pathlib
@@ -12,21 +12,21 @@ PASS, FAIL, SKIP, NOTE = "PASS", "FAIL", "SKIP", "NOTE"
 
 
 class Trouble(Exception):
-    """What a check meets that makes it a FAIL, in one line."""
+    """The reason why a check fails, in one line."""
 
 
 class Skipped(Exception):
-    """What turns up in a check and says that this machine cannot make it."""
+    """The reason why this machine cannot run a check, found during the check."""
 
 
 class Stopped(BaseException):
-    """A signal to this program."""
+    """This program received a signal."""
 
 
 def stop_on_signals():
     def stop(number, _):
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, signal.SIG_IGN)  # the tidying up is short and is not to be cut itself
+            signal.signal(each, signal.SIG_IGN)  # do not interrupt the clean-up, which is short
         raise Stopped(signal.Signals(number).name)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -34,14 +34,14 @@ def stop_on_signals():
 
 
 def descendants(pid):
-    """Process ids below `pid`: mpiexec's ranks are in sessions of their own."""
+    """Returns the ids of all processes below `pid`; mpiexec's ranks are in sessions of their own."""
     parents = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, IndexError):
-                continue  # it ended meanwhile
+                continue  # the process ended meanwhile
             parents.setdefault(parent, []).append(int(entry.name))
     found, queue = [], [pid]
     while queue:
@@ -52,7 +52,7 @@ def descendants(pid):
 
 
 def kill_tree(process):
-    """SIGKILL: fsdp-finetune takes anything less as a wish to save a checkpoint."""
+    """Sends SIGKILL, because fsdp-finetune saves a checkpoint on any other signal."""
     for pid in [process.pid, *descendants(process.pid)]:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -62,7 +62,7 @@ def kill_tree(process):
 
 
 def reason_in(log):
-    """The line of a log that says why: a program's `error:`, the end of a traceback, else the last."""
+    """Returns the line of a log that states the reason: a program's `error:`, the end of a traceback, else the last line."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     ours = [line for line in lines if "error: " in line]
     pythons = [line for line in lines if re.match(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b", line)]
@@ -70,7 +70,7 @@ def reason_in(log):
 
 
 class Stage:
-    """The checks of a stage, which ends within `seconds`: a check gets its limit or what is left."""
+    """Runs the checks of a stage, which ends within `seconds`: a check gets its own limit or the time that is left."""
 
     def __init__(self, name, machine, seconds):
         self.name, self.machine, self.rows = name, machine, []
@@ -80,7 +80,7 @@ class Stage:
         return self.machine.logs / f"{self.name}-{re.sub(r'[^a-z0-9]+', '-', name.lower())}.log"
 
     def run(self, log_name, command, limit, env=None):
-        """Runs a command to its end; returns its log, stdout and stderr. Anything but code 0 within the limit is Trouble."""
+        """Runs a command to its end; returns its log, stdout and stderr. Raises Trouble unless it ends with 0 within the limit."""
         limit = min(limit, self.end - time.monotonic())
         if limit <= 1:
             raise Trouble("not started: the stage's time was over")
@@ -101,7 +101,7 @@ class Stage:
         return log
 
     def check(self, name, function, *arguments):
-        """Prints and keeps a row. `function` gives a verdict, a text and figures. Returns whether it did not fail."""
+        """Runs a check, prints and keeps its row. `function` returns verdict, text and figures. Returns False if it failed."""
         start = time.monotonic()
         try:
             verdict, text, figures = function(*arguments)
@@ -109,7 +109,7 @@ class Stage:
             verdict, text, figures = FAIL, str(trouble), {}
         except Skipped as why:
             verdict, text, figures = skip(str(why))
-        except Exception as surprise:  # output of a tool that is unlike what was expected ends a check, not a stage
+        except Exception as surprise:  # unexpected output of a tool ends one check, not the stage
             verdict, text, figures = FAIL, f"the check itself failed: {type(surprise).__name__}: {surprise}", {}
             self.log_of(name).write_text(traceback.format_exc(), encoding="utf-8")
         seconds = round(time.monotonic() - start, 1)
@@ -119,7 +119,7 @@ class Stage:
 
 
 def skip(why):
-    """A check that this machine cannot make."""
+    """Returns the verdict of a check that this machine cannot run."""
     return SKIP, why, {}
 
 

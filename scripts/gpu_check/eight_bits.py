@@ -1,12 +1,13 @@
-"""Of stage truth: products in 8 bits by the GPU, against their emulation by the CPU."""
+"""Part of stage truth: compares fp8 matrix products on the GPU with their emulation on the CPU."""
 
 from checks import FAIL, skip, verdict_of
 from training import worst
 
-# Codes are the same bit for bit where activations are. In float32 these are as far apart as sums in another order and, in
-# the forward, Hopper's 14 bits of them, which takes few numbers on the border of two codes to the other one: 1/16 of an
-# activation, 1/4 of a gradient. Against torchao on a CPU losses were 2e-3 and gradient norms 4e-2 apart by that after some
-# steps, and 1e-4 in the first, in which 8 bits are 4e-3 to 1.2e-2 away from 32. (In bf16 that is no more than its roundings.)
+# fp8 codes agree bit for bit if the activations do. In float32 the activations differ by the order of sums and, in the
+# forward pass, by the 14 bits of Hopper's accumulators, which moves a few numbers on the border of two codes to the
+# other code: by 1/16 of an activation, 1/4 of a gradient. Against torchao on a CPU this made losses differ by 2e-3 and
+# gradient norms by 4e-2 after some steps, and losses by 1e-4 in the first step, where fp8 differs from float32 by 4e-3 to
+# 1.2e-2. (In bf16 this difference is no larger than bf16's own rounding.)
 LOSS, NORM, FIRST = 5e-3, 5e-2, 1 / 3
 ARGUMENTS = ("--compute-dtype", "fp8")
 

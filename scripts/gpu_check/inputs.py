@@ -1,5 +1,5 @@
-"""Model directories with random weights, and token files, written with nothing but PyTorch: a machine that has it may
-lack h5py, safetensors and numpy."""
+"""Writes model directories with random weights and token files, using only PyTorch: the machine may lack h5py,
+safetensors and numpy."""
 
 import ctypes
 import json
@@ -9,7 +9,7 @@ import torch
 
 import models
 
-SHAPE, ROWS = "shape.json", "rows.pt"  # for our PyTorch side; fsdp-finetune reads the other files
+SHAPE, ROWS = "shape.json", "rows.pt"  # for the PyTorch reference; fsdp-finetune reads the other files
 
 
 def raw_bytes(tensor):
@@ -17,7 +17,7 @@ def raw_bytes(tensor):
 
 
 def make(folder, shape, device):
-    """config.json, model.safetensors (bf16), rows.h5 and the two files above."""
+    """Writes config.json, model.safetensors (bf16), rows.h5 and the two files above."""
     folder.mkdir(parents=True)
     (folder / SHAPE).write_text(json.dumps(shape), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(models.config_of(shape)), encoding="utf-8")
@@ -29,7 +29,7 @@ def make(folder, shape, device):
 
 
 def fresh(name, shape, numbers):
-    """As models are begun: matrices N(0, 0.02), norms one, biases zero."""
+    """Returns initial weights: matrices N(0, 0.02), norms one, biases zero."""
     if len(shape) == 1:
         return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
     return torch.empty(shape, device=numbers.device).normal_(0, 0.02, generator=numbers)
@@ -50,7 +50,7 @@ def write_safetensors(path, parameters, numbers):
 
 
 def read_safetensors(path):
-    """{name: tensor} over the mapped file."""
+    """Returns {name: tensor} over the mapped file."""
     content = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
@@ -64,7 +64,7 @@ def read_safetensors(path):
 
 
 def write_rows(path, ids):
-    """A token file: `input_ids` as uint16, contiguous, in HDF5's first format (superblock 0, groups as symbol tables)."""
+    """Writes a token file: `input_ids` as uint16, contiguous, in HDF5's first format (superblock 0, groups as symbol tables)."""
     undefined, name = b"\xff" * 8, b"input_ids\0"
     root, tree, heap, heap_data, symbols, dataset, data = 96, 136, 680, 712, 736, 1064, 1216
 
@@ -79,7 +79,7 @@ def write_rows(path, ids):
     def entry(name_at, header_at, cached, scratch):
         return struct.pack("<QQII", name_at, header_at, cached, 0) + scratch.ljust(16, b"\0")
 
-    tokens = ids.to(torch.int32).to(torch.int16).contiguous()  # the low half: what uint16 would hold
+    tokens = ids.to(torch.int32).to(torch.int16).contiguous()  # the low half holds the bits of uint16
     where = struct.pack("<QQ", tree, heap)
     end = struct.pack("<Q", data + tokens.nbytes)
     pieces = {
@@ -91,10 +91,10 @@ def write_rows(path, ids):
         heap_data: b"\0" * 8 + name.ljust(16, b"\0"),
         symbols: b"SNOD" + struct.pack("<BxH", 1, 1) + entry(8, dataset, 0, b""),
         dataset: object_header(
-            message(0x01, struct.pack("<BBB5xQQ", 1, 2, 0, *ids.shape)),  # its size
+            message(0x01, struct.pack("<BBB5xQQ", 1, 2, 0, *ids.shape)),  # dataspace: the shape
             message(0x03, struct.pack("<4BIHH", 0x10, 0, 0, 0, 2, 0, 16)),  # little-endian, unsigned, 16 bits
             message(0x05, struct.pack("<4B", 2, 2, 0, 0)),  # no fill value
-            message(0x08, struct.pack("<BBQQ", 3, 1, data, tokens.nbytes))),  # contiguous, here
+            message(0x08, struct.pack("<BBQQ", 3, 1, data, tokens.nbytes))),  # layout: contiguous, at this offset
     }
     with open(path, "wb") as file:
         for at, piece in pieces.items():

@@ -1,4 +1,4 @@
-"""Stage profile: the time of a training step by kernel, from NVIDIA's own tools."""
+"""Stage profile: measures the time of a training step by kernel with NVIDIA's tools."""
 
 import collections
 import csv
@@ -9,7 +9,7 @@ from speed import SHAPES
 from training import Trainings
 
 STEPS, BATCH, LAYERS, LISTED = 6, 16, 2, 25
-# The first that fits: names of attention's kernels hold those of the products in them.
+# The first pattern that matches counts: names of attention kernels also contain those of matrix products.
 KINDS = [("kernels of this project", r"fsdp::"), ("attention", r"flash|fmha|sdpa|attention|cudnn"),
          ("products", r"gemm|gemv|cutlass|nvjet|cublas|xmma"), ("collectives", r"nccl")]
 
@@ -30,7 +30,7 @@ class Profile:
             self.stage.check("time by kernel", lambda: skip(why))
 
     def nsys(self, command):
-        """[(name, nanoseconds, calls)]; needs no permission to read performance counters."""
+        """Returns [(name, nanoseconds, calls)] from Nsight Systems; needs no permission to read performance counters."""
         nsys, report = self.machine.tool("nsys"), self.machine.work / "profile.nsys-rep"
         options = ["--trace=cuda", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", "-o", report]
         self.stage.run("nsys", [nsys, "profile", *options, *command], 240)
@@ -39,7 +39,7 @@ class Profile:
         return [(row["Name"], float(row["Total Time (ns)"]), int(row["Instances"])) for row in table(log, "Total Time (ns)")]
 
     def ncu(self, command):
-        """The same from the profiler of kernels, which runs each of them alone and at the clock that the GPU has."""
+        """Returns [(name, nanoseconds, calls)] from Nsight Compute, which runs each kernel alone and at the GPU's current clock."""
         log = self.machine.work / "ncu.csv"
         options = ["--clock-control", "none", "--metrics", "gpu__time_duration.sum", "--csv", "--log-file", log, "--launch-count", 3000]
         try:
@@ -67,7 +67,7 @@ class Profile:
 
 
 def by_kind(found):
-    """Shares of all time in percent, the largest first; and the longest kernels."""
+    """Returns each kernel group's share of all time in percent, largest first, and the longest kernels."""
     total, kinds = sum(ns for _, ns, _ in found), collections.Counter()
     for name, ns, _ in found:
         kinds[next((kind for kind, words in KINDS if re.search(words, name)), "others")] += ns
@@ -79,7 +79,7 @@ def by_kind(found):
 
 
 def table(log, column):
-    """The rows of a CSV table among a tool's messages: it begins with the line that names `column`."""
+    """Returns the rows of a CSV table among a tool's messages; the table begins with the line that names `column`."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     begin = next((i for i, line in enumerate(lines) if column in line), None)
     if begin is None:

@@ -1,4 +1,4 @@
-"""What the models of models.py are made of."""
+"""Layers of the models in models.py."""
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ def rotated(x, cosine, sine):
 
 
 def attend(q, k, v):
-    """[rows, length, heads, width of a head] of each, to [rows, length, width]."""
+    """Maps q, k and v of [rows, length, heads, head width] to [rows, length, width]."""
     out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
     return out.transpose(1, 2).flatten(2)
 
@@ -23,7 +23,7 @@ def named_linears(names, rows, columns):
 
 
 def turns(ids, head_width):
-    """Cosines and sines of rotary positions, to multiply [rows, length, heads, head_width]."""
+    """Returns cosines and sines of rotary positions, to multiply [rows, length, heads, head_width]."""
     there = ids.device
     frequencies = 1.0 / ROPE_THETA ** (torch.arange(0, head_width, 2, device=there).float() / head_width)
     angles = torch.outer(torch.arange(ids.shape[1], device=there).float(), frequencies).repeat(1, 2)[:, None]
@@ -43,8 +43,8 @@ class OffsetNorm(nn.Module):
 
 
 def attend_within(q, k, v, window, cap):
-    """The formula, scores in float32: a query sees `window` keys, its own included (0: all before it), and scores are capped
-    (0: they are not). Heads of keys serve as many heads of queries."""
+    """Computes attention by its formula, with scores in float32: a query sees `window` keys including its own (0: all
+    keys before it), and scores are capped (0: not capped). Each key head serves several query heads (GQA)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q.float() @ k.float().transpose(2, 3) * q.shape[-1] ** -0.5

@@ -1,5 +1,5 @@
-"""What this machine has: programs, a launcher for ranks, PyTorch, a GPU, tools; and the environment that fits them
-together."""
+"""Facts of this machine: programs, a launcher for ranks, PyTorch, a GPU, tools; and the environment in which they
+work together."""
 
 import json
 import os
@@ -11,12 +11,12 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]  # the project, or the unpacked tarball
 REFERENCE = HERE / "reference.py"
-# A job's own variables would have programs and launcher look for the ranks of the job.
+# With a job's variables, programs and launcher would look for the ranks of the job.
 OF_JOBS = ("SLURM_", "PBS_", "PMI_", "PMIX_", "PALS_")
 
 
 class CannotRun(Exception):
-    """Nothing can be checked here, and why."""
+    """The reason why nothing can be checked here."""
 
 
 class Machine:
@@ -35,7 +35,7 @@ class Machine:
 
     def own_environment(self):
         found = {name: value for name, value in os.environ.items() if not name.startswith(OF_JOBS)}
-        # One node, with hydra's own way to start ranks there; what killed programs leave and compilers keep goes with `work`.
+        # Stay on one node and start ranks by fork; files of killed programs and compiler caches are deleted with `work`.
         found |= {"PYTHONDONTWRITEBYTECODE": "1", "HYDRA_LAUNCHER": "fork", "TMPDIR": str(self.work), "TRITON_CACHE_DIR": str(self.work / "triton"),
                   "TORCHINDUCTOR_CACHE_DIR": str(self.work / "inductor")}
         if self.device == "cpu":
@@ -52,7 +52,7 @@ class Machine:
 
     def find_programs(self):
         given = os.environ.get("FSDP_BIN")
-        # The last: what was installed below PREFIX/share/fsdp has its programs in PREFIX/bin.
+        # The last: programs installed with PREFIX/share/fsdp are in PREFIX/bin.
         places = [pathlib.Path(given)] if given else [ROOT / "build/bin", ROOT / "bin", ROOT / "../../bin"]
         for place in places:
             if (place / "fsdp-finetune").exists():
@@ -60,7 +60,7 @@ class Machine:
         raise CannotRun(f"no fsdp-finetune in {' nor '.join(map(str, places))}: scripts/build makes it; FSDP_BIN names another folder")
 
     def fit_to_pytorch(self):
-        """A tarball without LibTorch takes python's, which must be the one it was built with: C++ promises no more."""
+        """Lets a tarball without LibTorch use Python's. It must be the version of the build: LibTorch has no stable C++ ABI."""
         mark = self.programs.parent / "lib/torch-version"
         if not mark.exists():
             return False
@@ -79,7 +79,7 @@ class Machine:
         return asked.stdout.strip()
 
     def find_mpiexec(self):
-        """The one that came with the programs, before one on PATH that may belong to another MPI."""
+        """Returns the launcher that came with the programs, else one on PATH, which may belong to another MPI."""
         given = os.environ.get("MPIEXEC")
         for place in [given] if given else [self.programs / "mpiexec", shutil.which("mpiexec")]:
             if place and os.access(place, os.X_OK):
@@ -87,21 +87,21 @@ class Machine:
         return None
 
     def has_bf16(self):
-        """A GPU without units for it: fsdp-finetune refuses to emulate, and its speed would say nothing."""
+        """Returns False on a GPU without bf16 units: fsdp-finetune refuses to emulate, and its speed would mean nothing."""
         return self.device == "cpu" or int(self.facts["capability"].partition(".")[0]) >= 8
 
     def has_fp8(self):
-        """A GPU that multiplies in 8 bits."""
+        """Returns True if the GPU has fp8 matrix products."""
         return self.device == "cuda" and tuple(map(int, self.facts["capability"].split("."))) >= (8, 9)
 
     def tool(self, name):
-        """A tool of CUDA's, on PATH or in its toolkit; None where there is none."""
+        """Returns a CUDA tool, from PATH or from its toolkit; None if there is none."""
         homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
         places = [shutil.which(name), *(pathlib.Path(home) / "bin" / name for home in homes if home)]
         return next((place for place in places if place and os.access(place, os.X_OK)), None)
 
     def summary(self):
-        """For the results: what decides the figures, and no host or user."""
+        """Returns what the results depend on, without names of hosts and users."""
         found = {"device": self.device, "torch": self.facts["torch"], "cuda": self.facts["cuda"], "programs": self.version,
                  "thin": self.thin}
         if self.device == "cuda":

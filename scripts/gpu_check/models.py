@@ -1,5 +1,5 @@
-"""The Llama, the minGPT, the Mistral and the Gemma 2 of fsdp-finetune in plain PyTorch, under the names that their weights
-have in a model directory. Nothing here is shared with the C++ side: two ways to the same numbers."""
+"""The Llama, minGPT, Mistral and Gemma 2 of fsdp-finetune in plain PyTorch, with parameter names as in a model
+directory. They share no code with the C++ side: the two implementations are independent."""
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +71,7 @@ class Llama(nn.Module):
 
 
 class SlidingBlock(nn.Module):
-    """Mistral's; or Gemma 2's, of which every other one slides."""
+    """Decoder layer of Mistral, or of Gemma 2, in which every other layer has a sliding window."""
 
     def __init__(self, shape, index):
         super().__init__()
@@ -160,6 +160,6 @@ class MinGpt(nn.Module):
 
 
 def build(shape):
-    """The model on the meta device: names and shapes, no memory."""
+    """Returns the model on the meta device: names and shapes, no memory."""
     with torch.device("meta"):
         return {"llama": Llama, "mingpt": MinGpt, "mistral": Sliding, "gemma2": Sliding}[shape["kind"]](shape)

@@ -30,8 +30,8 @@ FP16_SCALE = 2.0**16
 
 
 def library_folders():
-    """Where this PyTorch's libraries lie, and those of CUDA and NCCL that came with it: what the system's loader finds by
-    itself is left out."""
+    """Returns the folders of this PyTorch's libraries and of the CUDA and NCCL that came with it; folders that the system's
+    loader searches anyway are left out."""
     found = {}
     for line in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         path = pathlib.Path(line.split(maxsplit=5)[-1])
@@ -47,7 +47,7 @@ def facts(options):
             found |= {"gpus": torch.cuda.device_count(), "gpu": torch.cuda.get_device_name(0),
                       "gpu_bytes": torch.cuda.get_device_properties(0).total_memory,
                       "capability": ".".join(map(str, torch.cuda.get_device_capability(0)))}
-        except (AssertionError, RuntimeError) as reason:  # no CUDA in this build; no driver
+        except (AssertionError, RuntimeError) as reason:  # no CUDA in this build, or no driver
             found["no_gpu"] = str(reason).splitlines()[0]
     print(json.dumps(found))
 
@@ -57,7 +57,7 @@ def cross_entropy(logits, targets):
 
 
 def load(folder, device, options, precision):
-    """The sharded model and its loss function."""
+    """Returns the sharded model and its loss function."""
     shape = json.loads((folder / inputs.SHAPE).read_text(encoding="utf-8"))
     model = models.build(shape).to_empty(device=device)
     weights = inputs.read_safetensors(folder / "model.safetensors")
@@ -79,7 +79,7 @@ def load(folder, device, options, precision):
 
 
 class Clock:
-    """Times between steps without waiting for the device in them."""
+    """Measures times between steps without making the steps wait for the device."""
 
     def __init__(self, device):
         self.device, self.marks = device, []
@@ -149,7 +149,7 @@ def main():
         inputs.make(options.folder, options.shape, device)
         return
     options.to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as meeting:  # a file, not a port, which another job may have
+    with tempfile.TemporaryDirectory() as meeting:  # rendezvous by file, because another job may have the port
         dist.init_process_group("nccl" if options.device == "cuda" else "gloo", rank=0, world_size=1,
                                 init_method=f"file://{meeting}/ranks")
         for precision in options.precision:

@@ -1,4 +1,4 @@
-"""What stages found, gathered over several calls: gpu-check.json, and gpu-check.md to paste."""
+"""Results of all stages, gathered over several calls: gpu-check.json, and gpu-check.md to paste."""
 
 import datetime
 import json
@@ -13,7 +13,7 @@ JSON, MARKDOWN = "gpu-check.json", "gpu-check.md"
 
 
 def read(out):
-    """The results of earlier stages."""
+    """Reads the results of earlier stages."""
     path = out / JSON
     if not path.exists():
         return {"format": FORMAT, "stages": {}}
@@ -27,7 +27,7 @@ def read(out):
 
 
 def write_whole(path, text):
-    """By a rename: whoever reads the name finds the old content or the new."""
+    """Writes by a rename, so that a reader finds either the old content or the new."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -40,7 +40,7 @@ def write_whole(path, text):
 
 
 def add(out, stage, machine, seconds, copy):
-    """Replaces a stage's results by its new ones."""
+    """Replaces the earlier results of a stage."""
     found = read(out)
     found["stages"][stage.name] = {"finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                                    "seconds": round(seconds), "machine": machine.summary(), "checks": stage.rows}

@@ -1,4 +1,5 @@
-"""Of stage truth: a run that saves, ends and goes on, against PyTorch's that does not: what a checkpoint took from the device."""
+"""Part of stage truth: compares a run that saves, ends and resumes with an uninterrupted run of PyTorch, which shows
+whether a checkpoint holds all state of the device."""
 
 from checks import FAIL, verdict_of
 from training import read_lines, worst

@@ -7,20 +7,21 @@ import statistics
 from checks import NOTE, Trouble, skip, verdict_of
 from training import Trainings, spread
 
-STEPS, WARM_UP = 20, 8  # the first ones compile, choose kernels and fill the allocator
-# Required results on an H200; on other GPUs and for other cases results are only printed.
+STEPS, WARM_UP = 20, 8  # the first steps compile, choose kernels and fill the allocator
+# Required results on an H200; on other GPUs and for other cases the figures are only printed.
 GOAL_GPU = "H200"
 SHAPES = {
     "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),
     "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
-# Shape, rows a step, turns; times FSDP2 compiled, and MFU: llm.c publishes 60 % of minGPT's.
+# Shape, rows per step, turns; required speed relative to compiled FSDP2, and MFU: llm.c publishes 60 % for minGPT.
 CASES = [("codellama", 16, 2, 1.05, 0.58), ("codellama", 4, 1, None, None), ("mingpt", 8, 2, None, 0.60)]
 REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
 OURS, EAGER, COMPILED, IN_FP8 = "ours", "FSDP2", "FSDP2 compiled", "ours with fp8"
 
 
 def layers_that_fit(gpu_bytes, shape):
-    """Of 8, 4, 2 and 1: 16 bytes a parameter of states on PyTorch's side, four for copies, 8 GiB for activations and logits."""
+    """Returns 8, 4, 2 or 1 layers, at 20 bytes per parameter (16 of states on PyTorch's side, 4 of copies) and 8 GiB for
+    activations and logits."""
     layer = 4 * shape["width"] ** 2 + 3 * shape["width"] * shape["ffn"]
     rest = 2 * shape["width"] * shape["vocab"]
     return next((n for n in (8, 4, 2) if 20 * (n * layer + rest) + 2**33 <= gpu_bytes), 1)
@@ -50,12 +51,12 @@ class Speed:
                 self.stage.check(f"{title}, MFU", self.share_of_peak, runs, mfu_goal)
 
     def contenders(self, name):
-        # Triton compiles the launchers of its kernels, inductor what runs on a CPU.
+        # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
         compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
         return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if name == "codellama" and self.machine.has_fp8() else [])]
 
     def turns(self, name, batch, turns, runs):
-        """All take turns, so that a machine that drifts slows all; a turn's rate is the median of its steps."""
+        """Lets the contenders run in turns, so that drift of the machine affects all; a turn's rate is the median of its steps."""
         if name not in self.made:
             self.trainings.make_model(name, self.shapes[name], 120)
             self.made.add(name)
@@ -65,7 +66,7 @@ class Speed:
                 if contender not in failed:
                     try:
                         self.one_turn(name, batch, contender, turn, runs)
-                    except Trouble as trouble:  # the others' figures are worth having
+                    except Trouble as trouble:  # keep the figures of the others
                         failed[contender] = str(trouble)
                         runs.pop(contender, None)
         parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.memory(found)}" for contender, found in runs.items()]
@@ -92,7 +93,7 @@ class Speed:
         return f" in {peak / 2**30:.1f} GiB" if peak else ""
 
     def judged(self, figure, goal):
-        """PASS or FAIL where a goal is set for this GPU and case, else NOTE."""
+        """Returns PASS or FAIL if a goal is set for this GPU and case, else NOTE."""
         if goal is not None and GOAL_GPU in (self.machine.facts["gpu"] or ""):
             return verdict_of(figure >= goal)
         return NOTE
@@ -110,7 +111,7 @@ class Speed:
         return self.judged(statistics.median(per_turn[COMPILED]), goal), text + asked, per_turn
 
     def share_of_peak(self, runs, goal):
-        """Of the data sheet's dense bf16 figure; both sides do the same useful operations for a token."""
+        """Returns MFU, relative to the data sheet's dense bf16 rate; both sides do the same useful operations per token."""
         if not runs[OURS]["mfu"]:
             return skip("the peak of this GPU is not known")
         ours = statistics.median(runs[OURS]["mfu"])

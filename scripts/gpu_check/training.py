@@ -1,4 +1,4 @@
-"""The same job on both sides: fsdp-finetune's run, PyTorch's run, and how far their numbers are apart."""
+"""Trains the same job on both sides, fsdp-finetune and PyTorch, and measures how far their numbers are apart."""
 
 import json
 import math
@@ -9,14 +9,14 @@ import sys
 from checks import Trouble
 from machine import REFERENCE
 
-# How far a step's loss and its gradient norm may be apart, relative, in the worst of the steps.
-#   float32  the same sums in another order, which AdamW's division by the size of gradients magnifies. Ten bits of mantissa,
-#            which TF32 would leave, are beyond it: in fp16, which has as many, norms were 3e-4 off on a CPU
-#   bf16     8 bits at every operation, in other places: each side may be as far from exact numbers as this project allows
-#            itself, 1e-3 and 1e-2
-#   fp16     three bits more: an eighth of that
+# The largest relative difference of a step's loss and of its gradient norm, over all steps.
+#   float32  the two sides sum in different orders, which AdamW's division by the gradients' size magnifies. The ten bits
+#            of mantissa that TF32 would leave exceed this limit: in fp16, which has as many, norms were 3e-4 off on a CPU
+#   bf16     8 bits at every operation, rounded at different places: each side may be as far from exact numbers as this
+#            project allows itself, 1e-3 and 1e-2
+#   fp16     three bits more: an eighth of bf16's limit
 TOLERANCES = {"float32": (1e-5, 1e-4), "bf16": (2e-3, 2e-2), "fp16": (2.5e-4, 2.5e-3)}
-# Everything that a default could change is said. The last value of an option counts.
+# Every option whose default could change is given. The last value of an option counts.
 HYPER_PARAMETERS = ["--no-shuffle", "--optimizer", "adamw", "--lr", 1e-3, "--lr-schedule", "constant", "--warmup-steps", 0,
                     "--warmup-ratio", 0, "--betas", 0.9, 0.95, "--eps", 1e-8, "--weight-decay", 0.1, "--decay-all", "--clip-grad-norm", 1.0]
 
@@ -27,7 +27,7 @@ def read_lines(path):
 
 
 class Trainings:
-    """Runs of a stage; a model directory, made once, is named by its shape's name."""
+    """The runs of a stage; a model directory is made once per shape and named after the shape."""
 
     def __init__(self, stage):
         self.stage, self.machine = stage, stage.machine
@@ -42,7 +42,7 @@ class Trainings:
         self.reference(f"make {name}", ["make", self.folder(name), json.dumps(shape)], limit)
 
     def pytorch(self, name, model, precisions, steps, batch, limit, compiled=False):
-        """FSDP2's lines by precision, without that of totals, and the totals of the last."""
+        """Returns FSDP2's lines by precision, without the line of totals, and the totals of the last precision."""
         to = self.machine.work / name.replace(" ", "-")
         self.reference(name, ["train", self.folder(model), "--to", to, "--precision", *precisions, "--steps", steps, "--batch", batch,
                               *(["--compile"] if compiled else [])], limit)
@@ -55,7 +55,7 @@ class Trainings:
                 "--no-save", "--log-every", 1, "--out-dir", self.machine.work / "runs", "--run-name", run, *more]
 
     def ours(self, name, model, precision, steps, batch, limit, more=(), env=None, launch=None):
-        """fsdp-finetune's lines of metrics.jsonl, one per step. `launch` makes the command line of several ranks."""
+        """Returns fsdp-finetune's lines of metrics.jsonl, one per step. `launch` makes the command line of several ranks."""
         run = name.replace(" ", "-")
         shutil.rmtree(self.machine.work / "runs" / run, ignore_errors=True)
         command = self.ours_command(model, run, precision, steps, batch, more)
@@ -64,7 +64,7 @@ class Trainings:
 
 
 def worst(ours, theirs):
-    """The largest relative differences of loss and gradient norm."""
+    """Returns the largest relative differences of loss and gradient norm."""
     if len(ours) != len(theirs) or not ours:
         raise Trouble(f"{len(ours)} steps, and {len(theirs)} of PyTorch's")
     keys = ("loss", "grad_norm")
@@ -75,5 +75,5 @@ def worst(ours, theirs):
 
 
 def spread(values, digits=2):
-    """Median and range."""
+    """Formats median and range."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"

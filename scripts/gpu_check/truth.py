@@ -9,11 +9,11 @@ import resumed
 from checks import FAIL, PASS, Trouble, skip, verdict_of
 from training import TOLERANCES, Trainings, worst
 
-STEPS, ROWS = 8, 4  # of the optimizer; of a step, over all ranks and micro-batches. Eight rows: each is met four times
-GPU_SHAPES = {  # heads of 128, as CodeLlama's
+STEPS, ROWS = 8, 4  # optimizer steps; rows per step, over all ranks and micro-batches. There are eight rows: each is seen four times
+GPU_SHAPES = {  # heads of width 128, as in CodeLlama
     "llama": dict(kind="llama", layers=4, width=512, heads=4, ffn=1408, vocab=32016, length=512, rows=8),
     "mingpt": dict(kind="mingpt", layers=4, width=512, heads=8, ffn=2048, vocab=50257, length=256, rows=8),
-    # Attention in blocks of queries with heads of 256, as Gemma 2's; flash with a window.
+    # Blocked attention with heads of width 256, as in Gemma 2; flash attention with a window.
     "gemma2": dict(kind="gemma2", layers=4, width=512, heads=4, kv_heads=2, head_width=256, ffn=1408, vocab=32016, length=700, rows=8, window=200),
     "mistral": dict(kind="mistral", layers=4, width=512, heads=4, kv_heads=2, head_width=128, ffn=1408, vocab=32016, length=700, rows=8, window=200)}
 CPU_SHAPES = {
@@ -21,13 +21,13 @@ CPU_SHAPES = {
     "mingpt": dict(kind="mingpt", layers=2, width=64, heads=4, ffn=256, vocab=1000, length=64, rows=8),
     "gemma2": dict(kind="gemma2", layers=2, width=64, heads=4, kv_heads=2, head_width=24, ffn=176, vocab=1000, length=64, rows=8, window=20)}
 MEMORY_TOLERANCE = 0.03
-LIMIT = 90  # seconds of a run; most of it is for the first start from a slow file system
+LIMIT = 90  # seconds per run; most of it for the first start from a slow file system
 SEPARATE_HOSTS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 
 @dataclasses.dataclass
 class Run:
-    """A run of fsdp-finetune that is to give PyTorch's numbers."""
+    """A run of fsdp-finetune that is compared with PyTorch."""
     name: str
     precision: str = "float32"
     model: str = "llama"
@@ -83,11 +83,11 @@ class Truth:
             check(f"compute-sanitizer {tool}", self.sanitize, tool)
 
     def back_end(self):
-        """tests/gpu_backend: the CUDA back end loads, or gives one line why not."""
+        """Runs tests/gpu_backend: the CUDA back end loads, or states in one line why it does not."""
         return self.test_program("gpu_backend", 60)
 
     def device_tests(self):
-        """tests/gpu_device: kernels, collectives and whole models on the GPU against the CPU."""
+        """Runs tests/gpu_device: kernels, collectives and whole models on the GPU against the CPU."""
         return self.test_program("gpu_device", 120) if self.on_gpu else skip("needs a GPU")
 
     def test_program(self, name, limit):
@@ -105,7 +105,7 @@ class Truth:
         self.theirs[model], _ = self.trainings.pytorch(f"pytorch {model}", model, precisions, STEPS, ROWS, LIMIT)
         losses = [line["loss"] for line in self.theirs[model]["float32"]]
         fell = losses[0] - losses[-1]
-        # Rows that come again are learned: a loss that stays would compare the first step's numbers alone.
+        # Repeated rows are learned. If the loss stayed constant, only the first step's numbers would be compared.
         return verdict_of(fell > 0.1), f"FSDP2, {STEPS} steps: float32 loss {losses[0]:.4f} -> {losses[-1]:.4f}", {"fell": fell}
 
     def compare(self, run):
@@ -131,7 +131,7 @@ class Truth:
         return verdict_of(loss <= most_loss and norm <= most_norm), text, figures
 
     def two_ranks(self):
-        """How to launch them. NCCL refuses two ranks of one host on one GPU: each is told that it is a host of its own."""
+        """Returns how to launch two ranks. NCCL refuses two ranks of a host on one GPU, so each gets a host id of its own."""
         if not self.on_gpu:
             return (lambda command: [self.machine.mpiexec, "-n", 2, *command]), ", over shared memory"
         if self.machine.facts["gpus"] > 1:
@@ -144,8 +144,8 @@ class Truth:
         return launch, ", NCCL through sockets on one GPU"
 
     def graphs(self, model, precision):
-        """Captured and replayed, against kernel by kernel: no further apart than two runs without. Some of PyTorch's attention kernels add up in the order
-        in which their blocks end."""
+        """Compares training with CUDA graphs to training without: it may differ by no more than two runs without graphs do.
+        Some of PyTorch's attention kernels sum in the order in which their blocks end."""
         if not self.on_gpu:
             return skip("CUDA graphs are a GPU's")
         if precision == "bf16" and not self.machine.has_bf16():
@@ -160,7 +160,7 @@ class Truth:
                 {"loss": loss, "grad_norm": norm, "loss_of_two_without": least_loss, "grad_norm_of_two_without": least_norm, "replayed": replayed})
 
     def control(self):
-        """That a comparison can fail, by as much as this ought to make of it."""
+        """Shows that a comparison can fail, by about the amount expected of a learning rate that is 1 % higher."""
         if "llama" not in self.theirs:
             return FAIL, "PyTorch's own run is missing", {}
         ours = self.trainings.ours("control", "llama", "float32", STEPS, ROWS, LIMIT, ("--lr", 1.01e-3))
@@ -175,7 +175,7 @@ class Truth:
         log = self.stage.run(f"memory {model}", [self.machine.programs / "fsdp-memprobe", *arguments], LIMIT)
         text = log.read_text(encoding="utf-8")
         found = json.loads(text[text.index("{"):text.rindex("}") + 1])
-        # On a GPU what the allocator takes from the card; the context and NCCL are outside it.
+        # On a GPU, compare what the allocator reserves; the context and NCCL are outside the allocator.
         predicted, measured = found.get("reserved_peak_bytes", found["peak_bytes"]), found["measured_peak_bytes"]
         if measured <= 0:
             raise Trouble(f"nothing was measured: {log}")
@@ -185,9 +185,9 @@ class Truth:
                 {"predicted_bytes": predicted, "measured_bytes": measured, "relative_error": error})
 
     def sanitize(self, tool):
-        """A step of training under it, with an eye on the kernels of this project (their mangled names hold `fsdp`): NVIDIA's
-        and PyTorch's are slow to watch and not to be judged here. Without the caching allocator each tensor is an allocation
-        of its own, whose bounds memcheck sees."""
+        """Runs a training step under compute-sanitizer, restricted to this project's kernels (their mangled names contain
+        `fsdp`): NVIDIA's and PyTorch's are slow to check and not judged here. Without the caching allocator each tensor is
+        an allocation of its own, whose bounds memcheck sees."""
         program = self.machine.tool("compute-sanitizer")
         if not self.on_gpu or program is None:
             return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin" if self.on_gpu else "needs a GPU")

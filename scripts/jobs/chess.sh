@@ -7,20 +7,20 @@ source "$FSDP_HOME/scripts/jobs/chess_chain.sh"
 chess_model=codellama/CodeLlama-7b-hf
 chess_dataset=laion/strategic_game_chess
 
-# Sets what decides where things are. $1: the default RUN_NAME
+# Sets the variables that decide where files are. $1: the default RUN_NAME
 chess_settings() {
     OUT_DIR=${OUT_DIR:-runs}
     RUN_NAME=${RUN_NAME:-$1}
     check_run_name
     PLAN=${PLAN:-}
     run_dir=$OUT_DIR/$RUN_NAME
-    chess_data=$OUT_DIR/data/$(basename "${DATASET:-$chess_dataset}").h5 # what chess_download.sh makes
+    chess_data=$OUT_DIR/data/$(basename "${DATASET:-$chess_dataset}").h5 # written by chess_download.sh
     default_precision=bf16
     if [[ ${DEVICE:-auto} == cpu || (${DEVICE:-auto} == auto && ! -e /dev/nvidiactl) ]]; then default_precision=float32; fi
-    model_directory='' train_data='' val_data='' # found by check_inputs
+    model_directory='' train_data='' val_data='' # set by check_inputs
 }
 
-# plan_has NAME...: the file PLAN sets one of these options, in either spelling.
+# plan_has NAME...: true if the file PLAN sets one of these options, in either spelling.
 plan_has() {
     local name
     [[ -n $PLAN && -r $PLAN ]] || return 1
@@ -30,8 +30,8 @@ plan_has() {
     return 1
 }
 
-# setting VARIABLE DEFAULT NAME...: the variable's value becomes option --NAME. Where the variable is not set the plan
-# decides, by any of the names; where it does not say either, DEFAULT. An empty value leaves the option out.
+# setting VARIABLE DEFAULT NAME...: adds option --NAME with the variable's value. If the variable is not set, the plan
+# decides (under any of the names); if the plan does not set the option either, DEFAULT. An empty value leaves the option out.
 setting() {
     local name=$3
     if [[ -n ${!1+set} ]]; then
@@ -41,12 +41,13 @@ setting() {
     fi
 }
 
-# Adapters rather than the model: after arguments_given. They go to RUN/adapter, no whole model is saved.
+# True if adapters are trained instead of the model; call after arguments_given. Adapters go to RUN/adapter, and no whole
+# model is saved.
 trains_adapters() {
     [[ ${LORA_RANK:-0} != 0 || $given == *" --lora"[-_]rank* || $given == *" --adapter"[\ =]* ]] || plan_has lora-rank lora_rank adapter
 }
 
-# Fills options for fsdp-finetune. $@: the script's own arguments, which win
+# Fills options for fsdp-finetune. $@: the script's own arguments, which take precedence
 chess_options() {
     arguments_given "$@"
     options=()
@@ -94,15 +95,15 @@ find_snapshot() {
     [[ $name == */* && $name != */*/* && $name != [./~]* ]] || return 1
     if [[ $2 == *@* ]]; then revision=${2#*@}; fi
     folder=$(hub_cache)/$1--${name/\//--}
-    commit=$revision # a commit may be named itself
+    commit=$revision # the revision may be a commit hash
     if [[ -r $folder/refs/$revision ]]; then commit=$(<"$folder/refs/$revision"); fi
     [[ -d $folder/snapshots/$commit ]] || return 1
     echo "$folder/snapshots/$commit"
 }
 
-# --- checks that need no GPU and a second or two ----------------------------------------------------------------------
-chess_config='' # what fsdp-finetune understood of options and plan, a line per option
-# Options that were given, and the defaults of others, which are comments.
+# --- checks that need no GPU and take a second or two -----------------------------------------------------------------
+chess_config='' # the configuration as fsdp-finetune parsed it from options and plan, one option per line
+# Prints the options that were given; defaults are printed as comments.
 configured() { sed -nE "/^#?$1=[\"']?(.*[^\"'])[\"']?\$/{s//\1/p;q}" <<<"$chess_config"; }
 read_config() { chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config); } # the script's own arguments
 
@@ -112,7 +113,7 @@ check_model() { # NAME
         die "model $1: no such directory, and not in the cache $(hub_cache). On a machine with network run chess_download, or \
 fsdp-download $1" 4
     [[ -r $model_directory/config.json ]] || die "model $1: $model_directory has no config.json that can be read" 4
-    # Reads the index and the headers: every file of the weights is there and has its full length.
+    # Reads the index and the headers: checks that every weight file is there and has its full length.
     problem=$("$FSDP_BIN/fsdp-ckpt-convert" --inspect "$model_directory" 2>&1 >/dev/null) ||
         die "model $1 is not whole: ${problem:-fsdp-ckpt-convert --inspect $model_directory failed}" 4
     if [[ -n $(configured tokenizer) ]]; then return; fi
@@ -122,7 +123,7 @@ fsdp-download $1" 4
     die "model $1: $model_directory has no tokenizer (tokenizer.model, tokenizer.json or vocab.json)" 4
 }
 
-# check_data NAME: prints the file or folder.
+# check_data NAME: prints the file or folder of the data.
 check_data() {
     local path
     path=$(find_snapshot datasets "$1") || return 1
@@ -135,7 +136,7 @@ check_data() {
     echo "$path"
 }
 
-# check_validation NAME: of PATH, or NAME=PATH,NAME=PATH, prints the first file or folder; all of them must be there.
+# check_validation NAME: prints the first file or folder of PATH, or of NAME=PATH,NAME=PATH; all of them must be there.
 check_validation() {
     local path first='' paths=$1
     if [[ ! -e $paths && $paths =~ ^[A-Za-z0-9._-]+= ]]; then paths=$(sed -E 's/(^|,)[A-Za-z0-9._-]+=/\n/g' <<<"$paths" | sed 1d); fi
@@ -146,7 +147,7 @@ check_validation() {
     echo "$first"
 }
 
-# Ends the script with 4 when the plan, the model or data are missing, with 2 when fsdp-finetune does not take the options.
+# Ends the script with 4 if the plan, the model or data are missing, with 2 if fsdp-finetune rejects the options.
 # $@: the script's own arguments
 check_inputs() {
     local name
@@ -165,9 +166,9 @@ $chess_data; DATA names others, for example $FSDP_HOME/data/chess/train.jsonl" 4
         die "validation data $name: not there, empty or not readable; set VAL_DATA (empty: none)" 4
 }
 
-# --- what is done -----------------------------------------------------------------------------------------------------
-# A stage that is done leaves its mark in $run_dir/stages: what it was made from. Another mark, or a result that is gone,
-# means that the stage is to be done again.
+# --- finished stages --------------------------------------------------------------------------------------------------
+# A finished stage writes a mark into $run_dir/stages: the inputs of the stage. If the mark differs or a result is missing,
+# the stage runs again.
 mark() { # STAGE TEXT
     mkdir -p "$run_dir/stages"
     printf '%s\n' "$2" >"$run_dir/stages/$1.part"
@@ -182,14 +183,14 @@ final_checkpoint() {
     newest_checkpoint
 }
 
-# Options that change what is trained, with the data they were given; without those that only say where and how.
+# Prints the options that change what is trained, with values and data; options that say only where and how are left out.
 finetune_mark() { # the script's own arguments
     local -a words=()
     local i
     for ((i = 0; i < ${#options[@]}; i += 2)); do
         case ${options[i]} in
             --batch_size_per_device | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
-            # A login node without GPUs has another default than the nodes that train.
+            # A login node without GPUs has another default precision than the nodes that train.
             --precision) if [[ -n ${PRECISION:-} ]]; then words+=(--precision "$PRECISION"); fi ;;
             --config) words+=("plan $(cksum <"$PLAN" 2>/dev/null || true)") ;;
             *) words+=("${options[i]}" "${options[i + 1]}") ;;

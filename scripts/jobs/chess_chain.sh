@@ -1,6 +1,6 @@
-# The jobs of a chain (chess_pipeline.sh) in $run_dir/chain, a line "STAGE JOB" each: a fine-tune that goes on as another job
-# says so there, and --cancel finds them all. Source it after chess.sh, which sources it.
-# Needs, from the scheduler's file: this_job; job_gone JOB; cancel_jobs JOB...; and, where jobs go on as others,
+# The jobs of a chain (chess_pipeline.sh). $run_dir/chain has a line "STAGE JOB" for each: a fine-tune that continues as
+# another job records the new job there, so that --cancel finds all of them. Sourced by chess.sh.
+# The scheduler's file defines this_job, job_gone JOB, cancel_jobs JOB... and, if jobs continue as other jobs,
 # make_wait JOB FOR.
 # shellcheck shell=bash disable=SC2034,SC2154
 
@@ -11,7 +11,7 @@ chain_record() { # STAGE JOB
     mv -f "$run_dir/chain.part.$$" "$run_dir/chain"
 }
 chain_forget() { rm -f "$run_dir/chain" "$run_dir/chain-cancelled"; }
-# Prints the chain's jobs that are still queued or running, last one first, so that cancelling in this order starts none.
+# Prints the chain's jobs that are still queued or running, last first: cancelling in this order starts none of them.
 chain_alive() {
     local stage job
     [[ -r $run_dir/chain ]] || return 0
@@ -21,7 +21,7 @@ chain_alive() {
 }
 chain_holds_this_job() { [[ -n $this_job && $(chain_job finetune) == "$this_job" ]]; }
 
-# The fine-tune's job, before it goes on: ends the script where nobody waits for the result any more.
+# Called before the fine-tune continues as another job: ends the script if no job waits for the result any more.
 chain_goes_on() {
     local job
     chain_holds_this_job || return 0
@@ -35,12 +35,12 @@ chess_pipeline.sh again to go on" 85
     fi
 }
 
-# chain_goes_on_as JOB: it is the fine-tune now. What waits for this job is to wait for that one, since PBS counts this
-# job's 0 as the end of the fine-tune.
+# chain_goes_on_as JOB: records JOB as the fine-tune and makes the jobs that wait for this job wait for JOB, because PBS
+# takes exit code 0 of this job as the end of the fine-tune.
 chain_goes_on_as() {
     local waiting
     chain_record finetune "$1"
-    if [[ -e $run_dir/chain-cancelled ]]; then # in the meantime
+    if [[ -e $run_dir/chain-cancelled ]]; then # cancelled in the meantime
         cancel_jobs "$1" || true
         die "the chain was cancelled, so $1 does not go on" 85
     fi
@@ -51,7 +51,7 @@ chain_goes_on_as() {
     fi
 }
 
-# chess_pipeline.sh --cancel: until none is left, whatever the fine-tune does meanwhile.
+# chess_pipeline.sh --cancel: cancels until no job is left, even if the fine-tune submits itself again meanwhile.
 chain_cancel() {
     local -a alive=() asked=()
     local end=$((SECONDS + ${CANCEL_SECONDS:-60})) stage job

@@ -1,7 +1,8 @@
-# What chess_download.sh does under both schedulers and without one. Source it after chess.sh.
+# The work of chess_download.sh under both schedulers and without one. Source it after chess.sh.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# fetch ARGUMENTS of fsdp-download: prints the folder. What is there is not asked for again: that needs no network.
+# fetch ARGUMENTS of fsdp-download: prints the folder. Files that are already there are not requested, so no network is
+# needed for them.
 fetch() {
     HF_HUB_OFFLINE=1 "$FSDP_BIN/fsdp-download" "$@" --quiet 2>/dev/null && return
     if ((check_only)); then return 3; fi
@@ -9,15 +10,15 @@ fetch() {
     "${single[@]}" "$FSDP_BIN/fsdp-download" "$@"
 }
 
-# The list of what the token file is made from.
+# Prints the list of the token file's inputs.
 token_source() {
     echo "tokenizer $model_directory"
     echo "games ${MAX_GAMES:-0}"
     find -L "$dataset_directory" -type f ! -name '.*' -printf '%p %s\n' | sort
 }
 
-# Model, data set, token file; each only if it is not there. --check: only says whether all is there (0, or 3 if not).
-# Needs: single, the command before a program that runs once, possibly none.
+# Fetches the model and the data set and makes the token file, each only if it is missing. --check only says whether all
+# are there (0, or 3 if not). Needs single, the command before a program that runs once (may be empty).
 chess_download() {
     local model=${MODEL:-$chess_model} dataset=${DATASET:-$chess_dataset} data=${DATA:-$chess_data} code=0
     check_only=0

@@ -1,7 +1,7 @@
 # The stages of the chess pipeline that have no script of their own, and the chain. Source it after chess.sh.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# Each stage runs as a job; ends the script on failure. $@: the fine-tune's arguments
+# Each stage runs as a job and ends the script on failure. $@: the fine-tune's arguments
 stage_bf16check() {
     local code=0 found=${DEVICE:-auto}
     chess_options "$@"
@@ -17,7 +17,7 @@ stage_bf16check() {
     fi
     mark bf16check "$found"
 }
-# What was found once holds for every precision where bf16 is native, elsewhere for these options alone.
+# The mark of a bf16 check: if bf16 is native it holds for every precision, otherwise for these options only.
 without_native_bf16() { echo "${DEVICE:-auto} without native bf16, for ${PRECISION:-} $*"; }
 bf16check_holds() { has_mark bf16check "${DEVICE:-auto}" || has_mark bf16check "$(without_native_bf16 "$@")"; }
 
@@ -32,9 +32,9 @@ stage_memprobe() {
     [[ -s $run_dir/plan.ini ]] || die "fsdp-memprobe wrote no $run_dir/plan.ini"
     mark memprobe "$(memprobe_mark "$@")"
 }
-memprobe_options() { # after chess_options: the words that follow the fine-tune's options
+memprobe_options() { # call after chess_options: sets words, which follow the fine-tune's options
     words=()
-    # The largest batch per device is looked for unless one is named.
+    # Search for the largest batch per device unless a batch size is given.
     if [[ -z ${BATCH_SIZE_PER_DEVICE:-} && $given != *" --batch"[_-]size* ]]; then words+=(--search); fi
     split_words "${MEMPROBE_ARGS:-}"
     words+=("${words_of[@]}")
@@ -43,7 +43,7 @@ memprobe_mark() { # the fine-tune's arguments
     memprobe_options
     echo "$(without_default_precision "${options[*]}") $* ${words[*]}"
 }
-# A login node without GPUs takes another precision by default than the nodes that train: no mark holds the default.
+# Marks do not contain the default precision: on a login node without GPUs it differs from that of the nodes that train.
 without_default_precision() { # WORDS
     if [[ -n ${PRECISION:-} ]]; then echo "$1"; else echo "${1/ --precision $default_precision/}"; fi
 }
@@ -53,18 +53,18 @@ need_finetune() {
     read_config "$@" || die "fsdp-finetune does not take its options" 2
 }
 
-# The result as transformers opens it; every element compared with the checkpoint's.
+# Converts the result to a directory that transformers opens and compares every element with the checkpoint's.
 stage_convert() {
     local checkpoint dtype=${HF_DTYPE:-bf16} tolerance=0 from verified
     chess_options "$@"
     need_finetune "$@"
     checkpoint=$(final_checkpoint)
     model_directory=$(find_snapshot models "$(configured model)") || die "the model's configuration and tokenizer are gone" 4
-    # A float32 weight and its nearest bf16 (fp16) number differ by at most 2^-8 (2^-11) of its size.
+    # A float32 number and its nearest bf16 (fp16) number differ by a relative error of at most 2^-8 (2^-11).
     case $dtype in bf16 | bfloat16) tolerance=0.004 ;; fp16 | float16) tolerance=0.0005 ;; esac
     from=("$run_dir/checkpoints/$checkpoint" --config-from "$model_directory")
     verified=("$run_dir/checkpoints/$checkpoint" "$run_dir/hf")
-    if trains_adapters; then # they become part of the weights that they were trained beside
+    if trains_adapters; then # merged into the weights that they were trained on
         from=("$model_directory" --merge-adapter "$run_dir/adapter")
         verified=("$model_directory" "$run_dir/hf" --merge-adapter "$run_dir/adapter")
     fi
@@ -78,7 +78,7 @@ convert_holds() { # the fine-tune's arguments
     read_config "$@" && [[ -s $run_dir/hf/config.json ]] && has_mark convert "$(final_checkpoint) ${HF_DTYPE:-bf16}"
 }
 
-# val_data and val_games are what the fine-tune validates on. Moves can be scored where the games are there as text.
+# Sets val_data and val_games, the fine-tune's validation data. Moves can be scored only if the games are there as text.
 find_eval_data() {
     local name
     val_data='' val_games=''
@@ -92,7 +92,7 @@ find_eval_data() {
     fi
     [[ -n $val_data$val_games ]]
 }
-eval_options() { # the words after fsdp-eval MODEL
+eval_options() { # sets the words that follow fsdp-eval MODEL
     local length
     words=(--device "${DEVICE:-auto}" --precision "${PRECISION:-$default_precision}")
     if [[ -n $val_data ]]; then words+=(--data "$val_data"); fi
@@ -127,8 +127,8 @@ eval_holds() {
 }
 
 # --- the chain --------------------------------------------------------------------------------------------------------
-# Needs, from the script: submit STAGE AFTER ARGUMENTS..., which sets job; watch JOB...; and what chess_chain.sh needs.
-chain=() # the jobs
+# The script defines submit STAGE AFTER ARGUMENTS..., which sets job, and watch JOB..., beside what chess_chain.sh needs.
+chain=() # ids of the submitted jobs
 line() { printf '%-10s %-14s %s\n' "$1" "$2" "$3"; }
 
 add_stage() { # STAGE ARGUMENTS of the fine-tune
@@ -147,7 +147,7 @@ add_stage() { # STAGE ARGUMENTS of the fine-tune
 chess_pipeline() {
     local here there
     here=$(compgen -G "$FSDP_HOME/$scheduler/chess_download.*")
-    if (($# && !dry_run)); then # before gigabytes are fetched
+    if (($# && !dry_run)); then # check arguments before gigabytes are fetched
         "$FSDP_BIN/fsdp-finetune" "$@" --print-config >/dev/null || die "fsdp-finetune does not take these options: $*" 2
     fi
     if ((!dry_run)); then
@@ -156,7 +156,7 @@ chess_pipeline() {
         chain_forget
     fi
     line stage job ''
-    # The fine-tune leaves the conversion to a stage that holds no GPUs.
+    # The fine-tune leaves the conversion to a separate stage, which holds no GPUs.
     export SAVE_FINAL_HF='' FSDP_HOME FSDP_BIN OUT_DIR RUN_NAME
     case ${DOWNLOAD:-here} in
         no) line download - "left out, as DOWNLOAD=no says" ;;
@@ -169,7 +169,8 @@ chess_pipeline() {
             fi ;;
         *) if bash "$here" --check >/dev/null; then line download - holds; else add_stage download; fi ;;
     esac
-    # What a download's job brings, the fine-tune's job looks at. All else is told before anything is queued.
+    # If a download job comes first, the fine-tune's job checks its inputs. Otherwise errors are reported before any job is
+    # queued.
     if ((${#chain[@]} == 0 && !dry_run)); then
         chess_options "$@"
         check_inputs "$@"
@@ -200,7 +201,7 @@ chess_pipeline() {
         chess_options "$@"
     fi
 
-    # Once more with memprobe's plan.
+    # Check the inputs again, with memprobe's plan.
     if ((${#chain[@]} == 0 && !dry_run)); then check_inputs "$@"; fi
     if ((${#chain[@]} == 0)) && finetune_holds "$@"; then
         line finetune - "holds: $run_dir/checkpoints/$(newest_checkpoint)"

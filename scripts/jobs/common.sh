@@ -1,5 +1,5 @@
-# Shared by the job scripts of all schedulers, which source it through slurm.sh or pbs.sh. They set job_name (for
-# messages) and FSDP_HOME (the folder that holds scripts/jobs/).
+# Shared by the job scripts of all schedulers, which source this file through slurm.sh or pbs.sh after setting job_name
+# (for messages) and FSDP_HOME (the folder that holds scripts/jobs/).
 # shellcheck shell=bash disable=SC2034,SC2154
 
 say() { printf '%s %s: %s\n' "$(date +%FT%T)" "$job_name" "$*"; }
@@ -8,7 +8,7 @@ die() { say "$1"; exit "${2:-1}"; }
 # find_programs PROGRAM: sets FSDP_BIN, unless it is set, to the folder of the programs.
 find_programs() {
     if [[ -z ${FSDP_BIN:-} ]]; then
-        # The last but one: what was installed below PREFIX/share/fsdp has its programs in PREFIX/bin.
+        # The last but one: programs installed with PREFIX/share/fsdp are in PREFIX/bin.
         for FSDP_BIN in build/bin bin "$FSDP_HOME"/{build/bin,bin,../../bin} \
             "$(dirname "$(command -v "$1" || echo none/x)")"; do
             if [[ -x $FSDP_BIN/$1 ]]; then break; fi
@@ -18,15 +18,15 @@ find_programs() {
     FSDP_BIN=$(cd "$FSDP_BIN" && pwd)
 }
 
-# split_words TEXT: fills words_of with its words. The shell's quotes and backslashes hold, and "" is an empty word; nothing is
-# expanded or run.
+# split_words TEXT: fills words_of with the words of TEXT. Quotes and backslashes work as in the shell, and "" is an empty
+# word; nothing is expanded or run.
 split_words() {
     local text
     text=$(xargs -r printf '%s\n' <<<"$1" 2>/dev/null && echo .) || die "a quote in '$1' is not closed" 2
     mapfile -t words_of <<<"$text"
     unset 'words_of[-1]'
 }
-# join_words WORD...: prints what split_words takes apart.
+# join_words WORD...: prints the words so that split_words restores them.
 join_words() {
     local word text=''
     for word; do
@@ -35,14 +35,14 @@ join_words() {
     echo "${text# }"
 }
 
-# A name that leaves OUT_DIR would have the run written, and an older one moved, somewhere else.
+# A name that leads out of OUT_DIR would write the run, and move an older one, to another place.
 check_run_name() {
     case /$RUN_NAME/ in
         //* | */../* | */./*) die "RUN_NAME=$RUN_NAME leaves OUT_DIR=$OUT_DIR: give a name below it" 2 ;;
     esac
 }
 
-# Sets DATA_DIR, unless it is set, to the folder of the shipped data: below the folder of submission, else with the project.
+# Sets DATA_DIR, unless it is set, to the shipped data: below the folder of submission, else with the project.
 find_shakespeare() {
     if [[ -z ${DATA_DIR:-} ]]; then
         DATA_DIR=data/shakespeare
@@ -50,7 +50,7 @@ find_shakespeare() {
     fi
 }
 
-# option --name VALUE: adds both to options, unless VALUE is empty or the option is among the words of given, which win.
+# option --name VALUE: adds both to options, unless VALUE is empty or the words of given hold the option, which then wins.
 options=()
 given=' '
 arguments_given() { given=" $* "; }
@@ -92,8 +92,8 @@ mingpt_options() {
     option --run-name "$RUN_NAME"
 }
 
-# --- a run that goes on from its newest checkpoint: run_dir is its folder ---------------------------------------------
-newest_step() { # 0 where there is no checkpoint
+# --- a run that continues from its newest checkpoint: run_dir is its folder -------------------------------------------
+newest_step() { # prints 0 if there is no checkpoint
     local name
     name=$(readlink "$run_dir/checkpoints/latest" || true)
     name=${name%/}
@@ -101,8 +101,8 @@ newest_step() { # 0 where there is no checkpoint
     echo $((10#${name:-0}))
 }
 
-# Adds --restart-checkpoint-file where there is a checkpoint, and sets step. The crash-loop guard: $run_dir/starts holds
-# the step of the last start and how many starts in a row were at it.
+# Adds --restart-checkpoint-file if there is a checkpoint, and sets step. Guards against crash loops: $run_dir/starts holds
+# the step of the last start and the number of starts in a row at this step.
 begin_run() {
     local last_step=-1 idle=0
     mkdir -p "$run_dir" || die "OUT_DIR=$OUT_DIR is not writable"
@@ -116,29 +116,29 @@ begin_run() {
     idle=$((step == last_step ? idle + 1 : 0))
     starts_now="$step $idle"
     echo "$starts_now" >"$run_dir/starts"
-    signalled='' # this shell outlives a signal to the whole job, to say what comes next
+    signalled='' # this shell survives a signal to the whole job, to report what happens next
     trap 'signalled=SIGTERM' TERM
     trap 'signalled=SIGUSR1' USR1
 }
-# A start that was refused or called off says nothing about progress.
+# Restores $run_dir/starts after a start that was refused or called off: it says nothing about progress.
 forget_start() {
-    [[ $(cat "$run_dir/starts" 2>/dev/null) == "$starts_now" ]] || return 0 # another job's by now
+    [[ $(cat "$run_dir/starts" 2>/dev/null) == "$starts_now" ]] || return 0 # another job has started the run since
     if [[ -n $starts_before ]]; then echo "$starts_before" >"$run_dir/starts"; else rm -f "$run_dir/starts"; fi
 }
 
-# Advice for exit code $1 when there is a checkpoint to continue from.
+# Prints advice for exit code $1, and how to continue if there is a checkpoint.
 next_command() {
     case $1 in
-        9 | 137) # hydra's and srun's code
+        9 | 137) # hydra's and srun's exit codes
             echo ": a rank was killed by SIGKILL, most often since the node's memory was full (its system log says so; ask for a \
 larger node or a smaller batch)" ;;
     esac
     if [[ -e $run_dir/checkpoints/latest ]]; then echo "; submit again with RUN_NAME=$RUN_NAME to go on from step $(newest_step)"; fi
 }
 
-# end_run CODE: returns, with step set, when fsdp-finetune stopped early with a good checkpoint and is to be started
-# again; ends the script otherwise. With 0 it calls run_finished first, where the script has one.
-# Needs signal_is_final, which ends the script where the stop was not the end of the job's time.
+# end_run CODE: returns, with step set, if fsdp-finetune stopped early with a good checkpoint and is to be started again;
+# ends the script otherwise. With code 0 it first calls run_finished, if the script defines it.
+# Needs signal_is_final, which ends the script unless the stop was caused by the job's time limit.
 end_run() {
     local last_step idle
     case $1 in
@@ -147,7 +147,7 @@ end_run() {
             rm -f "$run_dir/starts"
             if declare -F run_finished >/dev/null; then run_finished; fi
             die "fsdp-finetune ended with code 0" 0 ;;
-        2 | 4) # wrong options or input, or another job has the run: no start
+        2 | 4) # wrong options or input, or another job has the run: this start does not count
             forget_start
             die "fsdp-finetune ended with code $1" "$1" ;;
         *) die "fsdp-finetune ended with code $1$(next_command "$1" | tr -d '\n')" "$1" ;;
@@ -161,7 +161,7 @@ end_run() {
     if declare -F chain_goes_on >/dev/null; then chain_goes_on; fi
 }
 
-# run_lessons ARGUMENTS of scripts/lessons: on the ranks of this job, after choose_launcher; ends the script.
+# run_lessons ARGUMENTS of scripts/lessons: runs it on the ranks of this job and ends the script. Call after choose_launcher.
 run_lessons() {
     local code=0
     LAUNCHER=$(join_words "${launch[@]}")
@@ -172,7 +172,7 @@ run_lessons() {
     die "lessons ended with code $code" "$code"
 }
 
-# check_gpu ARGUMENTS of scripts/gpu-check: on this node, by one process that starts what it needs; ends the script.
+# check_gpu ARGUMENTS of scripts/gpu-check: runs it as one process on this node and ends the script.
 check_gpu() {
     local code=0
     local -a stages

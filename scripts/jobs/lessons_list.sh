@@ -1,6 +1,6 @@
-# The lessons of scripts/lessons: which runs each has, and what they differ in. Sourced by it.
+# The lessons of scripts/lessons: the runs of each lesson and how their options differ. Sourced by scripts/lessons.
 # shellcheck shell=bash disable=SC2034,SC2154
-declare -A options_of=([base]='') # of runs, beside the common ones; base has these alone
+declare -A options_of=([base]='') # options of each run beside the common ones; base has only the common ones
 lesson_titles=('' 'Wrapping' 'Recomputing activations' 'Prefetching' 'The batch up to alloc retries'
     'Sharding strategies' 'Precision' 'Full and local checkpoints' 'The rate limiter' 'Batch size against time per step')
 lesson_questions=('' 'What is gathered together: each block, all at once, or units of so many parameters?'
@@ -13,7 +13,7 @@ lesson_questions=('' 'What is gathered together: each block, all at once, or uni
     'At most two units gathered or on their way, or as many as the processor can ask for.'
     'What does a step take with more sequences, and how many are worth it?')
 
-# set_run NAME OPTIONS: one more run of the lesson.
+# set_run NAME OPTIONS: adds a run to the lesson.
 set_run() {
     options_of[$1]=$2
     lesson_runs+=("$1")
@@ -29,7 +29,7 @@ begin_lesson() {
 lesson_1() {
     set_run wrap-block ''
     set_run wrap-none '--wrap none'
-    set_run wrap-size "--wrap size:$((24 * EMBED_SIZE * EMBED_SIZE))" # two blocks' parameters
+    set_run wrap-size "--wrap size:$((24 * EMBED_SIZE * EMBED_SIZE))" # parameters of two blocks
 }
 lesson_2() {
     set_run recompute-none ''
@@ -43,7 +43,8 @@ lesson_3() {
     set_run prefetch-forward '--forward-prefetch'
 }
 
-# Sets largest_batch, which fsdp-memprobe predicts to fit, and batches: doubled up to it. On GPUs one that is too large follows.
+# Sets largest_batch, the largest batch that fsdp-memprobe predicts to fit, and batches: doubled up to largest_batch. On
+# GPUs a batch that is too large follows.
 plan_batches() {
     local batch
     largest_batch=$(probe --search --max-batch "$MAX_BATCH" --json --quiet | figure largest_batch_per_device)
@@ -63,7 +64,7 @@ lesson_9() { lesson_4; }
 
 lesson_5() {
     local group=''
-    # On one node a hybrid strategy is the plain one, unless its groups are parts of the node.
+    # On one node a hybrid strategy equals the plain one, unless its groups are smaller than the node.
     if (("${RANKS_PER_NODE:-$RANKS}" == RANKS)); then group=" --shard-group-size $((RANKS > 1 ? RANKS / 2 : 1))"; fi
     set_run full-shard ''
     set_run grad-shard '--sharding grad-shard'
@@ -86,7 +87,7 @@ lesson_6() {
 lesson_7() {
     local half=$((STEPS / 2))
     set_run uninterrupted ''
-    set_run checkpoint-local "--max-steps $((half + 1)) --save-every $half --no-save=false" # while training goes on
+    set_run checkpoint-local "--max-steps $((half + 1)) --save-every $half --no-save=false" # saves during training
     set_run checkpoint-full "--max-steps $half --save-final-full $(join_words "$out/full.pt")"
     set_run resume-local "--restart-checkpoint-file $(
         join_words "$out/runs/checkpoint-local/checkpoints/$(printf 'step-%08d' "$half")")"

@@ -1,7 +1,7 @@
-# What scripts/lessons writes: a part of the page for each lesson, and the page of those that are there. Sourced by it.
+# The pages that scripts/lessons writes: one part per lesson, and the page of all parts. Sourced by scripts/lessons.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# flat <JSON as the programs print it: a line for each value, its path, a tab, the value.
+# flat <JSON as the programs print it: prints a line for each value: its path, a tab, the value.
 flat() {
     awk '{
         match($0, /^ */); depth = RLENGTH; text = substr($0, depth + 1); sub(/,$/, "", text)
@@ -16,9 +16,9 @@ flat() {
         print here "\t" text
     }'
 }
-figure() { flat | awk -F '\t' -v "path=$1" '$1 == path && !found++ { print $2 }'; } # reads on: who writes must not find a closed pipe
+figure() { flat | awk -F '\t' -v "path=$1" '$1 == path && !found++ { print $2 }'; } # read all input: otherwise the writer gets SIGPIPE
 
-# dirs_of NAME...: fills dirs with the folders of these runs, repeats too, as far as they are finished.
+# dirs_of NAME...: fills dirs with the folders of these runs and their repeats, as far as they are finished.
 dirs_of() {
     local name repeat where
     dirs=()
@@ -36,7 +36,7 @@ finish_lesson() {
     dirs_of "${lesson_runs[@]}"
     if ((${#dirs[@]} == 0)); then return; fi
     table=$("$FSDP_BIN/fsdp-eval" --runs "${dirs[@]}" --pool --markdown --plot "$out/lesson-$1.svg") || return 0
-    # These two have other things to say than which run is faster.
+    # The report's sentence on the fastest run does not answer the questions of these two lessons: keep only the table.
     if (($1 == 7 || $1 == 9)); then table=$(grep '^|' <<<"$table"); fi
     report=$("$FSDP_BIN/fsdp-eval" --runs "${dirs[@]}" --pool --json | flat)
     {
@@ -52,7 +52,7 @@ finish_lesson() {
 # Settings that all lessons of a page share.
 settings() { join_words "${model_options[@]}" "$train_data" "$PRECISION" "$BATCH_SIZE" "$STEPS" "$REPEATS" "$MEMORY" "$(places)"; }
 
-# of_runs PROGRAM: awk over the report: value[run, path] of runs 0 to runs - 1, name[run].
+# of_runs PROGRAM: runs awk over the report, with value[run, path] for runs 0 to runs - 1 and name[run].
 of_runs() {
     awk -F '\t' -v "memory=${MEMORY:-the GPU}${MEMORY:+ per rank}" -v "largest=${largest_batch:-0}" -v "gpus=$gpus" -v "most=$MAX_BATCH" '
         split($1, part, ".") > 2 && part[1] == "runs" {
@@ -87,7 +87,7 @@ more_of_4() {
     if [[ -n $ran_out ]]; then printf 'Out of memory with%s sequences.\n\n' "$ran_out"; fi
 }
 
-# Where little can be told apart, that is to be known.
+# Says so if step times scatter too much to tell settings apart.
 tell_scatter() {
     of_runs '
         for (run = 0; run < runs; ++run) {
@@ -97,7 +97,7 @@ tell_scatter() {
         if (widest > 0.1) printf "Steps of a run scatter by up to %.0f %%: busy nodes, or very short steps. More REPEATS and STEPS tell more.\n\n", 100 * widest'
 }
 
-# A line through time per step over the batch, by least squares.
+# Fits a line to time per step over batch size by least squares.
 more_of_9() {
     of_runs '
         for (run = 0; run < runs; ++run) { x = batch(run); y = seconds(run); n++; sx += x; sy += y; sxx += x * x; sxy += x * y }
@@ -137,7 +137,7 @@ more_of_6() {
 
 more_of_7() {
     local dir bytes=0 seconds=''
-    for dir in "${dirs[@]}"; do # the one file, as long as a run that wrote it is there
+    for dir in "${dirs[@]}"; do # all repeats write one file
         if [[ ${dir##*/} != checkpoint-full* ]]; then continue; fi
         bytes=$(stat -c %s "$out/full.pt" 2>/dev/null || echo 0)
         seconds=$(sed -nE 's/.*full      .* in ([0-9.]+) s$/\1/p' "$out/logs/${dir##*/}.log" 2>/dev/null | tail -n 1) || true
@@ -162,7 +162,7 @@ more_of_7() {
         if (told) print "\n"'
 }
 
-# The lessons that are there, in their order.
+# Parts of finished lessons, in their order.
 write_page() {
     local lesson first
     local -a lessons=()

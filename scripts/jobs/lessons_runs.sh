@@ -1,20 +1,20 @@
-# How scripts/lessons makes its runs: data, commands, what is there already. Sourced by it.
+# How scripts/lessons makes its runs: data, commands, state of earlier runs. Sourced by scripts/lessons.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# Ends the script after a signal: what is done is kept.
+# Ends the script after a signal; finished runs are kept.
 leave() {
     say "stopped; the same command goes on from here"
     exit "$interrupted"
 }
 
-# Prints how many GPUs programs will see here.
+# Prints the number of GPUs that programs will see here.
 count_gpus() {
     local entry count=0
     if [[ ${DEVICE:-auto} == cpu || ! -e ${1:-/dev/nvidiactl} ]]; then
         :
     elif [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
         for entry in ${CUDA_VISIBLE_DEVICES//,/ }; do
-            if [[ $entry == -1 || $entry == NoDevFiles ]]; then break; fi # CUDA sees none from there on
+            if [[ $entry == -1 || $entry == NoDevFiles ]]; then break; fi # CUDA ignores this entry and all that follow
             ((++count))
         done
     else
@@ -23,8 +23,8 @@ count_gpus() {
     echo "$count"
 }
 
-# Holds OUT_DIR/lock, which names its owner, until this shell ends in whatever way. Where the file system has no locks, or
-# none between nodes, the runs' own claims remain: see somebody_elses.
+# Holds OUT_DIR/lock, which names its owner, until this shell ends for any reason. If the file system has no locks, or none
+# across nodes, the runs' own claims still protect them: see somebody_elses.
 take_lock() {
     local code=0
     exec 9>>"$out/lock" || die "OUT_DIR=$out is not writable" 1
@@ -33,8 +33,8 @@ take_lock() {
     if ((code == 0)); then echo "host $(uname -n), process $$" >"$out/lock"; fi
 }
 
-# Sets train_data and VOCAB_SIZE. A vocabulary of bytes leaves the time to the layers, as in models that are worth sharding:
-# GPT-2's of 50257 ids would take three quarters of a small model's. Its first 256 ids are the bytes.
+# Sets train_data and VOCAB_SIZE. With a vocabulary of bytes most of the time goes to the layers, as in models that are
+# worth sharding: the 50257 ids of GPT-2 would take three quarters of a small model. Its first 256 ids are the bytes.
 make_tokens() {
     local text=$FSDP_HOME/data/shakespeare/train.csv bytes=$out/data/bytes
     train_data=${TRAIN_DATA:-$out/data/train-$SEQ_LEN.h5}
@@ -52,7 +52,7 @@ make_tokens() {
         --output "$train_data" >/dev/null || die "the data could not be made, see above"
 }
 
-# Sets model_options, which fsdp-memprobe takes too, and run_options.
+# Sets model_options, which fsdp-memprobe takes as well, and run_options.
 common_options() {
     model_options=(--model mingpt --num-layers "$NUM_LAYERS" --num-heads "$NUM_HEADS" --embed-size "$EMBED_SIZE"
         --vocab-size "$VOCAB_SIZE" --seq-len "$SEQ_LEN" --device "$DEVICE")
@@ -60,24 +60,25 @@ common_options() {
         --log-every "$STEPS" --out-dir "$out/runs")
 }
 
-declare -A told=() finished=() # runs that --dry-run has listed; that are there, as they are asked for
-# folder NAME REPEAT: the run's name below OUT_DIR/runs.
+declare -A told=() finished=() # runs that --dry-run has listed; runs that are finished as requested
+# folder NAME REPEAT: prints the run's name below OUT_DIR/runs.
 folder() { if (($2 == 1)); then echo "$1"; else echo "$1-again-$2"; fi; }
 
-# command_of NAME REPEAT: fills words; the setting's own options come last, and win.
+# command_of NAME REPEAT: fills words; the setting's own options come last, so they take precedence.
 command_of() {
     split_words "${options_of[$1]}"
     words=("${model_options[@]}" --precision "$PRECISION" --batch-size "$BATCH_SIZE" "${run_options[@]}"
         --run-name "$(folder "$1" "$2")" "${words_of[@]}")
 }
 
-# Where runs are made: as much a part of what a run is as its options.
+# Prints the ranks and nodes of the runs, which identify a run as much as its options do.
 places() {
     local nodes=${SLURM_JOB_NUM_NODES:-$(((RANKS + ${RANKS_PER_NODE:-$RANKS} - 1) / ${RANKS_PER_NODE:-$RANKS}))}
     echo "RANKS=$RANKS RANKS_PER_NODE=${RANKS_PER_NODE:-$RANKS} NODES=$nodes OMP_NUM_THREADS=${OMP_NUM_THREADS:-}"
 }
 
-# state_of FOLDER COMMAND: finished, memory (it ran out of it), begun (with a checkpoint) or new. Only a run of the same command counts.
+# state_of FOLDER COMMAND: prints finished, memory (it ran out of memory), begun (with a checkpoint) or new. A run of
+# another command counts as new.
 state_of() {
     local run=$out/runs/$1
     if [[ ! -e $out/commands/$1 || $(<"$out/commands/$1") != "$2" ]]; then
@@ -93,7 +94,7 @@ state_of() {
     fi
 }
 
-# run NAME REPEAT: makes the run, or goes on with it, unless it is done.
+# run NAME REPEAT: makes the run, or continues it, unless it is done.
 run() {
     local where words command before state log code=0
     where=$(folder "$1" "$2")
@@ -136,7 +137,7 @@ run() {
     esac
 }
 
-# run_is_there FOLDER: it counts, if it has the ranks that the page will name.
+# run_is_there FOLDER: accepts a run if it had the number of ranks that the page will state.
 run_is_there() {
     local ranks
     ranks=$(sed -nE 's/^ *"world_size": ([0-9]+),?$/\1/p' "$out/runs/$1/job.json" | head -n 1)
@@ -147,7 +148,7 @@ run_is_there() {
     one_job=$out/runs/$1/job.json
 }
 
-# somebody_elses FOLDER COMMAND LOG: ends the script where another job makes the run; what that one wrote stays.
+# somebody_elses FOLDER COMMAND LOG: ends the script because another job makes the run; that job's files are kept.
 somebody_elses() {
     if [[ -n $2 ]]; then echo "$2" >"$out/commands/$1"; else rm -f "$out/commands/$1"; fi
     grep 'belongs to a job that is running' "$3" | sort -u | head -n 1 >&2
@@ -155,12 +156,12 @@ somebody_elses() {
     die "somebody else is at work in $out: wait for it, or choose another OUT_DIR" 4
 }
 
-# probe OPTIONS...: fsdp-memprobe for these ranks; memory on CPUs is MEMORY. Exit status 3 is an answer.
+# probe OPTIONS...: runs fsdp-memprobe for these ranks; memory on CPUs is MEMORY. Exit status 3 is a valid answer.
 probe() {
     local code=0
     local -a nodes=(--ranks "$RANKS")
     if [[ -n ${RANKS_PER_NODE:-} ]]; then nodes+=(--ranks-per-node "$RANKS_PER_NODE"); fi
-    # No rank of the job: its variables would have it look for the others.
+    # fsdp-memprobe runs as a single process: remove the job's variables, which would make MPI look for the other ranks.
     env -u SLURM_STEP_NUM_TASKS -u PMI_RANK -u PMIX_RANK -u PALS_RANKID -u OMPI_COMM_WORLD_RANK "$FSDP_BIN/fsdp-memprobe" "${model_options[@]}" "${nodes[@]}" \
         --precision "$PRECISION" ${MEMORY:+--memory "$MEMORY"} "$@" </dev/null || code=$?
     ((code == 0 || code == 3)) || die "fsdp-memprobe ended with code $code" "$code"

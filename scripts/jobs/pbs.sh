@@ -10,7 +10,7 @@ source "$FSDP_HOME/scripts/jobs/pbs_again.sh"
 printf -v script_start '%(%s)T' -1
 job_script=$(cd "$(dirname "$0")" && pwd)/$(basename "$0") # PBS's copy of what was submitted
 
-# Goes to the folder of submission (jobs start in the home folder) and reads what PBS knows of this job.
+# Changes to the folder of submission (jobs start in the home folder) and reads the facts that PBS has of this job.
 enter_pbs_job() {
     [[ -n ${PBS_JOBID:-} && -n ${PBS_NODEFILE:-} ]] || die "this is a PBS batch script: submit it with qsub" 2
     [[ -r $PBS_NODEFILE ]] || die "PBS_NODEFILE=$PBS_NODEFILE cannot be read" 2
@@ -19,16 +19,16 @@ enter_pbs_job() {
     read_job_facts || true
 }
 
-# Reads job_facts anew; those of before stay where qstat fails.
+# Reads job_facts again; the earlier ones stay if qstat fails.
 read_job_facts() {
     local facts
     facts=$(qstat -f "$PBS_JOBID" 2>/dev/null) && [[ -n $facts ]] || return 1
-    job_facts=$(sed -e ':a' -e 'N' -e '$!ba' -e 's/\n\t//g' <<<"$facts") # unfolded
+    job_facts=$(sed -e ':a' -e 'N' -e '$!ba' -e 's/\n\t//g' <<<"$facts") # join continuation lines
 }
-# job_fact NAME: the first such line is PBS's; a variable of the job may have lines that look alike.
+# job_fact NAME: takes the first such line, which is PBS's own; a job variable may contain a line of the same form.
 job_fact() { awk -v "name=    $1 = " 'index($0, name) == 1 { print substr($0, length(name) + 1); exit }' <<<"$job_facts"; }
 
-# Sets walltime, in seconds; fails where PBS does not tell it.
+# Sets walltime, in seconds; fails if PBS does not report it.
 read_walltime() {
     local text
     text=$(job_fact Resource_List.walltime)
@@ -36,7 +36,7 @@ read_walltime() {
     walltime=$((10#${BASH_REMATCH[1]} * 3600 + 10#${BASH_REMATCH[2]} * 60 + 10#${BASH_REMATCH[3]}))
 }
 
-# Sets TIME_LIMIT, unless it is set, to the job's walltime less $1 seconds, where qstat tells it.
+# Sets TIME_LIMIT, unless it is set, to the job's walltime less $1 seconds, if qstat reports it.
 set_time_limit() {
     local seconds walltime warning="PBS gives 10 s between SIGTERM and SIGKILL, in which little can be saved; TIME_LIMIT sets one"
     if [[ -n ${TIME_LIMIT:-} ]]; then return; fi
@@ -52,8 +52,8 @@ set_time_limit() {
     TIME_LIMIT=$(printf '%d:%02d:%02d' $((seconds / 3600)) $((seconds / 60 % 60)) $((seconds % 60)))
 }
 
-# NCCL over Slingshot, where the site's plugin is. With NCCL_NET set and the plugin missing NCCL stops instead of using
-# TCP. Our MPI moves host memory only, so MPICH_GPU_SUPPORT_ENABLED stays off.
+# NCCL over Slingshot, if the site's plugin is installed. With NCCL_NET set and no plugin NCCL stops instead of using TCP.
+# Our MPI transfers host memory only, so MPICH_GPU_SUPPORT_ENABLED stays off.
 set_up_nccl() {
     local libraries
     NCCL_PLUGIN_DIR=${NCCL_PLUGIN_DIR-/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib}
@@ -66,7 +66,7 @@ set_up_nccl() {
         export FI_MR_CACHE_MONITOR=${FI_MR_CACHE_MONITOR-userfaultfd}
         export FI_CXI_DEFAULT_CQ_SIZE=${FI_CXI_DEFAULT_CQ_SIZE-131072}
         libraries=$NCCL_PLUGIN_DIR${HWLOC_LIB_DIR:+:$HWLOC_LIB_DIR}
-        # Once: a job that goes on inherits it.
+        # Do this only once: a job that submits itself again passes the variable on.
         if [[ ${LD_LIBRARY_PATH:-} != "$libraries"* ]]; then
             export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
         fi
@@ -74,7 +74,7 @@ set_up_nccl() {
     export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-0}
 }
 
-# train ARGUMENTS of fsdp-finetune, after options: from the run's newest checkpoint; submits the job again on 85.
+# train ARGUMENTS of fsdp-finetune, after options: trains from the run's newest checkpoint; submits the job again on 85.
 train() {
     local code=0
     begin_run

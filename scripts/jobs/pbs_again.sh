@@ -1,9 +1,9 @@
-# What a PBS job that stopped early does next: whether it was the end of its time, and how it is submitted once more.
+# Decides whether a PBS job that stopped early reached the end of its time, and how it is submitted once more.
 # Sourced by pbs.sh.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# PBS signals the job alike at the end of its walltime and for qdel, qrerun and preemption: only the clock tells them apart.
-# Kills at the end of the walltime come late, never early; a minute is for clocks that differ.
+# PBS sends the same signal at the end of the walltime and for qdel, qrerun and preemption; only the time distinguishes them.
+# Kills at the end of the walltime come late, never early; one minute allows for clocks that differ.
 signal_is_final() {
     local now start left='' walltime again="submit again with RUN_NAME=$RUN_NAME to go on"
     printf -v now '%(%s)T' -1
@@ -11,7 +11,7 @@ signal_is_final() {
     if read_walltime; then
         start=$(job_fact stime)
         start=$(date -d "${start:-none}" +%s 2>/dev/null) || start=$script_start
-        if ((start > script_start || start < script_start - 3600)); then start=$script_start; fi # another clock
+        if ((start > script_start || start < script_start - 3600)); then start=$script_start; fi # the two clocks differ
         left=$((start + walltime - now))
         ((left > 60)) || return 0
         left=$(((left + 30) / 60))
@@ -22,9 +22,9 @@ signal_is_final() {
 unless PBS runs this job again by itself (qrerun, preemption)" 85
 }
 
-# Fills words with the qsub call that submits this job once more; fails where there is none. Every option comes from what
-# PBS knows of the job, and every value from this environment (-V), which holds it exactly: Submit_arguments has no quotes.
-# Dependencies are left out: they have ended, and PBS may have forgotten them.
+# Fills words with the qsub call that submits this job once more; fails if there is none. Every option comes from PBS's
+# facts of the job, and every value from this environment (-V), which holds it exactly: Submit_arguments has no quotes.
+# Dependencies are left out: those jobs have ended, and PBS may have forgotten them.
 find_resubmission() {
     local qsub line name value select vnodes
     qsub=$(find_pbs qsub) || return 1
@@ -32,7 +32,7 @@ find_resubmission() {
     select=$(job_fact Resource_List.select)
     [[ -n $select ]] || return 1
     vnodes=$(job_fact exec_vnode)
-    # -C '': the directives are among these options, or the first submission ignored them.
+    # -C '' ignores the directives in the file: they are among these options, or the first submission ignored them as well.
     words=("$qsub" -V -C '' -N "$PBS_JOBNAME" -q "${PBS_O_QUEUE:-$(job_fact queue)}")
     add_fact -A Account_Name ''
     add_fact -P project _pbs_project_default
@@ -51,7 +51,7 @@ find_resubmission() {
     while IFS= read -r line; do
         name=${line%% = *} value=${line#* = }
         case $name in
-            # PBS derives these from select and refuses them beside it.
+            # PBS derives these from select and refuses both together.
             nodect | nodes | ncpus | mem | vmem | mpiprocs | ompthreads | ngpus | naccelerators) continue ;;
         esac
         if [[ $name != select && ":$select:$vnodes" == *":$name="* ]]; then continue; fi
@@ -59,23 +59,23 @@ find_resubmission() {
             if [[ $value == *\"* ]]; then value="'$value'"; else value="\"$value\""; fi
         fi
         words+=(-l "$name=$value")
-    done < <(sed -n '/^    Variable_List/q; s/^    Resource_List\.//p' <<<"$job_facts") # variables may look alike
+    done < <(sed -n '/^    Variable_List/q; s/^    Resource_List\.//p' <<<"$job_facts") # stop there: a variable's value may look like a resource
     words+=("$job_script")
 }
-# add_fact OPTION NAME DEFAULT [PREFIX]: what PBS knows by that name, unless it is the default.
+# add_fact OPTION NAME DEFAULT [PREFIX]: adds the option with PBS's value of NAME, unless it is the default.
 add_fact() {
     local value
     value=$(job_fact "$2")
     if [[ -n $value && $value != "$3" ]]; then words+=("$1" "${4:-}$value"); fi
 }
-# add_output OPTION NAME LETTER: where the output goes, unless it is where it goes by itself.
+# add_output OPTION NAME LETTER: adds the path of the output, unless it is PBS's default path.
 add_output() {
     local value
     value=$(job_fact "$2")
     if [[ -n $value && ! ${value#*:} =~ ^"$PBS_O_WORKDIR/$PBS_JOBNAME.$3"[0-9^] ]]; then words+=("$1" "$value"); fi
 }
 
-# Submits this job once more, by RESUBMIT where that is set; ends the script where that is not wanted or not possible.
+# Submits this job once more, by RESUBMIT if that is set; ends the script if this is not wanted or not possible.
 submit_again() {
     local new again="submit again with RUN_NAME=$RUN_NAME to go on" shown words=()
     if [[ -z ${RESUBMIT:-} && ${PBS_ENVIRONMENT:-} == PBS_INTERACTIVE ]]; then
@@ -99,7 +99,7 @@ submit_again() {
 
 # --- for chess_chain.sh -----------------------------------------------------------------------------------------------
 this_job=${PBS_JOBID:-}
-# True where PBS answers that there is no such job, or that it is over.
+# True if PBS answers that the job does not exist or is over.
 job_gone() {
     local facts code=0
     facts=$(qstat -f "$1" 2>/dev/null) || code=$?

@@ -1,22 +1,22 @@
 # How a PBS job starts MPI ranks on its nodes. Sourced by pbs.sh.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# Sets mpiexec and mpiexec_version to the first one that starts ranks. PBS's own (its profile puts it on PATH) does not: it
-# looks for another one on the PATH of the submission.
+# Sets mpiexec and mpiexec_version to the first one that starts ranks. PBS's own mpiexec (its profile puts it on PATH) is
+# only a wrapper that looks for another one on the PATH of the submission.
 find_mpiexec() {
     while read -r mpiexec; do
         mpiexec_version=$("$mpiexec" --version 2>&1 || true)
         if [[ $mpiexec_version != *pbs_version* ]]; then return; fi
     done < <(type -aP mpiexec | awk '!seen[$0]++'
-        for mpiexec in "$FSDP_BIN" "$FSDP_HOME/.deps/venv/bin"; do # the one that was built with the programs
+        for mpiexec in "$FSDP_BIN" "$FSDP_HOME/.deps/venv/bin"; do # the one that belongs to the programs' MPI
             if [[ -x $mpiexec/mpiexec ]]; then echo "$mpiexec/mpiexec"; fi
         done)
     die "no mpiexec on PATH but PBS's own, if that, nor in $FSDP_BIN: load the site's MPI module or set LAUNCHER" 2
 }
 
-# Sets launch, the command before a program that is to run as RANKS_PER_NODE ranks on each node.
+# Sets launch, the command before a program that runs as RANKS_PER_NODE ranks on each node.
 choose_launcher() {
-    # The node file has one line per node, or per MPI process where select asked for mpiprocs: count the hosts.
+    # The node file has one line per node, or per MPI process if select asked for mpiprocs: count the distinct hosts.
     temporary=$(mktemp -d "${TMPDIR:-/tmp}/fsdp-job.XXXXXX")
     trap 'rm -rf "$temporary"' EXIT
     hosts=$temporary/hosts
@@ -26,7 +26,7 @@ choose_launcher() {
     num_ranks=$((num_nodes * RANKS_PER_NODE))
     DEPTH=${DEPTH:-8}
     CPU_BIND=${CPU_BIND-list:24:16:8:0}
-    # PBS sets OMP_NUM_THREADS to the cores of the node, which is too many for several ranks on it.
+    # PBS sets OMP_NUM_THREADS to the number of cores of the node, too many for several ranks per node.
     export OMP_NUM_THREADS=$DEPTH
     if [[ -n ${LAUNCHER:-} ]]; then
         read -ra launch <<<"$LAUNCHER"
@@ -44,7 +44,7 @@ choose_launcher() {
     esac
 }
 
-# hydra starts its part on other hosts by ssh. Where that is not let in without a password, PBS does it.
+# hydra starts its proxies on other hosts by ssh. If ssh needs a password, use PBS's pbs_tmrsh instead.
 reach_hosts() {
     local other tmrsh
     if ((num_nodes == 1)) || [[ -n ${HYDRA_LAUNCHER:-}${HYDRA_LAUNCHER_EXEC:-}${HYDRA_BOOTSTRAP:-} ]]; then return; fi
@@ -54,7 +54,7 @@ reach_hosts() {
         say "ssh to $other fails ($(tail -n 1 "$temporary/ssh")) and there is no pbs_tmrsh: ranks there may not start"
         return
     fi
-    # hydra gives the command as several words; pbs_tmrsh starts a program, not a shell's command. It is to outlive a
+    # hydra passes the command as several words, but pbs_tmrsh starts a program, not a shell command. The wrapper ignores a
     # SIGTERM to the job, as the ranks do.
     printf '#!/bin/bash\ntrap "" TERM USR1\nhost=$1\nshift\nexec %q "$host" /bin/sh -c "$*"\n' "$tmrsh" >"$temporary/tmrsh"
     chmod +x "$temporary/tmrsh"
@@ -62,7 +62,7 @@ reach_hosts() {
     launch=(env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC="$temporary/tmrsh" "${launch[@]}")
 }
 
-# find_pbs COMMAND: prints where PBS's command is.
+# find_pbs COMMAND: prints the path of PBS's command.
 find_pbs() {
     local folder
     command -v "$1" && return

@@ -1,4 +1,4 @@
-# Shared by the job scripts for Slurm: how srun starts MPI ranks, and how a job comes back.
+# Shared by the job scripts for Slurm: how srun starts MPI ranks, and how a job is requeued.
 # shellcheck shell=bash disable=SC2034,SC2154
 job_name=${SLURM_JOB_NAME:-${job_name:-$(basename "$0")}}
 # shellcheck source=common.sh
@@ -7,10 +7,10 @@ printf -v script_start '%(%s)T' -1
 
 need_slurm() { [[ -n ${SLURM_JOB_ID:-} ]] || die "this is a Slurm batch script: submit it with sbatch" 2; }
 
-# A wrong choice starts N jobs of one rank each; fsdp-finetune notices that and ends. Of what this Slurm offers, take the
-# first that fits the MPI library of the programs and really starts a task (pmix may be listed without its library).
-# Seen with Slurm 22.05: MPICH (Debian's 4.0.2 and the 5.0.2 wheel) works with pmi2, needs no further setting, and
-# ends up as ranks of size 1 with none, openmpi and cray_shasta.
+# A wrong --mpi starts N jobs of one rank each; fsdp-finetune detects this and ends. Of the kinds this Slurm offers, take
+# the first that fits the programs' MPI library and really starts a task (pmix may be listed without its library).
+# Seen with Slurm 22.05: MPICH (Debian's 4.0.2 and the 5.0.2 wheel) works with pmi2 without further settings, and
+# starts ranks of size 1 with none, openmpi and cray_shasta.
 choose_srun_mpi() {
     local offered libraries name
     local -a fitting
@@ -30,7 +30,7 @@ choose_srun_mpi() {
     return 1
 }
 
-# Sets launch, the command before a program that is to run as one rank per task, and ranks for messages.
+# Sets launch, the command before a program that runs as one rank per task, and ranks for messages.
 choose_launcher() {
     if [[ -n ${LAUNCHER:-} ]]; then
         read -ra launch <<<"$LAUNCHER"
@@ -42,15 +42,15 @@ choose_launcher() {
             SRUN_MPI=$(choose_srun_mpi) ||
                 die "none of the types of srun --mpi=list fits the MPI of $FSDP_BIN/fsdp-finetune: set SRUN_MPI or LAUNCHER" 2
         fi
-        # --wait: when a rank has ended, the others have a minute to follow. --kill-on-bad-exit would turn 85 into 143.
+        # --wait: when a rank has ended, the others get one minute. --kill-on-bad-exit would turn exit code 85 into 143.
         launch=(srun --mpi="$SRUN_MPI" --wait=60 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"})
     fi
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}; fi
 }
 
-# called_off: true where a SIGTERM to the job was not the end of its time but scancel, preemption or a requeue. What Slurm
-# requeues by itself is not to be requeued twice, and what was cancelled not at all. Sets left, for messages.
-# SIGUSR1 is the script's own --signal, or yours: it asks for a requeue.
+# called_off: true if a SIGTERM to the job came from scancel, preemption or a requeue instead of the time limit. A job that
+# Slurm requeues by itself must not be requeued twice, and a cancelled job not at all. Sets left, for messages.
+# SIGUSR1 is the script's own --signal, or the user's: it asks for a requeue.
 called_off() {
     local now facts
     left='that was not its time limit'
@@ -58,7 +58,7 @@ called_off() {
     facts=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null || true)
     if [[ $facts == *"Reason=TimeLimit"* || $facts == *"JobState=TIMEOUT"* ]]; then return 1; fi
     printf -v now '%(%s)T' -1
-    # [D-]H:M:S, and as it is now: it may be changed while the job runs
+    # [D-]H:M:S; read now, because it may be changed while the job runs
     if [[ $facts =~ TimeLimit=(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+) ]]; then
         left=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 +
             10#${BASH_REMATCH[5]} + script_start - now))
@@ -75,7 +75,7 @@ signal_is_final() {
 requeues this job by itself (preemption, scontrol requeue)" 85
 }
 
-# train ARGUMENTS of fsdp-finetune, after options: from the run's newest checkpoint; requeues the job on 85.
+# train ARGUMENTS of fsdp-finetune, after options: trains from the run's newest checkpoint; requeues the job on 85.
 train() {
     local code=0
     begin_run
@@ -88,7 +88,7 @@ train() {
 
 # --- for chess_chain.sh -----------------------------------------------------------------------------------------------
 this_job=${SLURM_JOB_ID:-}
-# True where Slurm answers that there is no such job, or that it is over.
+# True if Slurm answers that the job does not exist or is over.
 job_gone() {
     local found
     if found=$(squeue -h -o %i -j "$1" 2>&1); then [[ -z $found ]]; else [[ $found == *"Invalid job id"* ]]; fi

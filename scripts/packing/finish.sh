@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2154 # sourced by scripts/dist, which sets the variables
-# The end of packing: the list of contents, the tarball, its sum and its signature; the same bytes from the same
-# content.
+# Ends packing: writes the list of contents, the tarball, its checksum and its signature. The same content gives the same
+# bytes.
 
-note_packed() { printf '%s\t%s\n' "$1" "$2" >>"$packed"; } # PATH BELOW TOP, WHERE IT CAME FROM
+note_packed() { printf '%s\t%s\n' "$1" "$2" >>"$packed"; } # PATH BELOW TOP, ORIGIN
 
-# The sources' description and date: those of the commit, if the sources are a git clone.
+# Description and date of the sources: those of the commit, if the sources are a git clone.
 if commit=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
     made_of="commit $commit"
     if [[ -n $(git -C "$root" status --porcelain 2>/dev/null) ]]; then made_of+=", with changes"; fi
@@ -25,7 +25,7 @@ write_contents() {
 pack() {
     local tarball compress
     if command -v zstd >/dev/null; then
-        tarball=$out/$name.tar.zst compress=(zstd -T0 -3 -q) # the same bytes on any number of threads
+        tarball=$out/$name.tar.zst compress=(zstd -T0 -3 -q) # gives the same bytes with any number of threads
     else
         tarball=$out/$name.tar.gz compress=(gzip -1 -n)
     fi

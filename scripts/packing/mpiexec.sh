@@ -1,8 +1,8 @@
 # The launcher of the MPI that the programs here are linked to, for build/bin and for the tarball.
 # shellcheck shell=bash disable=SC2154 # sourced by scripts/build and scripts/dist
 
-# write_mpiexec FILE REAL: FILE becomes a launcher that hands all to REAL, a path or the name of a file beside FILE. (A link
-# would not do: hydra looks for its helper programs in the folder it was called by.)
+# write_mpiexec FILE REAL: writes a launcher FILE that passes all arguments to REAL, a path or the name of a file beside
+# FILE. A link would not work: hydra looks for its helper programs in the folder it was called from.
 write_mpiexec() {
     local line
     printf -v line 'real=%q' "$2"

@@ -1,4 +1,4 @@
-"""Which package a file of this machine belongs to, and what the package says of itself."""
+"""Finds the package that a file of this machine belongs to, and the package's version, licence and supplier."""
 
 import csv
 import email
@@ -20,7 +20,7 @@ class Origin(typing.NamedTuple):
     license_note: str
 
 
-# Debian's short names that are not SPDX's.
+# Debian's short licence names that differ from SPDX's.
 OF_DEBIAN = {
     "Expat": "MIT",
     "BSD-3-clause": "BSD-3-Clause",
@@ -61,7 +61,7 @@ def run(*command, may_fail=False):
 
 
 def debian_license(package):
-    """What the copyright file says of most of the files, where it is machine-readable."""
+    """Returns the licence of most of the package's files, from its copyright file if that is machine-readable."""
     try:
         text = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -76,7 +76,7 @@ def debian_license(package):
 
 class Finder:
     def __init__(self, site_packages):
-        """Of a Python's packages every file that a wheel has installed, also outside that folder."""
+        """Reads which files the wheels in a Python's site-packages installed, also outside that folder."""
         self.wheels, self.owners = {}, {}
         place = os.path.realpath(site_packages)
         for record in sorted(site_packages.glob("*.dist-info/RECORD")):
@@ -86,7 +86,7 @@ class Finder:
                         self.wheels[os.path.normpath(f"{place}/{row[0]}")] = record.parent
 
     def ask_dpkg(self, paths):
-        """At once: each question takes a third of a second."""
+        """Asks for all files in one call, because each call takes a third of a second."""
         names = {name for path in paths for name in self.names_of(path)}
         for line in run("dpkg-query", "-S", *sorted(names), may_fail=True).splitlines():
             owner, _, name = line.partition(": ")
@@ -94,12 +94,12 @@ class Finder:
 
     @staticmethod
     def names_of(path):
-        """/lib is a link to /usr/lib, and dpkg knows either name, but only one."""
+        """Returns the path with and without /usr: /lib is a link to /usr/lib, and dpkg knows only one of the names."""
         real = os.path.realpath(path)
         return [str(path), real, real.removeprefix("/usr"), f"/usr{path}"]
 
     def find(self, path):
-        """Where nothing is known of it: the file itself, by its name."""
+        """Returns the origin of a file; for a file of no package, an origin with the file's name."""
         wheel = self.wheels.get(os.path.realpath(path))
         if wheel:
             return self.wheel(wheel)
@@ -110,7 +110,7 @@ class Finder:
 
     @functools.cache
     def debian(self, name):
-        """None where no such package is installed."""
+        """Returns the origin of a Debian package; None if it is not installed."""
         said = run(
             "dpkg-query", "-W", "-f=${Version}\t${Architecture}\t${source:Package}\t${db:Status-Status}\n", name
         ).splitlines()

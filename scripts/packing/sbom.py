@@ -18,7 +18,7 @@ import uuid
 
 import origins
 
-# Compiled into the programs: a static library, and headers that are nothing else.
+# Compiled into the programs: one static library and header-only libraries.
 COMPILED_IN = {"liburing-dev": "STATIC_LINK", "libcli11-dev": "STATIC_LINK", "nlohmann-json3-dev": "STATIC_LINK"}
 
 
@@ -71,7 +71,7 @@ def relation(a, kind, b):
 
 
 def extracted_licenses(packages):
-    """SPDX asks for the text of a licence that its list does not have; it lies in the tarball."""
+    """Returns the text of a licence that SPDX's list does not have, as SPDX requires; the tarball contains it."""
     found = {}
     for package in packages:
         for name in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", package["licenseDeclared"]):

@@ -11,8 +11,8 @@ class Fsdp(CMakePackage, CudaPackage):
     """Fully sharded data parallel training of language models on Slurm and PBS clusters, in C++
     on LibTorch: training, evaluation, conversion of checkpoints, prediction of memory."""
 
-    # Of a clone of one's own: spack dev-build, or, with --no-checksum, what this makes in the
-    # current folder:
+    # To build a local clone: spack dev-build, or, with --no-checksum, the archive that this command
+    # writes into the current folder:
     #   git archive --prefix=fsdp-0.1.0/ -o fsdp-0.1.0.tar.gz HEAD
     manual_download = True
     url = f"file://{os.getcwd()}/fsdp-0.1.0.tar.gz"
@@ -28,11 +28,11 @@ class Fsdp(CMakePackage, CudaPackage):
     depends_on("cxx", type="build")
     depends_on("cmake@3.25:", type="build")
     depends_on("pkgconfig", type="build")
-    # Manual pages and completion.
+    # Python writes manual pages and completion.
     depends_on("python@3.9:", type="build")
 
     depends_on("mpi")
-    # LibTorch is in it. Built and tested with 2.11 alone.
+    # py-torch contains LibTorch. Only version 2.11 is built and tested.
     depends_on("py-torch@2.11 ~cuda", when="~cuda")
     depends_on("py-torch@2.11 +cuda +nccl", when="+cuda")
     depends_on("nccl", when="+cuda")
